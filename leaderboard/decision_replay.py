@@ -6,6 +6,7 @@ again and compared with the recorded ones. An altered record is therefore report
 decision that depends on it.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from leaderboard.evolution.ancestor import Ancestor
 from leaderboard.evolution.history import NOTHING, History, history_of
 from leaderboard.evolution.proposals import Proposal
 from leaderboard.ranking.board import Board, Standing, answer_of, judge_arrival
+from leaderboard.ranking.score_history import ScoreHistory, add_estimate, history_for
 from leaderboard.recorded_wording import current_wording
 from leaderboard.store.records import Generation, Submission
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
@@ -32,6 +34,9 @@ COMPARED_OF_AGENT = (
     "left_algorithms",
 )
 COMPARED_OF_CANDIDATE = ("rank", "verdict", "reason")
+ESTIMATED = ("estimate", "estimate_error", "episode_correlation")
+ROUNDING = 1e-9
+"""Relative difference of numbers that counts as equal: machines round logarithms differently."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class _ReplayState:
 
     log: DecisionLog
     board: Board = ()
+    history: ScoreHistory = field(default_factory=ScoreHistory)
     arrived: list[Candidate] = field(default_factory=list)
     standings: dict[str, Standing] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -144,6 +150,7 @@ def _judge_again(submission: Submission, state: _ReplayState) -> Iterator[str]:
     if recorded.agent_id not in state.agents:
         yield f"{where}: was judged before its agent was generated"
         return
+    yield from _estimate_again(where, recorded, state)
     judgement = judge_arrival(state.seen, recorded, spec.evolution.board_capacity, synchronous=spec.synchronous)
     state.board = judgement.board
     state.arrived.append(recorded)
@@ -151,6 +158,21 @@ def _judge_again(submission: Submission, state: _ReplayState) -> Iterator[str]:
     answer = answer_of(judgement, recorded)
     yield from _compare(where, recorded, answer.candidate, COMPARED_OF_CANDIDATE)
     yield from _compare(where, submission.answer, answer, ("best_score",))
+
+
+def _estimate_again(where: str, recorded: Candidate, state: _ReplayState) -> Iterator[str]:
+    """Compares what a candidate ranks by; candidates of earlier versions have no estimate."""
+    spec = state.log.spec
+    history = history_for(spec, state.arrived, recorded) if spec.synchronous else state.history
+    if recorded.HasField("estimate"):
+        again = Candidate()
+        again.CopyFrom(recorded)
+        add_estimate(again, history)
+        for name in ESTIMATED:
+            then, now = getattr(recorded, name), getattr(again, name)
+            if not math.isclose(then, now, rel_tol=ROUNDING, abs_tol=ROUNDING):
+                yield f"{where}: {name} was {then:g}, is {now:g}"
+    state.history.add(recorded)
 
 
 def _final_standings(state: _ReplayState) -> Iterator[str]:

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from leaderboard.decision_replay import DecisionLog
 from leaderboard.ranking.champion_selection import name_champion, newest_of_lineages
 from leaderboard.ranking.lineage_summary import summaries_of
+from leaderboard.ranking.score_history import ScoreHistory
 from leaderboard.score_statistics import statistics_of
 from leaderboard.store import ancestor_queries, pagination, records
 from leaderboard.store.records import Generation, Submission
 from podrace.database import Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import (
-    AlgorithmStatistics,
     Candidate,
+    EpisodeCorrelation,
     GetLineageRequest,
     GetLineageResponse,
+    GetStatisticsResponse,
     ListCandidatesRequest,
     ListCandidatesResponse,
     NameChampionRequest,
@@ -128,13 +130,16 @@ def champion(transaction: Transaction, request: NameChampionRequest) -> NameCham
     return name_champion(spec, board, newest, request.evaluations)
 
 
-def statistics(transaction: Transaction, tournament_id: str) -> list[AlgorithmStatistics]:
-    """Returns statistics for each algorithm; none for a tournament without agents."""
+def statistics(transaction: Transaction, tournament_id: str) -> GetStatisticsResponse:
+    """Returns statistics for each algorithm and of the episodes; none for a tournament without agents."""
     spec = records.find_spec(transaction, tournament_id)
     if spec is None:
-        return []
+        return GetStatisticsResponse()
     agents = [generation.agent for generation in records.list_generations(transaction, tournament_id)]
-    return statistics_of(spec, agents, records.list_candidates(transaction, tournament_id))
+    candidates = records.list_candidates(transaction, tournament_id)
+    episodes = ScoreHistory(candidates).episodes
+    found = EpisodeCorrelation(correlation=episodes.value, pairs=episodes.pairs) if episodes.pairs else None
+    return GetStatisticsResponse(algorithms=statistics_of(spec, agents, candidates), episode_correlation=found)
 
 
 def decision_log(transaction: Transaction, tournament_id: str) -> DecisionLog:

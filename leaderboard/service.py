@@ -87,9 +87,7 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
 
     async def GetStatistics(self, request: pb.GetStatisticsRequest, context: Context) -> pb.GetStatisticsResponse:
         """Reads and computes; see the contract."""
-        return pb.GetStatisticsResponse(
-            algorithms=await self._state.transact(queries.statistics, request.tournament_id)
-        )
+        return await self._state.transact(queries.statistics, request.tournament_id)
 
     async def ReplayTournament(
         self, request: pb.ReplayTournamentRequest, context: Context
@@ -111,6 +109,10 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
     async def SubmitCandidate(self, request: pb.SubmitCandidateRequest, context: Context) -> pb.SubmitCandidateResponse:
         """Judges a candidate; see the contract."""
         return await self._updater.submit(request)
+
+    async def PlanEvaluation(self, request: pb.PlanEvaluationRequest, context: Context) -> pb.PlanEvaluationResponse:
+        """Plans an evaluation; see the contract."""
+        return await self._updater.plan_evaluation(request)
 
     async def SubmitSnapshot(self, request: pb.SubmitSnapshotRequest, context: Context) -> pb.SubmitSnapshotResponse:
         """Records a snapshot; see the contract."""

@@ -18,6 +18,9 @@ import structlog
 from leaderboard.plugins import judgement, requests
 from leaderboard.plugins.plugin_pool import JUDGEMENT, PluginPool, PreparedRequest
 from leaderboard.ranking.board import answer_of, judge_arrival
+from leaderboard.ranking.evaluation_plan import plan
+from leaderboard.ranking.score_history import add_estimate, history_for
+from leaderboard.score_histories import ScoreHistories
 from leaderboard.single_flight import SingleFlight
 from leaderboard.store import records
 from leaderboard.store.records import Generation, Submission, timestamp
@@ -31,6 +34,8 @@ from podrace.evolution.v1.evolution_pb2 import JudgeCandidateResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
     Candidate,
+    PlanEvaluationRequest,
+    PlanEvaluationResponse,
     SubmitCandidateRequest,
     SubmitCandidateResponse,
     SubmitSnapshotRequest,
@@ -40,6 +45,10 @@ from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 NON_FINITE = "ERROR_REASON_NON_FINITE"
 SUBMIT = "SubmitCandidate"
+MOST_RETURNS = 256
+"""Returns of single episodes that a candidate keeps: a page of 1,000 candidates must fit in a message."""
+MOST_OTHER_EPOCHS = 8
+"""Scores in other evaluation epochs that a candidate keeps."""
 SUBMISSIONS = prometheus_client.Counter("podrace_leaderboard_submissions", "Submissions judged", ["verdict"])
 SUBMIT_SECONDS = prometheus_client.Histogram(
     "podrace_leaderboard_submit_seconds", "Time from a submission to its durable answer"
@@ -69,6 +78,7 @@ class Updater:
         """
         self._state, self._store, self._watch, self._monotonic = state, store, watch, monotonic
         self._plugins = plugins
+        self._histories = ScoreHistories()
         self._judging: SingleFlight[SubmitCandidateResponse] = SingleFlight()
         self._evolutions: dict[str, EvolutionSpec] = {}
 
@@ -95,6 +105,14 @@ class Updater:
         answer = await self._judging.run(candidate.candidate_id, partial(self._judge, candidate, request))
         SUBMIT_SECONDS.observe(self._monotonic() - begin)
         return answer
+
+    async def plan_evaluation(self, request: PlanEvaluationRequest) -> PlanEvaluationResponse:
+        """Returns how an agent should be evaluated next.
+
+        Raises:
+            NotFound: The agent was never generated here.
+        """
+        return await self._state.transact(read_plan, request, self._histories)
 
     async def close(self) -> None:
         """Cancels what is being judged; it is judged when it is submitted again."""
@@ -124,7 +142,7 @@ class Updater:
         return judgement.without_opinion(candidate, reply.problem) if reply.problem else candidate
 
     async def _record(self, candidate: Candidate, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
-        answer = await self._state.transact(record, candidate, request)
+        answer = await self._state.transact(record, candidate, request, self._histories)
         await self._watch.notify(answer.candidate.tournament_id, answer.candidate.sequence)
         SUBMISSIONS.labels(Verdict.Name(answer.candidate.verdict).removeprefix("VERDICT_").lower()).inc()
         _log.info(
@@ -195,12 +213,28 @@ def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generatio
         agent_number=agent.number,
         depth=generation.depth,
         evaluator_fault=evaluation.evaluator_fault,
+        episode_returns=evaluation.episode_returns[:MOST_RETURNS],
+        evaluation_epoch=evaluation.epoch if evaluation.HasField("epoch") else None,
+        other_epochs=evaluation.other_epochs[:MOST_OTHER_EPOCHS],
         replay_steps=manifest.replay_steps,
         replay_memory_steps=manifest.replay_memory_steps,
     )
 
 
-def record(transaction: Transaction, draft: Candidate, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
+def read_plan(
+    transaction: Transaction, request: PlanEvaluationRequest, histories: ScoreHistories
+) -> PlanEvaluationResponse:
+    """Returns how an agent should be evaluated next; raises as Updater.plan_evaluation."""
+    tournament_id = records.get_generation(transaction, request.agent_id).agent.tournament_id
+    capacity = records.get_spec(transaction, tournament_id).evolution.board_capacity
+    board = records.read_board(transaction, tournament_id)
+    history = histories.of(transaction, tournament_id)
+    return plan(board, capacity, history, request.agent_id, request.evaluation_epoch)
+
+
+def record(
+    transaction: Transaction, draft: Candidate, request: SubmitCandidateRequest, histories: ScoreHistories
+) -> SubmitCandidateResponse:
     """Judges a candidate against the current board and records everything that changes, in one transaction."""
     records.hold_request(transaction, SUBMIT, request.request_id, draft.candidate_id)
     judged = records.find_submission(transaction, draft.candidate_id)
@@ -209,7 +243,12 @@ def record(transaction: Transaction, draft: Candidate, request: SubmitCandidateR
     spec = records.get_spec(transaction, draft.tournament_id)
     candidate = Candidate(sequence=records.last_sequence(transaction) + 1, submit_time=timestamp(transaction.now))
     candidate.MergeFrom(draft)
-    seen = (records.list_candidates if spec.synchronous else records.read_board)(transaction, draft.tournament_id)
+    if spec.synchronous:
+        seen = records.list_candidates(transaction, draft.tournament_id)
+        add_estimate(candidate, history_for(spec, seen, candidate))
+    else:
+        seen = [*records.read_board(transaction, draft.tournament_id)]
+        add_estimate(candidate, histories.of(transaction, draft.tournament_id))
     capacity = spec.evolution.board_capacity
     judged_board = judge_arrival(seen, candidate, capacity, synchronous=spec.synchronous)
     answer = answer_of(judged_board, candidate)
@@ -237,12 +276,21 @@ def _check_evaluation(manifest: Manifest, manifest_digest: str) -> None:
         "evaluation.mean_return": evaluation.mean_return,
         "evaluation.variance": evaluation.variance,
         "core_seconds": manifest.core_seconds,
+        **{f"evaluation.episode_returns[{i}]": value for i, value in enumerate(evaluation.episode_returns)},
+        **{f"evaluation.other_epochs[{i}]": one.mean_return for i, one in enumerate(evaluation.other_epochs)},
+        **{f"evaluation.other_epochs[{i}] error": one.standard_error for i, one in enumerate(evaluation.other_epochs)},
     }
     for name, number in numbers.items():
         if not math.isfinite(number):
             raise DataLoss(f"manifest {manifest_digest}: {name} = {number} is not finite", reason=NON_FINITE)
     if evaluation.variance < 0:
         raise InvalidArgument(f"manifest {manifest_digest}: evaluation.variance = {evaluation.variance:g} is negative")
+    listed = len(evaluation.episode_returns)
+    if listed not in (0, evaluation.episodes):
+        raise InvalidArgument(
+            f"manifest {manifest_digest}: evaluation.episode_returns has {listed} returns of {evaluation.episodes}"
+            " episodes; list all of them, or none"
+        )
     policies = [part.digest for part in manifest.parts if part.name == "policy"]
     if policies != [evaluation.policy_digest]:
         raise DataLoss(

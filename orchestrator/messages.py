@@ -104,8 +104,10 @@ def event_message(record: EventRecord) -> pb.Event:
     )
 
 
-def assignment_message(assigned: AssignedWork, lease_seconds: float, running_seconds: float) -> pb.Assignment:
-    """Builds the message of assigned work; `running_seconds` is the running time of its tournament."""
+def assignment_message(
+    assigned: AssignedWork, lease_seconds: float, running_seconds: float, evaluation_epoch: int
+) -> pb.Assignment:
+    """Builds the message of assigned work; the last two describe its tournament."""
     work = assigned.work
     message = pb.Assignment(
         assignment_id=assignment_id(work),
@@ -114,6 +116,7 @@ def assignment_message(assigned: AssignedWork, lease_seconds: float, running_sec
         lease_epoch=work.lease_epoch,
         lease_duration=duration(lease_seconds),
         running_duration=duration(running_seconds),
+        evaluation_epoch=evaluation_epoch,
     )
     if isinstance(work, AgentRecord):
         message.train.MergeFrom(work.agent or Agent())

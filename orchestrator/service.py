@@ -10,6 +10,7 @@ from orchestrator.assignments.service import RETRY_SECONDS, Assignments, work_of
 from orchestrator.assignments.transactions import AssignedWork
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
+from orchestrator.decisions.evaluation_epoch import evaluation_epoch_of_agent
 from orchestrator.messages import (
     assignment_message,
     duration,
@@ -20,7 +21,7 @@ from orchestrator.messages import (
     tournament_message,
 )
 from orchestrator.state.clock import Clock
-from orchestrator.state.records import TournamentRecord, WorkPhase
+from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.tournaments.lifecycle import Tournaments, TournamentView, has_ended
 from podrace.errors import Unavailable
@@ -164,7 +165,8 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         answer = await self._assignments.acquire(requester, duration_seconds(request.wait_duration))
         if isinstance(answer, AssignedWork):
             running_seconds = self._running_seconds(answer.tournament.tournament_id)
-            assignment = assignment_message(answer, self._runtime.leases.duration_seconds, running_seconds)
+            epoch = self._evaluation_epoch(answer.tournament.tournament_id, answer.work.work_id)
+            assignment = assignment_message(answer, self._runtime.leases.duration_seconds, running_seconds, epoch)
             return pb.AcquireAssignmentResponse(assignment=assignment)
         if isinstance(answer, dispatch.Drain):
             return pb.AcquireAssignmentResponse(drain=answer.reason)
@@ -181,6 +183,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         held = self._runtime.leases.held.get(work_of(request.assignment_id))
         if held:
             response.running_duration.CopyFrom(duration(self._running_seconds(held.tournament_id)))
+            response.evaluation_epoch = self._evaluation_epoch(held.tournament_id, held.work_id)
         return response
 
     async def CompleteAssignment(
@@ -194,6 +197,15 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     def _running_seconds(self, tournament_id: str) -> float:
         return self._runtime.running_time.seconds(tournament_id, self._clock.monotonic())
+
+    def _evaluation_epoch(self, tournament_id: str, work_id: str) -> int:
+        """Returns the epoch in which an agent is scored now; 0 for work that trains no agent."""
+        tournament = self._runtime.cache.tournaments.get(tournament_id)
+        work = self._runtime.cache.works.get(work_id)
+        if tournament is None or not isinstance(work, AgentRecord):
+            return 0
+        steps = self._runtime.counters.environment_steps(tournament_id)
+        return evaluation_epoch_of_agent(tournament.spec, work.number, self._running_seconds(tournament_id), steps)
 
     def _tournament_message(self, record: TournamentRecord) -> tournament_pb2.Tournament:
         return tournament_message(record, self._runtime, self._clock.monotonic(), self._leaderboard_address)

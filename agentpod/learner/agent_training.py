@@ -87,7 +87,7 @@ class AgentTraining:
             counters: How far the agent had come when this lease began.
             started: Time at which the work on the assignment started, by the clock of the context.
         """
-        spec, agent = context.assignment.spec, context.assignment.train
+        spec = context.assignment.spec
         self._context, self._spec, self._loop, self._fusion = context, spec, loop, fusion
         self._lease, self._roles, self._compute = context.lease, context.roles, context.compute
         self._progress, self._snapshots, self._own_counters = context.progress, snapshots, counters
@@ -96,9 +96,8 @@ class AgentTraining:
             context.roles,
             context.checkpoints,
             context.progress,
-            context.lease.stop,
-            spec.evaluation,
-            agent_seed=agent.seed,
+            context.lease,
+            spec,
             clock=context.clock,
         )
         self._started = self._accounted = started

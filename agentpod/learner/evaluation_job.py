@@ -57,7 +57,11 @@ async def evaluate_policies(
         load_policy(policy.tensors(), published.tensors)
         ring.publish(policy.flat, published.manifest.policy_version)
     held = [ring.hold() for ring in roles.rings]
-    evaluation = await roles.evaluate(*held, episodes=work.episodes, seed=work.seed, greedy=not work.stochastic)
+    try:
+        evaluation = await roles.evaluate(*held, episodes=work.episodes, seed=work.seed, greedy=not work.stochastic)
+    finally:
+        for slot in held:
+            slot.release()
     progress.report_evaluator_fault(evaluation)
     scored = [evaluation.policy_digest, *evaluation.member_policy_digests]
     for published, digest in zip(policies, scored, strict=True):

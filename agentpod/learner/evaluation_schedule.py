@@ -1,20 +1,45 @@
 """Schedules the evaluations of an agent, and runs one at a time while training continues."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentpod.experience.slots import PolicySlot
 from agentpod.learner.checkpoint_files import FrozenState
-from agentpod.learner.interfaces import CheckpointAccess
+from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus
 from agentpod.learner.progress_reporter import ProgressReporter
+from agentpod.learner.staged_evaluation import PlayEpisodes, bar_of, evaluate_in_stages
 from agentpod.seeding import derive_seed
 from agentpod.session.session import Roles
-from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
+from podrace.checkpoint.v1.checkpoint_pb2 import EpochScore, Evaluation
+from podrace.specification import catalog
+from podrace.tournament.v1.tournament_pb2 import EvaluationSpec, TournamentSpec
 
 MAXIMUM_EVALUATION_LANES = 64
 """Number of environments that an evaluation runs at the same time, at most."""
+MOST_OTHER_EPOCHS = 1
+"""Further evaluation epochs that one policy is scored in, at most."""
+RACING_LANES = 8
+"""Number of environments of an evaluation that may stop early, unless the simulator steps them all as one batch: there,
+64 environments take little longer than 8. Where they are stepped one by one, smaller batches also wait less for the
+longest episode."""
+
+
+def evaluation_lanes(spec: TournamentSpec) -> int:
+    """Returns the number of environments in which the agents of a tournament are scored.
+
+    It is part of the definition of the episodes (agentpod.roles.episodes), so it depends on nothing but the resolved
+    specification.
+    """
+    racing = spec.evaluation.racing and not catalog.steps_on_gpu(spec.environment.id)
+    return min(spec.evaluation.episodes, RACING_LANES if racing else MAXIMUM_EVALUATION_LANES)
+
+
+def evaluation_seed(spec: TournamentSpec, epoch: int) -> int:
+    """Returns the seed of the episodes of an evaluation epoch, the same for all agents of a tournament."""
+    return derive_seed(spec.seed, "evaluation", epoch)
 
 
 @dataclass
@@ -70,10 +95,9 @@ class Scorer:
         roles: Roles,
         checkpoints: CheckpointAccess,
         progress: ProgressReporter,
-        stop: "asyncio.Future[str]",
-        spec: EvaluationSpec,
+        lease: LeaseStatus,
+        spec: TournamentSpec,
         *,
-        agent_seed: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Starts without an evaluation under way.
@@ -82,19 +106,18 @@ class Scorer:
             roles: The open roles, whose evaluator is used.
             checkpoints: Where scored policies are published.
             progress: Where scores are reported.
-            stop: Once it is done, the evaluation under way is cancelled.
-            spec: Number of episodes and how the policy acts.
-            agent_seed: Seed that the seed of each evaluation is derived from.
+            lease: Says which episodes to play; once its `stop` is done, the evaluation under way is cancelled.
+            spec: Resolved specification of the tournament.
             clock: Monotonic clock in seconds.
         """
         self._roles, self._checkpoints, self._progress = roles, checkpoints, progress
-        self._spec, self._agent_seed, self._clock = spec, agent_seed, clock
+        self._lease, self._spec, self._clock = lease, spec, clock
         self._task: asyncio.Task[None] | None = None
         self._publishing = False
         self.scored_version = -1
         self.total_seconds = self.last_seconds = 0.0
         # The training itself cannot cancel it: it may be waiting for the compute thread that this evaluation occupies.
-        stop.add_done_callback(lambda _: self._request_cancel())
+        lease.stop.add_done_callback(lambda _: self._request_cancel())
 
     @property
     def busy(self) -> bool:
@@ -127,12 +150,10 @@ class Scorer:
     async def _score(self, frozen: FrozenState, held: PolicySlot) -> None:
         started = self._clock()
         version = frozen.counters.policy_version
-        seed = derive_seed(self._agent_seed, "evaluation", version)
         try:
-            evaluation = await self._roles.evaluate(
-                held, episodes=self._spec.episodes, seed=seed, greedy=self._spec.greedy
-            )
+            evaluation = await self._evaluate(held)
         finally:
+            held.release()
             self.last_seconds = self._clock() - started
             self.total_seconds += self.last_seconds
         if evaluation.evaluator_fault:
@@ -147,3 +168,42 @@ class Scorer:
         finally:
             self._publishing = False
         self.scored_version = version
+
+    async def _evaluate(self, held: PolicySlot) -> Evaluation:
+        """Scores a policy in the current evaluation epoch, and in those that the leaderboard wants besides."""
+        epoch, wanted = self._lease.evaluation_epoch, self._spec.evaluation
+        # Which candidates the leaderboard knows by now depends on the speed of the pods.
+        plan = None if self._spec.synchronous else await self._checkpoints.plan_evaluation(epoch)
+        bar = bar_of(plan) if wanted.racing else None
+        lanes = evaluation_lanes(self._spec)
+        evaluation = await evaluate_in_stages(self._player(held, epoch), wanted.episodes, lanes, bar)
+        evaluation.epoch = epoch
+        if plan and evaluation.episodes >= wanted.episodes and not evaluation.evaluator_fault:
+            for other in [one for one in plan.other_epochs if one != epoch][:MOST_OTHER_EPOCHS]:
+                scored = await self._player(held, other)(0, wanted.episodes)
+                if scored.evaluator_fault:
+                    break
+                evaluation.other_epochs.append(epoch_score(other, scored))
+                evaluation.wall_seconds += scored.wall_seconds
+        return evaluation
+
+    def _player(self, held: PolicySlot, epoch: int) -> PlayEpisodes:
+        """Returns a function that plays episodes of an epoch with the policy in a slot."""
+        seed, greedy = evaluation_seed(self._spec, epoch), self._spec.evaluation.greedy
+
+        async def play(first_episode: int, episodes: int) -> Evaluation:
+            return await self._roles.evaluate(
+                held, episodes=episodes, seed=seed, greedy=greedy, first_episode=first_episode
+            )
+
+        return play
+
+
+def epoch_score(epoch: int, evaluation: Evaluation) -> EpochScore:
+    """Returns the score of an evaluation in an epoch."""
+    return EpochScore(
+        epoch=epoch,
+        mean_return=evaluation.mean_return,
+        standard_error=math.sqrt(evaluation.variance / evaluation.episodes),
+        episodes=evaluation.episodes,
+    )

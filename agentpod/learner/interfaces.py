@@ -16,6 +16,7 @@ from typing import Protocol
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.learner.checkpoint_files import FrozenState, PolicyCopy, StartingState
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.leaderboard.v1.leaderboard_pb2 import PlanEvaluationResponse
 
 
 class LeaseStatus(Protocol):
@@ -42,12 +43,18 @@ class LeaseStatus(Protocol):
         """Seconds the tournament has been running, pauses excluded; None if the orchestrator never reported it."""
         ...
 
+    @property
+    def evaluation_epoch(self) -> int:
+        """Evaluation epoch that the orchestrator reported last: which episodes the agent is scored on."""
+        ...
+
 
 class CheckpointAccess(Protocol):
     """Reads and writes the checkpoints of one agent under one lease.
 
     start = await checkpoints.start()
     await checkpoints.restore_replay(start, replay)
+    plan = await checkpoints.plan_evaluation(lease.evaluation_epoch)
     await checkpoints.store_replay(frozen)       # only if nothing of it may be overwritten before it is published
     await checkpoints.publish(frozen, evaluation)
     await checkpoints.publish_snapshot(copy, number, running_seconds)
@@ -77,6 +84,14 @@ class CheckpointAccess(Protocol):
             FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
             DataLoss: The score belongs to another policy.
             ResourceExhausted: The store is full.
+        """
+        ...
+
+    async def plan_evaluation(self, epoch: int) -> PlanEvaluationResponse | None:
+        """Returns what the next score has to beat, and what else to score; None if the leaderboard does not answer.
+
+        Args:
+            epoch: Evaluation epoch of that score.
         """
         ...
 

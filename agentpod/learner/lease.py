@@ -73,7 +73,13 @@ class Lease:
         """Running time that the orchestrator reported last, and when by our clock."""
         if assignment.HasField("running_duration"):
             self._running = _seconds(assignment.running_duration), self._last_answer
+        self._evaluation_epoch = assignment.evaluation_epoch
         self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def evaluation_epoch(self) -> int:
+        """Evaluation epoch that the orchestrator reported last: which episodes the agent is scored on."""
+        return self._evaluation_epoch
 
     @property
     def running_seconds(self) -> float | None:
@@ -166,6 +172,7 @@ class Lease:
         self._lease_seconds = response.lease_duration.ToTimedelta().total_seconds()
         if response.HasField("running_duration"):
             self._running = _seconds(response.running_duration), self._clock()
+        self._evaluation_epoch = response.evaluation_epoch
         if response.directive != pb.DIRECTIVE_CONTINUE and not self.stop.done():
             directive = (
                 pb.Directive.Name(response.directive) if response.directive in pb.Directive.values() else "unknown"

@@ -23,7 +23,7 @@ from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish
 from podrace.checkpoint_store.replay_parts import PREFIX, is_replay
 from podrace.checkpoint_store.snapshots import store_snapshot
 from podrace.checkpoint_store.store import CheckpointStore
-from podrace.errors import DataLoss, DeadlineExceeded, InvalidArgument, NotFound, Unavailable
+from podrace.errors import DataLoss, DeadlineExceeded, InvalidArgument, NotFound, PodraceError, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.specification.resolve import REPLAY_BYTES, TOURNAMENT_REPLAY_BYTES
@@ -33,6 +33,8 @@ _log = structlog.get_logger(__name__)
 PUBLISH_SECONDS = prometheus_client.Histogram(
     "podrace_learner_publish_seconds", "Seconds to store the checkpoint files of an agent"
 )
+PLAN_DEADLINE_SECONDS = 2.0
+"""Time limit of a plan: without one the evaluation plays all episodes."""
 SUBMIT_DEADLINE_SECONDS = 30.0
 """Longer than a restart of the leaderboard takes."""
 
@@ -188,6 +190,23 @@ class Publisher:
         manifest.agent_id, manifest.lease_epoch = self.agent.agent_id, self._epoch
         manifest.previous_manifest_digest = self._previous
         return store_snapshot(self._store, copy.encoded(), manifest)
+
+    async def plan_evaluation(self, epoch: int) -> pb.PlanEvaluationResponse | None:
+        """Returns what the next score has to beat, and what else to score; None if the leaderboard does not answer.
+
+        Args:
+            epoch: Evaluation epoch of that score.
+        """
+        request = pb.PlanEvaluationRequest(agent_id=self.agent.agent_id, evaluation_epoch=epoch)
+        try:
+            plan: pb.PlanEvaluationResponse = await rpc.call(
+                self._updater.PlanEvaluation, request, deadline_seconds=PLAN_DEADLINE_SECONDS
+            )
+        except PodraceError as error:
+            # A leaderboard of an earlier version has no plans.
+            _log.info("no plan for the evaluation; all episodes are played", error=error.message)
+            return None
+        return plan
 
     async def restore_replay(self, start: StartingState, replay: ReplayBuffer) -> None:
         """Fills an empty replay memory from the starting state, as far as its pieces can be read and fit."""

@@ -13,7 +13,7 @@ from agentpod.algorithms.requirements import Requirements, requirements
 from agentpod.learner.agent_training import AgentTraining, TrainingContext
 from agentpod.learner.checkpoint_files import Counters, StartingState, restore
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
-from agentpod.learner.evaluation_schedule import MAXIMUM_EVALUATION_LANES
+from agentpod.learner.evaluation_schedule import evaluation_lanes
 from agentpod.learner.fusion_session import FusionSession
 from agentpod.learner.snapshots import SnapshotRecorder
 from agentpod.roles.user_evaluator import user_evaluator_settings
@@ -82,7 +82,7 @@ class TrainingSetup:
 
     def _session_spec(self, needs: Requirements, counters: Counters) -> SessionSpec:
         spec, evaluation = self._spec, self._spec.evaluation
-        lanes = min(evaluation.episodes, MAXIMUM_EVALUATION_LANES)
+        lanes = evaluation_lanes(spec)
         return SessionSpec(
             assignment=f"{self._agent.number}.{self._context.assignment.lease_epoch}",
             environment=spec.environment,

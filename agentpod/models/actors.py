@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from agentpod.models.policy import Policy
+from agentpod.seeding import derive_seed
 
 
 class Actor(Protocol):
@@ -27,6 +28,10 @@ class Actor(Protocol):
         """Clears the recurrent state of the lanes whose episode is done: [N] bool."""
         ...
 
+    def begin(self, batch: int) -> None:
+        """Starts an episode in every lane; the sampling noise from here on depends only on `batch`."""
+        ...
+
 
 class PolicyActor:
     """Acts with one policy, and keeps its recurrent state for each lane."""
@@ -41,6 +46,7 @@ class PolicyActor:
             greedy: Whether to take the most likely action instead of sampling one.
         """
         self._policy, self._lanes, self._generator, self._greedy = policy, lanes, generator, greedy
+        self._seed = generator.initial_seed()
         self._state = policy.initial_state(lanes)
 
     def act(self, observation: Tensor) -> Tensor:
@@ -56,6 +62,11 @@ class PolicyActor:
     def reset(self, done: Tensor) -> None:
         """See Actor.reset."""
         self._policy.reset_state(self._state, done)
+
+    def begin(self, batch: int) -> None:
+        """See Actor.begin."""
+        self._generator.manual_seed(derive_seed(self._seed, "batch", batch))
+        self._state = self._policy.initial_state(self._lanes)
 
 
 class EnsembleActor:
@@ -85,3 +96,8 @@ class EnsembleActor:
         """See Actor.reset."""
         for member in self._members:
             member.reset(done)
+
+    def begin(self, batch: int) -> None:
+        """See Actor.begin."""
+        for member in self._members:
+            member.begin(batch)

@@ -5,6 +5,11 @@ from collections.abc import Sequence
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 
+MOST_RETURNS = 1024
+"""Number of episodes up to which an evaluation lists their returns: manifests and messages must stay small."""
+MEAN_TOLERANCE = 1e-6
+"""Difference between the mean return and the mean of the returns that counts as rounding, as a share of the largest."""
+
 
 def find_fault(evaluation: Evaluation, episodes: int, digests: Sequence[str]) -> str:
     """Returns in one line why an evaluation cannot be used as a score; empty if it can.
@@ -28,8 +33,26 @@ def find_fault(evaluation: Evaluation, episodes: int, digests: Sequence[str]) ->
             return f"{name} = {numbers[name]:g} is negative"
     if evaluation.episodes < episodes:
         return f"it scored {evaluation.episodes} episodes instead of {episodes}"
+    if problem := _fault_of_returns(evaluation):
+        return problem
     scored = [evaluation.policy_digest, *evaluation.member_policy_digests]
     if scored != list(digests):
         shown = ", ".join(digest[:12] or "none" for digest in scored)
         return f"it scored another policy: digest {shown} instead of {', '.join(digest[:12] for digest in digests)}"
+    return ""
+
+
+def _fault_of_returns(evaluation: Evaluation) -> str:
+    """Returns what is wrong with the returns of single episodes; empty if there are none."""
+    returns = evaluation.episode_returns
+    if not returns:
+        return ""
+    if len(returns) != evaluation.episodes:
+        return f"it lists {len(returns)} episode_returns for {evaluation.episodes} episodes"
+    for index, value in enumerate(returns):
+        if not math.isfinite(value):
+            return f"episode_returns[{index}] = {value} is not finite"
+    mean = math.fsum(returns) / len(returns)
+    if abs(mean - evaluation.mean_return) > MEAN_TOLERANCE * max(1.0, *map(abs, returns)):
+        return f"mean_return = {evaluation.mean_return:g}, but the mean of episode_returns is {mean:g}"
     return ""

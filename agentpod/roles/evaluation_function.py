@@ -10,7 +10,9 @@ The function decides what each episode is worth; the score is computed from that
 with the policy to be scored, and is at the beginning of its episodes. The function returns one finite number for each
 of at least `episodes` episodes (a tensor, an array or a list). Their mean is the score; their variance gives its
 standard error. To score another statistic of the returns (a quantile, say), return numbers whose mean it is. All
-randomness must come from `seed`: the same arguments should give the same numbers.
+randomness must come from `seed`: the same arguments should give the same numbers. Number i of one policy is compared
+with number i of another for the same seed. They should belong to the same episode, as they do with `play`; if they do
+not, the measured correlation is low and the comparison is unpaired.
 """
 
 import asyncio
@@ -24,10 +26,11 @@ from torch import Tensor
 from agentpod.compute_thread import ComputeThread
 from agentpod.config import FunctionConfig
 from agentpod.models.actors import Actor
-from agentpod.roles.evaluator import Episodes, EvaluatorServicer
+from agentpod.roles.episodes import Episodes
+from agentpod.roles.evaluator import EvaluatorServicer
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
-from podrace.errors import DataLoss, InvalidArgument
+from podrace.errors import DataLoss, InvalidArgument, Unimplemented
 from podrace.plugins import server
 from podrace.plugins.server import LoadedFunction
 from podrace.rpc import Service
@@ -68,22 +71,34 @@ class LengthCounter(Wrapper):
 
 
 class FunctionPlay:
-    """Scores episodes with a user's function, where the built-in evaluator uses agentpod.roles.evaluator.play."""
+    """Scores episodes with a user's function, where the built-in evaluator uses agentpod.roles.episodes.play."""
 
     def __init__(self, function: LoadedFunction) -> None:
         self._function = function
 
     def __call__(
-        self, simulator: Simulator, actor: Actor, episodes: int, seed: int, *, cancelled: threading.Event | None = None
+        self,
+        simulator: Simulator,
+        actor: Actor,
+        episodes: int,
+        seed: int,
+        *,
+        first_episode: int = 0,
+        cancelled: threading.Event | None = None,
     ) -> Episodes:
-        """See agentpod.roles.evaluator.Play; the lengths are those of the episodes that ended in `simulator`.
+        """See agentpod.roles.episodes.Play; the lengths are those of the episodes that ended in `simulator`.
+
+        A function cannot continue an evaluation, so `first_episode` must be 0.
 
         Raises:
             FailedPrecondition: The function could not be imported.
             Internal: The function raised.
             InvalidArgument: It returned something else than a row of numbers.
             DataLoss: There are fewer numbers than episodes, or one is not finite.
+            Unimplemented: `first_episode` is not 0.
         """
+        if first_episode:
+            raise Unimplemented("an evaluation function cannot continue an evaluation")
         counted = LengthCounter(simulator)
         returned = self._function(counted, actor, episodes, seed)
         return Episodes(numbers(returned, episodes), torch.tensor(counted.lengths or [0]))

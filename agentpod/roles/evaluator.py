@@ -1,175 +1,45 @@
 """Runs an evaluator: scores policies on its own environments and seeds, and returns each score with a policy digest.
 
-`EvaluationSession` computes, on the compute thread. `EvaluatorServicer` only translates.
+`EvaluationSession` computes, on the compute thread. `EvaluatorServicer` only translates. agentpod.roles.episodes
+defines which episodes are played.
 """
 
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import grpc.aio
 import prometheus_client
+import structlog
 import torch
-from torch import Tensor
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.slots import POLICY
 from agentpod.models.actors import Actor, EnsembleActor, PolicyActor
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
-from agentpod.seeding import derive_generator, derive_seed
+from agentpod.roles.episodes import Episodes, Play, add_report, play, score
+from agentpod.roles.evaluation_check import MOST_RETURNS
+from agentpod.roles.repeatability import find_difference
+from agentpod.seeding import derive_generator
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
-from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import NOT_OPEN, Cancelled, DataLoss, FailedPrecondition, InvalidArgument
 from podrace.tensor_transport.codec import digest, encode
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import answer_probe
-from simulators import Report, Simulator, Step
+from simulators import Simulator
 from simulators.messages import make_simulator, space_message
 
-MAXIMUM_EPISODE_STEPS = 100_000
-"""Limit on the length of an episode, without which an endless environment would occupy the evaluator forever."""
 EVALUATIONS = prometheus_client.Counter("podrace_evaluator_evaluations", "Policies scored")
 BUSY = prometheus_client.Counter("podrace_evaluator_busy_seconds", "Seconds spent playing episodes")
 EPISODES = prometheus_client.Counter("podrace_evaluator_episodes", "Episodes played")
+_log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class Episodes:
-    """Finished evaluation episodes.
-
-    Attributes:
-        returns: [E] float64, undiscounted.
-        lengths: [E] int64, in steps.
-    """
-
-    returns: Tensor
-    lengths: Tensor
-
-
-class Play(Protocol):
-    """Plays whole episodes and returns their scores. `play` is the built-in function; a user may supply another."""
-
-    def __call__(
-        self, simulator: Simulator, actor: Actor, episodes: int, seed: int, *, cancelled: threading.Event | None = None
-    ) -> Episodes:
-        """Plays as `play` does."""
-        ...
-
-
-def play(
-    simulator: Simulator, actor: Actor, episodes: int, seed: int, *, cancelled: threading.Event | None = None
-) -> Episodes:
-    """Plays whole episodes and returns their scores.
-
-    The number of episodes of each lane is decided before the first step and differs by at most one between lanes.
-    Taking the first `episodes` that end on any lane would favor short ones.
-
-    Args:
-        simulator: N environments, one in each lane.
-        actor: Acts in all lanes, at the start of its episodes.
-        episodes: E, number of episodes to play.
-        seed: Seed of the environments.
-        cancelled: Checked before each step.
-
-    Raises:
-        DataLoss: A return is not finite, or an episode does not end.
-        Cancelled: `cancelled` was set.
-    """
-    tally = EpisodeTally.of(simulator.count, episodes)
-    observation = simulator.reset(derive_seed(seed, "reset"))
-    while not tally.complete:
-        if cancelled is not None and cancelled.is_set():
-            raise Cancelled("the evaluation was cancelled")
-        step = simulator.step(actor.act(observation))
-        observation = step.observation
-        actor.reset(step.terminated | step.truncated)
-        tally.add(step)
-    return tally.episodes()
-
-
-@dataclass
-class EpisodeTally:
-    """Counts finished episodes of each lane, up to the lane's quota. All tensors have shape [N]."""
-
-    quota: Tensor
-    """int64, number of episodes that each lane plays."""
-    finished: Tensor
-    """int64, number of episodes that each lane has finished, up to its quota."""
-    episode_return: Tensor
-    """float64, returns so far of the episodes under way."""
-    episode_length: Tensor
-    """int64, steps so far of the episodes under way."""
-    steps: int = 0
-    returns: list[Tensor] = field(default_factory=list)
-    lengths: list[Tensor] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, lanes: int, episodes: int) -> "EpisodeTally":
-        """Returns a tally without any steps."""
-        none = torch.zeros(lanes, dtype=torch.int64)
-        quota = episodes // lanes + (torch.arange(lanes) < episodes % lanes)
-        return cls(quota, none, torch.zeros(lanes, dtype=torch.float64), none.clone())
-
-    @property
-    def complete(self) -> bool:
-        """Whether every lane has finished its quota."""
-        return bool((self.finished >= self.quota).all())
-
-    def add(self, step: Step) -> None:
-        """Counts one step of every lane; raises DataLoss as `play` does."""
-        self.steps += 1
-        self.episode_return += step.reward.cpu()
-        self.episode_length += 1
-        if self.steps >= MAXIMUM_EPISODE_STEPS and int(self.episode_length.max()) >= MAXIMUM_EPISODE_STEPS:
-            raise DataLoss(
-                f"an evaluation episode has not ended after {MAXIMUM_EPISODE_STEPS} steps: give the environment a time"
-                " limit, for instance environment.options.max_episode_steps"
-            )
-        done = (step.terminated | step.truncated).cpu()
-        if bool(done.any()):
-            counted = done & (self.finished < self.quota)
-            self.returns.append(self.episode_return[counted])
-            self.lengths.append(self.episode_length[counted])
-            self.finished = self.finished + counted
-            self.episode_return[done] = 0.0
-            self.episode_length[done] = 0
-
-    def episodes(self) -> Episodes:
-        """Returns the finished episodes; raises DataLoss as `play` does."""
-        result = Episodes(torch.cat(self.returns), torch.cat(self.lengths))
-        if not bool(result.returns.isfinite().all()):
-            raise DataLoss(
-                "an evaluation return is not finite: check the rewards of the simulator",
-                reason="ERROR_REASON_NON_FINITE",
-            )
-        return result
-
-
-def score(episodes: Episodes) -> Evaluation:
-    """Returns the mean and the unbiased variance of the returns, and the mean length; the variance of one is 0."""
-    count = len(episodes.returns)
-    return Evaluation(
-        mean_return=float(episodes.returns.mean()),
-        variance=float(episodes.returns.var()) if count > 1 else 0.0,
-        episodes=count,
-        mean_length_steps=float(episodes.lengths.double().mean()),
-    )
-
-
-def add_report(evaluation: Evaluation, report: Report) -> None:
-    """Adds the metrics and traces that the simulator reports.
-
-    A trace takes the labels of the same name, or those of the only set of labels, if their numbers agree.
-    """
-    evaluation.metrics.update(report.metrics)
-    only = next(iter(report.labels.values())) if len(report.labels) == 1 else []
-    for name, values in report.traces.items():
-        labels = report.labels.get(name, only)
-        evaluation.traces[name].CopyFrom(Trace(values=values, labels=labels if len(labels) == len(values) else ()))
+__all__ = ["Episodes", "EvaluationSession", "EvaluatorServicer", "Play", "play", "score"]
 
 
 class EvaluationSession:
@@ -188,6 +58,8 @@ class EvaluationSession:
             InvalidArgument: The environment cannot be made, or a policy cannot act in it.
         """
         self.request, self._device, self._play = request, device, play
+        self._difference: str | None = None
+        """How two runs of the simulator with one seed differ; None before that was checked."""
         self.simulator: Simulator = make_simulator(request.environment, device)
         spaces = self.simulator.observation_space, self.simulator.action_space
         try:
@@ -215,16 +87,33 @@ class EvaluationSession:
         digests = self._digests()
         with torch.no_grad():
             actor = self._actor(request.seed, greedy=request.greedy)
-            episodes = self._play(self.simulator, actor, request.episodes, request.seed, cancelled=cancelled)
+            unpaired_reason = self._why_unpaired(request)
+            episodes = self._play(
+                self.simulator,
+                actor,
+                request.episodes,
+                request.seed,
+                first_episode=request.first_episode,
+                cancelled=cancelled,
+            )
         if self._digests() != digests:
             raise DataLoss("the policy was changed while it was scored: an evaluation function must not modify it")
         evaluation = score(episodes)
-        add_report(evaluation, self.simulator.report())
+        add_report(evaluation, episodes.report or self.simulator.report())
+        add_returns(evaluation, episodes, unpaired_reason)
         evaluation.seed = request.seed
         evaluation.policy_digest, *others = digests
         evaluation.member_policy_digests.extend(others)
         evaluation.wall_seconds = time.monotonic() - started
         return evaluation
+
+    def _why_unpaired(self, request: pb.EvaluatePolicyRequest) -> str:
+        """Returns why the episodes cannot be compared with those of other policies; empty if they can."""
+        if self._difference is None:
+            self._difference = find_difference(self.simulator, request.seed)
+            if self._difference:
+                _log.warning("scores are compared without pairing episodes", reason=self._difference)
+        return self._difference
 
     def _copy(self, refs: Sequence[pb.PolicyRef], planes: Planes) -> None:
         """Copies each policy from shared memory."""
@@ -247,6 +136,16 @@ class EvaluationSession:
             return actor(first)
         members = [actor(first), *(actor(policy, index) for index, policy in enumerate(others, start=1))]
         return EnsembleActor(members, self.simulator.action_space.n)
+
+
+def add_returns(evaluation: Evaluation, episodes: Episodes, unpaired_reason: str) -> None:
+    """Adds the returns of the episodes, or the reason why other policies cannot be compared with them."""
+    count = len(episodes.returns)
+    if count > MOST_RETURNS:
+        unpaired_reason = f"{count} episodes are more than the {MOST_RETURNS} whose returns are listed"
+    evaluation.unpaired_reason = unpaired_reason
+    if not unpaired_reason:
+        evaluation.episode_returns.extend(episodes.returns.tolist())
 
 
 class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):

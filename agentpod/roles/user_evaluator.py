@@ -22,7 +22,7 @@ from agentpod.config import PodConfig
 from agentpod.experience.rollout import Field
 from agentpod.experience.slots import POLICY, PolicySlot, tensor_spec
 from agentpod.models.mlp import flat_views
-from agentpod.roles.evaluation_check import find_fault
+from agentpod.roles.evaluation_check import MOST_RETURNS, find_fault
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
@@ -57,6 +57,7 @@ START_SECONDS = 120.0
 """Time limit of a child process to serve: it imports torch."""
 OPEN_DEADLINE_SECONDS = 120.0
 CLOSE_DEADLINE_SECONDS = 2.0
+NO_RETURNS = "the evaluator plugin gave no returns of single episodes"
 LONGEST_FAULT = 400
 """Characters of an evaluator's error that are recorded."""
 _log = structlog.get_logger(__name__)
@@ -159,6 +160,13 @@ class UserEvaluator:
         self._breaker = CircuitBreaker()
         self.fault = ""
         evaluation.evaluator, evaluation.evaluator_fault, evaluation.seed = self.settings.address, "", seed
+        # The pod decides about epochs, whatever a plugin answers.
+        evaluation.ClearField("epoch")
+        evaluation.ClearField("other_epochs")
+        if len(evaluation.episode_returns) > MOST_RETURNS:
+            evaluation.ClearField("episode_returns")
+        reason = " ".join(evaluation.unpaired_reason.split())[:LONGEST_FAULT] or NO_RETURNS
+        evaluation.unpaired_reason = "" if evaluation.episode_returns else reason
         evaluation.wall_seconds = self._clock() - started
         return evaluation
 

@@ -205,9 +205,18 @@ class RoleClient:
         )
 
     async def evaluate(
-        self, session: SessionSpec, slots: Sequence[PolicySlot], episodes: int, seed: int, *, greedy: bool
+        self,
+        session: SessionSpec,
+        slots: Sequence[PolicySlot],
+        episodes: int,
+        seed: int,
+        *,
+        greedy: bool,
+        first_episode: int = 0,
     ) -> Evaluation:
         """Has the built-in evaluator score the policies in held slots, together as an ensemble if there are several.
+
+        The answer covers `episodes` episodes of the seed, from `first_episode` on.
 
         Raises:
             RoleLost: The evaluator was lost.
@@ -221,6 +230,7 @@ class RoleClient:
             seed=seed,
             greedy=greedy,
             members=members,
+            first_episode=first_episode,
         )
         try:
             response = await _call(self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS)

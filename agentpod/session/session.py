@@ -223,26 +223,32 @@ class Roles:
             held.release()
 
     async def evaluate(
-        self, held: PolicySlot, *others: PolicySlot, episodes: int, seed: int, greedy: bool
+        self, held: PolicySlot, *others: PolicySlot, episodes: int, seed: int, greedy: bool, first_episode: int = 0
     ) -> Evaluation:
-        """Scores the policy in a held slot, or an ensemble of several, and releases the slots.
+        """Scores the policy in a held slot, or an ensemble of several; the caller releases the slots.
+
+        Args:
+            held: Slot of the policy.
+            *others: Slots of the other members of an ensemble.
+            episodes: Number of episodes to play.
+            seed: Seed of the episodes.
+            greedy: Whether to take the most likely action instead of sampling one.
+            first_episode: Number of the first episode; above 0 only for the built-in evaluator.
 
         Raises:
             RoleLost: The evaluator was lost.
             DataLoss: A return is not finite, or an episode does not end.
         """
         slots = (held, *others)
-        try:
-            scored = None
-            if self._user_evaluator:
-                scored = await self._user_evaluator.score(slots, episodes=episodes, seed=seed, greedy=greedy)
-            if scored is None:
-                scored = await self._client.evaluate(self._require_session(), slots, episodes, seed, greedy=greedy)
-                scored.evaluator_fault = self._user_evaluator.fault if self._user_evaluator else ""
-            return scored
-        finally:
-            for slot in slots:
-                slot.release()
+        scored = None
+        if self._user_evaluator:
+            scored = await self._user_evaluator.score(slots, episodes=episodes, seed=seed, greedy=greedy)
+        if scored is None:
+            scored = await self._client.evaluate(
+                self._require_session(), slots, episodes, seed, greedy=greedy, first_episode=first_episode
+            )
+            scored.evaluator_fault = self._user_evaluator.fault if self._user_evaluator else ""
+        return scored
 
     async def close(self) -> None:
         """Releases the memory and the channels. The roles themselves exit when the leader's lifeline is lost."""

@@ -1,15 +1,17 @@
 """Compares noisy scores where the loser is replaced.
 
-A score is a mean over some episodes and has a standard error. The standard error of the difference of two scores is
-sqrt(a^2 + b^2). A smaller lead is no reason to discard training: the one-standard-error rule, as for a full board
-(leaderboard.ranking.board). Several candidates are ranked in the order of the board, which is total: equal scores are
-ordered by the lower error, then by fewer steps, then by the lower number, so no result depends on the order of a list.
+Two candidates that were scored on common episodes are compared episode by episode, others by their estimates
+(leaderboard.ranking.paired). A lead within the standard error of the difference is no reason to discard training: the
+one-standard-error rule, as for a full board (leaderboard.ranking.board). Several candidates are ranked in the order of
+the board, which is total: equal estimates are ordered by the lower error, then by fewer steps, then by the lower
+number, so no result depends on the order of a list.
 """
 
 import math
 from collections.abc import Sequence
 
 from leaderboard.ranking.board import Board, rank_key
+from leaderboard.ranking.paired import difference
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 
@@ -19,13 +21,14 @@ def ranked(candidates: Sequence[Candidate]) -> Board:
 
 
 def error_of_difference(one: Candidate, other: Candidate) -> float:
-    """Returns the standard error of the difference of two independent scores."""
-    return math.hypot(one.standard_error, other.standard_error)
+    """Returns the standard error of the difference of two candidates."""
+    return difference(one, other).error
 
 
 def leads(one: Candidate, other: Candidate) -> bool:
-    """Whether a score is higher than another by more than the standard error of the difference."""
-    return one.score - other.score > error_of_difference(one, other)
+    """Whether a candidate is better than another by more than the standard error of the difference."""
+    lead = difference(one, other)
+    return lead.value > lead.error
 
 
 def share_of(count: int, share: float) -> int:

@@ -23,13 +23,14 @@ from functools import partial
 from random import Random
 from statistics import pstdev
 
-from leaderboard.evolution.comparison import error_of_difference, ranked, share_of
+from leaderboard.evolution.comparison import ranked, share_of
 from leaderboard.evolution.mutation import vary
 from leaderboard.evolution.population import Selection, propose_for_seat, standing_of
 from leaderboard.evolution.seats import Seat
 from leaderboard.evolution.space import Space, Value, is_structural, perturbed, spaces_of
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import Board, named
+from leaderboard.ranking.paired import difference, ranked_score
 from leaderboard.seeding import draw_one, happens
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
@@ -60,16 +61,16 @@ def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, ran
 
 def why_not_enough(donor: Candidate, own: Candidate, members: Board, evolution: EvolutionSpec) -> str:
     """Returns which condition the lead of a donor fails; empty if it satisfies all."""
-    scores = sorted(candidate.score for candidate in members)
+    scores = sorted(ranked_score(candidate) for candidate in members)
     deviation = pstdev(scores[math.floor(OUTLIERS * len(scores)) :])
-    lead = donor.score - own.score
+    lead = difference(donor, own)
     needed = {
         f"{evolution.lead_deviations:g} deviations": evolution.lead_deviations * deviation,
-        f"{evolution.lead_share:.3g} of its score": evolution.lead_share * abs(donor.score),
-        "the error": error_of_difference(donor, own),
+        f"{evolution.lead_share:.3g} of its score": evolution.lead_share * abs(ranked_score(donor)),
+        "the error": lead.error,
     }
     for name, least in needed.items():
-        if lead <= least:
+        if lead.value <= least:
             return f"leads by no more than {name} ({least:.3g})"
     return ""
 

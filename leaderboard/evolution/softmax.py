@@ -17,6 +17,7 @@ from statistics import fmean, pstdev
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.evolution.tournament import Choice, descend
 from leaderboard.ranking.board import Board
+from leaderboard.ranking.paired import ranked_error, ranked_score
 
 
 def propose(situation: Situation, random: Random) -> Fresh | Child:
@@ -32,8 +33,8 @@ def propose(situation: Situation, random: Random) -> Fresh | Child:
 
 def probabilities_of(parents: Board, temperature: float) -> list[float]:
     """Returns the probability of each parent, in the given order."""
-    scores = [candidate.score for candidate in parents]
-    noise = math.sqrt(fmean(candidate.standard_error**2 for candidate in parents))
+    scores = [ranked_score(candidate) for candidate in parents]
+    noise = math.sqrt(fmean(ranked_error(candidate) ** 2 for candidate in parents))
     deviation = max(pstdev(scores), noise) or 1.0
     highest = max(scores)
     # Relative to the highest score instead of the mean, which cancels out, so that exp does not overflow.

@@ -1,9 +1,11 @@
 """Decides which candidates are on a board, and in which order. Pure: no clock, no store, no database.
 
-Order. A board ranks by mean return. Ties are broken by the lower standard error, then by fewer environment steps, then
-by the lower agent number, then by the earlier arrival. This is a total order, so a board does not depend on the order
-of submissions. "Within the error" is not an order (a may be indistinguishable from b and b from c, while a is better
-than c). The errors therefore decide only whether a candidate enters a full board.
+Order. A board ranks by the estimates of its candidates (leaderboard.ranking.score_history), and candidates without an
+estimate, which are those of earlier versions, by their score. Ties are broken by the lower standard error, then by
+fewer environment steps, then by the lower agent number, then by the earlier arrival. This is a total order. An estimate
+is fixed when its candidate arrives, so the order of two candidates never changes. "Within the error" is not an order (a
+may be indistinguishable from b and b from c, while a is better than c). The errors therefore decide only whether a
+candidate enters a full board.
 
 Rules, for a board with a given capacity:
 
@@ -11,23 +13,24 @@ Rules, for a board with a given capacity:
     was trained longer, and refusing it would discard that training.
 2.  While there is room, every other candidate enters.
 3.  On a full board, a candidate that ranks before the last one replaces it. There is one exception: the last one stays
-    if it needed no more environment steps and the difference of the two scores is at most one standard error of that
-    difference, sqrt(a^2 + b^2) (the one-standard-error rule: the simplest of indistinguishable models; Breiman,
-    Friedman, Olshen and Stone, "Classification and Regression Trees", 1984, section 3.4.3).
-4.  A candidate that ranks before all others always enters, so the highest mean ever submitted is on the board.
+    if it needed no more environment steps and the difference of the two is at most one standard error of that
+    difference, episode by episode where their episodes are common (leaderboard.ranking.paired). This is the
+    one-standard-error rule: the simplest of indistinguishable models (Breiman, Friedman, Olshen and Stone,
+    "Classification and Regression Trees", 1984, section 3.4.3).
+4.  A candidate that ranks before all others always enters, so the highest estimate ever submitted is on the board.
 
 If the tournament has an evaluator plugin, candidates that it scored rank before candidates that the built-in evaluator
 scored, because the two numbers are not comparable.
 
 An updater plugin overrules these rules. Its opinion of a candidate (accept, refuse) is applied first. A score that it
-gives for the rank replaces the mean, and the exception of rule 3 does not apply. Candidates with such a score rank
+gives for the rank replaces the estimate, and the exception of rule 3 does not apply. Candidates with such a score rank
 before those without, so that a step in which the plugin fails cannot put another kind of number first.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from leaderboard.ranking.paired import difference, ranked_error, ranked_score
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     OPINION_ACCEPT,
     OPINION_REFUSE,
@@ -70,8 +73,8 @@ def rank_key(candidate: Candidate) -> tuple[bool, bool, float, float, int, int, 
     return (
         bool(candidate.evaluator_fault),
         not keyed,
-        -(candidate.rank_score if keyed else candidate.score),
-        candidate.standard_error,
+        -(candidate.rank_score if keyed else ranked_score(candidate)),
+        ranked_error(candidate),
         candidate.environment_steps,
         candidate.agent_number,
         candidate.sequence,
@@ -160,8 +163,8 @@ def answer_of(judgement: Judgement, candidate: Candidate) -> SubmitCandidateResp
 
 
 def shown(candidate: Candidate) -> str:
-    """Formats a score with its standard error."""
-    return f"{candidate.score:.4g} ± {candidate.standard_error:.2g}"
+    """Formats the number that a candidate ranks by, with its standard error."""
+    return f"{ranked_score(candidate):.4g} ± {ranked_error(candidate):.2g}"
 
 
 def named(candidate: Candidate) -> str:
@@ -178,11 +181,11 @@ def _why_last_stays(board: Board, candidate: Candidate) -> str:
         return ""
     if candidate.HasField("rank_score") or last.HasField("rank_score") or last.evaluator_fault:
         return ""
-    error = math.hypot(candidate.standard_error, last.standard_error)
-    if candidate.score - last.score <= error and last.environment_steps <= candidate.environment_steps:
+    lead = difference(candidate, last)
+    if lead.value <= lead.error and last.environment_steps <= candidate.environment_steps:
         return (
             f"the board is full and its last, {named(last)}, is within one standard error of the difference"
-            f" ({error:.2g}) with no more steps"
+            f" ({lead.error:.2g}) with no more steps"
         )
     return ""
 
@@ -200,7 +203,9 @@ def _refused(board: Board, candidate: Candidate, reason: str) -> Judgement:
 
 
 def _with_opinion(candidate: Candidate, reason: str) -> str:
-    """Puts a reason after the opinion of an updater plugin and before the failure of an evaluator plugin."""
+    """Puts a reason after the opinion of an updater plugin and before what is special about the score."""
+    if candidate.HasField("evaluation_epoch") and not candidate.episode_returns:
+        reason += "; its episodes cannot be compared one by one with those of other agents"
     if candidate.evaluator_fault:
         reason += f"; ranks after all candidates that the tournament's evaluator scored: {candidate.evaluator_fault}"
     if not candidate.opinion_reason:

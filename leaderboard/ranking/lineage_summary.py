@@ -52,6 +52,9 @@ def _summary(
         summary.core_seconds = last.core_seconds
         summary.best.CopyFrom(min(own, key=rank_key))
         summary.last.CopyFrom(last)
+        for candidate in (summary.best, summary.last):
+            # A page of summaries must fit in a message.
+            candidate.ClearField("episode_returns")
     if gain is not None:
         summary.learning_speed = gain.speed
     return summary

@@ -47,7 +47,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "replay_bytes": REPLAY_BYTES,
         "tournament_replay_bytes": TOURNAMENT_REPLAY_BYTES,
     },
-    "evaluation": {"episodes": 32, "share": 0.1, "greedy": True},
+    "evaluation": {"episodes": 64, "share": 0.1, "greedy": True},
     "evolution": evolution_settings.DEFAULTS,
     "fusion": {"mode": "average", "every_updates": 8, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
     "champion": {"reevaluate_top": 4, "reevaluate_episodes": 64},
@@ -135,6 +135,8 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     _resolve_layout(spec.pod)
     if not spec.evaluation.HasField("every_environment_steps"):
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
+    if not spec.evaluation.HasField("racing"):
+        spec.evaluation.racing = not (spec.synchronous or spec.evaluation.evaluator)
     for report in spec.reports.values():
         if not report.HasField("episodes"):
             report.episodes = spec.evaluation.episodes
@@ -227,6 +229,11 @@ def _check_together(spec: pb.TournamentSpec) -> None:
         raise bad_spec(
             "pool.maximum_pods: missing; with synchronous = true it is the number of agents in a"
             " round and must not depend on the machine"
+        )
+    if spec.synchronous and spec.evaluation.racing:
+        raise bad_spec(
+            "evaluation.racing = true: which candidates the leaderboard knows when an evaluation begins is not"
+            " reproducible; leave it out when synchronous = true"
         )
     if problem := plugin_settings.evaluation_problem(spec.evaluation) or snapshot_schedule.too_short(spec.evaluation):
         raise bad_spec(problem)

@@ -610,14 +610,21 @@ class EvaluatePolicyRequest(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     GREEDY_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    FIRST_EPISODE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Name of the session, as given to OpenEvaluator."""
     episodes: _builtins.int
     """Number of episodes to finish."""
     seed: _builtins.int
-    """Seed of the environments and of sampled actions."""
+    """Seed of the environments and of sampled actions. An episode is named by the seed and its number: episode i of a seed
+    is the same for every policy and however many episodes are played in one call.
+    """
     greedy: _builtins.bool
     """Whether to act without exploration; see PolicySpec, step 5."""
+    first_episode: _builtins.int
+    """Number of the first episode to play, from 0. A value above 0 continues an evaluation: the answer covers the episodes
+    from this one on. Pods send it to their built-in evaluators only, never to a plugin.
+    """
     @_builtins.property
     def policy(self) -> Global___PolicyRef:
         """The policy to score."""
@@ -635,10 +642,11 @@ class EvaluatePolicyRequest(_message.Message):
         seed: _builtins.int = ...,
         greedy: _builtins.bool = ...,
         members: _abc.Iterable[Global___PolicyRef] | None = ...,
+        first_episode: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "greedy", b"greedy", "members", b"members", "policy", b"policy", "seed", b"seed", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "first_episode", b"first_episode", "greedy", b"greedy", "members", b"members", "policy", b"policy", "seed", b"seed", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

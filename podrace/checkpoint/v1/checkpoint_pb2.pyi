@@ -117,6 +117,10 @@ class Evaluation(_message.Message):
     MEMBER_POLICY_DIGESTS_FIELD_NUMBER: _builtins.int
     EVALUATOR_FIELD_NUMBER: _builtins.int
     EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
+    EPISODE_RETURNS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    OTHER_EPOCHS_FIELD_NUMBER: _builtins.int
+    UNPAIRED_REASON_FIELD_NUMBER: _builtins.int
     mean_return: _builtins.float
     """Mean undiscounted return over the episodes."""
     variance: _builtins.float
@@ -137,6 +141,12 @@ class Evaluation(_message.Message):
     """Evaluator plugin that scored the policy (`evaluation.evaluator` of the tournament); empty: the built-in evaluator."""
     evaluator_fault: _builtins.str
     """Why the built-in evaluator scored the policy in place of the plugin; empty if it did not."""
+    epoch: _builtins.int
+    """Evaluation epoch that `seed` was derived from, see EvaluationSpec. Set by the pod; absent if the evaluation was not
+    part of the training of an agent.
+    """
+    unpaired_reason: _builtins.str
+    """Why there are no `episode_returns`, in one line for a person; empty if there are some."""
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Measures that the simulator reports, for instance `sharpe_ratio`."""
@@ -148,6 +158,20 @@ class Evaluation(_message.Message):
     @_builtins.property
     def member_policy_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """For an ensemble: digests of the other members, like `policy_digest`."""
+
+    @_builtins.property
+    def episode_returns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Return of each episode, in the order of the episodes of `seed`. Episode i of a seed is the same for every policy, so
+        the returns of two policies for the same seed can be compared one by one. Empty if there are more than 1,024
+        episodes, or if the episodes cannot be repeated; `unpaired_reason` says why. Otherwise there are as many as
+        `episodes`, and their mean is `mean_return`. Optional for a plugin.
+        """
+
+    @_builtins.property
+    def other_epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___EpochScore]:
+        """Scores of the same policy on the episodes of other evaluation epochs, by which scores of different epochs are
+        compared.
+        """
 
     def __init__(
         self,
@@ -164,14 +188,54 @@ class Evaluation(_message.Message):
         member_policy_digests: _abc.Iterable[_builtins.str] | None = ...,
         evaluator: _builtins.str = ...,
         evaluator_fault: _builtins.str = ...,
+        episode_returns: _abc.Iterable[_builtins.float] | None = ...,
+        epoch: _builtins.int | None = ...,
+        other_epochs: _abc.Iterable[Global___EpochScore] | None = ...,
+        unpaired_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "episode_returns", b"episode_returns", "episodes", b"episodes", "epoch", b"epoch", "evaluator", b"evaluator", "evaluator_fault", b"evaluator_fault", "mean_length_steps", b"mean_length_steps", "mean_return", b"mean_return", "member_policy_digests", b"member_policy_digests", "metrics", b"metrics", "other_epochs", b"other_epochs", "policy_digest", b"policy_digest", "seed", b"seed", "traces", b"traces", "unpaired_reason", b"unpaired_reason", "variance", b"variance", "wall_seconds", b"wall_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+
+Global___Evaluation: _TypeAlias = Evaluation  # noqa: Y015
+
+@_typing.final
+class EpochScore(_message.Message):
+    """The score of a policy on the episodes of one evaluation epoch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    MEAN_RETURN_FIELD_NUMBER: _builtins.int
+    STANDARD_ERROR_FIELD_NUMBER: _builtins.int
+    EPISODES_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """The evaluation epoch."""
+    mean_return: _builtins.float
+    """Mean undiscounted return over the episodes."""
+    standard_error: _builtins.float
+    """Standard error of that mean."""
+    episodes: _builtins.int
+    """Number of finished episodes."""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        mean_return: _builtins.float = ...,
+        standard_error: _builtins.float = ...,
+        episodes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "evaluator", b"evaluator", "evaluator_fault", b"evaluator_fault", "mean_length_steps", b"mean_length_steps", "mean_return", b"mean_return", "member_policy_digests", b"member_policy_digests", "metrics", b"metrics", "policy_digest", b"policy_digest", "seed", b"seed", "traces", b"traces", "variance", b"variance", "wall_seconds", b"wall_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "epoch", b"epoch", "mean_return", b"mean_return", "standard_error", b"standard_error"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Evaluation: _TypeAlias = Evaluation  # noqa: Y015
+Global___EpochScore: _TypeAlias = EpochScore  # noqa: Y015
 
 @_typing.final
 class Trace(_message.Message):

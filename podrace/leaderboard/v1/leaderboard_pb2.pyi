@@ -256,6 +256,12 @@ class Candidate(_message.Message):
     OPINION_FIELD_NUMBER: _builtins.int
     OPINION_REASON_FIELD_NUMBER: _builtins.int
     EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
+    EPISODE_RETURNS_FIELD_NUMBER: _builtins.int
+    EVALUATION_EPOCH_FIELD_NUMBER: _builtins.int
+    ESTIMATE_FIELD_NUMBER: _builtins.int
+    ESTIMATE_ERROR_FIELD_NUMBER: _builtins.int
+    EPISODE_CORRELATION_FIELD_NUMBER: _builtins.int
+    OTHER_EPOCHS_FIELD_NUMBER: _builtins.int
     REPLAY_STEPS_FIELD_NUMBER: _builtins.int
     REPLAY_MEMORY_STEPS_FIELD_NUMBER: _builtins.int
     SELECTION_FIELD_NUMBER: _builtins.int
@@ -301,6 +307,19 @@ class Candidate(_message.Message):
     """Why the pod's built-in evaluator scored it in place of the evaluator plugin (`evaluation.evaluator`); empty if it
     did not. Such a candidate ranks after all that the plugin scored.
     """
+    evaluation_epoch: _builtins.int
+    """Evaluation epoch of its episodes, see EvaluationSpec; absent if unknown."""
+    estimate: _builtins.float
+    """What the board ranks it by: the mean of the last two scores of its lineage, or, for the first score, the score minus
+    half a standard error. Scores are moved to evaluation epoch 0 by the differences between epochs that were known
+    when it arrived. Absent for candidates of versions without it, which rank by their score.
+    """
+    estimate_error: _builtins.float
+    """Standard error of `estimate`."""
+    episode_correlation: _builtins.float
+    """Correlation of the returns of different agents on the same episodes, over the tournament until it arrived. Above 0.2
+    its score is compared episode by episode.
+    """
     replay_steps: _builtins.int
     """Environment steps of replay memory that were stored with its checkpoint. 0 without a replay memory: an off-policy
     agent that starts from it warms up again.
@@ -314,6 +333,17 @@ class Candidate(_message.Message):
     @_builtins.property
     def submit_time(self) -> _timestamp_pb2.Timestamp:
         """When it arrived."""
+
+    @_builtins.property
+    def episode_returns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Returns of the first evaluation episodes, at most 256, in the order of the episodes. Episode i of an evaluation
+        epoch is the same for all agents. Empty if its evaluator cannot repeat episodes; comparisons with it are unpaired.
+        Left out of AgentSummary.
+        """
+
+    @_builtins.property
+    def other_epochs(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.EpochScore]:
+        """Scores of the same policy on the episodes of other evaluation epochs."""
 
     @_builtins.property
     def selection(self) -> _tournament_pb2.ChampionSelection:
@@ -346,16 +376,31 @@ class Candidate(_message.Message):
         opinion: Global___Opinion.ValueType = ...,
         opinion_reason: _builtins.str = ...,
         evaluator_fault: _builtins.str = ...,
+        episode_returns: _abc.Iterable[_builtins.float] | None = ...,
+        evaluation_epoch: _builtins.int | None = ...,
+        estimate: _builtins.float | None = ...,
+        estimate_error: _builtins.float = ...,
+        episode_correlation: _builtins.float = ...,
+        other_epochs: _abc.Iterable[_checkpoint_pb2.EpochScore] | None = ...,
         replay_steps: _builtins.int = ...,
         replay_memory_steps: _builtins.int = ...,
         selection: _tournament_pb2.ChampionSelection | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score", "rank_score", b"rank_score", "selection", b"selection", "submit_time", b"submit_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_rank_score", b"_rank_score", "estimate", b"estimate", "evaluation_epoch", b"evaluation_epoch", "rank_score", b"rank_score", "selection", b"selection", "submit_time", b"submit_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episodes", b"episodes", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_rank_score", b"_rank_score", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episode_correlation", b"episode_correlation", "episode_returns", b"episode_returns", "episodes", b"episodes", "estimate", b"estimate", "estimate_error", b"estimate_error", "evaluation_epoch", b"evaluation_epoch", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "other_epochs", b"other_epochs", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__estimate: _TypeAlias = _typing.Literal["estimate"]  # noqa: Y015
+    _WhichOneofArgType__estimate: _TypeAlias = _typing.Literal["_estimate", b"_estimate"]  # noqa: Y015
+    _WhichOneofReturnType__evaluation_epoch: _TypeAlias = _typing.Literal["evaluation_epoch"]  # noqa: Y015
+    _WhichOneofArgType__evaluation_epoch: _TypeAlias = _typing.Literal["_evaluation_epoch", b"_evaluation_epoch"]  # noqa: Y015
     _WhichOneofReturnType__rank_score: _TypeAlias = _typing.Literal["rank_score"]  # noqa: Y015
     _WhichOneofArgType__rank_score: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__estimate) -> _WhichOneofReturnType__estimate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation_epoch) -> _WhichOneofReturnType__evaluation_epoch | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rank_score) -> _WhichOneofReturnType__rank_score | None: ...
 
 Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
@@ -869,24 +914,58 @@ class AlgorithmStatistics(_message.Message):
 Global___AlgorithmStatistics: _TypeAlias = AlgorithmStatistics  # noqa: Y015
 
 @_typing.final
+class EpisodeCorrelation(_message.Message):
+    """Correlation of the returns of different agents on the same evaluation episodes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CORRELATION_FIELD_NUMBER: _builtins.int
+    PAIRS_FIELD_NUMBER: _builtins.int
+    correlation: _builtins.float
+    """The correlation, between -1 and 1, pooled over pairs of candidates of different agents in the same evaluation epoch,
+    and shrunk towards 0 where there are few of them.
+    """
+    pairs: _builtins.int
+    """Number of pairs."""
+    def __init__(
+        self,
+        *,
+        correlation: _builtins.float = ...,
+        pairs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation", b"correlation", "pairs", b"pairs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EpisodeCorrelation: _TypeAlias = EpisodeCorrelation  # noqa: Y015
+
+@_typing.final
 class GetStatisticsResponse(_message.Message):
     """Statistics of a tournament."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ALGORITHMS_FIELD_NUMBER: _builtins.int
+    EPISODE_CORRELATION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def algorithms(self) -> _containers.RepeatedCompositeFieldContainer[Global___AlgorithmStatistics]:
         """One entry for each algorithm, ordered by name."""
+
+    @_builtins.property
+    def episode_correlation(self) -> Global___EpisodeCorrelation:
+        """Correlation of the evaluation episodes; absent as long as there is no pair of candidates to compare."""
 
     def __init__(
         self,
         *,
         algorithms: _abc.Iterable[Global___AlgorithmStatistics] | None = ...,
+        episode_correlation: Global___EpisodeCorrelation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["episode_correlation", b"episode_correlation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithms", b"algorithms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithms", b"algorithms", "episode_correlation", b"episode_correlation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1121,6 +1200,102 @@ class SubmitCandidateRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubmitCandidateRequest: _TypeAlias = SubmitCandidateRequest  # noqa: Y015
+
+@_typing.final
+class PlanEvaluationRequest(_message.Message):
+    """Asks how to evaluate an agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    EVALUATION_EPOCH_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent."""
+    evaluation_epoch: _builtins.int
+    """Evaluation epoch that it will be scored in."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        evaluation_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "evaluation_epoch", b"evaluation_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanEvaluationRequest: _TypeAlias = PlanEvaluationRequest  # noqa: Y015
+
+@_typing.final
+class Bar(_message.Message):
+    """What a policy has to beat in order to enter the board or to lead it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    STANDARD_ERROR_FIELD_NUMBER: _builtins.int
+    EPISODE_RETURNS_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """Agent of the candidate that sets the bar."""
+    score: _builtins.float
+    """Score of that candidate, moved to the requested evaluation epoch."""
+    standard_error: _builtins.float
+    """Standard error of that score."""
+    @_builtins.property
+    def episode_returns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Its returns in the requested epoch, in the order of the episodes, at most 256. Empty if the comparison is unpaired."""
+
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        score: _builtins.float = ...,
+        standard_error: _builtins.float = ...,
+        episode_returns: _abc.Iterable[_builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "episode_returns", b"episode_returns", "score", b"score", "standard_error", b"standard_error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Bar: _TypeAlias = Bar  # noqa: Y015
+
+@_typing.final
+class PlanEvaluationResponse(_message.Message):
+    """How to evaluate an agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BAR_FIELD_NUMBER: _builtins.int
+    OTHER_EPOCHS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def bar(self) -> Global___Bar:
+        """The bar: the agent's own earlier candidate if it is on the board; otherwise the last candidate of a full board, or
+        the first one of a board that has room, where every agent enters. Absent while the board is empty.
+        """
+
+    @_builtins.property
+    def other_epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Further evaluation epochs to score the policy on, at most 1, because the agent is among the best and few scores
+        connect that epoch with the requested one.
+        """
+
+    def __init__(
+        self,
+        *,
+        bar: Global___Bar | None = ...,
+        other_epochs: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bar", b"bar"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bar", b"bar", "other_epochs", b"other_epochs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanEvaluationResponse: _TypeAlias = PlanEvaluationResponse  # noqa: Y015
 
 @_typing.final
 class SubmitCandidateResponse(_message.Message):

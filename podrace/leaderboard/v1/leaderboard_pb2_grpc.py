@@ -446,6 +446,11 @@ class UpdaterServiceStub:
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateRequest.SerializeToString,
                 response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateResponse.FromString,
                 _registered_method=True)
+        self.PlanEvaluation = channel.unary_unary(
+                '/podrace.leaderboard.v1.UpdaterService/PlanEvaluation',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationResponse.FromString,
+                _registered_method=True)
         self.SubmitSnapshot = channel.unary_unary(
                 '/podrace.leaderboard.v1.UpdaterService/SubmitSnapshot',
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitSnapshotRequest.SerializeToString,
@@ -474,6 +479,15 @@ class UpdaterServiceServicer:
         FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the
         request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
         restart.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanEvaluation(self, request, context):
+        """Returns how an agent should be evaluated next: the candidate that its policy has to beat, and further evaluation
+        epochs to score it on. Called by the leader of a pod before an evaluation. Does not block. The answer is advice: a
+        pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -508,6 +522,11 @@ def add_UpdaterServiceServicer_to_server(servicer, server):
                     servicer.SubmitCandidate,
                     request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateRequest.FromString,
                     response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateResponse.SerializeToString,
+            ),
+            'PlanEvaluation': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanEvaluation,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationResponse.SerializeToString,
             ),
             'SubmitSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitSnapshot,
@@ -549,6 +568,33 @@ class UpdaterService:
             '/podrace.leaderboard.v1.UpdaterService/SubmitCandidate',
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateRequest.SerializeToString,
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitCandidateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanEvaluation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.UpdaterService/PlanEvaluation',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -246,6 +246,11 @@ class UpdaterServiceStub:
     request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
     restart.
     """
+    PlanEvaluation: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.PlanEvaluationRequest, _leaderboard_pb2.PlanEvaluationResponse]
+    """Returns how an agent should be evaluated next: the candidate that its policy has to beat, and further evaluation
+    epochs to score it on. Called by the leader of a pod before an evaluation. Does not block. The answer is advice: a
+    pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
+    """
     SubmitSnapshot: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]
     """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
     once it is durable. There is one snapshot for each agent and number: a repeat returns the first one, even if the
@@ -279,6 +284,11 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the
     request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
     restart.
+    """
+    PlanEvaluation: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.PlanEvaluationRequest, _leaderboard_pb2.PlanEvaluationResponse]  # type: ignore[assignment]
+    """Returns how an agent should be evaluated next: the candidate that its policy has to beat, and further evaluation
+    epochs to score it on. Called by the leader of a pod before an evaluation. Does not block. The answer is advice: a
+    pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
     """
     SubmitSnapshot: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]  # type: ignore[assignment]
     """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
@@ -316,6 +326,17 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the
         request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
         restart.
+        """
+
+    @_abc_1.abstractmethod
+    def PlanEvaluation(
+        self,
+        request: _leaderboard_pb2.PlanEvaluationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.PlanEvaluationResponse, _abc.Awaitable[_leaderboard_pb2.PlanEvaluationResponse]]:
+        """Returns how an agent should be evaluated next: the candidate that its policy has to beat, and further evaluation
+        epochs to score it on. Called by the leader of a pod before an evaluation. Does not block. The answer is advice: a
+        pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
         """
 
     @_abc_1.abstractmethod

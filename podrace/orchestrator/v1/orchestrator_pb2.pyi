@@ -1011,12 +1011,15 @@ class Assignment(_message.Message):
     TRAIN_FIELD_NUMBER: _builtins.int
     EVALUATE_FIELD_NUMBER: _builtins.int
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
+    EVALUATION_EPOCH_FIELD_NUMBER: _builtins.int
     assignment_id: _builtins.str
     """Unique name."""
     tournament_id: _builtins.str
     """The tournament."""
     lease_epoch: _builtins.int
     """Counts the assignments of this agent or evaluation, from 1. A higher epoch makes all lower ones stale."""
+    evaluation_epoch: _builtins.int
+    """Evaluation epoch, see EvaluationSpec: which episodes the agent is scored on."""
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
         """Specification of the tournament, with every default filled in."""
@@ -1050,10 +1053,11 @@ class Assignment(_message.Message):
         train: _leaderboard_pb2.Agent | None = ...,
         evaluate: Global___EvaluationWork | None = ...,
         running_duration: _duration_pb2.Duration | None = ...,
+        evaluation_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "lease_duration", b"lease_duration", "running_duration", b"running_duration", "spec", b"spec", "train", b"train", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluate", b"evaluate", "lease_duration", b"lease_duration", "lease_epoch", b"lease_epoch", "running_duration", b"running_duration", "spec", b"spec", "tournament_id", b"tournament_id", "train", b"train", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluate", b"evaluate", "evaluation_epoch", b"evaluation_epoch", "lease_duration", b"lease_duration", "lease_epoch", b"lease_epoch", "running_duration", b"running_duration", "spec", b"spec", "tournament_id", b"tournament_id", "train", b"train", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["train", "evaluate"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015
@@ -1258,10 +1262,13 @@ class RenewAssignmentResponse(_message.Message):
     LEASE_DURATION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
+    EVALUATION_EPOCH_FIELD_NUMBER: _builtins.int
     directive: Global___Directive.ValueType
     """What to do next."""
     reason: _builtins.str
     """Why the directive is not CONTINUE, in one line for a person."""
+    evaluation_epoch: _builtins.int
+    """Evaluation epoch from now on, see EvaluationSpec. An evaluation that is under way keeps its epoch."""
     @_builtins.property
     def lease_duration(self) -> _duration_pb2.Duration:
         """How long the lease lasts, counted on the pod's own monotonic clock from the moment the pod sent the request."""
@@ -1277,10 +1284,11 @@ class RenewAssignmentResponse(_message.Message):
         lease_duration: _duration_pb2.Duration | None = ...,
         reason: _builtins.str = ...,
         running_duration: _duration_pb2.Duration | None = ...,
+        evaluation_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration", "running_duration", b"running_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directive", b"directive", "lease_duration", b"lease_duration", "reason", b"reason", "running_duration", b"running_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directive", b"directive", "evaluation_epoch", b"evaluation_epoch", "lease_duration", b"lease_duration", "reason", b"reason", "running_duration", b"running_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -817,7 +817,15 @@ Global___AssignmentSpec: _TypeAlias = AssignmentSpec  # noqa: Y015
 
 @_typing.final
 class EvaluationSpec(_message.Message):
-    """How policies are scored."""
+    """How policies are scored.
+
+    All agents of a tournament are scored on the same episodes, so that a difference between two scores is not due to
+    different episodes. The episodes change eight times in a tournament, because agents selected on fixed episodes would
+    adapt to them. Each such period is an evaluation epoch, numbered from 0: epoch e begins when e/8 of the objective is
+    reached (running time or environment steps, whichever is further). A tournament whose only objective is
+    `target_return` stays in epoch 0. When `synchronous`, the epoch of a round depends only on the environment steps that
+    the earlier rounds were assigned.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -829,8 +837,9 @@ class EvaluationSpec(_message.Message):
     EVALUATOR_FIELD_NUMBER: _builtins.int
     ANSWER_DURATION_FIELD_NUMBER: _builtins.int
     SNAPSHOT_PERIOD_FIELD_NUMBER: _builtins.int
+    RACING_FIELD_NUMBER: _builtins.int
     episodes: _builtins.int
-    """Number of finished episodes; their mean return is the score. Default 32."""
+    """Largest number of finished episodes; their mean return is the score. See `racing`. Default 64."""
     every_environment_steps: _builtins.int
     """Environment steps between two evaluations of an agent. Default: a quarter of `assignment.environment_steps`."""
     share: _builtins.float
@@ -845,6 +854,13 @@ class EvaluationSpec(_message.Message):
     must be finite, must cover at least `episodes` episodes, and must be of the policy that was sent. When the plugin
     fails, is late, or returns anything else, the pod's built-in evaluator scores that policy instead, the manifest and
     an event record why, and the plugin is called again later. Default: no plugin.
+    """
+    racing: _builtins.bool
+    """Whether an evaluation may stop after 8, 16, 32 ... of `episodes` episodes, once it is decided that the candidate
+    can neither enter the board nor lead it (group-sequential test with the bounds of O'Brien and Fleming). Simulators
+    that step all environments as one batch on a GPU, such as `cartpole` or `stocks`, play up to 64 episodes at a time,
+    so there it has an effect only with more episodes. Refused with `evaluator` and when `synchronous`. Default true,
+    where it is not refused.
     """
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
@@ -871,10 +887,11 @@ class EvaluationSpec(_message.Message):
         evaluator: _builtins.str | None = ...,
         answer_duration: _duration_pb2.Duration | None = ...,
         snapshot_period: _duration_pb2.Duration | None = ...,
+        racing: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_greedy", b"_greedy", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "greedy", b"greedy", "options", b"options", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_greedy", b"_greedy", "_racing", b"_racing", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "greedy", b"greedy", "options", b"options", "racing", b"racing", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_greedy", b"_greedy", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "greedy", b"greedy", "options", b"options", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_greedy", b"_greedy", "_racing", b"_racing", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "greedy", b"greedy", "options", b"options", "racing", b"racing", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__episodes: _TypeAlias = _typing.Literal["episodes"]  # noqa: Y015
     _WhichOneofArgType__episodes: _TypeAlias = _typing.Literal["_episodes", b"_episodes"]  # noqa: Y015
@@ -884,6 +901,8 @@ class EvaluationSpec(_message.Message):
     _WhichOneofArgType__every_environment_steps: _TypeAlias = _typing.Literal["_every_environment_steps", b"_every_environment_steps"]  # noqa: Y015
     _WhichOneofReturnType__greedy: _TypeAlias = _typing.Literal["greedy"]  # noqa: Y015
     _WhichOneofArgType__greedy: _TypeAlias = _typing.Literal["_greedy", b"_greedy"]  # noqa: Y015
+    _WhichOneofReturnType__racing: _TypeAlias = _typing.Literal["racing"]  # noqa: Y015
+    _WhichOneofArgType__racing: _TypeAlias = _typing.Literal["_racing", b"_racing"]  # noqa: Y015
     _WhichOneofReturnType__share: _TypeAlias = _typing.Literal["share"]  # noqa: Y015
     _WhichOneofArgType__share: _TypeAlias = _typing.Literal["_share", b"_share"]  # noqa: Y015
     @_typing.overload
@@ -894,6 +913,8 @@ class EvaluationSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__every_environment_steps) -> _WhichOneofReturnType__every_environment_steps | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__greedy) -> _WhichOneofReturnType__greedy | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__racing) -> _WhichOneofReturnType__racing | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__share) -> _WhichOneofReturnType__share | None: ...
 

@@ -9,7 +9,7 @@ from agentpod.learner.evaluation_schedule import EvaluationSchedule, Scorer
 from agentpod.learner.progress_reporter import ProgressReporter
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
+from podrace.tournament.v1.tournament_pb2 import EvaluationSpec, TournamentSpec
 
 
 def schedule(every: int, share: float = 0.1, steps: int = 0) -> EvaluationSchedule:
@@ -59,12 +59,11 @@ async def test_time_lost_to_a_failing_evaluator_plugin_does_not_count_as_evaluat
         SimpleNamespace(evaluate=evaluate),
         SimpleNamespace(publish=publish),
         ProgressReporter(progress),
-        asyncio.get_running_loop().create_future(),
-        EvaluationSpec(),
-        agent_seed=1,
+        SimpleNamespace(stop=asyncio.get_running_loop().create_future(), evaluation_epoch=0),
+        TournamentSpec(synchronous=True, evaluation=EvaluationSpec(episodes=8)),
         clock=lambda: next(clock),
     )
-    scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), None)
+    scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), SimpleNamespace(release=lambda: None))
     await scorer.settle()
     assert published == [scored]
     assert (progress.score, progress.evaluator_fault) == (5.0, fault)

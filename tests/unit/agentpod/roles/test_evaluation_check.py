@@ -39,3 +39,24 @@ def test_every_invalid_field_is_named(changes, fault):
 
 def test_a_missing_member_is_detected():
     assert "another policy" in find_fault(evaluation(), 4, ["d" * 64, "e" * 64])
+
+
+def returns(*values: float, mean: float = 2.0) -> Evaluation:
+    return evaluation(mean_return=mean, variance=1.0, episodes=3, episode_returns=values)
+
+
+def test_returns_of_single_episodes_are_optional_and_must_agree_with_the_score():
+    assert find_fault(returns(1.0, 2.0, 3.0), 3, ["d" * 64]) == ""
+    assert find_fault(returns(1.0, 2.0, 3.0 + 1e-9), 3, ["d" * 64]) == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (returns(1.0, 3.0), "it lists 2 episode_returns for 3 episodes"),
+        (returns(1.0, math.nan, 3.0), "episode_returns[1] = nan is not finite"),
+        (returns(1.0, 2.0, 3.3), "mean_return = 2, but the mean of episode_returns is 2.1"),
+    ],
+)
+def test_returns_that_do_not_agree_are_refused(answer, fault):
+    assert find_fault(answer, 3, ["d" * 64]) == fault

@@ -30,6 +30,9 @@ class LeftActor:
     def reset(self, done: torch.Tensor) -> None:
         self.ended_episodes += int(done.sum())
 
+    def begin(self, batch: int) -> None:
+        pass
+
 
 def constant(simulator, actor, episodes, seed):
     return [float(seed)] * episodes

@@ -1,40 +1,15 @@
-"""A score is the mean over whole episodes, with the number of episodes of each lane decided in advance."""
+"""A score is the mean over the episodes that were asked for, with their returns listed if they can be repeated."""
 
+import pytest
 import torch
 
-from agentpod.roles.evaluator import Episodes, EpisodeTally, score
-from simulators import Step
+from agentpod.roles.evaluation_check import MOST_RETURNS
+from agentpod.roles.evaluator import Episodes, add_returns, score
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 
 
-def step(rewards: list[float], ends: list[bool]) -> Step:
-    nothing = torch.zeros(len(rewards), 1)
-    ended = torch.tensor(ends)
-    return Step(nothing, torch.tensor(rewards), ended, torch.zeros_like(ended), nothing)
-
-
-def test_short_episodes_are_not_favored():
-    # Episodes on lane 0 take one step and return 1, those on lane 1 three steps and return 30. The first two return 1.
-    tally = EpisodeTally.of(2, 2)
-    tally.add(step([1.0, 10.0], [True, False]))
-    assert not tally.complete
-    tally.add(step([1.0, 10.0], [True, False]))
-    tally.add(step([1.0, 10.0], [True, True]))
-    assert tally.complete
-    assert sorted(tally.episodes().returns.tolist()) == [1.0, 30.0]
-    assert sorted(tally.episodes().lengths.tolist()) == [1, 3]
-
-
-def test_episodes_are_distributed_over_the_lanes_in_advance():
-    assert EpisodeTally.of(4, 6).quota.tolist() == [2, 2, 1, 1]
-    assert EpisodeTally.of(4, 3).quota.tolist() == [1, 1, 1, 0]
-
-
-def test_a_lane_starts_from_zero_after_an_episode():
-    tally = EpisodeTally.of(1, 2)
-    tally.add(step([1.0], [False]))
-    tally.add(step([2.0], [True]))
-    tally.add(step([5.0], [True]))
-    assert tally.episodes().returns.tolist() == [3.0, 5.0]
+def episodes(count: int) -> Episodes:
+    return Episodes(torch.arange(count, dtype=torch.float64), torch.ones(count, dtype=torch.int64))
 
 
 def test_the_score_is_the_mean_with_the_unbiased_variance():
@@ -44,3 +19,18 @@ def test_the_score_is_the_mean_with_the_unbiased_variance():
     assert evaluation.episodes == 3
     assert evaluation.mean_length_steps == 2.0
     assert score(Episodes(torch.tensor([4.0]), torch.tensor([1]))).variance == 0.0
+
+
+def test_returns_are_listed_in_the_order_of_the_episodes():
+    evaluation = Evaluation()
+    add_returns(evaluation, episodes(3), "")
+    assert list(evaluation.episode_returns) == [0.0, 1.0, 2.0]
+    assert evaluation.unpaired_reason == ""
+
+
+@pytest.mark.parametrize(("count", "reason"), [(3, "it rolls dice"), (MOST_RETURNS + 1, "")])
+def test_without_returns_the_reason_is_stated(count, reason):
+    evaluation = Evaluation()
+    add_returns(evaluation, episodes(count), reason)
+    assert not evaluation.episode_returns
+    assert evaluation.unpaired_reason == reason or f"more than the {MOST_RETURNS}" in evaluation.unpaired_reason

@@ -1,0 +1,96 @@
+"""Evaluates a policy in stages, and stops as soon as it is decided that it can neither enter the board nor lead.
+
+podrace.comparison.racing decides; this module asks for the episodes of the next stage and joins the results.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.comparison import racing
+from podrace.errors import DataLoss
+from podrace.leaderboard.v1.leaderboard_pb2 import PlanEvaluationResponse
+
+PlayEpisodes = Callable[[int, int], Awaitable[Evaluation]]
+"""Plays episodes: (number of the first one, how many)."""
+_log = structlog.get_logger(__name__)
+
+
+def bar_of(plan: PlanEvaluationResponse | None) -> racing.Bar | None:
+    """Returns the bar of a plan; None if there is none, or if it is not usable."""
+    if plan is None or not plan.HasField("bar"):
+        return None
+    bar = plan.bar
+    numbers = (bar.score, bar.standard_error, *bar.episode_returns)
+    if not all(map(math.isfinite, numbers)) or bar.standard_error < 0:
+        return None
+    return racing.Bar(bar.score, bar.standard_error, tuple(bar.episode_returns))
+
+
+async def evaluate_in_stages(play: PlayEpisodes, episodes: int, lanes: int, bar: racing.Bar | None) -> Evaluation:
+    """Evaluates a policy against a bar.
+
+    Args:
+        play: Plays the episodes of a stage.
+        episodes: Largest number of episodes.
+        lanes: Episodes that are played at the same time.
+        bar: What the policy has to beat; None: all episodes are played at once.
+    """
+    planned = racing.looks(episodes, lanes) if bar else (episodes,)
+    parts: list[Evaluation] = []
+    for look in planned:
+        played = sum(part.episodes for part in parts)
+        parts.append(await play(played, look - played))
+        whole = joined(parts)
+        if bar and look < episodes:
+            # The bounds of a new plan take a fraction of a second to compute.
+            decision = await asyncio.to_thread(racing.decide, sample_of(whole), bar, planned)
+            if decision == "behind":
+                _log.info("evaluation stopped early", episodes=look, maximum=episodes, score=whole.mean_return)
+                return whole
+    return whole
+
+
+def sample_of(evaluation: Evaluation) -> racing.Sample:
+    """Returns what a decision needs of an evaluation."""
+    return racing.Sample(
+        evaluation.mean_return, evaluation.variance, evaluation.episodes, tuple(evaluation.episode_returns)
+    )
+
+
+def joined(parts: Sequence[Evaluation]) -> Evaluation:
+    """Joins consecutive parts of an evaluation into one.
+
+    Means are weighted by episodes. The variance is the unbiased one of all returns (Chan, Golub and LeVeque 1979,
+    equation 2.1). Metrics are averaged like the returns, and traces are those of the last part that has some.
+
+    Raises:
+        DataLoss: The parts scored different policies.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    whole = Evaluation()
+    whole.CopyFrom(parts[-1])
+    whole.ClearField("episode_returns")
+    whole.ClearField("metrics")
+    count = sum(part.episodes for part in parts)
+    whole.episodes = count
+    whole.mean_return = math.fsum(part.episodes * part.mean_return for part in parts) / count
+    within = math.fsum((part.episodes - 1) * part.variance for part in parts)
+    between = math.fsum(part.episodes * (part.mean_return - whole.mean_return) ** 2 for part in parts)
+    whole.variance = (within + between) / (count - 1)
+    whole.mean_length_steps = math.fsum(part.episodes * part.mean_length_steps for part in parts) / count
+    whole.wall_seconds = math.fsum(part.wall_seconds for part in parts)
+    for name in parts[-1].metrics:
+        whole.metrics[name] = math.fsum(part.episodes * part.metrics[name] for part in parts) / count
+    if all(part.episode_returns for part in parts):
+        whole.episode_returns.extend(value for part in parts for value in part.episode_returns)
+    for part in parts:
+        if (part.policy_digest, part.member_policy_digests) != (whole.policy_digest, whole.member_policy_digests):
+            raise DataLoss("the policy was changed while it was scored: the stages scored different parameters")
+        if part.traces and not whole.traces:
+            whole.MergeFrom(Evaluation(traces=part.traces))
+    return whole

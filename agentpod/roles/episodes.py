@@ -1,0 +1,185 @@
+"""Plays evaluation episodes, which are named by a seed and a number, and computes a score from their returns.
+
+Episode i of a seed starts in the same way for every policy, however many episodes are played in one call, and however
+long other episodes take. For that, the simulator is reset for each batch of episodes, with a seed derived from (seed,
+batch), and each lane plays one episode of the batch: lane j of batch b plays episode b N + j, with N the number of
+lanes. The number of lanes is therefore part of the definition of an episode; it is fixed by the session. Sampled
+actions repeat as well.
+
+How much of an episode is common to all policies depends on the simulator: its first state always is, random events
+during the episode only if the simulator draws them for each lane separately. Wrappers that keep statistics over all
+lanes (`normalize_observations`, `normalize_rewards`) start again with each batch and depend on what was done in it.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from agentpod.models.actors import Actor
+from agentpod.seeding import derive_seed
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
+from podrace.errors import Cancelled, DataLoss
+from simulators import Report, Simulator, Step
+
+MAXIMUM_EPISODE_STEPS = 100_000
+"""Limit on the length of an episode, without which an endless environment would occupy the evaluator forever."""
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Finished evaluation episodes, in the order of their numbers.
+
+    Attributes:
+        returns: [E] float64, undiscounted.
+        lengths: [E] int64, in steps.
+        report: Measures of the simulator over these episodes; None: those since its last reset.
+    """
+
+    returns: Tensor
+    lengths: Tensor
+    report: Report | None = None
+
+
+class Play(Protocol):
+    """Plays whole episodes and returns their scores. `play` is the built-in function; a user may supply another."""
+
+    def __call__(
+        self,
+        simulator: Simulator,
+        actor: Actor,
+        episodes: int,
+        seed: int,
+        *,
+        first_episode: int = 0,
+        cancelled: threading.Event | None = None,
+    ) -> Episodes:
+        """Plays as `play` does."""
+        ...
+
+
+def play(
+    simulator: Simulator,
+    actor: Actor,
+    episodes: int,
+    seed: int,
+    *,
+    first_episode: int = 0,
+    cancelled: threading.Event | None = None,
+) -> Episodes:
+    """Plays whole episodes and returns their scores.
+
+    Every episode that is requested counts, however long it takes: taking the first ones that end would favor short
+    ones. What a lane does after its episode is ignored.
+
+    Args:
+        simulator: N environments, one in each lane.
+        actor: Acts in all lanes.
+        episodes: E, number of episodes to play.
+        seed: Seed of the episodes.
+        first_episode: Number of the first of them.
+        cancelled: Checked before each step.
+
+    Raises:
+        DataLoss: A return is not finite, or an episode does not end.
+        Cancelled: `cancelled` was set.
+    """
+    lanes, end = simulator.count, first_episode + episodes
+    tallies, reports = [], []
+    for batch in range(first_episode // lanes, -(-end // lanes)):
+        numbers = torch.arange(batch * lanes, (batch + 1) * lanes)
+        tally = BatchTally((first_episode <= numbers) & (numbers < end))
+        actor.begin(batch)
+        observation = simulator.reset(derive_seed(seed, "reset", batch))
+        while not tally.complete:
+            if cancelled is not None and cancelled.is_set():
+                raise Cancelled("the evaluation was cancelled")
+            step = simulator.step(actor.act(observation))
+            observation = step.observation
+            actor.reset(step.terminated | step.truncated)
+            tally.add(step)
+        tallies.append(tally)
+        reports.append(simulator.report())
+    counts = [int(tally.wanted.sum()) for tally in tallies]
+    returns = torch.cat([tally.returns[tally.wanted] for tally in tallies])
+    lengths = torch.cat([tally.lengths[tally.wanted] for tally in tallies])
+    if not bool(returns.isfinite().all()):
+        raise DataLoss(
+            "an evaluation return is not finite: check the rewards of the simulator",
+            reason="ERROR_REASON_NON_FINITE",
+        )
+    return Episodes(returns, lengths, merged_report(reports, counts))
+
+
+class BatchTally:
+    """Counts the first episode of each lane of a batch. All tensors have shape [N].
+
+    Attributes:
+        wanted: bool, which lanes play an episode that was requested.
+        returns: float64, undiscounted return of the lane's first episode, so far.
+        lengths: int64, its steps so far.
+    """
+
+    def __init__(self, wanted: Tensor) -> None:
+        self.wanted = wanted
+        self.returns = torch.zeros(len(wanted), dtype=torch.float64)
+        self.lengths = torch.zeros(len(wanted), dtype=torch.int64)
+        self._running = torch.ones(len(wanted), dtype=torch.bool)
+        self._steps = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every episode that was requested has ended."""
+        return not bool((self._running & self.wanted).any())
+
+    def add(self, step: Step) -> None:
+        """Counts one step of every lane; raises DataLoss as `play` does."""
+        self._steps += 1
+        self.returns += torch.where(self._running, step.reward.cpu().double(), 0.0)
+        self.lengths += self._running
+        self._running &= ~(step.terminated | step.truncated).cpu()
+        if self._steps >= MAXIMUM_EPISODE_STEPS and not self.complete:
+            raise DataLoss(
+                f"an evaluation episode has not ended after {MAXIMUM_EPISODE_STEPS} steps: give the environment a time"
+                " limit, for instance environment.options.max_episode_steps"
+            )
+
+
+def merged_report(reports: Sequence[Report], counts: Sequence[int]) -> Report:
+    """Combines the reports of several batches: means of the metrics weighted by episodes, and the last traces."""
+    totals: dict[str, list[float]] = {}
+    for report, count in zip(reports, counts, strict=True):
+        for name, value in report.metrics.items():
+            total = totals.setdefault(name, [0.0, 0.0])
+            total[0] += count * value
+            total[1] += count
+    if len(reports) == 1:
+        return reports[0]
+    last = next((report for report in reversed(reports) if report.traces), Report())
+    return Report({name: total / weight for name, (total, weight) in totals.items()}, last.traces, last.labels)
+
+
+def score(episodes: Episodes) -> Evaluation:
+    """Returns the mean and the unbiased variance of the returns, and the mean length; the variance of one is 0."""
+    count = len(episodes.returns)
+    return Evaluation(
+        mean_return=float(episodes.returns.mean()),
+        variance=float(episodes.returns.var()) if count > 1 else 0.0,
+        episodes=count,
+        mean_length_steps=float(episodes.lengths.double().mean()),
+    )
+
+
+def add_report(evaluation: Evaluation, report: Report) -> None:
+    """Adds the metrics and traces that the simulator reports.
+
+    A trace takes the labels of the same name, or those of the only set of labels, if their numbers agree.
+    """
+    evaluation.metrics.update(report.metrics)
+    only = next(iter(report.labels.values())) if len(report.labels) == 1 else []
+    for name, values in report.traces.items():
+        labels = report.labels.get(name, only)
+        evaluation.traces[name].CopyFrom(Trace(values=values, labels=labels if len(labels) == len(values) else ()))

@@ -1,0 +1,70 @@
+"""Plans the next evaluation of an agent: what its score has to beat, and in which other epochs to score it. Pure.
+
+The score of an agent decides whether its candidate enters the board and whether it leads. The bar is the candidate that
+it has to beat for that: the agent's own earlier one if it is on the board, else the last one of a full board. While the
+board has room every agent enters, so the bar is the first one. An evaluation that is decided to be behind its bar can
+stop, because more episodes would change no rank that matters.
+"""
+
+from leaderboard.ranking.board import Board
+from leaderboard.ranking.paired import ranked_error, ranked_score
+from leaderboard.ranking.score_history import ScoreHistory
+from podrace.comparison.paired import LEAST_CORRELATION
+from podrace.leaderboard.v1.leaderboard_pb2 import Bar, Candidate, PlanEvaluationResponse
+
+LEADERS = 4
+"""Agents at the top of the board that are scored in two epochs."""
+ANCHORS = 3
+"""Policies that are scored both in an epoch and in the one before."""
+
+
+def plan(board: Board, capacity: int, history: ScoreHistory, agent_id: str, epoch: int) -> PlanEvaluationResponse:
+    """Returns the plan of an agent's next evaluation.
+
+    Args:
+        board: Candidates by rank.
+        capacity: Places on the board.
+        history: All scores of the tournament.
+        agent_id: The agent.
+        epoch: Evaluation epoch that it will be scored in.
+    """
+    answer = PlanEvaluationResponse(other_epochs=anchors_wanted(board, history, agent_id, epoch))
+    if reference := bar_candidate(board, capacity, agent_id):
+        answer.bar.CopyFrom(bar_of(reference, history, epoch))
+    return answer
+
+
+def bar_candidate(board: Board, capacity: int, agent_id: str) -> Candidate | None:
+    """Returns the candidate that an agent has to beat; None while the board is empty."""
+    if not board:
+        return None
+    own = next((candidate for candidate in board if candidate.agent_id == agent_id), None)
+    return own or (board[-1] if len(board) >= capacity else board[0])
+
+
+def bar_of(reference: Candidate, history: ScoreHistory, epoch: int) -> Bar:
+    """Returns the bar that a candidate sets for scores of an epoch."""
+    bar = Bar(
+        agent_id=reference.agent_id,
+        score=ranked_score(reference) + history.effects().get(epoch, 0.0),
+        standard_error=ranked_error(reference),
+    )
+    same = reference.HasField("evaluation_epoch") and reference.evaluation_epoch == epoch
+    if same and history.correlation > LEAST_CORRELATION and not reference.evaluator_fault:
+        bar.episode_returns.extend(reference.episode_returns)
+    return bar
+
+
+def anchors_wanted(board: Board, history: ScoreHistory, agent_id: str, epoch: int) -> list[int]:
+    """Returns the other epochs in which the next policy of an agent should be scored.
+
+    Policies that are scored in two epochs show how much the epochs differ. The leaders are taken, because comparisons
+    among them decide. Uncorrelated episodes have no common difficulty to be measured.
+    """
+    if epoch == 0 or history.correlation <= LEAST_CORRELATION:
+        return []
+    if agent_id not in {candidate.agent_id for candidate in board[:LEADERS]}:
+        return []
+    pair = {epoch, epoch - 1}
+    there = sum(pair <= {result.epoch for result in anchor} for anchor in history.anchors)
+    return [epoch - 1] if there < ANCHORS else []

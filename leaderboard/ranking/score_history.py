@@ -1,0 +1,134 @@
+"""Estimates how good candidates are, from the scores of their lineage and of the whole tournament. Pure.
+
+A board ranks by estimates. The estimate of a candidate is the mean of the last two scores of its lineage: a single
+score is lucky or unlucky, and the best of many is almost always lucky. A lineage with one score is estimated at that
+score minus half its standard error. Scores are first moved to evaluation epoch 0 (leaderboard.ranking.epochs).
+
+An estimate uses only what was known when its candidate arrived, and is stored with it, so later arrivals change neither
+it nor the board.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from leaderboard.ranking.epochs import Anchor, EpochResult, epoch_effects
+from podrace.comparison.paired import PooledCorrelation
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+COMPARED_AGENTS = 8
+"""Number of agents whose latest candidate a new one is compared with for the correlation: the latest of the epoch."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How good a candidate is."""
+
+    value: float
+    """Expected return on the episodes of epoch 0."""
+    error: float
+    """Its standard error."""
+
+
+class ScoreHistory:
+    """The scores of a tournament in order of arrival.
+
+        history = ScoreHistory(candidates)
+        estimate = history.estimate(new)
+        history.add(new)
+
+    Attributes:
+        episodes: Correlation of the episodes.
+    """
+
+    def __init__(self, candidates: Iterable[Candidate] = ()) -> None:
+        self.episodes = PooledCorrelation()
+        self.anchors: list[Anchor] = []
+        self._last: dict[tuple[str, bool], EpochResult] = {}
+        self._recent: OrderedDict[str, Candidate] = OrderedDict()
+        """Latest candidate of each agent of the epoch, in order of arrival."""
+        for candidate in candidates:
+            self.add(candidate)
+
+    @property
+    def correlation(self) -> float:
+        """Correlation of the returns of different agents on the same episodes; 0 if unknown."""
+        return self.episodes.value
+
+    def effects(self, further: Iterable[Candidate] = ()) -> dict[int, float]:
+        """Returns by how much the scores of each epoch are higher than in epoch 0."""
+        anchors = [*self.anchors, *(anchor_of(candidate) for candidate in further)]
+        return epoch_effects(anchors, self.correlation)
+
+    def estimate(self, candidate: Candidate) -> Estimate:
+        """Estimates a candidate that has just arrived."""
+        effects = self.effects([candidate])
+        result = result_of(candidate)
+        score = result.score - effects.get(result.epoch, 0.0)
+        last = self._last.get(_key(candidate))
+        if last is None:
+            return Estimate(score - result.standard_error / 2, result.standard_error)
+        # The noise of two scores on the same episodes has a common part.
+        common = max(0.0, self.correlation) if last.epoch == result.epoch else 0.0
+        one, other = result.standard_error, last.standard_error
+        error = math.sqrt(one * one + other * other + 2 * common * one * other) / 2
+        return Estimate((score + last.score - effects.get(last.epoch, 0.0)) / 2, error)
+
+    def add(self, candidate: Candidate) -> None:
+        """Adds the next candidate."""
+        self._last[_key(candidate)] = result_of(candidate)
+        if candidate.other_epochs:
+            self.anchors.append(anchor_of(candidate))
+        if not candidate.episode_returns or candidate.evaluator_fault:
+            return
+        self._recent = OrderedDict(
+            (agent_id, other)
+            for agent_id, other in self._recent.items()
+            if other.evaluation_epoch == candidate.evaluation_epoch
+        )
+        self._recent.pop(candidate.agent_id, None)
+        for other in self._recent.values():
+            self.episodes.add(candidate.episode_returns, other.episode_returns)
+        self._recent[candidate.agent_id] = candidate
+        while len(self._recent) > COMPARED_AGENTS:
+            self._recent.popitem(last=False)
+
+
+def add_estimate(candidate: Candidate, history: ScoreHistory) -> None:
+    """Adds what the board ranks a candidate by, as far as it is known when the candidate arrives."""
+    estimate = history.estimate(candidate)
+    candidate.estimate, candidate.estimate_error = estimate.value, estimate.error
+    candidate.episode_correlation = history.correlation
+
+
+def history_for(spec: TournamentSpec, seen: Iterable[Candidate], candidate: Candidate) -> ScoreHistory:
+    """Returns the history that a candidate of a synchronous tournament is estimated by.
+
+    It covers the earlier rounds and the agent's own earlier candidates, which do not depend on which pod was faster.
+
+    Args:
+        spec: Resolved specification.
+        seen: All earlier candidates of the tournament.
+        candidate: The new one.
+    """
+    begin = candidate.agent_number - candidate.agent_number % max(1, spec.pool.maximum_pods)
+    known = (other for other in seen if other.agent_number < begin or other.agent_id == candidate.agent_id)
+    return ScoreHistory(sorted(known, key=lambda other: (other.agent_number, other.sequence)))
+
+
+def result_of(candidate: Candidate) -> EpochResult:
+    """Returns the score of a candidate with its epoch; 0 if that is unknown."""
+    return EpochResult(candidate.evaluation_epoch, candidate.score, candidate.standard_error)
+
+
+def anchor_of(candidate: Candidate) -> Anchor:
+    """Returns all scores of a checkpoint."""
+    others = [EpochResult(one.epoch, one.mean_return, one.standard_error) for one in candidate.other_epochs]
+    return [result_of(candidate), *others]
+
+
+def _key(candidate: Candidate) -> tuple[str, bool]:
+    # Scores of an evaluator plugin and of the built-in evaluator are different numbers.
+    return candidate.agent_id, bool(candidate.evaluator_fault)

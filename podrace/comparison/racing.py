@@ -1,0 +1,162 @@
+"""Decides during an evaluation whether more episodes are needed to tell a policy from a bar that it has to beat.
+
+An evaluation is a group-sequential test: after 8, 16, 32 ... episodes the difference to the bar is compared with a
+bound, and the first look at which the bound is crossed decides. The bounds are those of O'Brien and Fleming ("A
+multiple testing procedure for clinical trials", Biometrics 35, 1979; Jennison and Turnbull, "Group Sequential Methods",
+2000, section 2.5): |Z_k| >= C / sqrt(t_k) at look k, where t_k is the share of the information, and C is chosen such
+that a policy as good as the bar is decided either way with probability ERROR over all looks. Early looks have high
+bounds, so an evaluation stops early only if the difference is obvious, and the last look is almost a fixed test.
+
+Z_k is computed with an estimated deviation. A t statistic is therefore replaced by the normal one with the same tail
+probability, by the approximation of Wallace (1959, Annals of Mathematical Statistics 30, 1124-1130):
+    z = (8 v + 1) / (8 v + 3) sqrt(v log(1 + t^2 / v))   for v degrees of freedom
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from statistics import fmean, variance
+from typing import Literal
+
+from podrace.comparison.paired import paired_difference
+
+Decision = Literal["continue", "behind", "ahead"]
+FIRST_LOOK = 8
+"""Episodes before the first decision."""
+MOST_LOOKS = 7
+"""Looks of one evaluation: a look at less than 1/64 of the episodes could decide nothing."""
+ERROR = 0.1
+"""Probability that a policy as good as the bar is decided to be behind or ahead, half of it for each side."""
+_GRID = 120
+"""Intervals of the numerical integration; even."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a policy has to beat."""
+
+    score: float
+    """Score of the reference."""
+    standard_error: float
+    """Standard error of that score."""
+    returns: Sequence[float] = ()
+    """Returns of the reference on the same episodes, in order; empty: the comparison is unpaired."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The score of a policy over the episodes played so far."""
+
+    mean: float
+    """Mean return."""
+    variance: float
+    """Unbiased variance of the return."""
+    episodes: int
+    """Number of episodes."""
+    returns: Sequence[float] = ()
+    """Their returns in order; empty if they are not known one by one."""
+
+    @classmethod
+    def of(cls, returns: Sequence[float]) -> "Sample":
+        """Returns the sample of at least two returns."""
+        return cls(fmean(returns), variance(returns), len(returns), returns)
+
+
+def looks(episodes: int, lanes: int = 1) -> tuple[int, ...]:
+    """Returns after how many episodes an evaluation of at most `episodes` episodes may stop; the last is `episodes`.
+
+    Args:
+        episodes: At least 1.
+        lanes: Episodes that are played at the same time, so that fewer would save nothing.
+    """
+    first = FIRST_LOOK
+    while first < lanes or first * 2 ** (MOST_LOOKS - 1) < episodes:
+        first *= 2
+    found = []
+    while first < episodes:
+        found.append(first)
+        first *= 2
+    return (*found, episodes)
+
+
+def decide(sample: Sample, bar: Bar, planned: Sequence[int]) -> Decision:
+    """Decides after one of the looks of an evaluation.
+
+    Args:
+        sample: The episodes played so far, as many as one of `planned`.
+        bar: What the policy has to beat.
+        planned: The looks of the evaluation.
+
+    Returns:
+        `behind` or `ahead` if that is decided. `continue` if it is not; then further episodes are needed, unless this
+        was the last look.
+    """
+    episodes, last = sample.episodes, planned[-1]
+    if episodes < 2:
+        return "continue"
+    paired = len(sample.returns) == episodes and len(bar.returns) >= episodes
+    if paired:
+        difference, error = paired_difference(sample.returns, bar.returns)
+        information = episodes / last
+    else:
+        difference, error = (
+            sample.mean - bar.score,
+            math.hypot(math.sqrt(sample.variance / episodes), bar.standard_error),
+        )
+        final = sample.variance / last + bar.standard_error**2
+        information = final / error**2 if error else 1.0
+    if difference == 0.0:
+        return "continue"
+    if error:
+        bound = boundary_constant(tuple(look / last for look in planned)) / math.sqrt(information)
+        if normal_of_t(abs(difference) / error, episodes - 1) < bound:
+            return "continue"
+    return "ahead" if difference > 0 else "behind"
+
+
+def normal_of_t(t: float, degrees: int) -> float:
+    """Returns the standard normal value with the tail probability of a t statistic (Wallace 1959); both at least 0."""
+    return (8 * degrees + 1) / (8 * degrees + 3) * math.sqrt(degrees * math.log1p(t * t / degrees))
+
+
+@cache
+def boundary_constant(information: tuple[float, ...], error: float = ERROR) -> float:
+    """Returns the constant C of the bounds C / sqrt(t_k).
+
+    Args:
+        information: Shares t_k of the information at the looks, ascending; the last is 1.
+        error: Probability that one of the bounds is crossed although there is no difference.
+    """
+    low, high = 1.0, 6.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if crossing_probability(information, middle) > error else (low, middle)
+    return (low + high) / 2
+
+
+def crossing_probability(information: Sequence[float], constant: float) -> float:
+    """Returns the probability that |Z_k| >= constant / sqrt(t_k) at any look, without a difference.
+
+    B_k = sqrt(t_k) Z_k is a Brownian motion at the times t_k, and the bound for it is the constant itself. The density
+    of B_k on the paths that have stayed below is integrated from look to look with Simpson's rule (Armitage, McPherson
+    and Rowe 1969; Jennison and Turnbull 2000, section 19.2).
+    """
+    step = 2 * constant / _GRID
+    points = [-constant + index * step for index in range(_GRID + 1)]
+    weights = [step / 3 * (1 if index in (0, _GRID) else 4 if index % 2 else 2) for index in range(_GRID + 1)]
+    density = [_normal_density(point, information[0]) for point in points]
+    for before, now in pairwise(information):
+        # The kernel depends on the distance of two points only.
+        kernel = [_normal_density(index * step, now - before) for index in range(_GRID + 1)]
+        mass = [weight * value for weight, value in zip(weights, density, strict=True)]
+        density = [
+            math.fsum(mass[other] * kernel[abs(point - other)] for other in range(_GRID + 1))
+            for point in range(_GRID + 1)
+        ]
+    return 1.0 - math.fsum(weight * value for weight, value in zip(weights, density, strict=True))
+
+
+def _normal_density(value: float, variance: float) -> float:
+    return math.exp(-value * value / (2 * variance)) / math.sqrt(2 * math.pi * variance)
