@@ -65,10 +65,10 @@ def evaluation_problem(evaluation: EvaluationSpec) -> str:
     if not evaluation.HasField("evaluator"):
         alone = evaluation.HasField("answer_duration")
         return f"evaluation.answer_duration = {seconds:g} s: is a setting of evaluation.evaluator; name one" * alone
-    if evaluation.racing:
-        return "evaluation.racing = true: evaluator plugins play all episodes in one call; leave it out"
     if address.parse(evaluation.evaluator) is None:
         return f"evaluation.evaluator = {evaluation.evaluator!r}: {address.EXPECTED}"
+    if evaluation.racing:
+        return "evaluation.racing = true: evaluator plugins play all episodes in one call; leave it out"
     if seconds > LONGEST_EVALUATION_ANSWER_SECONDS:
         return f"evaluation.answer_duration = {seconds:g} s: expected at most {LONGEST_EVALUATION_ANSWER_SECONDS} s"
     return ""

@@ -136,7 +136,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     if not spec.evaluation.HasField("every_environment_steps"):
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
     if not spec.evaluation.HasField("racing"):
-        spec.evaluation.racing = not (spec.synchronous or spec.evaluation.evaluator)
+        spec.evaluation.racing = not (spec.synchronous or spec.evaluation.HasField("evaluator"))
     for report in spec.reports.values():
         if not report.HasField("episodes"):
             report.episodes = spec.evaluation.episodes

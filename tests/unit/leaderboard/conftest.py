@@ -123,7 +123,7 @@ class Mesh:
             agent_number=agent.number,
             depth=(await self.state.transact(records.get_generation, agent.agent_id)).depth,
         )
-        return await self.state.transact(record, candidate, SubmitCandidateRequest())
+        return await self.state.transact(record, candidate, SubmitCandidateRequest(), self.updater._histories)
 
     async def board(self, tournament_id: str = TOURNAMENT) -> list[Candidate]:
         return list(await self.state.transact(records.read_board, tournament_id))

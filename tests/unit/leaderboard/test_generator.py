@@ -117,7 +117,7 @@ async def test_failed_agents_are_recorded_with_the_agent_generated_next(mesh: An
     for agent in agents:
         await mesh.submit(agent, 5.0)
     heir = await mesh.generate(spec, 2, failed=[agents[0].agent_id, "unknown"])
-    assert heir.reason.startswith("seat 0: a0 failed; continues from the best, a1 (5 ± 0.5)")
+    assert heir.reason.startswith("seat 0: a0 failed; continues from the best, a1 (4.75 ± 0.5)")
     generation = await mesh.state.transact(records.get_generation, heir.agent_id)
     failed = [(await mesh.state.transact(records.get_generation, agent.agent_id)).failed for agent in agents]
     assert failed[0] == generation.position

@@ -115,7 +115,7 @@ async def test_an_eviction_is_stored_with_its_reason(mesh: Any, agents: list[Age
     await mesh.submit(agents[2], 60.0)
     stored = await mesh.state.transact(records.find_submission, evicted.candidate.candidate_id)
     assert stored.standing.verdict == VERDICT_EVICTED
-    assert stored.standing.reason == "a2 (60 ± 0.5) took its place"
+    assert stored.standing.reason == "a2 (59.75 ± 0.5) took its place"
     assert stored.answer.candidate.verdict == VERDICT_ACCEPTED
     assert [candidate.agent_number for candidate in await mesh.board()] == [2, 1]
 

@@ -5,11 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentpod.learner.evaluation_schedule import EvaluationSchedule, Scorer
+from agentpod.learner.evaluation_schedule import (
+    EvaluationSchedule,
+    Scorer,
+    epoch_score,
+    evaluation_lanes,
+    evaluation_seed,
+)
 from agentpod.learner.progress_reporter import ProgressReporter
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.leaderboard.v1.leaderboard_pb2 import Bar, PlanEvaluationResponse
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.tournament.v1.tournament_pb2 import EvaluationSpec, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec, EvaluationSpec, TournamentSpec
 
 
 def schedule(every: int, share: float = 0.1, steps: int = 0) -> EvaluationSchedule:
@@ -68,3 +75,116 @@ async def test_time_lost_to_a_failing_evaluator_plugin_does_not_count_as_evaluat
     assert published == [scored]
     assert (progress.score, progress.evaluator_fault) == (5.0, fault)
     assert (scorer.last_seconds, scorer.total_seconds) == (counted_seconds, counted_seconds)
+
+
+# --- common episodes ---------------------------------------------------------------------------------------------
+
+
+class Pod:
+    """Roles, checkpoints and lease of a pod whose policies are worth the epoch of their episodes."""
+
+    def __init__(self, plan: PlanEvaluationResponse | None = None) -> None:
+        self.plan, self.planned, self.calls, self.published = plan, [], [], []
+        self.stop = asyncio.get_running_loop().create_future()
+        self.evaluation_epoch, self.released = 2, 0
+        self.fault = ""
+
+    async def evaluate(self, held, *, episodes, seed, greedy, first_episode):
+        self.calls.append((first_episode, episodes, seed, greedy))
+        returns = [float((first_episode + i) % 3) for i in range(episodes)]
+        mean = sum(returns) / episodes
+        return Evaluation(
+            mean_return=mean,
+            variance=1.0,
+            episodes=episodes,
+            episode_returns=returns,
+            evaluator_fault=self.fault,
+        )
+
+    async def publish(self, frozen, evaluation):
+        self.published.append(evaluation)
+
+    async def plan_evaluation(self, epoch):
+        self.planned.append(epoch)
+        return self.plan
+
+    def release(self):
+        self.released += 1
+
+    async def score(self, **evaluation) -> Evaluation:
+        synchronous = evaluation.pop("synchronous", False)
+        settings = EvaluationSpec(**{"episodes": 64, "greedy": True, "racing": True, **evaluation})
+        spec = TournamentSpec(
+            seed=5, synchronous=synchronous, environment=EnvironmentSpec(id="Pendulum-v1"), evaluation=settings
+        )
+        scorer = Scorer(self, self, ProgressReporter(pb.Progress()), self, spec)
+        scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), self)
+        await scorer.settle()
+        (published,) = self.published
+        return published
+
+
+def seeds(pod: Pod) -> set[int]:
+    return {seed for _, _, seed, _ in pod.calls}
+
+
+async def test_the_episodes_depend_on_the_tournament_and_the_epoch_only():
+    pod = Pod()
+    evaluation = await pod.score()
+    assert evaluation.epoch == 2
+    assert pod.calls == [(0, 64, evaluation_seed(TournamentSpec(seed=5), 2), True)]
+    assert pod.released == 1
+    others = {evaluation_seed(TournamentSpec(seed=seed), epoch) for seed in (5, 6) for epoch in (1, 2)}
+    assert len(others) == 4
+
+
+async def test_an_evaluation_behind_its_bar_stops():
+    pod = Pod(PlanEvaluationResponse(bar=Bar(score=1000.0, standard_error=1.0)))
+    assert (await pod.score()).episodes == 8
+    assert pod.planned == [2]
+
+
+@pytest.mark.parametrize("settings", [{"racing": False}, {"synchronous": True}, {"episodes": 8}])
+async def test_without_racing_all_episodes_are_played_in_one_call(settings):
+    pod = Pod(PlanEvaluationResponse(bar=Bar(score=1000.0, standard_error=1.0)))
+    evaluation = await pod.score(**settings)
+    assert evaluation.episodes == settings.get("episodes", 64)
+    assert len(pod.calls) == 1
+
+
+async def test_an_answer_that_depends_on_the_speed_of_pods_is_not_asked_for_in_a_synchronous_tournament():
+    pod = Pod(PlanEvaluationResponse(other_epochs=[1]))
+    await pod.score(synchronous=True, racing=False)
+    assert not pod.planned
+
+
+async def test_a_leader_is_also_scored_in_the_epoch_that_is_wanted():
+    pod = Pod(PlanEvaluationResponse(other_epochs=[1, 0]))
+    evaluation = await pod.score()
+    assert [score.epoch for score in evaluation.other_epochs] == [1]
+    assert seeds(pod) == {evaluation_seed(TournamentSpec(seed=5), epoch) for epoch in (1, 2)}
+    assert evaluation.other_epochs[0] == epoch_score(1, evaluation)
+
+
+async def test_an_evaluation_that_stopped_early_or_fell_back_connects_no_epochs():
+    bar = Bar(score=1000.0, standard_error=1.0)
+    assert not (await Pod(PlanEvaluationResponse(bar=bar, other_epochs=[1])).score()).other_epochs
+    pod = Pod(PlanEvaluationResponse(other_epochs=[1]))
+    pod.fault = "the plugin failed"
+    assert not (await pod.score(racing=False)).other_epochs
+
+
+@pytest.mark.parametrize(
+    ("id", "racing", "episodes", "lanes"),
+    [
+        ("Pendulum-v1", True, 64, 8),
+        ("Pendulum-v1", True, 5, 5),
+        ("Pendulum-v1", False, 64, 64),
+        ("pendulum", True, 64, 64),
+        ("pendulum", True, 512, 64),
+        ("mujoco:Ant-v5", True, 32, 8),
+    ],
+)
+def test_lanes_follow_from_the_specification_alone(id, racing, episodes, lanes):
+    evaluation = EvaluationSpec(episodes=episodes, racing=racing)
+    assert evaluation_lanes(TournamentSpec(environment=EnvironmentSpec(id=id), evaluation=evaluation)) == lanes

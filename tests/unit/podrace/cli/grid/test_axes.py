@@ -78,7 +78,7 @@ def test_a_cell_is_the_resolved_specification_with_its_values() -> None:
     assert cell.spec.environment.id == "Acrobot-v1"
     assert cell.spec.pool.maximum_pods == 3
     assert cell.spec.seed == 5
-    assert cell.spec.evaluation.episodes == 32
+    assert cell.spec.evaluation.episodes == 64
 
 
 def test_the_algorithm_of_a_cell_is_the_only_one_and_keeps_its_hyperparameters() -> None:

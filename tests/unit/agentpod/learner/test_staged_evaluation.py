@@ -1,0 +1,124 @@
+"""An evaluation in stages gives the same score as one call, and stops as soon as its bar is out of reach."""
+
+import statistics
+
+import pytest
+
+from agentpod.learner.staged_evaluation import bar_of, evaluate_in_stages, joined
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
+from podrace.comparison.racing import Bar
+from podrace.errors import DataLoss
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+
+RETURNS = [float(value * value % 17) for value in range(64)]
+
+
+def part(first: int, count: int, **fields) -> Evaluation:
+    returns = RETURNS[first : first + count]
+    return Evaluation(
+        mean_return=statistics.fmean(returns),
+        variance=statistics.variance(returns) if count > 1 else 0.0,
+        episodes=count,
+        mean_length_steps=float(first),
+        episode_returns=returns,
+        policy_digest="d",
+        wall_seconds=1.0,
+        **fields,
+    )
+
+
+class Player:
+    """Plays the recorded returns, and records what was asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, int]] = []
+
+    async def __call__(self, first: int, count: int) -> Evaluation:
+        self.calls.append((first, count))
+        return part(first, count)
+
+
+async def test_without_a_bar_all_episodes_are_played_at_once():
+    player = Player()
+    evaluation = await evaluate_in_stages(player, 64, 8, None)
+    assert player.calls == [(0, 64)]
+    assert evaluation.episodes == 64
+
+
+async def test_an_evaluation_that_stays_open_plays_every_stage_and_gives_the_whole_score():
+    player, bar = Player(), Bar(statistics.fmean(RETURNS), 0.1)
+    evaluation = await evaluate_in_stages(player, 64, 8, bar)
+    assert player.calls == [(0, 8), (8, 8), (16, 16), (32, 32)]
+    whole = part(0, 64)
+    assert evaluation.mean_return == pytest.approx(whole.mean_return)
+    assert evaluation.variance == pytest.approx(whole.variance)
+    assert list(evaluation.episode_returns) == RETURNS
+
+
+async def test_an_evaluation_far_behind_the_bar_stops():
+    player = Player()
+    evaluation = await evaluate_in_stages(player, 64, 8, Bar(1000.0, 0.1))
+    assert player.calls == [(0, 8)]
+    assert evaluation.episodes == 8
+
+
+async def test_an_evaluation_far_ahead_of_the_bar_plays_all_episodes():
+    # It leads, or enters where it may lead: its score must be precise.
+    player = Player()
+    await evaluate_in_stages(player, 64, 8, Bar(-1000.0, 0.1))
+    assert sum(count for _, count in player.calls) == 64
+
+
+async def test_a_stage_is_not_smaller_than_the_lanes():
+    player = Player()
+    await evaluate_in_stages(player, 64, 32, Bar(1000.0, 0.1))
+    assert player.calls == [(0, 32)]
+
+
+def test_parts_are_joined_by_episodes():
+    one, other = part(0, 3), part(3, 5)
+    one.metrics["a"], other.metrics["a"] = 1.0, 9.0
+    one.traces["t"].CopyFrom(Trace(values=[1.0]))
+    whole = joined([one, other])
+    assert whole.episodes == 8
+    assert whole.mean_return == pytest.approx(statistics.fmean(RETURNS[:8]))
+    assert whole.variance == pytest.approx(statistics.variance(RETURNS[:8]))
+    assert whole.mean_length_steps == pytest.approx((3 * 0.0 + 5 * 3.0) / 8)
+    assert whole.wall_seconds == 2.0
+    assert whole.metrics["a"] == pytest.approx((3 * 1.0 + 5 * 9.0) / 8)
+    assert list(whole.traces["t"].values) == [1.0]
+
+
+def test_without_all_returns_none_are_listed():
+    other = part(3, 5)
+    other.ClearField("episode_returns")
+    assert not joined([part(0, 3), other]).episode_returns
+
+
+def test_parts_of_different_policies_are_an_error():
+    other = part(3, 5)
+    other.policy_digest = "e"
+    with pytest.raises(DataLoss, match="different parameters"):
+        joined([part(0, 3), other])
+
+
+def plan(**fields) -> pb.PlanEvaluationResponse:
+    return pb.PlanEvaluationResponse(bar=pb.Bar(**{"score": 1.0, "standard_error": 0.5, **fields}))
+
+
+def test_a_plan_gives_the_bar():
+    assert bar_of(plan(episode_returns=[1.0, 2.0])) == Bar(1.0, 0.5, (1.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        pb.PlanEvaluationResponse(),
+        plan(score=float("nan")),
+        plan(standard_error=-1.0),
+        plan(episode_returns=[1.0, float("inf")]),
+    ],
+)
+def test_without_a_usable_bar_there_is_none(answer):
+    assert bar_of(answer) is None
