@@ -39,17 +39,17 @@ async def evaluate_in_stages(play: PlayEpisodes, episodes: int, lanes: int, bar:
         lanes: Episodes that are played at the same time.
         bar: What the policy has to beat; None: all episodes are played at once.
     """
-    planned = racing.looks(episodes, lanes) if bar else (episodes,)
+    planned = racing.stages(episodes, lanes) if bar else (episodes,)
     parts: list[Evaluation] = []
-    for look in planned:
+    for stage in planned:
         played = sum(part.episodes for part in parts)
-        parts.append(await play(played, look - played))
+        parts.append(await play(played, stage - played))
         whole = joined(parts)
-        if bar and look < episodes:
+        if bar and stage < episodes:
             # The bounds of a new plan take a fraction of a second to compute.
             decision = await asyncio.to_thread(racing.decide, sample_of(whole), bar, planned)
             if decision == "behind":
-                _log.info("evaluation stopped early", episodes=look, maximum=episodes, score=whole.mean_return)
+                _log.info("evaluation stopped early", episodes=stage, maximum=episodes, score=whole.mean_return)
                 return whole
     return whole
 

@@ -1,11 +1,11 @@
 """Decides during an evaluation whether more episodes are needed to tell a policy from a bar that it has to beat.
 
 An evaluation is a group-sequential test: after 8, 16, 32 ... episodes the difference to the bar is compared with a
-bound, and the first look at which the bound is crossed decides. The bounds are those of O'Brien and Fleming ("A
+bound, and the first stage at which the bound is crossed decides. The bounds are those of O'Brien and Fleming ("A
 multiple testing procedure for clinical trials", Biometrics 35, 1979; Jennison and Turnbull, "Group Sequential Methods",
-2000, section 2.5): |Z_k| >= C / sqrt(t_k) at look k, where t_k is the share of the information, and C is chosen such
-that a policy as good as the bar is decided either way with probability ERROR over all looks. Early looks have high
-bounds, so an evaluation stops early only if the difference is obvious, and the last look is almost a fixed test.
+2000, section 2.5): |Z_k| >= C / sqrt(t_k) at stage k, where t_k is the share of the information, and C is chosen such
+that a policy as good as the bar is decided either way with probability ERROR over all stages. Early stages have high
+bounds, so an evaluation stops early only if the difference is obvious, and the last stage is almost a fixed test.
 
 Z_k is computed with an estimated deviation. A t statistic is therefore replaced by the normal one with the same tail
 probability, by the approximation of Wallace (1959, Annals of Mathematical Statistics 30, 1124-1130):
@@ -23,10 +23,10 @@ from typing import Literal
 from podrace.comparison.paired import paired_difference
 
 Decision = Literal["continue", "behind", "ahead"]
-FIRST_LOOK = 8
+FIRST_STAGE = 8
 """Episodes before the first decision."""
-MOST_LOOKS = 7
-"""Looks of one evaluation: a look at less than 1/64 of the episodes could decide nothing."""
+MOST_STAGES = 7
+"""Stages of one evaluation, at most: less than 1/64 of the episodes could decide nothing."""
 ERROR = 0.1
 """Probability that a policy as good as the bar is decided to be behind or ahead, half of it for each side."""
 _GRID = 120
@@ -64,15 +64,15 @@ class Sample:
         return cls(fmean(returns), variance(returns), len(returns), returns)
 
 
-def looks(episodes: int, lanes: int = 1) -> tuple[int, ...]:
+def stages(episodes: int, lanes: int = 1) -> tuple[int, ...]:
     """Returns after how many episodes an evaluation of at most `episodes` episodes may stop; the last is `episodes`.
 
     Args:
         episodes: At least 1.
         lanes: Episodes that are played at the same time, so that fewer would save nothing.
     """
-    first = FIRST_LOOK
-    while first < lanes or first * 2 ** (MOST_LOOKS - 1) < episodes:
+    first = FIRST_STAGE
+    while first < lanes or first * 2 ** (MOST_STAGES - 1) < episodes:
         first *= 2
     found = []
     while first < episodes:
@@ -82,16 +82,16 @@ def looks(episodes: int, lanes: int = 1) -> tuple[int, ...]:
 
 
 def decide(sample: Sample, bar: Bar, planned: Sequence[int]) -> Decision:
-    """Decides after one of the looks of an evaluation.
+    """Decides after one of the stages of an evaluation.
 
     Args:
         sample: The episodes played so far, as many as one of `planned`.
         bar: What the policy has to beat.
-        planned: The looks of the evaluation.
+        planned: The stages of the evaluation.
 
     Returns:
         `behind` or `ahead` if that is decided. `continue` if it is not; then further episodes are needed, unless this
-        was the last look.
+        was the last stage.
     """
     episodes, last = sample.episodes, planned[-1]
     if episodes < 2:
@@ -110,7 +110,7 @@ def decide(sample: Sample, bar: Bar, planned: Sequence[int]) -> Decision:
     if difference == 0.0:
         return "continue"
     if error:
-        bound = boundary_constant(tuple(look / last for look in planned)) / math.sqrt(information)
+        bound = boundary_constant(tuple(stage / last for stage in planned)) / math.sqrt(information)
         if normal_of_t(abs(difference) / error, episodes - 1) < bound:
             return "continue"
     return "ahead" if difference > 0 else "behind"
@@ -126,7 +126,7 @@ def boundary_constant(information: tuple[float, ...], error: float = ERROR) -> f
     """Returns the constant C of the bounds C / sqrt(t_k).
 
     Args:
-        information: Shares t_k of the information at the looks, ascending; the last is 1.
+        information: Shares t_k of the information at the stages, ascending; the last is 1.
         error: Probability that one of the bounds is crossed although there is no difference.
     """
     low, high = 1.0, 6.0
@@ -137,11 +137,11 @@ def boundary_constant(information: tuple[float, ...], error: float = ERROR) -> f
 
 
 def crossing_probability(information: Sequence[float], constant: float) -> float:
-    """Returns the probability that |Z_k| >= constant / sqrt(t_k) at any look, without a difference.
+    """Returns the probability that |Z_k| >= constant / sqrt(t_k) at any stage, without a difference.
 
     B_k = sqrt(t_k) Z_k is a Brownian motion at the times t_k, and the bound for it is the constant itself. The density
-    of B_k on the paths that have stayed below is integrated from look to look with Simpson's rule (Armitage, McPherson
-    and Rowe 1969; Jennison and Turnbull 2000, section 19.2).
+    of B_k on the paths that have stayed below is integrated from stage to stage with Simpson's rule (Armitage,
+    McPherson and Rowe 1969; Jennison and Turnbull 2000, section 19.2).
     """
     step = 2 * constant / _GRID
     points = [-constant + index * step for index in range(_GRID + 1)]

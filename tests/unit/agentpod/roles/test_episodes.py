@@ -109,7 +109,7 @@ def test_lanes_that_were_not_asked_for_are_not_waited_for():
     assert play(simulator, Idle(), 2, 7, first_episode=0).lengths.tolist() == [2, 10_000]
 
 
-def test_the_actor_is_told_which_batch_begins():
+def test_the_actor_is_notified_of_each_batch():
     actor = Idle()
     play(Countdown([1, 1]), actor, 3, 7, first_episode=2)
     assert actor.batches == [1, 2]

@@ -7,7 +7,7 @@ from statistics import NormalDist, fmean
 import pytest
 
 from podrace.comparison import racing
-from podrace.comparison.racing import Bar, Sample, boundary_constant, crossing_probability, decide, looks, normal_of_t
+from podrace.comparison.racing import Bar, Sample, boundary_constant, crossing_probability, decide, stages, normal_of_t
 
 STAGES = (8, 16, 32, 64)
 
@@ -22,7 +22,7 @@ def race(returns: list[float], bar: Bar, planned: tuple[int, ...] = STAGES) -> t
 
 
 @pytest.mark.parametrize(
-    ("number_of_looks", "error", "constant"),
+    ("number_of_stages", "error", "constant"),
     # Jennison and Turnbull (2000), table 2.3.
     [
         (1, 0.05, 1.960),
@@ -37,8 +37,8 @@ def race(returns: list[float], bar: Bar, planned: tuple[int, ...] = STAGES) -> t
         (5, 0.01, 2.621),
     ],
 )
-def test_the_constants_are_those_of_the_published_table(number_of_looks, error, constant):
-    shares = tuple((look + 1) / number_of_looks for look in range(number_of_looks))
+def test_the_constants_are_those_of_the_published_table(number_of_stages, error, constant):
+    shares = tuple((stage + 1) / number_of_stages for stage in range(number_of_stages))
     assert boundary_constant(shares, error) == pytest.approx(constant, abs=1e-3)
 
 
@@ -61,14 +61,14 @@ def test_t_statistics_are_replaced_by_normal_ones_of_the_same_tail(degrees, t, t
     assert normal_of_t(t, degrees) == pytest.approx(NormalDist().inv_cdf(1 - tail), rel=0.01)
 
 
-def test_looks_double_up_to_all_episodes():
-    assert looks(64) == STAGES
-    assert looks(8) == (8,)
-    assert looks(3) == (3,)
-    assert looks(100) == (8, 16, 32, 64, 100)
-    assert looks(64, lanes=64) == (64,)
-    assert looks(256, lanes=64) == (64, 128, 256)
-    assert len(looks(100_000)) == racing.MOST_LOOKS
+def test_stages_double_up_to_all_episodes():
+    assert stages(64) == STAGES
+    assert stages(8) == (8,)
+    assert stages(3) == (3,)
+    assert stages(100) == (8, 16, 32, 64, 100)
+    assert stages(64, lanes=64) == (64,)
+    assert stages(256, lanes=64) == (64, 128, 256)
+    assert len(stages(100_000)) == racing.MOST_STAGES
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -91,7 +91,7 @@ def test_a_better_policy_is_rarely_decided_to_be_behind():
     assert wrong / 2000 < 0.005
 
 
-def test_an_obviously_worse_policy_stops_after_the_first_looks():
+def test_an_obviously_worse_policy_stops_after_the_first_stages():
     random = Random(9)
     counts = []
     for _ in range(200):
