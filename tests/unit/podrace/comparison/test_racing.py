@@ -7,7 +7,7 @@ from statistics import NormalDist, fmean
 import pytest
 
 from podrace.comparison import racing
-from podrace.comparison.racing import Bar, Sample, boundary_constant, crossing_probability, decide, stages, normal_of_t
+from podrace.comparison.racing import Bar, Sample, boundary_constant, crossing_probability, decide, normal_of_t, stages
 
 STAGES = (8, 16, 32, 64)
 
