@@ -127,7 +127,7 @@ async def test_the_example_of_a_generator_makes_children_of_the_best(serve: Any)
     assert children
     annealed = pytest.approx(0.7 * first.hyperparameters["learning_rate"])
     assert [child.hyperparameters["learning_rate"] for child in children] == [annealed] * len(children)
-    assert "; child of a0 (5 ± 0.5); learning_rate 0.0003 -> 0.00021" in children[0].reason
+    assert "; child of a0 (4.75 ± 0.5); learning_rate 0.0003 -> 0.00021" in children[0].reason
     assert await differences(client) == []
 
 
