@@ -14,6 +14,7 @@ lanes (`normalize_observations`, `normalize_rewards`) start again with each batc
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Protocol
 
 import torch
@@ -103,7 +104,6 @@ def play(
             tally.add(step)
         tallies.append(tally)
         reports.append(simulator.report())
-    counts = [int(tally.wanted.sum()) for tally in tallies]
     returns = torch.cat([tally.returns[tally.wanted] for tally in tallies])
     lengths = torch.cat([tally.lengths[tally.wanted] for tally in tallies])
     if not bool(returns.isfinite().all()):
@@ -111,7 +111,7 @@ def play(
             "an evaluation return is not finite: check the rewards of the simulator",
             reason="ERROR_REASON_NON_FINITE",
         )
-    return Episodes(returns, lengths, merged_report(reports, counts))
+    return Episodes(returns, lengths, merged_report(reports, [tally.wanted.tolist() for tally in tallies]))
 
 
 class BatchTally:
@@ -148,18 +148,28 @@ class BatchTally:
             )
 
 
-def merged_report(reports: Sequence[Report], counts: Sequence[int]) -> Report:
-    """Combines the reports of several batches: means of the metrics weighted by episodes, and the last traces."""
+def merged_report(reports: Sequence[Report], wanted: Sequence[Sequence[bool]]) -> Report:
+    """Combines the reports of several batches.
+
+    Metrics are means weighted by episodes, traces are those of the last batch that has some, and metrics of single
+    episodes are in the order of the episodes.
+
+    Args:
+        reports: One for each batch.
+        wanted: For each batch, which lanes played an episode that was requested.
+    """
     totals: dict[str, list[float]] = {}
-    for report, count in zip(reports, counts, strict=True):
+    single: dict[str, list[float]] = {}
+    for report, lanes in zip(reports, wanted, strict=True):
         for name, value in report.metrics.items():
             total = totals.setdefault(name, [0.0, 0.0])
-            total[0] += count * value
-            total[1] += count
-    if len(reports) == 1:
-        return reports[0]
+            total[0] += sum(lanes) * value
+            total[1] += sum(lanes)
+        for name, values in report.episode_metrics.items():
+            single.setdefault(name, []).extend(compress(values, lanes))
     last = next((report for report in reversed(reports) if report.traces), Report())
-    return Report({name: total / weight for name, (total, weight) in totals.items()}, last.traces, last.labels)
+    metrics = {name: total / weight for name, (total, weight) in totals.items()}
+    return Report(metrics, last.traces, last.labels, single)
 
 
 def score(episodes: Episodes) -> Evaluation:

@@ -169,7 +169,11 @@ def test_a_tally_counts_the_first_episode_of_each_lane_only():
 
 def test_reports_of_batches_are_averaged_by_episodes():
     reports = [Report({"a": 1.0}, {"t": [1.0]}), Report({"a": 4.0, "b": 2.0})]
-    merged = merged_report(reports, [2, 1])
+    merged = merged_report(reports, [[True, True], [True, False]])
     assert merged.metrics == {"a": 2.0, "b": 2.0}
     assert merged.traces == {"t": [1.0]}
-    assert merged_report(reports[:1], [2]) is reports[0]
+
+
+def test_measures_of_single_episodes_are_those_of_the_episodes_that_were_asked_for():
+    reports = [Report(episode_metrics={"m": [1.0, 2.0]}), Report(episode_metrics={"m": [3.0, 4.0]})]
+    assert merged_report(reports, [[False, True], [True, True]]).episode_metrics == {"m": [2.0, 3.0, 4.0]}
