@@ -15,7 +15,9 @@ from agentpod.experience.replay_layout import FINAL
 from podrace.errors import InvalidArgument
 
 PIECE_BYTES = 2**20
-"""Size of a piece in bytes, unless a single segment is larger or there would be too many pieces."""
+"""Largest size of a piece in bytes, unless a single segment is larger or there would be too many pieces."""
+MINIMUM_PIECES = 64
+"""Minimum pieces of a full replay memory, if it has as many segments: a sample consists of whole pieces."""
 MAXIMUM_PIECES = 512
 """Maximum pieces of a full replay memory."""
 SEGMENTS = "segments"
@@ -53,8 +55,9 @@ class ReplayView:
     @property
     def piece_segments(self) -> int:
         """S, segments of a complete piece."""
-        replay = self.replay
-        return max(1, PIECE_BYTES // self.segment_bytes, ceil(replay.segments / MAXIMUM_PIECES))
+        segments = self.replay.segments
+        most = min(PIECE_BYTES // self.segment_bytes, ceil(segments / MINIMUM_PIECES))
+        return max(1, most, ceil(segments / MAXIMUM_PIECES))
 
     @property
     def segment_bytes(self) -> int:

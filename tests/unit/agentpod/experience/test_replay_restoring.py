@@ -46,6 +46,7 @@ def test_a_restored_buffer_continues_bitwise_equal(
     layout: tuple[int, int, int], device: str | None, prioritized: bool, granted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PIECE_BYTES", 300)
+    monkeypatch.setattr(module, "MINIMUM_PIECES", 1)
     for received in (1, layout[2] - 1, layout[2] + 2):
         world = World(*layout)
         replay = ReplayBuffer(world.memory, world.horizon, device=device, prioritized=prioritized)
@@ -78,6 +79,7 @@ def test_a_restored_buffer_continues_bitwise_equal(
 
 def test_a_gap_ends_the_windows_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE_BYTES", 4 * (6 * 22 + 3 * 8))
+    monkeypatch.setattr(module, "MINIMUM_PIECES", 1)
     world = World(2, 3, 40, end_probability=0.02)
     replay = ReplayBuffer(world.memory, 2)
     advance(world, replay, 30)
@@ -131,6 +133,7 @@ def test_a_memory_of_another_layout_has_only_transitions_that_were_observed(
     layout: tuple[int, int, int], device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PIECE_BYTES", 100 * (6 * 22 + 3 * 8))
+    monkeypatch.setattr(module, "MINIMUM_PIECES", 1)
     world = World(2, 3, 400)
     replay = ReplayBuffer(world.memory, 2)
     advance(world, replay, 530)
@@ -160,6 +163,7 @@ def test_windows_of_a_memory_of_another_layout_are_rarely_shorter() -> None:
 @pytest.mark.parametrize("segments", [5, 9, 30])
 def test_the_newest_steps_are_restored_into_a_smaller_memory(segments: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE_BYTES", 4 * (6 * 22 + 3 * 8))
+    monkeypatch.setattr(module, "MINIMUM_PIECES", 1)
     world = World(2, 3, 20)
     replay = ReplayBuffer(world.memory, 2)
     advance(world, replay, 33)
@@ -172,6 +176,7 @@ def test_the_newest_steps_are_restored_into_a_smaller_memory(segments: int, monk
 
 def test_priorities_follow_their_steps_into_another_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE_BYTES", 50 * (6 * 22 + 3 * 8))
+    monkeypatch.setattr(module, "MINIMUM_PIECES", 1)
     world = World(2, 3, 200)
     replay = ReplayBuffer(world.memory, 2, prioritized=True, priority_exponent=1.0)
     advance(world, replay, 300)
@@ -208,6 +213,7 @@ def test_a_memory_that_is_too_short_for_the_layout_stays_empty() -> None:
 
 def test_pieces_beyond_the_window_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE_BYTES", 4 * (6 * 22 + 3 * 8))
+    monkeypatch.setattr(module, "MINIMUM_PIECES", 1)
     world = World(2, 3, 20)
     replay = ReplayBuffer(world.memory, 2)
     advance(world, replay, 17)

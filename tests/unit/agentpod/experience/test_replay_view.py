@@ -19,6 +19,7 @@ from podrace.tensor_transport.codec import encode
 def five_segments_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     # A segment of World(2, 3, ...) has 6 steps of 22 bytes, and 3 final observations of 8 bytes.
     monkeypatch.setattr(module, "PIECE_BYTES", 5 * (6 * 22 + 3 * 8))
+    monkeypatch.setattr(module, "MINIMUM_PIECES", 1)
 
 
 def files_of(view: ReplayView) -> dict[int, bytes]:
@@ -45,6 +46,16 @@ def test_the_number_of_pieces_is_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     replay = ReplayBuffer(world.memory, 2)
     advance(world, replay, 1)
     assert ReplayView.of(replay).piece_segments == 34
+
+
+def test_a_small_memory_has_many_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MINIMUM_PIECES", 64)
+    monkeypatch.setattr(module, "PIECE_BYTES", 2**20)
+    for segments, size in ((20, 1), (64, 1), (65, 2), (200, 4)):
+        world = World(2, 3, segments)
+        replay = ReplayBuffer(world.memory, 2)
+        advance(world, replay, 1)
+        assert ReplayView.of(replay).piece_segments == size
 
 
 @pytest.mark.parametrize("device", [None, COPY])

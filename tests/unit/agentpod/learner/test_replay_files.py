@@ -21,6 +21,7 @@ SEGMENT_BYTES = 6 * 22 + 3 * 8
 @pytest.fixture(autouse=True)
 def five_segments_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_view, "PIECE_BYTES", 5 * SEGMENT_BYTES)
+    monkeypatch.setattr(replay_view, "MINIMUM_PIECES", 1)
 
 
 class CountingStore(FolderStore):

@@ -1,0 +1,1 @@
+"""An off-policy agent in one process, with its replay memory, for benchmarks of checkpoints."""

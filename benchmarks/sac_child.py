@@ -1,0 +1,139 @@
+"""Measures whether a child of a SAC agent loses anything that its parent would have kept by continuing.
+
+For each seed a parent is trained. Then the parent continues, and children start from its checkpoint with unchanged
+hyperparameters: with the whole replay memory, with a sample of it (`assignment.replay_bytes`), and without one. All
+are evaluated on the same episodes, and the difference of a child to the parent's continuation is taken episode by
+episode. For comparison, a copy of the parent continues with other random numbers (`copy`): it loses nothing. Prints one
+JSON object per line: one for each child and number of steps, then a summary over the seeds.
+
+    within_2_errors   seeds in which the child is at most 2 standard errors of its paired difference below the parent
+    mean_difference   mean of the differences over the seeds, with its standard error
+
+    python benchmarks/sac_child.py [--quick] [--seeds 8] [--steps 10000] [--sample 0.25]
+"""
+
+import argparse
+import json
+import math
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+
+import torch
+from off_policy.agent import Agent, Checkpoint, Setup
+from torch import Tensor
+
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.store import CheckpointStore
+from podrace.telemetry import TelemetryConfig, configure_logging
+
+EPISODES = 64
+EVALUATION_SEED = 12345
+MARKS = (100, 250, 500, 1000, 2000)
+"""Environment steps after the checkpoint at which parent and children are evaluated."""
+SETUP = Setup(
+    "pendulum",
+    4,
+    "sac",
+    {
+        "hidden_sizes": [64, 64],
+        "batch_size": 128,
+        "learning_rate": 1e-3,
+        "warmup_steps": 1000,
+        "replay_capacity": 20_000,
+    },
+)
+
+
+def evaluated(agent: Agent, marks: tuple[int, ...]) -> dict[int, Tensor]:
+    """Trains an agent and returns its returns [EPISODES] at each mark."""
+    found, before = {}, agent.steps
+    for mark in marks:
+        agent.train(before + mark - agent.steps)
+        found[mark] = agent.returns(EPISODES, EVALUATION_SEED)
+    agent.close()
+    return found
+
+
+def children(parent: Agent, store: CheckpointStore, sample: float, seed: int) -> Iterator[tuple[str, Agent, int]]:
+    """Starts the children of a parent; yields a name, the child, and the steps of replay memory that it has."""
+    whole = parent.checkpoint(store)
+    size_bytes = sum(part.size_bytes for part in whole.replay)
+    sampled = parent.checkpoint(store, int(sample * size_bytes))
+    starts = {"whole": whole, "sample": sampled, "none": Checkpoint(whole.parts, (), 0)}
+    for name, start in starts.items():
+        child = Agent(SETUP, seed=seed + 10_000, start=start, store=store)
+        yield name, child, child.replay.size
+
+
+def run(seed: int, steps: int, sample: float, marks: tuple[int, ...]) -> Iterator[dict[str, object]]:
+    """Trains a parent and its children; yields one result for each child and mark."""
+    parent = Agent(SETUP, seed)
+    parent.train(steps)
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(f"folder://{folder}")
+        before = float(parent.returns(EPISODES, EVALUATION_SEED).mean())
+        born = [("copy", parent.copy(seed + 10_000), parent.replay.size), *children(parent, store, sample, seed)]
+    continued = evaluated(parent, marks)
+    for name, child, replay_steps in born:
+        for mark, returns in evaluated(child, marks).items():
+            difference = returns - continued[mark]
+            yield {
+                "benchmark": "sac_child",
+                "seed": seed,
+                "memory": name,
+                "replay_steps": replay_steps,
+                "parent_steps": steps,
+                "steps": mark,
+                "score_before": round(before, 2),
+                "score": round(float(returns.mean()), 2),
+                "parent_score": round(float(continued[mark].mean()), 2),
+                "difference": round(float(difference.mean()), 3),
+                "standard_error": round(float(difference.std()) / math.sqrt(EPISODES), 3),
+            }
+
+
+def summarize(lines: list[dict[str, object]]) -> Iterator[dict[str, object]]:
+    """Yields one summary for each kind of child and mark."""
+    groups: defaultdict[tuple[object, object], list[tuple[float, float]]] = defaultdict(list)
+    for line in lines:
+        pair = float(str(line["difference"])), float(str(line["standard_error"]))
+        groups[line["memory"], line["steps"]].append(pair)
+    for (memory, steps), found in groups.items():
+        differences = [difference for difference, _ in found]
+        spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
+        yield {
+            "benchmark": "sac_child",
+            "memory": memory,
+            "steps": steps,
+            "seeds": len(found),
+            "within_2_errors": sum(difference >= -2 * error for difference, error in found),
+            "mean_difference": round(statistics.mean(differences), 3),
+            "standard_error": round(spread / math.sqrt(len(differences)), 3),
+            "worst_difference": min(differences),
+        }
+
+
+def main() -> None:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(description="Compares children of SAC agents with their parents' continuation.")
+    parser.add_argument("--quick", action="store_true", help="one seed, 2,000 steps")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=10_000, help="environment steps of a parent")
+    parser.add_argument("--sample", type=float, default=0.25, help="part of the memory that the sample may have")
+    options = parser.parse_args()
+    configure_logging(TelemetryConfig(log_level="error"))
+    torch.set_num_threads(1)
+    seeds, steps = (1, 2000) if options.quick else (options.seeds, options.steps)
+    lines = []
+    for seed in range(seeds):
+        for line in run(seed, steps, options.sample, MARKS[:4] if options.quick else MARKS):
+            print(json.dumps(line), flush=True)
+            lines.append(line)
+    for summary in summarize(lines):
+        print(json.dumps(summary), flush=True)
+
+
+if __name__ == "__main__":
+    main()
