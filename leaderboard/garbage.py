@@ -9,15 +9,24 @@ agent keeps its newest checkpoint (podrace.checkpoint_store.collect).
 Some needed checkpoints may be missing: the board of an idle tournament may have been cut, and shows candidates without
 files. That is no error, and everything that still exists is kept. But if all needed checkpoints are missing, nothing is
 deleted: every board keeps the files of its best candidate, so this must be the store of another leaderboard.
+
+The replay memories of needed checkpoints are kept within `assignment.tournament_replay_bytes` of each tournament. Above
+it, all memories are reduced to samples of equal size (leaderboard.ranking.replay_quota), first those of checkpoints
+that no agent needs, then those of last submissions, then those of the candidates that the next agent may start from.
+The memories of unfinished agents, and those they started from, are never reduced, because their pods list stored pieces
+again without storing them. Objects younger than the grace age are kept in any case, so what is stored within that time
+comes on top of the quota.
 """
 
 import asyncio
+from functools import partial
 
 import prometheus_client
 import structlog
 
 from leaderboard.evolution.agents import visible_board
 from leaderboard.ranking.retention import Retention, TournamentRecord, retained
+from leaderboard.replay_memories import ReplayPlan, pieces_beyond_quotas, replay_plan
 from leaderboard.store import ancestor_queries, records
 from leaderboard.store.snapshot_records import snapshot_manifests
 from podrace.checkpoint_store.collect import delete, survey
@@ -62,12 +71,19 @@ async def collect_once(
         NotFound: The manifest of a pointer, or every needed checkpoint, is not in the store; nothing was deleted.
     """
     needed: set[str] = set()
+    plans: list[ReplayPlan] = []
     # One transaction for each tournament, so that submissions do not wait until all have been read.
     for tournament_id in await state.transact(tournaments):
-        needed |= retained(await state.transact(tournament_record, tournament_id), retention).keys()
+        record = await state.transact(tournament_record, tournament_id)
+        kept = retained(record, retention).keys()
+        needed |= kept
+        plans.append(replay_plan(tournament_id, await state.transact(records.get_spec, tournament_id), record, kept))
     # Last, because an agent may have been generated meanwhile from a candidate that was evicted since.
-    needed |= await state.transact(starting_checkpoints, grace_seconds)
-    found = await asyncio.to_thread(survey, store, needed, grace_seconds)
+    starting = await state.transact(starting_checkpoints, grace_seconds)
+    unfinished = await state.transact(unfinished_agents, grace_seconds)
+    needed |= starting
+    dropped = await asyncio.to_thread(pieces_beyond_quotas, store, plans, starting, unfinished)
+    found = await asyncio.to_thread(partial(survey, dropped=dropped), store, needed, grace_seconds)
     if needed and found.missing == needed:
         raise NotFound(
             f"none of the {len(needed)} checkpoints that tournaments need is in {store.uri}; is it the store of this"
@@ -84,6 +100,11 @@ def starting_checkpoints(transaction: Transaction, grace_seconds: float) -> set[
     agents = records.unfinished_or_new(transaction, transaction.now - grace_seconds)
     started = {agent.starting_checkpoint.manifest_digest for agent in agents if agent.HasField("starting_checkpoint")}
     return started | ancestor_queries.needed(transaction)
+
+
+def unfinished_agents(transaction: Transaction, grace_seconds: float) -> set[str]:
+    """Returns the ids of agents that have not ended, or were generated within the grace period."""
+    return {agent.agent_id for agent in records.unfinished_or_new(transaction, transaction.now - grace_seconds)}
 
 
 def tournaments(transaction: Transaction) -> list[str]:

@@ -5,9 +5,11 @@ pointer its manifest and the previous manifest, both with their parts. The prede
 kept; otherwise the chain of manifests would keep every object. All other objects that are older than the grace age are
 deleted. The grace age must exceed the duration of the longest publication, because nothing refers to its objects until
 its last step.
+
+Parts of replay memories are optional, so the caller may name some that are not kept although a manifest lists them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
@@ -44,8 +46,16 @@ class Survey:
     """Roots that are not in the store. Their parts are unknown and can no longer be read."""
 
 
-def survey(store: CheckpointStore, roots: Iterable[str], grace_seconds: float) -> Survey:
+def survey(
+    store: CheckpointStore, roots: Iterable[str], grace_seconds: float, *, dropped: Collection[str] = ()
+) -> Survey:
     """Finds what `collect` would delete, without deleting it. A missing root is reported and keeps nothing.
+
+    Args:
+        store: The store.
+        roots: Digests of manifests to keep with their parts.
+        grace_seconds: Younger objects are kept.
+        dropped: Digests of optional parts that are not kept.
 
     Raises:
         DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown.
@@ -61,6 +71,7 @@ def survey(store: CheckpointStore, roots: Iterable[str], grace_seconds: float) -
         except NotFound:
             missing.add(root)
     kept |= reachable(store, ())
+    kept -= set(dropped)
     return Survey([name for name in old if name not in kept], frozenset(missing))
 
 

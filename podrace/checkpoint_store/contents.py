@@ -7,6 +7,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
 from podrace.checkpoint_store.collect import reachable
 from podrace.checkpoint_store.manifest import manifest_from_bytes
 from podrace.checkpoint_store.publish import read_manifest, read_part
+from podrace.checkpoint_store.replay_parts import is_replay
 from podrace.checkpoint_store.snapshots import is_snapshot
 from podrace.checkpoint_store.store import PROBE_AGENT_ID, PROBE_OBJECT, CheckpointStore, StoredObject
 from podrace.digests import digest
@@ -67,6 +68,7 @@ class Verification:
 def verify(store: CheckpointStore) -> Verification:
     """Compares every object with its digest, and every manifest with the parts that it lists.
 
+    A missing part of a replay memory is no damage: such parts are optional.
     A checkpoint that a leaderboard is deleting at the same time may appear incomplete.
     """
     found = Verification()
@@ -125,6 +127,8 @@ def _verify_listed(
         try:
             read_part(store, part)
         except (DataLoss, NotFound) as error:
+            if isinstance(error, NotFound) and is_replay(part):
+                continue  # deleted, because the tournament reached its quota of replay memory
             where = f"checkpoint {manifest_digest[:12]} of agent {manifest.agent_id}"
             found.damage.append(f"{where}: part {part.name!r}: {error.message}")
 

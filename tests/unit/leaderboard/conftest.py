@@ -90,6 +90,7 @@ class Mesh:
             evaluator_fault=changes.pop("evaluator_fault", ""),
         )
         steps = changes.pop("environment_steps", 1000)
+        replay = changes.pop("replay", {})
         manifest = Manifest(
             tournament_id=agent.tournament_id,
             algorithm=agent.algorithm,
@@ -101,7 +102,7 @@ class Mesh:
         for name, value in changes.items():
             setattr(manifest, name, value)
         claim(self.store, agent.agent_id, lease_epoch)
-        name = publish(self.store, agent.agent_id, lease_epoch, {"policy": policy}, manifest)
+        name = publish(self.store, agent.agent_id, lease_epoch, {"policy": policy, **replay}, manifest)
         checkpoint = Checkpoint(agent_id=agent.agent_id, manifest_digest=name)
         return SubmitCandidateRequest(request_id=name, checkpoint=checkpoint, lease_epoch=lease_epoch)
 

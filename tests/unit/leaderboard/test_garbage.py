@@ -7,12 +7,15 @@ import pytest
 from leaderboard.garbage import MISSING, collect_once, tournaments
 from leaderboard.ranking.retention import Retention
 from podrace.checkpoint_store.folder import FolderStore
-from podrace.checkpoint_store.publish import fetch
+from podrace.checkpoint_store.publish import fetch, read_manifest
+from podrace.checkpoint_store.replay_parts import PIECE, PREFIX, STATE, piece_name
+from podrace.digests import digest
 from podrace.errors import DataLoss, NotFound
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]
 HOUR = 3600.0
+TOURNAMENT = "cartpole-abc123"
 
 
 async def collected(mesh: Any, retention: Retention = Retention()) -> list[str]:  # noqa: B008  # it never changes
@@ -247,3 +250,75 @@ async def test_nothing_is_deleted_if_a_needed_manifest_is_damaged(mesh: Any, mak
     with pytest.raises(DataLoss):
         await collected(mesh, CUT)
     assert mesh.store.get_object(garbage)
+
+
+def replay_of(agent: Any, first: int, end: int) -> dict[str, bytes]:
+    """Parts of a replay memory: pieces of 1,000 bytes that are the same in all checkpoints of an agent."""
+    pieces = {piece_name(number): f"{agent.agent_id} {number}".encode().ljust(1000) for number in range(first, end)}
+    return {**pieces, STATE: f"{agent.agent_id} {first} {end}".encode()}
+
+
+def pieces_of(mesh: Any, manifest_digest: str) -> int:
+    """Returns how many pieces of a checkpoint's replay memory are in the store."""
+    manifest = read_manifest(mesh.store, manifest_digest)
+    assert fetch(mesh.store, manifest_digest, without=PREFIX)
+    return sum(stored(mesh, part.digest) for part in manifest.parts if part.name.startswith(PIECE))
+
+
+def stored(mesh: Any, name: str) -> bool:
+    return any(found.digest == name for found in mesh.store.list_objects())
+
+
+async def submit_growing(mesh: Any, agent: Any, score: float) -> list[str]:
+    """Submits three checkpoints whose replay memories have 10, 20 and the newest 20 of 30 pieces."""
+    windows = ((0, 10), (0, 20), (10, 30))
+    answers = [
+        await mesh.submit(
+            agent, score + k, replay=replay_of(agent, *window), replay_steps=1000 * (window[1] - window[0])
+        )
+        for k, window in enumerate(windows)
+    ]
+    return [answer.candidate.candidate_id for answer in answers]
+
+
+async def test_pieces_are_kept_while_a_checkpoint_that_is_kept_lists_them(mesh: Any, make_spec: MakeSpec) -> None:
+    agent = await mesh.generate(make_spec(), 0)
+    candidates = await submit_growing(mesh, agent, 1.0)
+    mesh.clock.now += 2 * HOUR
+    await collected(mesh)
+    # The pointer keeps the second one; of the first, the pieces that the second one lists as well are left.
+    assert [pieces_of(mesh, candidate) for candidate in candidates[1:]] == [20, 20]
+    for score in (10.0, 11.0):
+        await mesh.submit(agent, score, replay=replay_of(agent, 20, 30 + int(score)))
+    mesh.clock.now += 2 * HOUR
+    await collected(mesh)
+    names = [digest(replay_of(agent, number, number + 1)[piece_name(number)]) for number in range(41)]
+    assert [number for number, name in enumerate(names) if stored(mesh, name)] == list(range(20, 41))
+
+
+async def test_a_quota_reduces_the_memories_of_ended_agents_only(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec(evolution={"board_capacity": 2}, assignment={"tournament_replay_bytes": 45_000})
+    ended, running = [await mesh.generate(spec, number, [f"{TOURNAMENT}-a0"][:number]) for number in range(2)]
+    first, second = [await submit_growing(mesh, agent, 10.0 - agent.number) for agent in (ended, running)]
+    await mesh.generate(spec, 2, [running.agent_id])
+    mesh.clock.now += 2 * HOUR
+    await collected(mesh)
+    # The running agent has 30 pieces; the board is that of the ended one.
+    assert [pieces_of(mesh, candidate) for candidate in second[1:]] == [20, 20]
+    assert 0 < sum(pieces_of(mesh, candidate) for candidate in first[1:]) <= 2 * 15
+    left = [stored_object.size_bytes for stored_object in mesh.store.list_objects()]
+    assert sum(size for size in left if size == 1000) <= 45_000
+
+
+async def test_a_quota_of_one_tournament_does_not_touch_another(mesh: Any, make_spec: MakeSpec) -> None:
+    small = make_spec(assignment={"tournament_replay_bytes": 0})
+    large = make_spec()
+    poor = await mesh.generate(small, 0, tournament_id="poor-abc123")
+    rich = await mesh.generate(large, 0, tournament_id="rich-abc123")
+    candidates = [(await submit_growing(mesh, agent, 1.0))[-1] for agent in (poor, rich)]
+    for spec, agent in ((small, poor), (large, rich)):
+        await mesh.generate(spec, 1, tournament_id=agent.tournament_id)
+    mesh.clock.now += 2 * HOUR
+    await collected(mesh)
+    assert [pieces_of(mesh, candidate) for candidate in candidates] == [0, 20]
+    assert await collected(mesh) == []

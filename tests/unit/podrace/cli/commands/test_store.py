@@ -98,6 +98,15 @@ def test_an_intact_store_verifies(type_: Any, store: FolderStore) -> None:
     assert answer.json["damage"] == []
 
 
+def test_a_missing_piece_of_a_replay_memory_is_no_damage_but_a_changed_one_is(type_: Any, store: FolderStore) -> None:
+    claim(store, AGENT, 1)
+    publish(store, AGENT, 1, {"policy": b"policy", "replay.segments.000": b"old", "replay.state": b"state"}, Manifest())
+    store.delete_object(digest(b"old"), 0.0)
+    assert type_("store", "verify", store.uri, "--json").json["damage"] == []
+    damage(store, digest(b"state"))
+    assert len(type_("store", "verify", store.uri, "--json").json["damage"]) > 0
+
+
 @pytest.mark.parametrize("harm", ["damaged part", "missing part", "damaged manifest", "missing manifest", "size"])
 def test_every_damage_is_reported_and_the_exit_code_is_1(type_: Any, store: FolderStore, harm: str) -> None:
     newest = published(store, 1)
