@@ -137,12 +137,13 @@ def hyperparameters(contender: Own, task: Task, conditions: str, seed: int) -> d
     space = space_of(conditions) if on_policy else SAC_SEARCHED
     fixed = dict(task.fixed) if on_policy else {key: task.fixed[key] for key in ("hidden_sizes",) if key in task.fixed}
     table: dict[str, Any] = {**fixed, **{name: searched(prior) for name, prior in space.items()}}
-    first = first_values(table, contender.algorithm, seed) if conditions == UNKNOWN else {}
-    for name in space:
-        if not contender.search:
-            table.pop(name)
-        if name in first:
-            table[name] = {**table[name], "value": first[name]} if contender.search else first[name]
+    declared = catalog.ALGORITHMS[contender.algorithm].hyperparameters
+    first = {name: declared[name].default for name in space}
+    if conditions == UNKNOWN:
+        first = first_values(table, contender.algorithm, seed)
+    for name, value in first.items():
+        # A bare value is fixed. Without one, podrace would search within its usual range.
+        table[name] = {**table[name], "value": value} if contender.search else value
     return table
 
 

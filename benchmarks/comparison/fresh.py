@@ -1,4 +1,4 @@
-"""Evaluates policies of every contender on the same fresh episodes, in a process of its own.
+"""Evaluates policies of every contender on the same fresh episodes, in a separate process.
 
     python -m benchmarks.comparison.fresh < request.json > answer.json
 

@@ -1,4 +1,4 @@
-"""Runs a study of another library in a process of its own, and reads its result."""
+"""Runs a study of another library in a separate process, and reads its result."""
 
 import contextlib
 import importlib.util

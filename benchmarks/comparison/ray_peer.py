@@ -31,7 +31,7 @@ PERTURBATION_INTERVAL = 4
 """Scores between two perturbations; the examples of the library have 4 or 5."""
 STATE = "state.pkl"
 ASHA_TRIALS = 10_000
-"""More than fit into any budget: ASHA draws trials until the time is over."""
+"""More than fit into any budget: ASHA draws trials until the time ends."""
 
 
 class Training(tune.Trainable):  # type: ignore[misc]

@@ -115,7 +115,7 @@ def _aggregates(results: Results, conditions: str) -> Iterator[str]:
     for name in results.contenders(conditions):
         runs = results.of(conditions, name)
         scores = {task: list(seeds.values()) for task, seeds in results.scores(conditions, name).items()}
-        areas = [area(results.curve(row), row.budget_seconds, before=0.0) for row in runs if row.curve]
+        areas = [area(results.curve(row), row.budget_seconds, before=0.0) for row in runs if row.curve] or [math.nan]
         shares = [row.share_behind for row in runs if row.share_behind is not None] or [math.nan]
         yield (
             f"| `{name}` | {len(runs)} | {shown(interval_of(scores))}"

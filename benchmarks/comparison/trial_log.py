@@ -1,6 +1,6 @@
 """Records what the trials of a study publish, and returns the result of the study. Standard library only.
 
-Trials run in several processes. Each appends lines to a file of its own, so no lock is needed:
+Trials run in several processes. Each process has a file, to which it appends lines, so no lock is needed:
 
     {"seconds": since the study began, "steps": environment steps since the line before, "score": mean return,
      "error": its standard error, "policy": file, "trial_steps": steps behind the policy, "trial": name}

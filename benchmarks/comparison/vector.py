@@ -1,5 +1,6 @@
 """Wraps podrace's simulators as vector environments of Stable-Baselines3, and measures what that costs."""
 
+import statistics
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -75,36 +76,41 @@ class SimulatorVecEnv(VecEnv):
         return [False] * self.num_envs
 
 
-def overhead(id: str, options: Mapping[str, Any], count: int, steps: int, repetitions: int = 3) -> tuple[float, float]:
-    """Measures the wrapper with constant actions.
+def overhead(id: str, options: Mapping[str, Any], count: int, steps: int) -> tuple[float, float]:
+    """Measures what the wrapper adds to a step, with constant actions.
+
+    The time of the simulator is taken within each step of the wrapper, so that other load on the machine counts for
+    both.
 
     Args:
         id: Id of the simulator.
         options: Its options.
         count: Number of lanes.
-        steps: Steps of all lanes in one repetition.
-        repetitions: How often both are measured, in turn; the fastest of each counts.
+        steps: Number of steps to measure.
 
     Returns:
-        Seconds per step of all lanes: of the simulator alone, and of the vector environment.
+        Medians over the steps, in seconds: of the simulator's step, and of what the wrapper adds to it.
     """
     environment = SimulatorVecEnv(id, options, count, seed=1)
     actions = np.stack([environment.action_space.sample() for _ in range(count)])
-    kind = torch.int64 if isinstance(environment.action_space, Discrete) else torch.float32
-    tensor = torch.as_tensor(actions, dtype=kind)
-    alone, wrapped = [], []
+    step, inside = environment.simulator.step, 0.0
+
+    def timed(action: torch.Tensor) -> Any:
+        nonlocal inside
+        began = time.perf_counter()
+        answer = step(action)
+        inside = time.perf_counter() - began
+        return answer
+
+    environment.simulator.step = timed  # type: ignore[method-assign]
+    simulator, added = [], []
     try:
         environment.reset()
-        for _ in range(repetitions):
-            alone.append(_seconds(lambda: environment.simulator.step(tensor), steps))
-            wrapped.append(_seconds(lambda: environment.step(actions), steps))
+        for _ in range(steps):
+            began = time.perf_counter()
+            environment.step(actions)
+            simulator.append(inside)
+            added.append(time.perf_counter() - began - inside)
     finally:
         environment.close()
-    return min(alone) / steps, min(wrapped) / steps
-
-
-def _seconds(step: Any, steps: int) -> float:
-    began = time.perf_counter()
-    for _ in range(steps):
-        step()
-    return time.perf_counter() - began
+    return statistics.median(simulator), statistics.median(added)
