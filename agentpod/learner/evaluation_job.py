@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from google.protobuf import json_format
 from torch import Tensor
 
 from agentpod.experience.memory_spec import MemorySpec
@@ -14,8 +15,10 @@ from agentpod.roles.user_evaluator import user_evaluator_settings
 from agentpod.session.role_client import SessionSpec
 from agentpod.session.session import Roles
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
-from podrace.errors import DataLoss
+from podrace.errors import DataLoss, InvalidArgument
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.specification.environment_search import evaluation_environment
+from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators.messages import with_options
 
 
@@ -73,10 +76,23 @@ async def evaluate_policies(
     return evaluation
 
 
-def _session_spec(policies: Sequence[PublishedPolicy], assignment: pb.Assignment) -> SessionSpec:
+def _environment_of(published: PublishedPolicy, assignment: pb.Assignment) -> EnvironmentSpec:
     work, spec = assignment.evaluate, assignment.spec
     environment = with_options(spec.environment, work.options, min(work.episodes, MAXIMUM_EVALUATION_LANES))
+    values = json_format.MessageToDict(published.manifest.hyperparameters)
+    return evaluation_environment(environment, values, spec.environment)
+
+
+def _session_spec(policies: Sequence[PublishedPolicy], assignment: pb.Assignment) -> SessionSpec:
+    work, spec = assignment.evaluate, assignment.spec
     first, *others = policies
+    environment = _environment_of(first, assignment)
+    for other in others:
+        if _environment_of(other, assignment) != environment:
+            raise InvalidArgument(
+                f"checkpoint {other.manifest_digest[:12]}: was trained with other observations or actions than"
+                f" {first.manifest_digest[:12]} (environment.search); an ensemble needs equal ones"
+            )
     return SessionSpec(
         assignment=assignment.assignment_id.rpartition("-")[2],
         environment=environment,

@@ -29,6 +29,7 @@ from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import NOT_OPEN, DeadlineExceeded, PodraceError, Unavailable
+from podrace.specification.environment_search import algorithm_values, training_environment
 from podrace.tasks import finish_unless_stopped
 from podrace.tensor_transport import shared
 from podrace.tensor_transport.plane import Plane
@@ -149,7 +150,7 @@ class Follower:
 
     async def _train(self, training: pb.GetTrainingResponse, stop: "asyncio.Future[str]") -> None:
         agent, seed = training.agent, derive_seed(training.agent.seed, "learner", self._index)
-        hyperparameters = json_format.MessageToDict(agent.hyperparameters)
+        hyperparameters = algorithm_values(json_format.MessageToDict(agent.hyperparameters))
         session = self._session_spec(training, requirements(agent.algorithm, hyperparameters), seed)
         spaces = await open_roles(self._roles, session, stop)
         if spaces is None:
@@ -180,7 +181,8 @@ class Follower:
             await member.close()
 
     def _session_spec(self, training: pb.GetTrainingResponse, needs: Requirements, seed: int) -> SessionSpec:
-        environment = training.spec.environment
+        values = json_format.MessageToDict(training.agent.hyperparameters)
+        environment = training_environment(training.spec.environment, values)
         return SessionSpec(
             assignment=f"{training.session.rpartition('-')[2]}.{_mark(self._index)}",
             environment=environment,

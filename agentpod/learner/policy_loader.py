@@ -11,6 +11,7 @@ from podrace.checkpoint_store.publish import fetch
 from podrace.checkpoint_store.replay_parts import PREFIX
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.specification.environment_search import algorithm_values
 from podrace.tensor_transport.codec import decode
 
 
@@ -32,5 +33,5 @@ def load_published_policy(store: CheckpointStore, manifest_digest: str) -> Publi
         DataLoss: The checkpoint is damaged.
     """
     manifest, parts = fetch(store, manifest_digest, without=PREFIX)
-    needs = requirements(manifest.algorithm, json_format.MessageToDict(manifest.hyperparameters))
+    needs = requirements(manifest.algorithm, algorithm_values(json_format.MessageToDict(manifest.hyperparameters)))
     return PublishedPolicy(manifest_digest, manifest, needs.network, decode(parts[POLICY_PART])[0])

@@ -21,6 +21,11 @@ from agentpod.session.role_client import SessionSpec
 from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.ancestor import KEY, tournament_of
+from podrace.specification.environment_search import (
+    algorithm_values,
+    evaluation_environment,
+    training_environment,
+)
 from podrace.specification.messages import bad_spec
 from simulators.messages import with_options
 
@@ -61,7 +66,7 @@ class TrainingSetup:
         context, agent = self._context, self._agent
         context.progress.enter(pb.POD_ACTIVITY_OPENING)
         start = await context.checkpoints.start()
-        hyperparameters = json_format.MessageToDict(agent.hyperparameters)
+        hyperparameters = algorithm_values(json_format.MessageToDict(agent.hyperparameters))
         session = self._session_spec(requirements(agent.algorithm, hyperparameters), start.counters)
         with _naming_algorithm(agent.algorithm):
             spaces = await open_roles(context.roles, session, context.lease.stop)
@@ -82,11 +87,12 @@ class TrainingSetup:
 
     def _session_spec(self, needs: Requirements, counters: Counters) -> SessionSpec:
         spec, evaluation = self._spec, self._spec.evaluation
-        lanes = evaluation_lanes(spec)
+        values = json_format.MessageToDict(self._agent.hyperparameters)
+        scored_in = with_options(spec.environment, evaluation.options, evaluation_lanes(spec))
         return SessionSpec(
             assignment=f"{self._agent.number}.{self._context.assignment.lease_epoch}",
-            environment=spec.environment,
-            evaluation_environment=with_options(spec.environment, evaluation.options, lanes),
+            environment=training_environment(spec.environment, values),
+            evaluation_environment=evaluation_environment(scored_in, values, spec.environment),
             network=needs.network,
             memory=needs.memory,
             seed=self._agent.seed,

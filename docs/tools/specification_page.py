@@ -110,7 +110,7 @@ def kind_of(field: descriptor_pb2.FieldDescriptorProto) -> str:
     if name.endswith("Entry"):
         return "table"
     if field.label == field.LABEL_REPEATED:
-        return "list" if name in names else "tables"
+        return "tables" if name.endswith("Spec") else "list"
     types = {field.TYPE_STRING: "text", field.TYPE_BOOL: "true or false", field.TYPE_DOUBLE: "number"}
     return names.get(name) or types.get(field.type) or ("table" if name else "whole number")
 

@@ -19,8 +19,8 @@ from leaderboard.text import one_line
 from podrace.config import unknown
 from podrace.errors import InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import ChildProposal, FreshProposal, ProposeAgentResponse
-from podrace.specification import catalog
 from podrace.specification.hyperparameter_checks import check_value
+from podrace.specification.hyperparameters import declared_hyperparameters
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,9 @@ def _child(child: ChildProposal, reason: str, situation: Situation) -> Child:
 
 def _checked(given: struct_pb2.Struct, algorithm: str, situation: Situation, where: str) -> dict[str, Value]:
     """Returns the values by name; raises InvalidArgument for a name or a value that the algorithm does not accept."""
-    declared = catalog.ALGORITHMS[algorithm].hyperparameters
-    spaces = spaces_of(algorithm, situation.spec.algorithms[algorithm])
+    spec = situation.spec.algorithms[algorithm]
+    declared = declared_hyperparameters(algorithm, spec, situation.spec.environment)
+    spaces = spaces_of(algorithm, spec)
     values = {}
     for key in sorted(given.fields):
         if key not in declared:

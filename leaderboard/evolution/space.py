@@ -30,6 +30,7 @@ from google.protobuf import json_format, struct_pb2
 
 from leaderboard.seeding import draw_one, happens
 from podrace.specification import catalog
+from podrace.specification.environment_search import COUNT, PREFIX
 from podrace.tournament.v1.tournament_pb2 import SCALE_LOG, SCALE_REVERSE_LOG, AlgorithmSpec, HyperparameterSpec
 
 Value = float | bool | str | list[float]
@@ -285,15 +286,17 @@ def declared_values(algorithm: AlgorithmSpec) -> dict[str, Value]:
 def is_whole(algorithm: str, hyperparameter: str) -> bool:
     """Whether the catalog declares a hyperparameter as a whole number."""
     declared = _declared(algorithm, hyperparameter)
-    return declared is not None and isinstance(declared.default, int) and not isinstance(declared.default, bool)
+    if declared is None:
+        return hyperparameter == COUNT
+    return isinstance(declared.default, int) and not isinstance(declared.default, bool)
 
 
 def is_structural(algorithm: str, hyperparameter: str) -> bool:
-    """Whether the catalog declares a hyperparameter as structural: it shapes the networks, so a child cannot change
-    it.
+    """Whether a hyperparameter is structural: it shapes the networks, so a child cannot change it. The catalog declares
+    it; those of the environment are all structural.
     """
     declared = _declared(algorithm, hyperparameter)
-    return declared is not None and declared.structural
+    return hyperparameter.startswith(PREFIX) if declared is None else declared.structural
 
 
 def _declared(algorithm: str, hyperparameter: str) -> catalog.Hyperparameter | None:

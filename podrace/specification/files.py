@@ -49,7 +49,7 @@ def _field_value(field: FieldDescriptor, value: Any) -> Any:
         prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
         return field.enum_type.values_by_number[value].name.removeprefix(prefix).lower()
     if field.message_type is None:
-        return value
+        return list(value) if field.is_repeated else value
     if field.message_type.GetOptions().map_entry:
         return {name: _message_value(value[name]) for name in sorted(value)}
     if field.is_repeated:
@@ -86,7 +86,7 @@ def to_toml(message: TournamentSpec) -> str:
 
 def _table_lines(values: Mapping[str, Any], path: str) -> list[str]:
     """Returns the lines of a table: first its plain values, then its tables. A hyperparameter takes one line."""
-    inline = path.endswith(".hyperparameters")
+    inline = path.endswith(".hyperparameters") or path == "environment.search"
     plain = {key: value for key, value in values.items() if inline or not isinstance(value, Mapping)}
     lines = ["", f"[{path}]"] if path and (plain or not values) else []
     lines += [f"{_key(key)} = {_literal(value)}" for key, value in plain.items()]

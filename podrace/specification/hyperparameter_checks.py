@@ -31,7 +31,8 @@ def check_value(value: struct_pb2.Value, declared: Hyperparameter, where: str) -
     if isinstance(default, bool):
         good, expected = isinstance(plain, bool), "true or false"
     elif isinstance(default, str):
-        good, expected = plain in declared.choices, f"one of {', '.join(declared.choices)}"
+        good = isinstance(plain, str) and (plain in declared.choices or not declared.choices)
+        expected = f"one of {', '.join(declared.choices)}" if declared.choices else "a text"
     elif isinstance(default, tuple):
         good = isinstance(plain, list) and bool(plain) and all(_is_number(item, declared, whole=True) for item in plain)
         expected = f"a list of whole numbers from {declared.low:g} to {declared.high:g}"

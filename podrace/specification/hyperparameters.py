@@ -6,7 +6,7 @@ from typing import Any
 from google.protobuf import json_format, struct_pb2
 
 from podrace.config import unknown
-from podrace.specification import catalog
+from podrace.specification import catalog, environment_search
 from podrace.specification.catalog import Hyperparameter
 from podrace.specification.conditions import check_conditions
 from podrace.specification.hyperparameter_checks import check_range, check_value, check_within, extra_value
@@ -34,15 +34,34 @@ def resolve_algorithms(spec: pb.TournamentSpec) -> None:
             raise bad_spec(f"algorithms.{name}.ratio = {algorithm.ratio:g}: expected a number that is not negative")
         check_action_kind(name, entry, spec.environment.id)
         where = f"algorithms.{name}.hyperparameters"
-        for key in sorted(algorithm.hyperparameters):
-            if key not in entry.hyperparameters:
-                raise bad_spec(unknown(f"{where}.{key}", "hyperparameter", key, entry.hyperparameters))
-        for key, declared in entry.hyperparameters.items():
+        known = declared_hyperparameters(name, algorithm, spec.environment)
+        for key, declared in known.items():
+            if key.startswith(environment_search.PREFIX):
+                environment_search.prefer_present_value(algorithm.hyperparameters[key], declared)
             _resolve_hyperparameter(algorithm.hyperparameters[key], declared, f"{where}.{key}")
-        check_conditions(algorithm.hyperparameters, entry.hyperparameters, where)
-        _check_starts(algorithm, entry.hyperparameters, f"algorithms.{name}.starts")
+        check_conditions(algorithm.hyperparameters, known, where)
+        _check_starts(algorithm, known, f"algorithms.{name}.starts")
     if not any(algorithm.ratio for algorithm in spec.algorithms.values()):
         raise bad_spec("algorithms: every ratio is 0, so no agent could be generated")
+
+
+def declared_hyperparameters(
+    name: str, algorithm: pb.AlgorithmSpec, environment: pb.EnvironmentSpec
+) -> dict[str, Hyperparameter]:
+    """Returns every hyperparameter of an algorithm of a specification: those of the catalog, and those of its
+    environment that are searched.
+
+    Raises:
+        InvalidArgument: The specification has another one.
+    """
+    known, where = dict(catalog.ALGORITHMS[name].hyperparameters), f"algorithms.{name}.hyperparameters"
+    for key in sorted(algorithm.hyperparameters):
+        if key.startswith(environment_search.PREFIX):
+            given = algorithm.hyperparameters[key]
+            known[key] = environment_search.declared(environment, key, given, f"{where}.{key}")
+        elif key not in known:
+            raise bad_spec(unknown(f"{where}.{key}", "hyperparameter", key, known))
+    return known
 
 
 def _check_starts(algorithm: pb.AlgorithmSpec, declared: Mapping[str, Hyperparameter], where: str) -> None:

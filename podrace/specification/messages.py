@@ -16,6 +16,11 @@ from podrace.tournament.v1 import tournament_pb2 as pb
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_DURATION_SECONDS = 315_576_000_000
+_NESTED = {
+    "podrace.tournament.v1.EnvironmentSpec.search": "options",
+    "podrace.tournament.v1.AlgorithmSpec.hyperparameters": "environment",
+}
+"""Maps of hyperparameters in which keys that begin with this name have dots, and need not be quoted in TOML."""
 _MAY_BE_ZERO = {"pool.cooldown_duration"}
 
 
@@ -56,10 +61,13 @@ def fill(message: Message, values: Mapping[str, Any], *, where: str, path: str) 
 def _set(message: Message, field: Any, value: Any, *, where: str, path: str) -> None:
     kind = field.message_type
     try:
-        if kind is None:
+        if kind is None and field.is_repeated:
+            getattr(message, field.name).extend(_list(value))
+        elif kind is None:
             _set_scalar(message, field, value)
         elif kind.GetOptions().map_entry:
-            for name, item in _table(value).items():
+            nested = _NESTED.get(field.full_name)
+            for name, item in (_flattened(_table(value), nested) if nested else _table(value)).items():
                 _fill_special(getattr(message, field.name)[name], item, where=where, path=f"{path}.{name}")
         elif field.is_repeated:
             for item in value:
@@ -98,10 +106,38 @@ def _fill_special(message: Message, value: Any, *, where: str, path: str) -> Non
         fill(message, _table(value), where=where, path=f"{path}.")
 
 
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError
+    return value
+
+
 def _table(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError
     return {str(key): str(item) if hasattr(item, "isoformat") else item for key, item in value.items()}
+
+
+def _flattened(table: Mapping[str, Any], nested: str) -> dict[str, Any]:
+    """Joins the keys of the tables in `table[nested]` with dots, down to values and tables of a HyperparameterSpec.
+
+    TOML reads `options.frame_skip = 4` as a table `options`, unless the key is quoted.
+    """
+    fields, found = {field.name for field in pb.HyperparameterSpec.DESCRIPTOR.fields}, {}
+
+    def visit(item: Any, path: str) -> None:
+        if isinstance(item, Mapping) and not (item and set(item) <= fields):
+            for key, inner in item.items():
+                visit(inner, f"{path}.{key}")
+        else:
+            found[path] = item
+
+    for name, item in table.items():
+        if name == nested:
+            visit(item, name)
+        else:
+            found[name] = item
+    return found
 
 
 def _expected(field: Any) -> str:
@@ -111,6 +147,8 @@ def _expected(field: Any) -> str:
         return f"one of {', '.join(names)}"
     if field.message_type is not None:
         return "a duration such as '90s' or '4m'" if field.message_type.name == "Duration" else "a table"
+    if field.is_repeated:
+        return "a list"
     names_by_type = {
         FieldDescriptor.TYPE_BOOL: "true or false",
         FieldDescriptor.TYPE_STRING: "a string",

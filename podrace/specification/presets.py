@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from podrace.specification import catalog
+from podrace.specification.environment_search import COUNT
 from podrace.tournament.v1 import tournament_pb2 as pb
 
 DECLARED, WIDE = "declared", "wide"
@@ -22,7 +23,8 @@ def apply(spec: pb.TournamentSpec) -> None:
     """Fills in the ranges of the preset, in place.
 
     Args:
-        spec: Its preset, environment and pod are resolved.
+        spec: Its preset, environment and pod are resolved, and searched keys of the environment are among the
+            hyperparameters.
     """
     if spec.search != WIDE:
         return
@@ -62,4 +64,12 @@ def _smallest_rollout(spec: pb.TournamentSpec, algorithm: str) -> float:
         stated = [horizon.low]
     elif not stated:
         stated = [horizon.value.number_value if horizon.HasField("value") else cast(float, default)]
-    return min(stated) * spec.environment.count * spec.pod.workers
+    return min(stated) * _fewest_environments(spec, algorithm) * spec.pod.workers
+
+
+def _fewest_environments(spec: pb.TournamentSpec, algorithm: str) -> float:
+    if COUNT not in spec.algorithms[algorithm].hyperparameters:
+        return spec.environment.count
+    given = spec.algorithms[algorithm].hyperparameters[COUNT]
+    stated = [choice.number_value for choice in given.choices] or [given.low or given.value.number_value]
+    return min(stated)

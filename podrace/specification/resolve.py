@@ -16,6 +16,7 @@ from podrace.specification import (
     ancestor,
     catalog,
     data_leakage,
+    environment_search,
     evolution_settings,
     plugin_settings,
     presets,
@@ -142,6 +143,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
             report.episodes = spec.evaluation.episodes
     _check_limits(spec)
     _check_together(spec)
+    environment_search.spread(spec)
     presets.apply(spec)
     resolve_algorithms(spec)
     return spec

@@ -309,9 +309,32 @@ class EnvironmentSpec(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class SearchEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___HyperparameterSpec: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___HyperparameterSpec | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ID_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    SEARCH_FIELD_NUMBER: _builtins.int
+    SEARCH_IN_EVALUATION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """What to step. Required. `podrace simulators` lists the possibilities:
     - a built-in simulator, such as `stocks`, `cartpole` or `mujoco:Ant-v5`;
@@ -333,16 +356,35 @@ class EnvironmentSpec(_message.Message):
         All other options of a `grpc://` simulator are sent to the service.
         """
 
+    @_builtins.property
+    def search(self) -> _containers.MessageMap[_builtins.str, Global___HyperparameterSpec]:
+        """Where to search for `count` and options, by key: `count`, `options.NAME`, or `options.wrappers.NAME.OPTION` for a
+        wrapper in `options.wrappers`, by its name or its position from 0. They become hyperparameters
+        `environment.KEY` of every algorithm that does not have its own, and are structural: a child has its parent's
+        value. The first agent has the value of the specification, if it is among the choices, or else the first of them. A
+        range of `count` has whole numbers, one of an option has any; for whole numbers give choices. Policies are
+        scored with the options of the specification, so that scores stay comparable, except for options of wrappers that
+        change only observations and actions. Default: nothing is searched.
+        """
+
+    @_builtins.property
+    def search_in_evaluation(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Keys of `search` that also apply when policies are scored, such as an option that changes the observation. Scores of
+        agents with different values must remain comparable. Default: none.
+        """
+
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         count: _builtins.int | None = ...,
         options: _struct_pb2.Struct | None = ...,
+        search: _abc.Mapping[_builtins.str, Global___HyperparameterSpec] | None = ...,
+        search_in_evaluation: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_count", b"_count", "count", b"count", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count", b"_count", "count", b"count", "id", b"id", "options", b"options"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_count", b"_count", "count", b"count", "id", b"id", "options", b"options", "search", b"search", "search_in_evaluation", b"search_in_evaluation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__count: _TypeAlias = _typing.Literal["count"]  # noqa: Y015
     _WhichOneofArgType__count: _TypeAlias = _typing.Literal["_count", b"_count"]  # noqa: Y015

@@ -9,6 +9,7 @@ from podrace.checkpoint_store.publish import fetch, fetch_latest
 from podrace.checkpoint_store.replay_parts import is_replay
 from podrace.errors import ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.specification.resolve import parse, resolve
 from podrace.tensor_transport.codec import decode, digest
 
 
@@ -240,3 +241,38 @@ async def test_an_ensemble_of_different_networks_and_algorithms_is_scored_togeth
     scored = completed.evaluation
     assert [scored.policy_digest, *scored.member_policy_digests] == policies
     assert scored.episodes == 6
+
+
+async def test_an_agent_trains_in_its_own_environment_and_is_scored_in_that_of_the_specification(
+    mesh, make_spec, make_assignment
+):
+    frames = {"options": {"wrappers": [{"name": "frame_stack", "count": 2}, {"name": "time_limit", "steps": 7}]}}
+    search = {
+        "count": {"choices": [8, 16]},
+        "options": {
+            "wrappers": {"frame_stack": {"count": {"choices": [2, 3]}}, "time_limit": {"steps": {"choices": [7, 3]}}}
+        },
+    }
+    spec = make_spec()
+    spec.MergeFrom(parse({"environment": {"search": search} | frames}, source="test"))
+    spec = resolve(spec)
+    assignment = make_assignment(spec)
+    for key, value in (
+        ("count", 16),
+        ("options.wrappers.frame_stack.count", 3),
+        ("options.wrappers.time_limit.steps", 3),
+    ):
+        assignment.train.hyperparameters[f"environment.{key}"] = value
+    await run(mesh, assignment)
+    last = mesh.leaderboard.manifests[-1]
+    assert last.rollouts == 4096 // (16 * 64)
+    assert last.evaluation.mean_length_steps == 7
+    latest = fetch_latest(store_of(mesh), "t-a0")
+    assert latest is not None
+    assert decode(latest.parts["policy"])[0]["observation_mean"].shape == (3 * 4,)
+    evaluation = pb.Assignment(assignment_id="e-1", spec=spec, lease_epoch=1, lease_duration=assignment.lease_duration)
+    evaluation.evaluate.checkpoint.manifest_digest = latest.manifest_digest
+    evaluation.evaluate.episodes = 4
+    mesh.orchestrator.completed.clear()
+    await run(mesh, evaluation)
+    assert only_completion(mesh).outcome == pb.OUTCOME_FINISHED

@@ -5,7 +5,7 @@ from math import log
 import pytest
 
 from leaderboard.evolution.fresh import draw, pod_seconds_by_algorithm, turn_by_pod_time, turn_of
-from leaderboard.evolution.space import Range, declared_values, spaces_of
+from leaderboard.evolution.space import Range, declared_values, is_structural, spaces_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, TournamentSpec
 
@@ -189,3 +189,16 @@ def test_with_the_wide_preset_the_first_agent_draws_its_values_too(make_spec: Ma
     assert values["learning_rate"] != 3e-4
     starts = make_spec(search="wide", algorithms={"ppo": {"starts": [{"learning_rate": 2e-3}]}})
     assert draw(starts, 0)[1] == declared_values(starts.algorithms["ppo"]) | {"learning_rate": 2e-3}
+
+
+def test_searched_keys_of_the_environment_are_drawn_and_children_keep_them(make_spec: MakeSpec) -> None:
+    searched = {"count": {"low": 8, "high": 64}, "options.frame_skip": {"choices": [1, 2, 4]}}
+    spec = make_spec(environment={"id": "CartPole-v1", "search": searched})
+    drawn = [draw(spec, number)[1] for number in range(40)]
+    assert drawn[0]["environment.count"] == 16.0
+    counts = {values["environment.count"] for values in drawn}
+    assert len(counts) > 10
+    assert all(isinstance(count, float) and count.is_integer() and 8 <= count <= 64 for count in counts)
+    assert {values["environment.options.frame_skip"] for values in drawn} == {1.0, 2.0, 4.0}
+    assert is_structural("ppo", "environment.count")
+    assert is_structural("ppo", "environment.options.frame_skip")
