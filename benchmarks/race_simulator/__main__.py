@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--against", default="", help="print differences to this contender at equal seeds")
     parser.add_argument("--episodes", type=int, default=EPISODES, help="evaluation episodes of a score")
     parser.add_argument("--correlation", type=float, default=CORRELATION, help="of the returns of common episodes")
+    parser.add_argument("--own-episodes", action="store_true", help="no two agents are scored on the same episodes")
     parser.add_argument("--processes", type=int, default=default_processes())
     parser.add_argument("--json", action="store_true", help="one JSON object per line instead of tables")
     parser.add_argument("--quick", action="store_true", help="two families, 2 pods, 3 seeds, one process")
@@ -58,6 +59,7 @@ def setting_of(options: argparse.Namespace) -> Setting:
         first_seed=options.first,
         episodes=options.episodes,
         correlation=options.correlation,
+        common_episodes=not options.own_episodes,
         overrides=[override(text) for text in options.set],
     )
 

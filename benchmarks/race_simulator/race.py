@@ -78,11 +78,15 @@ class Race:
     pods: int
     seed: int
     correlation: float = CORRELATION
+    common_episodes: bool = True
+    """Whether all agents are scored on the same episodes in an evaluation epoch."""
     _checkpoints: dict[str, _Checkpoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         episodes = self.spec.evaluation.episodes
-        self._world = World(self.family, self.seed, episodes=episodes, correlation=self.correlation)
+        self._world = World(
+            self.family, self.seed, episodes=episodes, correlation=self.correlation if self.common_episodes else 0.0
+        )
         spec = TournamentSpec()
         spec.CopyFrom(self.spec)
         spec.seed = purpose_seed(self.seed, "race", 0)
@@ -94,7 +98,7 @@ class Race:
             if not self.contender.search:
                 for bound in ("low", "high", "scale"):
                     hyperparameters[name].ClearField(bound)
-        self._records = Records(spec)
+        self._records = Records(spec, common_episodes=self.common_episodes)
         self._speed = self.contender.speed(self.pods)
 
     def run(self) -> Result:

@@ -14,6 +14,7 @@ from leaderboard.evolution import agents
 from leaderboard.evolution.history import NOTHING, History, history_of
 from leaderboard.ranking.board import Board, judge
 from leaderboard.ranking.champion_selection import name_champion, newest_of_lineages
+from leaderboard.ranking.score_history import ScoreHistory, add_estimate
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
@@ -38,8 +39,13 @@ class Records:
     records.finish(agent)
     """
 
-    def __init__(self, spec: TournamentSpec) -> None:
-        """Begins without agents; `spec` is resolved."""
+    def __init__(self, spec: TournamentSpec, *, common_episodes: bool = True) -> None:
+        """Begins without agents.
+
+        Args:
+            spec: Resolved specification.
+            common_episodes: Whether returns of single episodes are submitted, so that agents are compared in pairs.
+        """
         self.spec = spec
         self.agents: dict[str, Agent] = {}
         self.board: Board = ()
@@ -49,6 +55,7 @@ class Records:
         self._unfinished: dict[str, Agent] = {}
         self._steps: dict[str, int] = {}
         self._needs_history = agents.needs_history(spec)
+        self._scores, self._common_episodes = ScoreHistory(), common_episodes
 
     def generate(self, pod: str, seconds: float) -> Agent:
         """Returns the next agent.
@@ -95,7 +102,11 @@ class Records:
             agent_number=agent.number,
             depth=self._depths[agent.agent_id],
             sequence=len(self.submissions) + 1,
+            episode_returns=returns.tolist() if self._common_episodes else (),
+            evaluation_epoch=epoch if self._common_episodes else None,
         )
+        add_estimate(candidate, self._scores)
+        self._scores.add(candidate)
         self.submissions.append(candidate)
         self.board = judge(self.board, candidate, self.spec.evolution.board_capacity).board
         return candidate

@@ -32,6 +32,7 @@ class Setting:
     first_seed: int
     episodes: int
     correlation: float
+    common_episodes: bool = True
     overrides: Sequence[tuple[str, Any]] = ()
     """Keys and values that replace those of the strategies; controls keep theirs."""
 
@@ -99,7 +100,9 @@ def run_chunk(setting: Setting, family: str, pods: int, name: str, seeds: Sequen
     contender = all_contenders[name]
     overrides = setting.overrides if name == contender.strategy else ()
     spec = specification_of(contender, pods, setting.episodes, overrides)
-    results = [Race(contender, spec, FAMILIES[family], pods, seed, setting.correlation).run() for seed in seeds]
+    common = setting.common_episodes
+    races = [Race(contender, spec, FAMILIES[family], pods, seed, setting.correlation, common) for seed in seeds]
+    results = [race.run() for race in races]
     return results, time.process_time() - began
 
 

@@ -125,6 +125,19 @@ def test_the_steps_behind_a_candidate_include_those_of_its_parents():
     assert records.environment_steps == 1000
 
 
+def test_scores_are_compared_in_pairs_only_on_common_episodes():
+    spec = specification_of(known()["tournament"], 2, EPISODES)
+    for common in (True, False):
+        records, found = Records(spec, common_episodes=common), []
+        for returns in (np.arange(8.0), 2 + np.arange(8.0), np.arange(8.0) - 1):
+            agent = records.generate("pod", 0.0)
+            found.append(records.submit(agent, returns, steps=1, seconds=1.0, epoch=0))
+        # Known from the first pair on.
+        assert (found[2].episode_correlation > 0.5) is common
+        # A single score is estimated at half its standard error below it.
+        assert found[0].estimate == pytest.approx(3.5 - found[0].standard_error / 2)
+
+
 def test_settings_replace_those_of_strategies_and_unknown_ones_are_refused():
     contender = known()["tournament"]
     assert specification_of(contender, 2, EPISODES, [("evolution.tournament_size", 7)]).evolution.tournament_size == 7
