@@ -133,7 +133,7 @@ def test_scores_are_compared_in_pairs_only_on_common_episodes():
             agent = records.generate("pod", 0.0)
             found.append(records.submit(agent, returns, steps=1, seconds=1.0, epoch=0))
         # Known from the first pair on.
-        assert (found[2].episode_correlation > 0.5) is common
+        assert (found[2].episode_correlation > 0) is common
         # A single score is estimated at half its standard error below it.
         assert found[0].estimate == pytest.approx(3.5 - found[0].standard_error / 2)
 
