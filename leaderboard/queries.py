@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from leaderboard.decision_replay import DecisionLog
-from leaderboard.ranking.champion_selection import name_champion, newest_of_lineages
+from leaderboard.ranking.champion_selection import name_champion
+from leaderboard.ranking.contenders import newest_of_lineages
 from leaderboard.ranking.lineage_summary import summaries_of
 from leaderboard.ranking.score_history import ScoreHistory
 from leaderboard.score_statistics import statistics_of

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from leaderboard.evolution import agents
 from leaderboard.evolution.history import NOTHING, History, history_of
 from leaderboard.ranking.board import Board, judge
-from leaderboard.ranking.champion_selection import name_champion, newest_of_lineages
+from leaderboard.ranking.champion_selection import name_champion
+from leaderboard.ranking.contenders import newest_of_lineages
 from leaderboard.ranking.score_history import ScoreHistory, add_estimate
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import (

@@ -1,60 +1,42 @@
 """Selects the champion from fresh evaluations of the best candidates, and its reported score from others. Pure.
 
 The first candidate of a board has the highest of many noisy scores, which overestimates its true score (the winner's
-curse; Smith and Winkler, "The Optimizer's Curse", Management Science 52, 2006). Two disjoint sets of new episodes
-remove that bias:
+curse; Smith and Winkler, "The Optimizer's Curse", Management Science 52, 2006). Disjoint sets of new episodes remove
+that bias:
 
-1.  All contenders play set A, and only these scores choose the champion. Contenders are the first candidates of the
-    board and the newest submission of each of their lineages.
-2.  The champion alone plays set B. Its mean return there is the reported score. Nothing was selected on these episodes,
-    so the mean is unbiased. The mean over set A, by which it was selected, is the highest of several and therefore not.
+1.  All contenders play set A, and only these scores choose the best of them. Contenders are the first candidates of the
+    board and the newest submission of each of their lineages. Scores are shrunk for the choice, see fresh_scores.
+2.  With `champion.ensemble`, the best contender and an ensemble with it play set E, and the better one is the champion.
+    The members were chosen on set A, so a comparison there would favor the best contender.
+3.  The champion alone plays set B. Its mean return there is the reported score. Nothing was selected on these episodes,
+    so the mean is unbiased. The mean by which it was selected is the highest of several and therefore not.
 
-For the choice, each score of set A is shrunk towards the mean of the scores, in proportion to its noise (James and
-Stein; Efron and Morris, "Stein's Estimation Rule and Its Competitors", 1973, with the variance of the true scores
-estimated by moments):
-    shrunken_i = m + t / (t + e_i^2) (score_i - m),   t = max(0, variance of the scores - mean of e_i^2)
-with m the mean of the scores and e_i their standard errors. With equal errors the order does not change; otherwise a
-noisier score counts less. Equal results are ordered by the fresh score, then by rank on the board.
+Equal contenders are ordered by rank on the board; an ensemble that is only equal to the best contender is not taken.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
 
 from leaderboard.ranking.board import Board, named
-from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.leaderboard.v1.leaderboard_pb2 import (
-    OPINION_REFUSE,
-    Candidate,
-    Contender,
-    FreshEvaluation,
-    NameChampionResponse,
-)
+from leaderboard.ranking.contenders import Newest, contenders_of
+from leaderboard.ranking.ensemble_members import Scored, choose_members
+from leaderboard.ranking.fresh_scores import FreshScore, fresh_of, lead, shrunken, usable
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Contender, FreshEvaluation, NameChampionResponse
 from podrace.seeding import purpose_seed
 from podrace.tournament.v1.tournament_pb2 import ChampionSelection, TournamentSpec
 
-Newest = Mapping[str, Candidate]
-"""The newest submission of each lineage, by the name of the lineage."""
-
-
-@dataclass(frozen=True)
-class FreshScore:
-    """A mean return over fresh episodes."""
-
-    score: float
-    """Mean return over the fresh episodes."""
-    standard_error: float
-    """Standard error of that mean."""
-    episodes: int = 0
-    """Number of episodes."""
+Team = tuple[Candidate, ...]
+"""A candidate that acts alone, or the members of an ensemble."""
+Results = Mapping[tuple[str, ...], Evaluation]
+"""Evaluations on one seed, by the ids of the members of a team; an evaluation that failed is empty."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The candidate that a set of evaluations chose."""
+    """What a set of evaluations chose."""
 
-    candidate: Candidate
+    team: Team
     selected_by: FreshScore
     """The score by which it was chosen."""
     reason: str
@@ -76,31 +58,33 @@ def name_champion(
     """
     if not board:
         return NameChampionResponse()
+    first = _first_of(board)
     if not spec.champion.reevaluate_top:
-        first = board[0]
-        return NameChampionResponse(
-            champion=first,
-            score=first.score,
-            standard_error=first.standard_error,
-            reason=_first_of(board).reason,
-        )
+        answer = _answer(first, [])
+        answer.ClearField("selection")
+        return answer
     contenders = contenders_of(spec, board, newest)
-    chosen_on = results_of(evaluations, choice_seed(spec))
-    missing = [one for one in contenders if one.candidate_id not in chosen_on] if len(contenders) > 1 else []
-    choice = _chosen(board, contenders, chosen_on)
-    selection = ChampionSelection(
-        selection_score=choice.selected_by.score,
-        selection_standard_error=choice.selected_by.standard_error,
-        selection_episodes=choice.selected_by.episodes,
-    )
-    if missing:
-        return _answer(choice, selection, _contenders(spec, missing, choice_seed(spec)), choice.selected_by)
-    return _reported(spec, choice, selection, results_of(evaluations, report_seed(spec)))
+    results = results_of(evaluations, choice_seed(spec))
+    ranked = _ranked(contenders, results)
+    choice = _best_of(ranked, results) if ranked else _without_results(first, contenders, results)
+    if len(contenders) > 1 and (missing := _missing([(one,) for one in contenders], results)):
+        return _answer(choice, _wanted(spec, missing, choice_seed(spec)))
+    if members := choose_members(ranked, spec.champion.ensemble):
+        together, results = tuple(members), results_of(evaluations, ensemble_seed(spec))
+        if missing := _missing([choice.team, together], results):
+            return _answer(choice, _wanted(spec, missing, ensemble_seed(spec)))
+        choice = _better_of(choice, together, results)
+    return _reported(spec, choice, results_of(evaluations, report_seed(spec)))
 
 
 def choice_seed(spec: TournamentSpec) -> int:
-    """Returns the seed of the episodes that choose the champion (set A)."""
+    """Returns the seed of the episodes that choose the best contender (set A)."""
     return purpose_seed(spec.seed, "champion", 0)
+
+
+def ensemble_seed(spec: TournamentSpec) -> int:
+    """Returns the seed of the episodes on which an ensemble competes with the best contender (set E)."""
+    return purpose_seed(spec.seed, "champion-ensemble", 0)
 
 
 def report_seed(spec: TournamentSpec) -> int:
@@ -108,138 +92,135 @@ def report_seed(spec: TournamentSpec) -> int:
     return purpose_seed(spec.seed, "champion-report", 0)
 
 
-def lineage_of(candidate: Candidate) -> str:
-    """Returns the name of the lineage of a candidate: its agent."""
-    return candidate.agent_id
+def results_of(evaluations: Sequence[FreshEvaluation], seed: int) -> dict[tuple[str, ...], Evaluation]:
+    """Returns the evaluations with a seed."""
+    return {
+        (one.candidate_id, *one.member_candidate_ids): one.evaluation
+        for one in evaluations
+        if (one.seed or one.evaluation.seed) == seed
+    }
 
 
-def newest_of_lineages(submissions: Sequence[Candidate]) -> dict[str, Candidate]:
-    """Returns the newest submission of each lineage, of submissions by arrival."""
-    return {lineage_of(candidate): candidate for candidate in submissions}
+def _ids(team: Team) -> tuple[str, ...]:
+    return tuple(candidate.candidate_id for candidate in team)
 
 
-def contenders_of(spec: TournamentSpec, board: Board, newest: Newest) -> list[Candidate]:
-    """Returns the candidates that may become the champion, without duplicates.
+def _missing(teams: Sequence[Team], results: Results) -> list[Team]:
+    return [team for team in teams if _ids(team) not in results]
 
-    These are the first of the board by rank, then the newest submission of each of their lineages. A candidate that an
-    updater plugin refused is none. If the updater plugin ranks the board by numbers of its own, mean returns must not
-    overrule it, so the first of the board is the only contender.
+
+def _comparable(results: Results) -> dict[tuple[str, ...], Evaluation]:
+    """Returns the results that count.
+
+    Results of the built-in evaluator, where the tournament has another one, count only if there are no others.
     """
-    top = board[: spec.champion.reevaluate_top]
-    if top[0].HasField("rank_score"):
-        return [top[0]]
-    latest = (newest.get(lineage) for lineage in dict.fromkeys(map(lineage_of, top)))
-    known = {candidate.candidate_id for candidate in top}
-    return [
-        *top,
-        *(one for one in latest if one and one.candidate_id not in known and one.opinion != OPINION_REFUSE),
-    ]
+    valid = {ids: result for ids, result in results.items() if usable(result)}
+    as_wanted = {ids: result for ids, result in valid.items() if not result.evaluator_fault}
+    return as_wanted or valid
 
 
-def results_of(evaluations: Sequence[FreshEvaluation], seed: int) -> dict[str, Evaluation]:
-    """Returns the evaluations with a seed, by candidate; an evaluation that failed is empty."""
-    return {one.candidate_id: one.evaluation for one in evaluations if (one.seed or one.evaluation.seed) == seed}
-
-
-def usable(result: Evaluation) -> bool:
-    """Whether an evaluation has a valid result."""
-    return result.episodes > 0 and math.isfinite(result.mean_return) and 0 <= result.variance < math.inf
-
-
-def fresh_of(evaluation: Evaluation) -> FreshScore:
-    """Returns the fresh score of an evaluation."""
-    error = math.sqrt(evaluation.variance / evaluation.episodes)
-    return FreshScore(evaluation.mean_return, error, evaluation.episodes)
-
-
-def shrunken(scores: Sequence[FreshScore]) -> list[float]:
-    """Returns the scores, each shrunk towards their mean; a single score is unchanged."""
-    if len(scores) < 2:
-        return [one.score for one in scores]
-    mean = fmean(one.score for one in scores)
-    noise = fmean(one.standard_error**2 for one in scores)
-    true_variance = max(0.0, variance(one.score for one in scores) - noise)
-    return [mean + _believed(true_variance, one) * (one.score - mean) for one in scores]
-
-
-def _believed(true_variance: float, one: FreshScore) -> float:
-    total = true_variance + one.standard_error**2
-    return true_variance / total if total else 1.0
+# --- the choice --------------------------------------------------------------------------------------------------
 
 
 def _first_of(board: Board) -> Choice:
     first = board[0]
     score = FreshScore(first.score, first.standard_error, first.episodes)
-    return Choice(first, score, f"{named(first)} is first on the board", bool(first.evaluator_fault))
+    return Choice((first,), score, f"{named(first)} is first on the board", bool(first.evaluator_fault))
 
 
-def _chosen(board: Board, contenders: Sequence[Candidate], results: Mapping[str, Evaluation]) -> Choice:
-    """Returns the best of the contenders that were evaluated; the first of the board if there is none."""
+def _without_results(first: Choice, contenders: Sequence[Candidate], results: Results) -> Choice:
+    if not results or len(contenders) == 1:
+        return first
+    reason = f"{first.reason}; no fresh evaluation of a contender succeeded"
+    return Choice(first.team, first.selected_by, reason, first.by_fallback_evaluator)
+
+
+def _ranked(contenders: Sequence[Candidate], results: Results) -> list[Scored]:
+    """Returns the contenders that were evaluated, with their scores, the best first."""
     comparable = _comparable(results)
-    judged = [candidate for candidate in contenders if candidate.candidate_id in comparable]
-    if not judged:
-        first = _first_of(board)
-        why = "; no fresh evaluation of a contender succeeded" * (bool(results) and len(contenders) > 1)
-        return Choice(first.candidate, first.selected_by, first.reason + why, first.by_fallback_evaluator)
-    scores = [fresh_of(comparable[candidate.candidate_id]) for candidate in judged]
+    judged = [candidate for candidate in contenders if (candidate.candidate_id,) in comparable]
+    scores = [fresh_of(comparable[candidate.candidate_id,]) for candidate in judged]
     estimates = shrunken(scores)
     # Sorting is stable: equal candidates keep the order of the contenders.
-    best = min(range(len(judged)), key=lambda i: (-estimates[i], -scores[i].score))
-    fresh = f"{scores[best].score:.4g} ± {scores[best].standard_error:.2g}"
-    reason = (
-        f"{named(judged[best])}, evaluated again at {fresh}, is best of {len(judged)}; shrunk: {estimates[best]:.4g}"
-    )
-    fault = comparable[judged[best].candidate_id].evaluator_fault
-    return Choice(judged[best], scores[best], reason, bool(fault))
+    order = sorted(range(len(judged)), key=lambda i: (-estimates[i], -scores[i].score))
+    return [(judged[i], scores[i]) for i in order]
 
 
-def _comparable(results: Mapping[str, Evaluation]) -> dict[str, Evaluation]:
-    """Returns the results that count.
+def _best_of(ranked: Sequence[Scored], results: Results) -> Choice:
+    best, score = ranked[0]
+    reason = f"{named(best)}, evaluated again at {_shown(score)}, is best of {len(ranked)}"
+    if len(ranked) > 1:
+        second, other = ranked[1]
+        ahead, error = lead(score, other)
+        reason += f": its lead over a{second.agent_number} is {ahead:.4g} ± {error:.2g}"
+    return Choice((best,), score, reason, bool(results[best.candidate_id,].evaluator_fault))
 
-    Results of the built-in evaluator, where the tournament has another one, count only if there are no others.
-    """
-    valid = {key: result for key, result in results.items() if usable(result)}
-    as_wanted = {key: result for key, result in valid.items() if not result.evaluator_fault}
-    return as_wanted or valid
+
+def _better_of(alone: Choice, together: Team, results: Results) -> Choice:
+    """Returns the ensemble or the best contender, whichever is better; the latter if one of them has no score."""
+    comparable = _comparable(results)
+    names = " + ".join(f"a{member.agent_number}" for member in together)
+    pair = [comparable.get(_ids(team)) for team in (alone.team, together)]
+    if pair[0] is None or pair[1] is None:
+        what = "alone" if pair[1] is not None else "of the ensemble"
+        reason = f"{alone.reason}; not compared with the ensemble {names}: the evaluation {what} failed"
+        return Choice(alone.team, alone.selected_by, reason, alone.by_fallback_evaluator)
+    single, ensemble = map(fresh_of, (pair[0], pair[1]))
+    ahead, error = lead(ensemble, single)
+    compared = f"the ensemble {names} {_shown(ensemble)}, a lead of {ahead:.4g} ± {error:.2g}"
+    reason = f"{alone.reason}; on other episodes it scores {_shown(single)} and {compared}"
+    if ensemble.score > single.score:
+        return Choice(together, ensemble, f"{reason}: the ensemble is champion", bool(pair[1].evaluator_fault))
+    return Choice(alone.team, single, reason, bool(pair[0].evaluator_fault))
 
 
-def _reported(
-    spec: TournamentSpec, choice: Choice, selection: ChampionSelection, results: Mapping[str, Evaluation]
-) -> NameChampionResponse:
+# --- the reported score ------------------------------------------------------------------------------------------
+
+
+def _reported(spec: TournamentSpec, choice: Choice, results: Results) -> NameChampionResponse:
     """Adds the reported score to a final choice, or asks for its evaluation."""
-    champion = choice.candidate
-    if champion.candidate_id not in results:
-        wanted = _contenders(spec, [champion], report_seed(spec))
-        return _answer(choice, selection, wanted, choice.selected_by)
-    result = results[champion.candidate_id]
+    result = results.get(_ids(choice.team))
+    if result is None:
+        return _answer(choice, _wanted(spec, [choice.team], report_seed(spec)))
     problem = ""
     if not usable(result):
         problem = "the evaluation on new episodes failed"
     elif result.evaluator_fault and not choice.by_fallback_evaluator:
         problem = "the evaluator plugin failed on the new episodes"
     if problem:
-        return _answer(choice, selection, [], choice.selected_by, f"{problem}, so the selection score is reported")
+        return _answer(choice, [], more=f"{problem}, so the selection score is reported")
     reported = fresh_of(result)
-    selection.reported_episodes = reported.episodes
-    shown = f"{reported.score:.4g} ± {reported.standard_error:.2g} on {reported.episodes} episodes that chose nothing"
-    return _answer(choice, selection, [], reported, f"reported: {shown}")
+    more = f"reported: {_shown(reported)} on {reported.episodes} episodes that chose nothing"
+    return _answer(choice, [], reported=reported, more=more)
 
 
-def _contenders(spec: TournamentSpec, candidates: Sequence[Candidate], seed: int) -> list[Contender]:
+def _shown(score: FreshScore) -> str:
+    return f"{score.score:.4g} ± {score.standard_error:.2g}"
+
+
+def _wanted(spec: TournamentSpec, teams: Sequence[Team], seed: int) -> list[Contender]:
     episodes = spec.champion.reevaluate_episodes
-    return [Contender(candidate=candidate, episodes=episodes, seed=seed) for candidate in candidates]
+    return [Contender(candidate=team[0], members=team[1:], episodes=episodes, seed=seed) for team in teams]
 
 
 def _answer(
-    choice: Choice, selection: ChampionSelection, contenders: Sequence[Contender], score: FreshScore, more: str = ""
+    choice: Choice, contenders: Sequence[Contender], *, reported: FreshScore | None = None, more: str = ""
 ) -> NameChampionResponse:
     reason = f"{choice.reason}; {more}" if more else choice.reason
-    selection.reason = reason
+    first, *others = choice.team
+    score = reported or choice.selected_by
     return NameChampionResponse(
         contenders=contenders,
-        champion=choice.candidate,
+        champion=first,
         score=score.score,
         standard_error=score.standard_error,
         reason=reason,
-        selection=selection,
+        selection=ChampionSelection(
+            selection_score=choice.selected_by.score,
+            selection_standard_error=choice.selected_by.standard_error,
+            selection_episodes=choice.selected_by.episodes,
+            reported_episodes=reported.episodes if reported else 0,
+            members=[Checkpoint(agent_id=one.agent_id, manifest_digest=one.candidate_id) for one in others],
+            reason=reason,
+        ),
     )

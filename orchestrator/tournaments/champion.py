@@ -141,15 +141,22 @@ def fresh_evaluation(
     found = _queued(transaction, tournament, contender)
     if found is None or found.phase == WorkPhase.UNFINISHED:
         return None
-    return FreshEvaluation(candidate_id=contender.candidate.candidate_id, evaluation=found.result, seed=contender.seed)
+    return FreshEvaluation(
+        candidate_id=contender.candidate.candidate_id,
+        member_candidate_ids=[member.candidate_id for member in contender.members],
+        evaluation=found.result,
+        seed=contender.seed,
+    )
 
 
 def _queued(transaction: Transaction, tournament: TournamentRecord, contender: Contender) -> EvaluationRecord | None:
-    candidate = contender.candidate
+    # An ensemble and its first member play the same episodes.
+    together = "".join(f"-{member.candidate_id[:12]}" for member in contender.members)
     request = pb.CreateEvaluationRequest(
-        request_id=f"{tournament.tournament_id}-champion-{contender.seed}-{candidate.candidate_id}",
+        request_id=f"{tournament.tournament_id}-champion-{contender.seed}-{contender.candidate.candidate_id}{together}",
         tournament_id=tournament.tournament_id,
-        checkpoint=Checkpoint(agent_id=candidate.agent_id, manifest_digest=candidate.candidate_id),
+        checkpoint=checkpoint_of(contender.candidate),
+        members=map(checkpoint_of, contender.members),
         episodes=contender.episodes,
         options=tournament.spec.evaluation.options,
         seed=contender.seed,
@@ -157,6 +164,11 @@ def _queued(transaction: Transaction, tournament: TournamentRecord, contender: C
     )
     evaluation_id = lifecycle.create_evaluation(transaction, request)
     return records.find(transaction, EvaluationRecord, evaluation_id)
+
+
+def checkpoint_of(candidate: Candidate) -> Checkpoint:
+    """Returns the checkpoint of a candidate."""
+    return Checkpoint(agent_id=candidate.agent_id, manifest_digest=candidate.candidate_id)
 
 
 def _withdraw(transaction: Transaction, tournament: TournamentRecord, contenders: Sequence[Contender]) -> None:

@@ -16,6 +16,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.client.champion import members_of_champion
 from podrace.client.plugin_fallbacks import PluginFallbacks, count_fallbacks, named_plugins
 from podrace.client.reconnect import resumed
 from podrace.errors import DeadlineExceeded, NotFound, ResourceExhausted, Unavailable
@@ -140,13 +141,24 @@ class Client:
     async def get_champion(self, tournament: Tournament) -> Checkpoint:
         """Returns the checkpoint of the current champion, which is final once the tournament is complete.
 
+        For an ensemble it is the first member; `get_champion_members` returns all.
+
+        Raises:
+            NotFound: The tournament has no candidate yet.
+        """
+        return (await self.get_champion_members(tournament))[0]
+
+    async def get_champion_members(self, tournament: Tournament) -> list[Checkpoint]:
+        """Returns the checkpoints that act together as the current champion: one, unless it is an ensemble.
+
         Raises:
             NotFound: The tournament has no candidate yet.
         """
         current = await self.get_tournament(tournament.tournament_id)
-        if not current.champion_manifest_digest:
+        members = members_of_champion(current)
+        if not members:
             raise NotFound(f"tournament {current.tournament_id} has no candidate yet")
-        return Checkpoint(agent_id=current.best_agent_id, manifest_digest=current.champion_manifest_digest)
+        return members
 
     async def cancel_tournament(self, tournament_id: str, reason: str) -> Tournament:
         """Cancels a tournament; `resume_tournament` continues it.

@@ -51,7 +51,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "evaluation": {"episodes": 64, "share": 0.1, "greedy": True},
     "evolution": evolution_settings.DEFAULTS,
     "fusion": {"mode": "average", "every_updates": 8, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
-    "champion": {"reevaluate_top": 4, "reevaluate_episodes": 64},
+    "champion": {"reevaluate_top": 4, "reevaluate_episodes": 64, "ensemble": 0},
 }
 """Defaults of optional fields by section, as documented in the protos."""
 
@@ -75,6 +75,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     **evolution_settings.LIMITS,
     "champion.reevaluate_top": (0, 1000),
     "champion.reevaluate_episodes": (1, 100_000),
+    "champion.ensemble": (0, 100),
     "fusion.every_updates": (1, 1e9),
     "fusion.outer_learning_rate": (1e-6, 100.0),
     "fusion.outer_momentum": (0.0, 0.999),
@@ -208,6 +209,14 @@ def _check_limits(spec: pb.TournamentSpec) -> None:
             raise bad_spec(f"{key} = {value:g}: expected {low:g} to {high:g}")
 
 
+def _check_champion(champion: pb.ChampionSpec) -> None:
+    if champion.ensemble > max(1, champion.reevaluate_top):
+        raise bad_spec(
+            f"champion.ensemble = {champion.ensemble}: members are chosen among the {champion.reevaluate_top} candidates"
+            " of champion.reevaluate_top; set that to at least as many"
+        )
+
+
 def _check_together(spec: pb.TournamentSpec) -> None:
     if not spec.objective.ListFields():
         raise bad_spec(
@@ -237,6 +246,7 @@ def _check_together(spec: pb.TournamentSpec) -> None:
             "evaluation.racing = true: which candidates the leaderboard knows when an evaluation begins is not"
             " reproducible; leave it out when synchronous = true"
         )
+    _check_champion(spec.champion)
     if problem := plugin_settings.evaluation_problem(spec.evaluation) or snapshot_schedule.too_short(spec.evaluation):
         raise bad_spec(problem)
     if problem := data_leakage.leak(spec) or starts_problem(spec):

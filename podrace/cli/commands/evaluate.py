@@ -39,24 +39,27 @@ def evaluate(
 
     async def command(interrupts: Interrupts) -> int:
         async with session.open_client(settings, Use.EVALUATE, interrupts) as client:
-            tournament, checkpoint = await find_checkpoint(client, subject, where=settings.where)
+            tournament, (checkpoint, *members) = await find_checkpoints(client, subject, where=settings.where)
             evaluation = await evaluated(
                 client,
                 tournament,
                 checkpoint,
+                members=members,
                 episodes=episodes or tournament.spec.evaluation.episodes,
                 options=struct,
                 seed=seed,
                 stochastic=stochastic,
             )
-        _show(settings, tournament, checkpoint, evaluation)
+        _show(settings, tournament, [checkpoint, *members], evaluation)
         return 0
 
     return session.run(command)
 
 
-async def find_checkpoint(client: Client, subject: str, *, where: str) -> tuple[Tournament, Checkpoint]:
+async def find_checkpoints(client: Client, subject: str, *, where: str) -> tuple[Tournament, list[Checkpoint]]:
     """Finds the checkpoint that the user named: that of a champion, of an agent's best candidate, or of a candidate.
+
+    There are several only for a champion that is an ensemble; the best comes first.
 
     Raises:
         NotFound: There is no such tournament, agent or candidate, or no candidate yet.
@@ -68,12 +71,12 @@ async def find_checkpoint(client: Client, subject: str, *, where: str) -> tuple[
     if agent:
         tournament_id, agent_id = agent
         candidates = await client.list_submissions(tournaments[tournament_id])
-        return tournaments[tournament_id], _best_of(agent_id, candidates)
+        return tournaments[tournament_id], [_best_of(agent_id, candidates)]
     named = any(tournament_id.startswith(subject) for tournament_id in ids)
     if not named and resolve.looks_like_candidate(subject):
         return await _find_candidate(client, subject, list(tournaments.values()), where)
     tournament = tournaments[resolve.resolve_tournament(subject, ids, where=where)]
-    return tournament, await client.get_champion(tournament)
+    return tournament, await client.get_champion_members(tournament)
 
 
 def _best_of(agent_id: str, candidates: Sequence[Candidate]) -> Checkpoint:
@@ -86,24 +89,29 @@ def _best_of(agent_id: str, candidates: Sequence[Candidate]) -> Checkpoint:
 
 async def _find_candidate(
     client: Client, subject: str, tournaments: Sequence[Tournament], where: str
-) -> tuple[Tournament, Checkpoint]:
-    found: dict[str, tuple[Tournament, Checkpoint]] = {}
+) -> tuple[Tournament, list[Checkpoint]]:
+    found: dict[str, tuple[Tournament, list[Checkpoint]]] = {}
     for tournament in tournaments:
         for candidate in await client.list_submissions(tournament):
             checkpoint = Checkpoint(agent_id=candidate.agent_id, manifest_digest=candidate.candidate_id)
-            found[candidate.candidate_id] = tournament, checkpoint
+            found[candidate.candidate_id] = tournament, [checkpoint]
     return found[resolve.resolve_candidate(subject, list(found), where=where)]
 
 
-def _show(settings: Settings, tournament: Tournament, checkpoint: Checkpoint, evaluation: Evaluation) -> None:
+def _show(
+    settings: Settings, tournament: Tournament, checkpoints: Sequence[Checkpoint], evaluation: Evaluation
+) -> None:
+    first, *others = checkpoints
     if settings.as_json:
         named = {
             "tournament_id": tournament.tournament_id,
-            "agent_id": checkpoint.agent_id,
-            "candidate_id": checkpoint.manifest_digest,
+            "agent_id": first.agent_id,
+            "candidate_id": first.manifest_digest,
+            "members": json_shapes.members(others),
         }
         show_json(named | json_shapes.evaluation(evaluation))
         return
-    show(f"{checkpoint.agent_id} ({checkpoint.manifest_digest[:12]}): {headline(evaluation)}")
+    who = " + ".join(f"{one.agent_id} ({one.manifest_digest[:12]})" for one in checkpoints)
+    show(f"{who}: {headline(evaluation)}")
     if evaluation.metrics:
         show(metrics_table(evaluation.metrics, column="candidate"))

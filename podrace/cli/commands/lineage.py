@@ -18,6 +18,7 @@ from podrace.cli.views import family, family_svg, json_shapes
 from podrace.cli.views.family import FamilyMember, Members
 from podrace.cli.views.tables import EscapingTable
 from podrace.client import Client, resolve
+from podrace.client.champion import members_of_champion
 from podrace.config import unknown
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
@@ -202,9 +203,10 @@ def _show_families(
     root = Tree(Text(printable(tournament.tournament_id), style="bold"), guide_style="dim")
     nodes: dict[str, Tree] = {"": root}
     entries = family.outline(members, family.line_of(of, members))
+    champions = {one.agent_id for one in members_of_champion(tournament)}
     for entry in entries:
         member = members[entry.agent_id]
-        champion = entry.agent_id == tournament.best_agent_id
+        champion = entry.agent_id in champions
         text = _member_text(member, members.get(member.parent_id), champion=champion)
         nodes[entry.agent_id] = nodes[entry.below].add(
             Text("↓ ", style="dim") + text if entry.continues_parent else text

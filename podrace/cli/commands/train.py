@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, session
-from podrace.cli.commands.evaluate import find_checkpoint
+from podrace.cli.commands.evaluate import find_checkpoints
 from podrace.cli.results.report import make_report, render
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.interrupts import Interrupts
@@ -19,7 +19,7 @@ from podrace.cli.terminal.plugin_fallbacks import describe_fallbacks
 from podrace.cli.views import json_shapes
 from podrace.cli.views.live_table import LiveTable
 from podrace.cli.views.plain_lines import PlainLines
-from podrace.cli.views.tables import best_score, score_source
+from podrace.cli.views.tables import best_score, champion_name, score_source
 from podrace.client import Client, resolve
 from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
 from podrace.errors import FailedPrecondition, InvalidArgument
@@ -95,8 +95,8 @@ async def _train(
     screen = LiveTable(console(stderr=True)) if sys.stderr.isatty() else PlainLines(notify)
     async with session.open_client(settings, Use.TRAIN, interrupts, notify=screen.notify) as client:
         if ancestor and isinstance(wanted, TournamentSpec):
-            _, checkpoint = await find_checkpoint(client, ancestor, where=settings.where)
-            wanted.evolution.ancestor_agent_id = checkpoint.agent_id
+            _, checkpoints = await find_checkpoints(client, ancestor, where=settings.where)
+            wanted.evolution.ancestor_agent_id = checkpoints[0].agent_id
         begun = await _begin(settings, client, wanted)
         tournament = await _follow(settings, client, begun, screen, interrupts)
         if tournament.state == TOURNAMENT_STATE_COMPLETED and not interrupts.count:
@@ -151,9 +151,8 @@ async def _report(settings: Settings, client: Client, tournament: Tournament) ->
     report = await make_report(client, tournament, folder, notify=notify)
     if settings.as_json:
         return
-    champion = formats.short(tournament.best_agent_id, tournament_id)
     steps = f"{formats.count(tournament.environment_steps)} steps over {formats.agents(tournament)}"
-    show(f"champion {champion}: {best_score(tournament)} after {steps}")
+    show(f"champion {champion_name(tournament)}: {best_score(tournament)} after {steps}")
     if source := score_source(tournament):
         show(f"its score is {source}")
     show(render(report))

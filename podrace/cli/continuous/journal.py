@@ -28,14 +28,24 @@ version was not trained on because a newer one arrived; or its tournament failed
 
 
 @dataclass(frozen=True)
+class EnsembleMember:
+    """A further member of a champion that is an ensemble."""
+
+    agent_id: str
+    manifest_digest: str
+
+
+@dataclass(frozen=True)
 class ScoredAgent:
-    """The best agent of a tournament, with its score."""
+    """The best agent of a tournament, or its ensemble, with its score."""
 
     agent_id: str
     tournament_id: str
     manifest_digest: str
     score: ValidationScore | None = None
     """Score on the validation slice; None if it has not been scored or scoring failed."""
+    members: tuple[EnsembleMember, ...] = ()
+    """The other members of an ensemble."""
 
 
 @dataclass(frozen=True)

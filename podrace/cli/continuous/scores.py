@@ -4,15 +4,23 @@ import hashlib
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.continuous.decisions import ValidationScore
-from podrace.cli.continuous.journal import ScoredAgent
+from podrace.cli.continuous.journal import EnsembleMember, ScoredAgent
 from podrace.cli.results.scoring import evaluated
 from podrace.client import Client
+from podrace.client.champion import members_of_champion
 from podrace.client.scores import standard_error
 from podrace.errors import FailedPrecondition
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 Scored = tuple[ValidationScore | None, str]
 """A score and an empty text, or None and the reason why there is no score."""
+
+
+def champion_of(tournament: Tournament) -> ScoredAgent:
+    """Returns the champion of an ended tournament that has one."""
+    first, *others = members_of_champion(tournament)
+    members = tuple(EnsembleMember(one.agent_id, one.manifest_digest) for one in others)
+    return ScoredAgent(first.agent_id, tournament.tournament_id, first.manifest_digest, members=members)
 
 
 async def scores_of(
@@ -48,6 +56,9 @@ async def _evaluation_of(client: Client, tournament: Tournament, one: ScoredAgen
             client,
             tournament,
             Checkpoint(agent_id=one.agent_id, manifest_digest=one.manifest_digest),
+            members=[
+                Checkpoint(agent_id=member.agent_id, manifest_digest=member.manifest_digest) for member in one.members
+            ],
             episodes=tournament.spec.champion.reevaluate_episodes or tournament.spec.evaluation.episodes,
             options=tournament.spec.evaluation.options,
             seed=int.from_bytes(named[:7], "big"),

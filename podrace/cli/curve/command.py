@@ -116,7 +116,8 @@ async def _run(settings: Settings, request: CurveRequest, interrupts: Interrupts
         for tournament in {entry.tournament_id: entry for entry in found}.values():
             snapshots = chosen_of[tournament.tournament_id]
             how = settings_of(request, tournament)
-            results = await evaluate_snapshots(client, tournament, snapshots, how, notify)
+            ensembles = {tournament.champion_manifest_digest: tournament.champion_selection.members}
+            results = await evaluate_snapshots(client, tournament, snapshots, how, notify, ensembles)
             points += points_of(snapshots, results)
             failures |= results.failures
     environments = {entry.tournament_id: entry.spec.environment.id for entry in found}
@@ -150,7 +151,7 @@ async def snapshots_of(client: Client, tournament: Tournament, of: str) -> list[
     snapshots = within(await client.list_snapshots(tournament), tournament)
     if not chosen(snapshots, of):
         raise NotFound(why_none(tournament, of, others=len(snapshots)))
-    end = final(tournament, await client.list_board(tournament))
+    end = final(tournament, await client.list_submissions(tournament))
     return chosen(with_totals([*snapshots, end] if end else snapshots), of)
 
 

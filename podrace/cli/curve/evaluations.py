@@ -26,6 +26,11 @@ MESSAGE_SECONDS = 10.0
 """Time between two progress messages."""
 
 
+Ensembles = Mapping[str, Sequence[Checkpoint]]
+"""The other members of ensembles, by digest of the first member's manifest."""
+NO_ENSEMBLES: Ensembles = {}
+
+
 @dataclass(frozen=True)
 class EvaluationSettings:
     """How snapshots are evaluated."""
@@ -36,10 +41,10 @@ class EvaluationSettings:
     """Seed of the environments."""
     stochastic: bool
 
-    def match(self, work: EvaluationWork) -> bool:
-        """Returns whether an evaluation has these settings and is of a single checkpoint, not of an ensemble."""
+    def match(self, work: EvaluationWork, members: Sequence[Checkpoint]) -> bool:
+        """Returns whether an evaluation has these settings, and these other members of an ensemble."""
         return (
-            not work.members
+            list(work.members) == list(members)
             and (work.episodes, work.seed, work.stochastic) == (self.episodes, self.seed, self.stochastic)
             and work.options == self.options
         )
@@ -54,7 +59,9 @@ class SnapshotEvaluations:
     """Errors of the evaluations that failed."""
 
 
-def known(entries: Sequence[EvaluationEntry], how: EvaluationSettings) -> dict[str, EvaluationEntry]:
+def known(
+    entries: Sequence[EvaluationEntry], how: EvaluationSettings, ensembles: Ensembles = NO_ENSEMBLES
+) -> dict[str, EvaluationEntry]:
     """Returns earlier evaluations with the same settings that are done or queued, by digest of the manifest.
 
     Done evaluations have priority over queued ones. Scores of the built-in evaluator in place of a failing plugin are
@@ -63,9 +70,14 @@ def known(entries: Sequence[EvaluationEntry], how: EvaluationSettings) -> dict[s
     Args:
         entries: Evaluations of one tournament in any order.
         how: The settings.
+        ensembles: The other members of ensembles.
     """
     usable = [
-        entry for entry in entries if how.match(entry.work) and not entry.error and not entry.evaluation.evaluator_fault
+        entry
+        for entry in entries
+        if how.match(entry.work, ensembles.get(entry.work.checkpoint.manifest_digest, ()))
+        and not entry.error
+        and not entry.evaluation.evaluator_fault
     ]
     return {entry.work.checkpoint.manifest_digest: entry for entry in sorted(usable, key=lambda entry: entry.done)}
 
@@ -76,6 +88,7 @@ async def evaluate_snapshots(
     snapshots: Sequence[Snapshot],
     how: EvaluationSettings,
     notify: Callable[[str], None],
+    ensembles: Ensembles = NO_ENSEMBLES,
 ) -> SnapshotEvaluations:
     """Evaluates every policy once, even if several snapshots refer to it.
 
@@ -85,11 +98,12 @@ async def evaluate_snapshots(
         snapshots: The snapshots in the order in which they are evaluated.
         how: How they are evaluated.
         notify: Receives progress messages.
+        ensembles: The other members of those that are ensembles.
 
     Raises:
         PodraceError: The mesh does not answer. Evaluations that fail are listed in the result instead.
     """
-    before = known(await client.list_evaluations(tournament.tournament_id), how)
+    before = known(await client.list_evaluations(tournament.tournament_id), how, ensembles)
     checkpoints = {
         one.manifest_digest: Checkpoint(agent_id=one.agent_id, manifest_digest=one.manifest_digest) for one in snapshots
     }
@@ -103,7 +117,8 @@ async def evaluate_snapshots(
 
     async def evaluate(checkpoint: Checkpoint) -> None:
         async with slots:
-            await _evaluate(client, tournament, checkpoint, how, before, results)
+            members = ensembles.get(checkpoint.manifest_digest, ())
+            await _evaluate(client, tournament, checkpoint, members, how, before, results)
         messages.one_more()
 
     async with _cancelling([asyncio.create_task(evaluate(checkpoint)) for checkpoint in missing]) as tasks:
@@ -129,6 +144,7 @@ async def _evaluate(
     client: Client,
     tournament: Tournament,
     checkpoint: Checkpoint,
+    members: Sequence[Checkpoint],
     how: EvaluationSettings,
     before: Mapping[str, EvaluationEntry],
     results: SnapshotEvaluations,
@@ -144,6 +160,7 @@ async def _evaluate(
             client,
             tournament,
             checkpoint,
+            members=members,
             episodes=how.episodes,
             options=how.options,
             seed=how.seed,

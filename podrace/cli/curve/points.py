@@ -89,14 +89,14 @@ def within(snapshots: Iterable[Snapshot], tournament: Tournament) -> list[Snapsh
     return [snapshot for snapshot in snapshots if formats.seconds(snapshot.running_duration) <= end]
 
 
-def final(tournament: Tournament, board: Iterable[Candidate]) -> Snapshot | None:
+def final(tournament: Tournament, submissions: Iterable[Candidate]) -> Snapshot | None:
     """Returns the last point of the champion's curve: the final champion at the end; None before the end.
 
     Args:
         tournament: The tournament.
-        board: Candidates on its board.
+        submissions: All its submissions. The champion need not be on the board.
     """
-    champion = next((one for one in board if one.candidate_id == tournament.champion_manifest_digest), None)
+    champion = next((one for one in submissions if one.candidate_id == tournament.champion_manifest_digest), None)
     if champion is None or tournament.state not in END_STATES:
         return None
     return Snapshot(

@@ -16,11 +16,11 @@ from rich.text import Text
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.results import backtest_html, plots
 from podrace.cli.results.scoring import evaluated, headline
-from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.output import finite
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
+from podrace.client.champion import members_of_champion
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.printable import printable
@@ -34,7 +34,8 @@ OTHERS = ("index_", "random_")
 class ChampionReport:
     """Evaluations of the champion."""
 
-    champion: Checkpoint
+    champion: Sequence[Checkpoint]
+    """Its checkpoint, or those of the members of an ensemble."""
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     """By name of the report."""
     failures: dict[str, str] = field(default_factory=dict)
@@ -56,8 +57,7 @@ async def make_report(
         PodraceError: The leaderboard does not answer, or the files cannot be written. An evaluation that fails is
             listed in the result instead.
     """
-    champion = Checkpoint(agent_id=tournament.best_agent_id, manifest_digest=tournament.champion_manifest_digest)
-    report = ChampionReport(champion)
+    report = ChampionReport(members_of_champion(tournament))
     for name, spec in sorted(tournament.spec.reports.items()):
         notify(f"evaluating the champion: {name}")
         await _evaluate(client, tournament, name, spec, report)
@@ -73,9 +73,10 @@ async def make_report(
 async def _evaluate(
     client: Client, tournament: Tournament, name: str, spec: ReportSpec, report: ChampionReport
 ) -> None:
+    first, *others = report.champion
     try:
         report.evaluations[name] = await evaluated(
-            client, tournament, report.champion, episodes=spec.episodes, options=spec.options
+            client, tournament, first, members=others, episodes=spec.episodes, options=spec.options
         )
     except PodraceError as error:
         report.failures[name] = error.message
@@ -101,16 +102,12 @@ def _write_pages(folder: Path, tournament: Tournament, report: ChampionReport) -
     """Writes a page for each report with an account value, for instance backtest.html for the report `backtest`."""
     for name, evaluation in report.evaluations.items():
         if backtest_html.CHAMPION in evaluation.traces:
-            title = f"{name}: {_agent(tournament, report)} of {tournament.tournament_id}"
+            title = f"{name}: {tables.champion_name(tournament)} of {tournament.tournament_id}"
             _write_text(folder / f"{name}.html", backtest_html.backtest_page(title, evaluation))
 
 
-def _agent(tournament: Tournament, report: ChampionReport) -> str:
-    return formats.short(report.champion.agent_id, tournament.tournament_id)
-
-
 def _draw_accounts(folder: Path, tournament: Tournament, report: ChampionReport) -> None:
-    agent = _agent(tournament, report)
+    agent = tables.champion_name(tournament)
     for name, evaluation in report.evaluations.items():
         if "account_value" in evaluation.traces:
             plots.draw_account_value(

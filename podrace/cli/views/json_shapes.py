@@ -1,5 +1,6 @@
 """Builds the JSON output of commands, one function per shape. Keys may be added but never renamed or removed."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.terminal import formats
 from podrace.cli.views.progress import objectives
 from podrace.client.enum_values import word_of
@@ -47,7 +48,13 @@ def _selection(tournament: Tournament) -> dict[str, Any]:
         "selection_score": selection.selection_score if known else None,
         "selection_score_standard_error": selection.selection_standard_error if known else None,
         "champion_reason": selection.reason if known else None,
+        "champion_members": members(selection.members),
     }
+
+
+def members(checkpoints: Iterable[Checkpoint]) -> list[dict[str, Any]]:
+    """Shape of the other members of an ensemble; empty for a policy that acts alone."""
+    return [{"agent_id": one.agent_id, "candidate_id": one.manifest_digest} for one in checkpoints]
 
 
 def listed(tournament: Tournament, folder: Path) -> dict[str, Any]:

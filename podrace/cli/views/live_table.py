@@ -77,7 +77,7 @@ def _header(view: TournamentView, now: float) -> Panel:
 
 def _remarks(tournament: Tournament) -> tuple[str, str, str]:
     """Returns the texts next to time, return and steps."""
-    best = formats.short(tournament.best_agent_id, tournament.tournament_id)
+    best = tables.champion_name(tournament) if tournament.champion_manifest_digest else ""
     agents = f"{formats.agents(tournament)} so far"
     return agents, f"by {best}" if best else "", f"{formats.count(tournament.steps_per_second)} per second"
 

@@ -61,7 +61,7 @@ def _facts(tournament: Tournament) -> Table:
     facts.add_row("state", Text.assemble(tables.state_text(tournament), f"  {printable(tournament.reason)}"))
     for quantity in progress(tournament, formats.seconds(tournament.running_duration), first_score=None):
         facts.add_row(quantity.name, quantity.text)
-    facts.add_row("champion", formats.short(tournament.best_agent_id, tournament.tournament_id) or tables.NOTHING)
+    facts.add_row("champion", tables.champion_name(tournament))
     if source := tables.score_source(tournament):
         facts.add_row("its score", f"{tables.best_score(tournament)} {source}")
     facts.add_row("trained", formats.agents(tournament))

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podrace.cli.terminal import formats
+from podrace.client.champion import members_of_champion
 from podrace.client.enum_values import UNSPECIFIED, word_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
@@ -145,6 +146,12 @@ def best_score(tournament: Tournament) -> str:
     if not tournament.HasField("best_score"):
         return NOTHING
     return formats.score(tournament.best_score, tournament.best_score_standard_error)
+
+
+def champion_name(tournament: Tournament) -> str:
+    """Returns the short names of the agents that are the champion, joined by plus signs; a dash if there is none."""
+    names = [formats.short(one.agent_id, tournament.tournament_id) for one in members_of_champion(tournament)]
+    return " + ".join(names) or NOTHING
 
 
 def score_source(tournament: Tournament) -> str:

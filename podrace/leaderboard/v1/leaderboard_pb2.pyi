@@ -1034,6 +1034,7 @@ class FreshEvaluation(_message.Message):
     CANDIDATE_ID_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    MEMBER_CANDIDATE_IDS_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
     """The candidate."""
     seed: _builtins.int
@@ -1042,16 +1043,21 @@ class FreshEvaluation(_message.Message):
     def evaluation(self) -> _checkpoint_pb2.Evaluation:
         """The result; absent if the evaluation failed."""
 
+    @_builtins.property
+    def member_candidate_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The other members of the ensemble that was evaluated, in the order of the contender; empty: the candidate alone."""
+
     def __init__(
         self,
         *,
         candidate_id: _builtins.str = ...,
         evaluation: _checkpoint_pb2.Evaluation | None = ...,
         seed: _builtins.int = ...,
+        member_candidate_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_id", b"candidate_id", "evaluation", b"evaluation", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_id", b"candidate_id", "evaluation", b"evaluation", "member_candidate_ids", b"member_candidate_ids", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1096,6 +1102,7 @@ class Contender(_message.Message):
     CANDIDATE_FIELD_NUMBER: _builtins.int
     EPISODES_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
     episodes: _builtins.int
     """Number of episodes to finish."""
     seed: _builtins.int
@@ -1104,16 +1111,21 @@ class Contender(_message.Message):
     def candidate(self) -> Global___Candidate:
         """The candidate."""
 
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
+        """The other members of an ensemble, which acts together with `candidate`; empty: the candidate alone."""
+
     def __init__(
         self,
         *,
         candidate: Global___Candidate | None = ...,
         episodes: _builtins.int = ...,
         seed: _builtins.int = ...,
+        members: _abc.Iterable[Global___Candidate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "episodes", b"episodes", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "episodes", b"episodes", "members", b"members", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1145,7 +1157,9 @@ class NameChampionResponse(_message.Message):
 
     @_builtins.property
     def champion(self) -> Global___Candidate:
-        """The champion, given the evaluations in the request; absent while the board is empty."""
+        """The champion, given the evaluations in the request; absent while the board is empty. For an ensemble its first
+        member; `selection.members` are the others.
+        """
 
     @_builtins.property
     def selection(self) -> _tournament_pb2.ChampionSelection:

@@ -11,6 +11,7 @@ from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from podrace.checkpoint.v1 import checkpoint_pb2 as _checkpoint_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -1217,6 +1218,7 @@ class ChampionSpec(_message.Message):
 
     REEVALUATE_TOP_FIELD_NUMBER: _builtins.int
     REEVALUATE_EPISODES_FIELD_NUMBER: _builtins.int
+    ENSEMBLE_FIELD_NUMBER: _builtins.int
     reevaluate_top: _builtins.int
     """Number of candidates at the top of the board that may become champion. For each of their agents, the newest
     submission may become champion as well. 0: the first candidate of the board is the champion, nothing is evaluated
@@ -1224,20 +1226,32 @@ class ChampionSpec(_message.Message):
     """
     reevaluate_episodes: _builtins.int
     """Number of episodes to finish for each contender, and again for the champion. Default 64."""
+    ensemble: _builtins.int
+    """Largest number of members of an ensemble that competes with the best contender; it acts by the mean of its members'
+    continuous actions, or by majority vote. Its members are the best contender and others of different agents, none of
+    them worse by more than two standard errors; those whose returns correlate least come first. Ensemble and best
+    contender play the same new episodes, which chose neither, and the better one is the champion. At most
+    `reevaluate_top`. 0 or 1: no ensemble. Default 0.
+    """
     def __init__(
         self,
         *,
         reevaluate_top: _builtins.int | None = ...,
         reevaluate_episodes: _builtins.int | None = ...,
+        ensemble: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_reevaluate_episodes", b"_reevaluate_episodes", "_reevaluate_top", b"_reevaluate_top", "reevaluate_episodes", b"reevaluate_episodes", "reevaluate_top", b"reevaluate_top"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ensemble", b"_ensemble", "_reevaluate_episodes", b"_reevaluate_episodes", "_reevaluate_top", b"_reevaluate_top", "ensemble", b"ensemble", "reevaluate_episodes", b"reevaluate_episodes", "reevaluate_top", b"reevaluate_top"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reevaluate_episodes", b"_reevaluate_episodes", "_reevaluate_top", b"_reevaluate_top", "reevaluate_episodes", b"reevaluate_episodes", "reevaluate_top", b"reevaluate_top"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ensemble", b"_ensemble", "_reevaluate_episodes", b"_reevaluate_episodes", "_reevaluate_top", b"_reevaluate_top", "ensemble", b"ensemble", "reevaluate_episodes", b"reevaluate_episodes", "reevaluate_top", b"reevaluate_top"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ensemble: _TypeAlias = _typing.Literal["ensemble"]  # noqa: Y015
+    _WhichOneofArgType__ensemble: _TypeAlias = _typing.Literal["_ensemble", b"_ensemble"]  # noqa: Y015
     _WhichOneofReturnType__reevaluate_episodes: _TypeAlias = _typing.Literal["reevaluate_episodes"]  # noqa: Y015
     _WhichOneofArgType__reevaluate_episodes: _TypeAlias = _typing.Literal["_reevaluate_episodes", b"_reevaluate_episodes"]  # noqa: Y015
     _WhichOneofReturnType__reevaluate_top: _TypeAlias = _typing.Literal["reevaluate_top"]  # noqa: Y015
     _WhichOneofArgType__reevaluate_top: _TypeAlias = _typing.Literal["_reevaluate_top", b"_reevaluate_top"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ensemble) -> _WhichOneofReturnType__ensemble | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reevaluate_episodes) -> _WhichOneofReturnType__reevaluate_episodes | None: ...
     @_typing.overload
@@ -1285,6 +1299,7 @@ class ChampionSelection(_message.Message):
     SELECTION_STANDARD_ERROR_FIELD_NUMBER: _builtins.int
     SELECTION_EPISODES_FIELD_NUMBER: _builtins.int
     REPORTED_EPISODES_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     selection_score: _builtins.float
     """Score by which it was selected: its mean return over the episodes that all contenders played. The highest of
@@ -1301,6 +1316,12 @@ class ChampionSelection(_message.Message):
     """
     reason: _builtins.str
     """Why it is the champion, in one line for a person."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
+        """The other members, if the champion is an ensemble: `Tournament.champion_manifest_digest` names the first one. Empty
+        if the champion acts alone.
+        """
+
     def __init__(
         self,
         *,
@@ -1308,11 +1329,12 @@ class ChampionSelection(_message.Message):
         selection_standard_error: _builtins.float = ...,
         selection_episodes: _builtins.int = ...,
         reported_episodes: _builtins.int = ...,
+        members: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
         reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "reported_episodes", b"reported_episodes", "selection_episodes", b"selection_episodes", "selection_score", b"selection_score", "selection_standard_error", b"selection_standard_error"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["members", b"members", "reason", b"reason", "reported_episodes", b"reported_episodes", "selection_episodes", b"selection_episodes", "selection_score", b"selection_score", "selection_standard_error", b"selection_standard_error"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -53,6 +53,7 @@ class FakeLeaderboard(
         self.contenders: list[leaderboard_pb2.Candidate] = []
         self.name_champion_refusal: PodraceError | None = None
         self.others: list[leaderboard_pb2.Candidate] = []
+        self.ensemble = False
         self.snapshots: list[leaderboard_pb2.SnapshotChampionRequest] = []
         self.snapshot_refusal: PodraceError | None = None
 
@@ -95,8 +96,11 @@ class FakeLeaderboard(
             answer.reason = answer.selection.reason = "the best score"
             answer.score = answer.selection.selection_score = scores.get(best.candidate_id, best.score)
             answer.standard_error = 0.25
+            others = [one for one in self.contenders if one is not best] if self.ensemble else []
+            for other in others:
+                answer.selection.members.add(agent_id=other.agent_id, manifest_digest=other.candidate_id)
             if not missing and best.candidate_id not in reported:
-                answer.contenders.add(candidate=best, episodes=60, seed=8)
+                answer.contenders.add(candidate=best, members=others, episodes=60, seed=8)
             elif not missing and reported[best.candidate_id].HasField("evaluation"):
                 answer.score = reported[best.candidate_id].evaluation.mean_return
                 answer.selection.reported_episodes = 60

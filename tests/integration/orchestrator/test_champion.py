@@ -142,3 +142,37 @@ async def test_a_tournament_that_ends_before_its_first_agent_has_no_champion(mes
     await mesh.cycle()
     completed = await mesh.get(name)
     assert (completed.state, completed.champion_manifest_digest) == (COMPLETED, "")
+
+
+async def ended_with_an_ensemble(mesh: Any, spec: Any) -> str:
+    """As `ended_with_contenders`; the leaderboard wants the ensemble of both on seed 8."""
+    name = await ended_with_contenders(mesh, spec)
+    mesh.leaderboard.ensemble = True
+    for score in (300.0, 480.0):
+        await evaluated(mesh, name, score)
+    return name
+
+
+async def test_an_ensemble_is_evaluated_together_and_may_be_champion(open_mesh: Any, spec: Any) -> None:
+    async with open_mesh() as mesh:
+        name = await ended_with_an_ensemble(mesh, spec)
+        work = await evaluated(mesh, name, 485.0)
+        assert (work.checkpoint.manifest_digest, work.seed) == ("digest-1", 8)
+        assert [member.manifest_digest for member in work.members] == ["digest-0"]
+        completed = await mesh.get(name)
+        assert (completed.state, completed.best_score) == (COMPLETED, 485.0)
+        (member,) = completed.champion_selection.members
+        assert (member.agent_id, member.manifest_digest) == (f"{name}-a0", "digest-0")
+    async with open_mesh() as mesh:
+        assert list((await mesh.get(name)).champion_selection.members) == [member], "also after a restart"
+
+
+async def test_an_ensemble_whose_files_are_missing_is_reported_as_failed(mesh: Any, spec: Any) -> None:
+    name = await ended_with_an_ensemble(mesh, spec)
+    (pod,) = await mesh.pods(name)
+    work = await mesh.assigned(pod.pod_id)
+    await mesh.complete(work, pb.OUTCOME_AGENT_FAILED, message="checkpoint digest-0 is not in the store")
+    await mesh.cycle()
+    completed = await mesh.get(name)
+    assert (completed.state, completed.best_score) == (COMPLETED, 480.0)
+    assert completed.champion_selection.reported_episodes == 0

@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 from leaderboard.ranking.board import Board, fold
-from leaderboard.ranking.champion_selection import (
-    FreshScore,
-    Newest,
-    choice_seed,
-    name_champion,
-    newest_of_lineages,
-    report_seed,
-    shrunken,
-)
+from leaderboard.ranking.champion_selection import choice_seed, ensemble_seed, name_champion, report_seed
+from leaderboard.ranking.contenders import Newest, newest_of_lineages
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     OPINION_REFUSE,
@@ -146,7 +139,7 @@ def test_only_fresh_scores_choose(make_spec: MakeSpec, board: Board) -> None:
     for listed in (evaluations, evaluations[::-1]):
         answer = name_champion(spec, board, {}, listed)
         assert answer.champion == board[1]
-        assert answer.reason == "a1 (99 ± 3), evaluated again at 60 ± 0, is best of 3; shrunk: 60"
+        assert answer.reason == "a1 (99 ± 3), evaluated again at 60 ± 0, is best of 3: its lead over a2 is 5 ± 0"
 
 
 def test_evaluations_on_other_seeds_are_ignored(make_spec: MakeSpec, board: Board) -> None:
@@ -198,6 +191,88 @@ def test_scores_of_the_built_in_evaluator_count_only_without_other_scores(make_s
     for one in evaluations:
         one.evaluation.evaluator_fault = "it hung"
     assert name_champion(spec, board, {}, evaluations).champion == board[0]
+
+
+# --- ensembles ---------------------------------------------------------------------------------------------------
+
+
+def with_ensemble(make_spec: MakeSpec, size: int = 2) -> TournamentSpec:
+    return make_spec(champion={"reevaluate_top": 3, "reevaluate_episodes": 40, "ensemble": size})
+
+
+def competing(
+    spec: TournamentSpec, board: Board, alone: float | None, together: float | None
+) -> tuple[list[FreshEvaluation], list[Candidate]]:
+    """Evaluates a0 to a2 (a1 is best, a0 second), then a1 alone and with a0; None: the evaluation failed."""
+    evaluations = chosen_on(spec, board, 58.0, 60.0, 30.0, variance=160.0)
+    single, ensemble = name_champion(spec, board, {}, evaluations).contenders
+    for contender, score in ((single, alone), (ensemble, together)):
+        made = fresh(contender.candidate, score or 0.0, variance=40.0, seed=contender.seed)
+        made.member_candidate_ids.extend(member.candidate_id for member in contender.members)
+        if score is None:
+            made.ClearField("evaluation")
+        evaluations.append(made)
+    return evaluations, [ensemble.candidate, *ensemble.members]
+
+
+def test_the_best_contender_and_the_ensemble_play_episodes_that_chose_neither(
+    make_spec: MakeSpec, board: Board
+) -> None:
+    spec = with_ensemble(make_spec)
+    evaluations = chosen_on(spec, board, 58.0, 60.0, 30.0, variance=160.0)
+    single, ensemble = name_champion(spec, board, {}, evaluations).contenders
+    assert (single.candidate, list(single.members)) == (board[1], [])
+    assert (ensemble.candidate, list(ensemble.members)) == (board[1], [board[0]])
+    assert {single.seed, ensemble.seed} == {ensemble_seed(spec)}
+    assert len({choice_seed(spec), ensemble_seed(spec), report_seed(spec)}) == 3
+    assert (single.episodes, ensemble.episodes) == (40, 40)
+
+
+def test_the_better_of_ensemble_and_best_contender_is_champion_and_plays_the_report(
+    make_spec: MakeSpec, board: Board
+) -> None:
+    spec = with_ensemble(make_spec)
+    evaluations, members = competing(spec, board, alone=55.0, together=62.0)
+    answer = name_champion(spec, board, {}, evaluations)
+    (contender,) = answer.contenders
+    assert ([contender.candidate, *contender.members], contender.seed) == (members, report_seed(spec))
+    alone = fresh(board[1], 99.0, seed=report_seed(spec))
+    assert name_champion(spec, board, {}, [*evaluations, alone]).contenders, "that is not the ensemble"
+    reported = fresh(board[1], 61.0, seed=report_seed(spec))
+    reported.member_candidate_ids.append(board[0].candidate_id)
+    named = name_champion(spec, board, {}, [*evaluations, reported])
+    assert (named.champion, named.score, list(named.contenders)) == (board[1], 61.0, [])
+    assert named.selection.selection_score == 62.0
+    (member,) = named.selection.members
+    assert (member.agent_id, member.manifest_digest) == (board[0].agent_id, board[0].candidate_id)
+    assert "the ensemble a1 + a0 62 ± 1, a lead of 7 ± 1.4: the ensemble is champion" in named.reason
+
+
+@pytest.mark.parametrize("together", [55.0, 50.0])
+def test_an_ensemble_that_is_not_better_is_not_champion(make_spec: MakeSpec, board: Board, together: float) -> None:
+    spec = with_ensemble(make_spec)
+    evaluations, _ = competing(spec, board, alone=55.0, together=together)
+    named = final(spec, board, evaluations)
+    assert (named.champion, list(named.selection.members)) == (board[1], [])
+    assert (named.score, named.selection.selection_score) == (7.0, 55.0)
+
+
+@pytest.mark.parametrize(("alone", "together", "failed"), [(55.0, None, "of the ensemble"), (None, 99.0, "alone")])
+def test_if_a_members_files_are_missing_the_best_contender_is_champion(
+    make_spec: MakeSpec, board: Board, alone: float | None, together: float | None, failed: str
+) -> None:
+    spec = with_ensemble(make_spec)
+    evaluations, _ = competing(spec, board, alone, together)
+    named = final(spec, board, evaluations)
+    assert (named.champion, list(named.selection.members)) == (board[1], [])
+    assert named.selection.selection_score == 60.0
+    assert f"not compared with the ensemble a1 + a0: the evaluation {failed} failed" in named.reason
+
+
+def test_without_a_second_lineage_there_is_no_ensemble(make_spec: MakeSpec, board: Board) -> None:
+    spec = with_ensemble(make_spec)
+    (contender,) = name_champion(spec, board, {}, chosen_on(spec, board, 10.0, 60.0, 20.0)).contenders
+    assert (list(contender.members), contender.seed) == ([], report_seed(spec))
 
 
 # --- the reported score ------------------------------------------------------------------------------------------
@@ -256,30 +331,6 @@ def test_a_reported_score_is_not_taken_from_another_evaluator_than_the_choice(
     for one in evaluations:
         one.evaluation.evaluator_fault = "it hung"
     assert name_champion(spec, board, {}, [*evaluations, reported]).score == 900.0
-
-
-# --- shrinkage ---------------------------------------------------------------------------------------------------
-
-
-def test_scores_are_shrunk_in_proportion_to_their_noise() -> None:
-    # Mean 20, variance of the scores 100, noise (64 + 36 + 50) / 3 = 50, so that the true variance is 50.
-    scores = [FreshScore(30.0, 8.0), FreshScore(20.0, 6.0), FreshScore(10.0, math.sqrt(50.0))]
-    assert shrunken(scores) == pytest.approx([20 + 10 * 50 / 114, 20.0, 20 - 10 * 50 / 100])
-
-
-def test_scores_that_differ_only_by_noise_are_shrunk_to_their_mean() -> None:
-    assert shrunken([FreshScore(11.0, 5.0), FreshScore(9.0, 5.0)]) == [10.0, 10.0]
-    assert shrunken([FreshScore(11.0, 0.0), FreshScore(9.0, 0.0)]) == [11.0, 9.0]
-    assert shrunken([FreshScore(3.0, 2.0)]) == [3.0]
-    assert shrunken([FreshScore(3.0, 0.0), FreshScore(3.0, 0.0)]) == [3.0, 3.0]
-
-
-def test_a_noisier_score_counts_less(make_spec: MakeSpec, board: Board) -> None:
-    # 61 from four episodes of variance 6,400 (error 40), against 60 with none; the third makes them differ truly.
-    spec = spec_of(make_spec)
-    evaluations = chosen_on(spec, board, 0.0, 60.0, -100.0)
-    evaluations[0] = fresh(board[0], 61.0, 6400.0, episodes=4, seed=choice_seed(spec))
-    assert name_champion(spec, board, {}, evaluations).champion == board[1]
 
 
 # --- honesty -----------------------------------------------------------------------------------------------------

@@ -167,6 +167,8 @@ def test_zero_is_searched_with_a_logarithmic_range_and_one_with_a_reverse_one():
         ({"pod": {"layout": "separate", "plane": "cuda"}}, "pod.plane = 'cuda': set pod.gpus"),
         ({"fusion__mode": "mean"}, "fusion.mode"),
         ({"fusion__every_updates": 0}, "fusion.every_updates = 0: expected 1 to"),
+        ({"champion": {"ensemble": 5}}, "champion.ensemble = 5: members are chosen among the 4 candidates"),
+        ({"champion": {"reevaluate_top": 0, "ensemble": 2}}, "champion.reevaluate_top; set that to at least as many"),
         ({"evolution__strategy": "tornament"}, "did you mean 'tournament'"),
         ({"evolution__fresh_probability": 2}, "expected 0 to 1"),
         ({"name": "no spaces"}, "expected letters, digits"),

@@ -28,6 +28,18 @@ def test_a_tournament_selects_its_champion(type_: Any, scored: Any, canned: Any)
     assert answer.json["metrics"] == {"sharpe_ratio": 1.5}
 
 
+def test_a_champion_that_is_an_ensemble_is_evaluated_with_all_its_members(type_: Any, scored: Any, canned: Any) -> None:
+    member = scored.known.tournaments[0].champion_selection.members.add()
+    member.agent_id, member.manifest_digest = "cartpole-abc123-a1", "feed" + 60 * "0"
+    answer = type_("evaluate", "latest", "--orchestrator", scored.address, "--json")
+    (request,) = scored.known.asked(pb.CreateEvaluationRequest)
+    assert (request.checkpoint.manifest_digest, list(request.members)) == (canned.DIGEST, [member])
+    assert answer.json["candidate_id"] == canned.DIGEST
+    assert answer.json["members"] == [{"agent_id": member.agent_id, "candidate_id": member.manifest_digest}]
+    out = type_("evaluate", "latest", "--orchestrator", scored.address).out
+    assert f"cartpole-abc123-a2 ({canned.DIGEST[:12]}) + cartpole-abc123-a1 (feed00000000): mean return" in out
+
+
 def test_an_agent_selects_its_best_candidate(type_: Any, scored: Any, canned: Any) -> None:
     worse = canned.candidate("cartpole-abc123", 1, 10.0)
     worse.candidate_id = "dead" + 60 * "0"

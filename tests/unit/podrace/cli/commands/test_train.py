@@ -20,7 +20,7 @@ target_return = 475
 DOCUMENTED = [
     "tournament_id", "state", "reason", "objective", "best_score", "best_score_standard_error", "best_agent_id",
     "total_environment_steps", "failed_agents", "wall_seconds", "champion_checkpoint", "reported_episodes",
-    "selection_score", "selection_score_standard_error", "champion_reason", "folder",
+    "selection_score", "selection_score_standard_error", "champion_reason", "champion_members", "folder",
 ]  # fmt: skip
 
 
@@ -109,6 +109,29 @@ def test_reports_evaluate_the_champion_only_after_the_end(type_: Any, mesh: Any,
     assert ["cumulative", "return", "32.1", "%", "-"] in rows
     assert ["sharpe", "ratio", "1.23", "0.90"] in rows
     assert str(folder) in answer.out
+
+
+def test_a_champion_that_is_an_ensemble_is_named_and_reported_with_all_its_members(
+    type_: Any, mesh: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "spec.toml"
+    path.write_text(SPEC + "[reports.again]\nepisodes = 4\n")
+
+    def select() -> None:
+        selection = mesh.known.tournaments[0].champion_selection
+        if not selection.members:
+            selection.members.add(agent_id="cartpole-v1-abc123-a1", manifest_digest="feed")
+        selection.reported_episodes, selection.selection_score = 64, 490.0
+
+    mesh.known.on_watch = select
+    answer = type_("train", str(path), "--orchestrator", mesh.address)
+    assert answer.code == 0, answer.err
+    assert "champion a2 + a1: 480.0 ± 2.5" in answer.out
+    assert "its score is on 64 new episodes that selected nothing; selected by 490.0" in answer.out
+    (request,) = mesh.known.asked(pb.CreateEvaluationRequest)
+    assert [member.manifest_digest for member in request.members] == ["feed"]
+    report = json.loads((tmp_path / "podrace-home/tournaments/cartpole-v1-abc123/report.json").read_text())
+    assert report["champion_members"] == [{"agent_id": "cartpole-v1-abc123-a1", "candidate_id": "feed"}]
 
 
 def test_a_failed_report_is_shown_and_does_not_affect_the_others(type_: Any, mesh: Any, tmp_path: Path) -> None:

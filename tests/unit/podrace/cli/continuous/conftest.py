@@ -34,6 +34,7 @@ def rig(tmp_path: Path, mesh: Any, known: Any, monkeypatch: pytest.MonkeyPatch) 
 
     async def evaluated(client: Any, tournament: Any, checkpoint: Any, **options: Any) -> Evaluation:
         made.scored.append((checkpoint.agent_id, options["request_id"]))
+        made.members.append([member.manifest_digest for member in options["members"]])
         assert options["options"]["split"] == "validation"
         assert str(options["episodes"]) == "64"
         if made.scores.get(checkpoint.agent_id) == -1.0:

@@ -31,6 +31,8 @@ class Rig:
     """Why the built-in evaluator scored, by agent id."""
     scored: list[tuple[str, str]] = field(default_factory=list)
     """Agent id and request id of every evaluation."""
+    members: list[list[str]] = field(default_factory=list)
+    """Digests of the other members of the ensemble of every evaluation."""
     lines: list[str] = field(default_factory=list)
     changes: int = 0
     killed_at: int = 0

@@ -61,3 +61,20 @@ def test_scores_of_different_evaluators_do_not_replace_the_champion(rig: Rig) ->
     assert second.history[-1].verdict == "kept"
     assert "one of the two was scored by the built-in evaluator: evaluator python:mine" in second.history[-1].reason
     assert second.champion == first.champion
+
+
+def test_an_ensemble_is_scored_with_all_its_members_also_as_incumbent(rig: Rig) -> None:
+    def ensemble() -> None:
+        tournament = rig.mesh.known.tournaments[0]
+        if not tournament.champion_selection.members:
+            tournament.champion_selection.members.add(agent_id=f"{tournament.tournament_id}-a1", manifest_digest="feed")
+
+    rig.mesh.known.on_watch = ensemble
+    first = rig.keep(decided(1))
+    assert first.champion is not None
+    assert [member.manifest_digest for member in first.champion.members] == ["feed"]
+    rig.write("two")
+    second = rig.keep(decided(2))
+    assert second.champion is not None
+    assert second.champion.members == first.champion.members
+    assert rig.members == [["feed"]] * 3

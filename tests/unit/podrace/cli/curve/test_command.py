@@ -93,6 +93,21 @@ def test_each_policy_is_evaluated_once_on_fresh_episodes(curve: Any, raced: Any)
     assert answer.json["failures"] == []
 
 
+def test_the_curve_of_an_ensemble_ends_with_all_its_members(curve: Any, raced: Any, canned: Any) -> None:
+    tournament = raced.known.tournaments[0]
+    newest = canned.candidate(NAME, 7, 1.0)
+    newest.candidate_id = tournament.champion_manifest_digest = digest(7)
+    raced.known.submissions.append(newest)
+    tournament.champion_selection.members.add(agent_id=f"{NAME}-a1", manifest_digest=digest(8))
+    # An evaluation of the first member alone is another one.
+    raced.known.evaluations = [entry(7)]
+    points = curve("--json").json["points"]
+    assert (points[-1]["manifest_digest"], points[-1]["mean"]) == (digest(7), 450.0)
+    requests = raced.known.asked(pb.CreateEvaluationRequest)
+    members = {one.checkpoint.manifest_digest: [member.manifest_digest for member in one.members] for one in requests}
+    assert members == {digest(1): [], digest(2): [], digest(7): [digest(8)]}
+
+
 def test_of_selects_the_curves_to_draw(curve: Any, raced: Any) -> None:
     answer = curve("--of", "agents", "--json")
     assert [point["agent_id"] for point in answer.json["points"]] == [f"{NAME}-a1"] * 2
