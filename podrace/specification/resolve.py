@@ -212,8 +212,8 @@ def _check_limits(spec: pb.TournamentSpec) -> None:
 def _check_champion(champion: pb.ChampionSpec) -> None:
     if champion.ensemble > max(1, champion.reevaluate_top):
         raise bad_spec(
-            f"champion.ensemble = {champion.ensemble}: members are chosen among the {champion.reevaluate_top} candidates"
-            " of champion.reevaluate_top; set that to at least as many"
+            f"champion.ensemble = {champion.ensemble}: members are chosen among the"
+            f" {champion.reevaluate_top} candidates of champion.reevaluate_top; set that to at least as many"
         )
 
 
