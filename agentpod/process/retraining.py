@@ -142,6 +142,7 @@ def assignment_of(manifest: Manifest) -> pb.Assignment:
         lease_epoch=1,
         lease_duration=lease_duration(),
         train=agent,
+        evaluation_epoch=manifest.evaluation.epoch,
     )
 
 

@@ -297,9 +297,20 @@ class Client:
 
     async def get_statistics(self, tournament: Tournament) -> list[board_pb.AlgorithmStatistics]:
         """Returns the statistics of each algorithm of a tournament."""
+        return list((await self._statistics(tournament)).algorithms)
+
+    async def get_episode_correlation(self, tournament: Tournament) -> board_pb.EpisodeCorrelation | None:
+        """Returns how the returns of different agents correlate on the same episodes; None if that is unknown."""
+        found = await self._statistics(tournament)
+        return found.episode_correlation if found.HasField("episode_correlation") else None
+
+    async def _statistics(self, tournament: Tournament) -> board_pb.GetStatisticsResponse:
         method = self._leaderboard(tournament).GetStatistics
         request = board_pb.GetStatisticsRequest(tournament_id=tournament.tournament_id)
-        return list((await _call(tournament.leaderboard_address, method, request, DURABLE_SECONDS)).algorithms)
+        found: board_pb.GetStatisticsResponse = await _call(
+            tournament.leaderboard_address, method, request, DURABLE_SECONDS
+        )
+        return found
 
     async def count_fallbacks(self, tournament: Tournament) -> list[PluginFallbacks]:
         """Returns how often a built-in component replaced each plugin of a tournament.

@@ -61,11 +61,13 @@ def show(settings: Settings, tournament: str) -> int:
         pods = await client.list_pods(found.tournament_id)
         latest = (await client.list_events(found.tournament_id))[-EVENTS_SHOWN:]
         statistics = await client.get_statistics(found)
+        correlation = await client.get_episode_correlation(found)
         fallbacks = await client.count_fallbacks(found)
         if settings.as_json:
-            show_json(json_shapes.shown(found, _folder(settings, found), pods, latest, statistics, fallbacks))
+            folder = _folder(settings, found)
+            show_json(json_shapes.shown(found, folder, pods, latest, statistics, correlation, fallbacks))
         else:
-            show_result(overview(found, pods, latest, statistics, fallbacks))
+            show_result(overview(found, pods, latest, statistics, correlation, fallbacks))
         return 0
 
     session.require_tournaments(settings)

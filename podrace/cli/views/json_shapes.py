@@ -14,7 +14,7 @@ from podrace.cli.views.progress import objectives
 from podrace.client.enum_values import word_of
 from podrace.client.plugin_fallbacks import PluginFallbacks
 from podrace.client.scores import standard_error
-from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate, Origin
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate, EpisodeCorrelation, Origin
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
 from podrace.specification.files import to_values, whole
 from podrace.tournament.v1.tournament_pb2 import Layout, Tournament
@@ -74,6 +74,7 @@ def shown(
     pods: list[Pod],
     events: list[Event],
     statistics: list[AlgorithmStatistics],
+    correlation: EpisodeCorrelation | None,
     fallbacks: list[PluginFallbacks],
 ) -> dict[str, Any]:
     """Shape of `show`: everything about a tournament."""
@@ -82,6 +83,7 @@ def shown(
         "pods": [pod(entry) for entry in pods],
         "events": [event(entry) for entry in events],
         "algorithms": [algorithm_statistics(entry) for entry in statistics],
+        "episode_correlation": correlation and {"correlation": correlation.correlation, "pairs": correlation.pairs},
         "plugin_fallbacks": [asdict(entry) for entry in fallbacks],
     }
 
@@ -95,6 +97,9 @@ def candidate(entry: Candidate) -> dict[str, Any]:
         "algorithm": entry.algorithm,
         "score": entry.score,
         "standard_error": entry.standard_error,
+        "estimate": entry.estimate if entry.HasField("estimate") else None,
+        "estimate_error": entry.estimate_error if entry.HasField("estimate") else None,
+        "evaluation_epoch": entry.evaluation_epoch if entry.HasField("evaluation_epoch") else None,
         "episodes": entry.episodes,
         "environment_steps": entry.environment_steps,
         "parent_agent_ids": list(entry.parent_agent_ids),

@@ -11,7 +11,8 @@ from podrace.cli.terminal.plugin_fallbacks import describe_fallbacks
 from podrace.cli.views import tables
 from podrace.cli.views.progress import progress
 from podrace.client.plugin_fallbacks import PluginFallbacks, named_plugins
-from podrace.leaderboard.v1.leaderboard_pb2 import AlgorithmStatistics
+from podrace.comparison.paired import LEAST_CORRELATION
+from podrace.leaderboard.v1.leaderboard_pb2 import AlgorithmStatistics, EpisodeCorrelation
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod
 from podrace.printable import printable
 from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentSpec
@@ -27,6 +28,7 @@ def overview(
     pods: Sequence[Pod],
     events: Sequence[Event],
     statistics: Sequence[AlgorithmStatistics],
+    correlation: EpisodeCorrelation | None = None,
     fallbacks: Sequence[PluginFallbacks] = (),
 ) -> RenderableType:
     """Returns everything about a tournament as text and tables.
@@ -36,6 +38,7 @@ def overview(
         pods: All of its pods.
         events: Its latest events, oldest first.
         statistics: Statistics of each algorithm.
+        correlation: Correlation of the evaluation episodes; None if it is unknown.
         fallbacks: Fallbacks of each plugin that built-in components replaced.
     """
     parts: list[RenderableType] = [_facts(tournament), Text()]
@@ -46,6 +49,8 @@ def overview(
     if statistics:
         notes = Text(STATISTICS_NOTE, style="dim"), *_departures(statistics)
         parts += [_statistics_table(statistics), *notes, Text()]
+    if correlation:
+        parts += [Text(_described(correlation)), Text()]
     if any(entry.hyperparameter_score_covariance for entry in statistics):
         parts += [_covariance_table(statistics), Text(COVARIANCE_NOTE, style="dim"), Text()]
     if events:
@@ -71,6 +76,13 @@ def _facts(tournament: Tournament) -> Table:
     return facts
 
 
+def _described(correlation: EpisodeCorrelation) -> str:
+    """Describes how scores are compared."""
+    how = "one by one" if correlation.correlation > LEAST_CORRELATION else "by their means, because that is too low"
+    over = formats.things(correlation.pairs, "pair")
+    return f"evaluation episodes: correlation {correlation.correlation:.2f} over {over} of agents; compared {how}"
+
+
 def _settings(spec: TournamentSpec) -> list[tuple[str, str]]:
     """Returns the most important settings of a specification, one line each."""
     mix = ", ".join(f"{name} ({spec.algorithms[name].ratio:g})" for name in sorted(spec.algorithms))
@@ -80,7 +92,7 @@ def _settings(spec: TournamentSpec) -> list[tuple[str, str]]:
         ("algorithms", mix),
         ("evolution", f"{spec.evolution.strategy}, {agent}, seed {spec.seed}"),
         *([("allocation", _allocation(spec))] if len(spec.algorithms) > 1 else []),
-        ("evaluation", f"{spec.evaluation.episodes} episodes"),
+        ("evaluation", f"{'up to ' * spec.evaluation.racing}{spec.evaluation.episodes} episodes"),
         *named_plugins(spec).items(),
     ]
 

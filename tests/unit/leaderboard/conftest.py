@@ -88,6 +88,7 @@ class Mesh:
             episodes=changes.pop("episodes", 16),
             policy_digest=changes.pop("policy_digest", digest(policy)),
             evaluator_fault=changes.pop("evaluator_fault", ""),
+            **changes.pop("evaluation", {}),
         )
         steps = changes.pop("environment_steps", 1000)
         replay = changes.pop("replay", {})

@@ -88,6 +88,10 @@ def score(transaction: Transaction) -> None:
     change_answer(transaction, 2, lambda answer: setattr(answer.candidate, "score", -1000.0))
 
 
+def estimate(transaction: Transaction) -> None:
+    change_answer(transaction, 2, lambda answer: setattr(answer.candidate, "estimate", -1000.0))
+
+
 def owner(transaction: Transaction) -> None:
     change_answer(transaction, 2, lambda answer: setattr(answer.candidate, "agent_id", "unknown"))
 
@@ -132,6 +136,7 @@ def change_agent(transaction: Transaction, number: int, change: Callable[[Agent]
         (standing, f"submission 5 of {TOURNAMENT}-a0 at the end: verdict was "),
         (best_score, f"submission 2 of {TOURNAMENT}-a0: best_score was 1000.0, is "),
         (score, f"submission 2 of {TOURNAMENT}-a0: "),
+        (estimate, f"submission 2 of {TOURNAMENT}-a0: estimate was -1000, is "),
         (owner, "submission 2 of unknown: was judged before its agent was generated"),
         (hyperparameters, f"agent {TOURNAMENT}-a3: hyperparameters was "),
         (parents, f"agent {TOURNAMENT}-a9: parent_agent_ids was "),

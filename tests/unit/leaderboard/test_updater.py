@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from leaderboard import queries
+from leaderboard.score_histories import ScoreHistories
 from leaderboard.store import records
 from leaderboard.submission_watch import SubmissionWatch
-from leaderboard.updater import Updater, record
-from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from leaderboard.updater import MOST_RETURNS, Updater, record
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, EpochScore
 from podrace.checkpoint_store.publish import claim
 from podrace.digests import digest
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
@@ -20,6 +21,8 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
     Candidate,
     ListCandidatesRequest,
+    PlanEvaluationRequest,
+    PlanEvaluationResponse,
     SubmitCandidateRequest,
 )
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -259,3 +262,80 @@ async def test_watchers_are_notified_of_a_submission_whose_caller_gave_up(
     answered.set()
     await asyncio.wait_for(watch.wait_after(agents[0].tournament_id, 0), 5.0)
     assert [candidate.score for candidate in await submissions(mesh, agents[0].tournament_id)] == [7.0]
+
+
+# --- common episodes ---------------------------------------------------------------------------------------------
+
+
+async def test_returns_epoch_and_scores_in_other_epochs_are_kept_with_the_candidate(
+    mesh: Any, agents: list[Agent]
+) -> None:
+    other = EpochScore(epoch=1, mean_return=4.0, standard_error=0.5, episodes=16)
+    evaluation = {"episode_returns": [4.0, 6.0] * 8, "epoch": 2, "other_epochs": [other]}
+    candidate = (await mesh.submit(agents[0], 5.0, evaluation=evaluation)).candidate
+    assert list(candidate.episode_returns) == [4.0, 6.0] * 8
+    assert candidate.evaluation_epoch == 2
+    assert list(candidate.other_epochs) == [other]
+    assert (candidate.estimate, candidate.estimate_error) == (4.75, 0.5)
+
+
+async def test_a_candidate_of_an_earlier_version_has_no_epoch(mesh: Any, agents: list[Agent]) -> None:
+    candidate = (await mesh.submit(agents[0], 5.0)).candidate
+    assert not candidate.HasField("evaluation_epoch")
+    assert "one by one" not in candidate.reason
+
+
+async def test_a_candidate_without_common_episodes_says_so(mesh: Any, agents: list[Agent]) -> None:
+    candidate = (await mesh.submit(agents[0], 5.0, evaluation={"epoch": 0})).candidate
+    assert candidate.reason == (
+        "the board has room; its episodes cannot be compared one by one with those of other agents"
+    )
+
+
+async def test_only_the_first_returns_of_a_long_evaluation_are_kept(mesh: Any, agents: list[Agent]) -> None:
+    evaluation = {"episode_returns": [5.0] * 1000, "epoch": 0}
+    candidate = (await mesh.submit(agents[0], 5.0, episodes=1000, evaluation=evaluation)).candidate
+    assert len(candidate.episode_returns) == MOST_RETURNS == 256
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "error"),
+    [
+        ({"episode_returns": [5.0] * 15}, InvalidArgument),
+        ({"episode_returns": [math.nan] * 16}, DataLoss),
+        ({"other_epochs": [EpochScore(mean_return=math.inf)]}, DataLoss),
+        ({"other_epochs": [EpochScore(standard_error=math.nan)]}, DataLoss),
+    ],
+)
+async def test_returns_that_cannot_be_used_are_refused(
+    mesh: Any, agents: list[Agent], evaluation: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="evaluation"):
+        await mesh.submit(agents[0], 5.0, evaluation=evaluation)
+
+
+async def test_the_estimate_is_the_mean_of_the_last_two_scores_of_the_agent(mesh: Any, agents: list[Agent]) -> None:
+    await mesh.submit(agents[0], 5.0)
+    await mesh.submit(agents[1], 100.0)
+    assert (await mesh.submit(agents[0], 9.0)).candidate.estimate == 7.0
+
+
+async def test_a_leaderboard_that_was_restarted_gives_the_same_estimates(mesh: Any, agents: list[Agent]) -> None:
+    await mesh.submit(agents[0], 5.0)
+    mesh.updater._histories = ScoreHistories()
+    assert (await mesh.submit(agents[0], 9.0)).candidate.estimate == 7.0
+
+
+async def test_the_plan_of_an_evaluation_names_the_bar(mesh: Any, agents: list[Agent]) -> None:
+    async def plan(agent: Agent) -> PlanEvaluationResponse:
+        return await mesh.updater.plan_evaluation(PlanEvaluationRequest(agent_id=agent.agent_id))
+
+    assert not (await plan(agents[0])).HasField("bar")
+    await mesh.submit(agents[0], 5.0)
+    assert (await plan(agents[1])).bar.agent_id == agents[0].agent_id
+    await mesh.submit(agents[1], 50.0)
+    # The board has two places: a third agent has to beat the last one, and those on it have to beat themselves.
+    assert (await plan(agents[2])).bar.agent_id == agents[0].agent_id
+    assert (await plan(agents[1])).bar.agent_id == agents[1].agent_id
+    with pytest.raises(NotFound):
+        await mesh.updater.plan_evaluation(PlanEvaluationRequest(agent_id="unknown"))

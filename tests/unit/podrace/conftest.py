@@ -229,7 +229,8 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
         return board_pb.GetLineageResponse(agents=self._known.families.get(request.agent_id, self._known.lineage))
 
     async def GetStatistics(self, request: Any, context: Any) -> Any:
-        return board_pb.GetStatisticsResponse(algorithms=self._known.statistics)
+        correlation = board_pb.EpisodeCorrelation(correlation=0.81, pairs=228)
+        return board_pb.GetStatisticsResponse(algorithms=self._known.statistics, episode_correlation=correlation)
 
     async def ReplayTournament(self, request: Any, context: Any) -> Any:
         return board_pb.ReplayTournamentResponse(agents=3, submissions=5, differences=self._known.differences)

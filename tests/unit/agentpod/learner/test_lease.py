@@ -21,6 +21,17 @@ async def lease_after(directive: int, reason: str = "") -> Lease:
     return lease
 
 
+async def test_the_evaluation_epoch_is_the_one_that_was_reported_last():
+    async def renew(request: pb.RenewAssignmentRequest, timeout: float) -> pb.RenewAssignmentResponse:
+        return pb.RenewAssignmentResponse(directive=pb.DIRECTIVE_CONTINUE, evaluation_epoch=3)
+
+    assignment = pb.Assignment(assignment_id="t-a0.1", evaluation_epoch=2)
+    lease = Lease(SimpleNamespace(RenewAssignment=renew), assignment, orphan_seconds=60.0)
+    assert lease.evaluation_epoch == 2
+    await lease.renew()
+    assert lease.evaluation_epoch == 3
+
+
 async def test_a_pod_that_is_to_continue_continues():
     lease = await lease_after(pb.DIRECTIVE_CONTINUE)
     assert not lease.stop.done()

@@ -274,6 +274,18 @@ def test_a_value_that_is_one_of_its_choices_is_kept():
     assert list(resolved["hidden_sizes"].value.list_value) == [16, 16]
 
 
+def test_evaluations_race_unless_that_is_not_reproducible_or_a_plugin_scores():
+    racing = {"racing": True}
+    assert resolve().evaluation.racing
+    assert not resolve(evaluation={"racing": False}).evaluation.racing
+    assert not resolve(synchronous=True, pool__maximum_pods=2).evaluation.racing
+    assert not resolve(evaluation={"evaluator": "python:a:b"}).evaluation.racing
+    message = refusal(synchronous=True, pool__maximum_pods=2, evaluation=racing)
+    assert message.startswith("evaluation.racing = true: which candidates the leaderboard knows")
+    message = refusal(evaluation={"evaluator": "python:a:b", **racing})
+    assert message.startswith("evaluation.racing = true: evaluator plugins play all episodes in one call")
+
+
 def test_wall_clock_limits_are_refused_when_synchronous():
     message = refusal(synchronous=True, pool__maximum_pods=2, assignment__duration="30s")
     assert "assignment.duration" in message

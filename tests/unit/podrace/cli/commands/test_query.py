@@ -55,9 +55,17 @@ def test_show_contains_pods_events_and_statistics(type_: Any, mesh: Any) -> None
     assert shown["pods"][0]["activity"] == "training"
     assert shown["events"][0]["message"] == "2 cores are free"
     assert shown["algorithms"][0]["submissions"] == 5
+    assert shown["episode_correlation"] == {"correlation": 0.81, "pairs": 228}
     assert shown["spec"]["objective"] == {"target_return": 475.0}
     out = type_("show", "latest", "--orchestrator", mesh.address).out
-    for expected in ("cartpole-abc123", "CartPole-v1", "training", "2 cores are free", "480.0 ± 2.5 of 475.0"):
+    for expected in (
+        "cartpole-abc123",
+        "CartPole-v1",
+        "training",
+        "2 cores are free",
+        "480.0 ± 2.5 of 475.0",
+        "correlation 0.81",
+    ):
         assert expected in out
 
 
