@@ -100,7 +100,9 @@ class Simulator(Protocol):
 
         Args:
             seed: At least 0. The same seed and actions give the same steps, whatever was stepped before; lanes
-                differ from each other.
+                differ from each other. In the first episode after a reset, what a lane does should not depend on the
+                actions of other lanes, so that policies can be compared on the same episode. How an episode begins may
+                depend on the number of lanes.
 
         Returns:
             The first observations, [N, *shape]; valid until the next `step` or `reset`.

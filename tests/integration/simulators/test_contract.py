@@ -11,6 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentpod.roles.repeatability import find_difference
 from simulators import Simulator, Space, make
 from simulators.classic import ClassicOnDevice
 from simulators.classic_tasks import CartPole
@@ -154,6 +155,48 @@ def test_tensors_have_the_shapes_and_types_that_the_spaces_state(simulator: Simu
 def test_the_same_seed_and_actions_give_the_same_steps(simulator: Simulator) -> None:
     first, second = roll(simulator, 50, seed=11), roll(simulator, 50, seed=11)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_evaluations_recognize_that_episodes_are_repeated(simulator: Simulator) -> None:
+    assert find_difference(simulator, 3) == ""
+
+
+# Running statistics cover all lanes.
+SHARED = ("wrapped in normalize_observations", "wrapped in normalize_rewards", "wrapped in several")
+
+
+@pytest.mark.parametrize("simulator", [name for name in IMPLEMENTATIONS if name not in SHARED], indirect=True)
+def test_a_first_episode_does_not_depend_on_what_other_lanes_do(simulator: Simulator) -> None:
+    """Episode i of an evaluation is lane i of a batch: other policies must meet the same episode."""
+
+    def first_episode_of_lane_0(seed_of_others: int) -> list[Tensor]:
+        own, others = torch.Generator().manual_seed(1), torch.Generator().manual_seed(seed_of_others)
+        seen = [simulator.reset(9)[0].clone()]
+        for _ in range(60):
+            action = random_action(simulator.action_space, others)
+            action[0] = random_action(simulator.action_space, own)[0]
+            step = simulator.step(action)
+            over = bool(step.terminated[0] | step.truncated[0])
+            observation = (step.final_observation if over else step.observation)[0].clone()
+            seen += [observation, step.reward[0].clone()]
+            if over:
+                break
+        return seen
+
+    first, second = first_episode_of_lane_0(2), first_episode_of_lane_0(3)
+    assert len(first) == len(second)
+    # The lanes of a physics engine are computed together, in an order that may change the last digits.
+    assert all(torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize(
+    "id", ["CartPole-v1", "cartpole", "pendulum", "envpool:CartPole-v1", "mujoco:Hopper-v5", "gym:Pendulum-v1"]
+)
+def test_a_lane_starts_in_the_same_way_for_every_number_of_lanes(id: str) -> None:
+    few, many = make(id, 2), make(id, 6)
+    assert torch.equal(few.reset(4), many.reset(4)[:2])
+    few.close()
+    many.close()
 
 
 def test_an_episode_ends_in_exactly_one_way_and_restarts_in_the_same_step(simulator: Simulator) -> None:
