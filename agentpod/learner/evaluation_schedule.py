@@ -10,7 +10,7 @@ from agentpod.experience.slots import PolicySlot
 from agentpod.learner.checkpoint_files import FrozenState
 from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus
 from agentpod.learner.progress_reporter import ProgressReporter
-from agentpod.learner.staged_evaluation import PlayEpisodes, bar_of, evaluate_in_stages
+from agentpod.learner.staged_evaluation import PlayEpisodes, bars_of, evaluate_in_stages
 from agentpod.seeding import derive_seed
 from agentpod.session.session import Roles
 from podrace.checkpoint.v1.checkpoint_pb2 import EpochScore, Evaluation
@@ -174,9 +174,9 @@ class Scorer:
         epoch, wanted = self._lease.evaluation_epoch, self._spec.evaluation
         # Which candidates the leaderboard knows by now depends on the speed of the pods.
         plan = None if self._spec.synchronous else await self._checkpoints.plan_evaluation(epoch)
-        bar = bar_of(plan) if wanted.racing else None
+        bars = bars_of(plan) if wanted.racing else None
         lanes = evaluation_lanes(self._spec)
-        evaluation = await evaluate_in_stages(self._player(held, epoch), wanted.episodes, lanes, bar)
+        evaluation = await evaluate_in_stages(self._player(held, epoch), wanted.episodes, lanes, bars)
         evaluation.epoch = epoch
         if plan and evaluation.episodes >= wanted.episodes and not evaluation.evaluator_fault:
             for other in [one for one in plan.other_epochs if one != epoch][:MOST_OTHER_EPOCHS]:

@@ -1,4 +1,4 @@
-"""Evaluates a policy in stages, and stops as soon as it is decided that it can neither enter the board nor lead.
+"""Evaluates a policy in stages, and stops as soon as it is decided whether it enters the board and that it cannot lead.
 
 podrace.comparison.racing decides; this module asks for the episodes of the next stage and joins the results.
 """
@@ -6,52 +6,74 @@ podrace.comparison.racing decides; this module asks for the episodes of the next
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.comparison import racing
 from podrace.errors import DataLoss
-from podrace.leaderboard.v1.leaderboard_pb2 import PlanEvaluationResponse
+from podrace.leaderboard.v1.leaderboard_pb2 import Bar, PlanEvaluationResponse
 
 PlayEpisodes = Callable[[int, int], Awaitable[Evaluation]]
 """Plays episodes: (number of the first one, how many)."""
 _log = structlog.get_logger(__name__)
 
 
-def bar_of(plan: PlanEvaluationResponse | None) -> racing.Bar | None:
-    """Returns the bar of a plan; None if there is none, or if it is not usable."""
+@dataclass(frozen=True)
+class Bars:
+    """What a policy has to beat."""
+
+    entry: racing.Bar
+    """In order to enter the board; the same as `lead` while the board has room."""
+    lead: racing.Bar
+    """In order to lead it."""
+
+
+def bars_of(plan: PlanEvaluationResponse | None) -> Bars | None:
+    """Returns the bars of a plan; None if there are none, or if one is not usable."""
     if plan is None or not plan.HasField("bar"):
         return None
-    bar = plan.bar
+    entry = _usable(plan.bar)
+    lead = _usable(plan.lead) if plan.HasField("lead") else entry
+    return Bars(entry, lead) if entry and lead else None
+
+
+def _usable(bar: Bar) -> racing.Bar | None:
     numbers = (bar.score, bar.standard_error, *bar.episode_returns)
     if not all(map(math.isfinite, numbers)) or bar.standard_error < 0:
         return None
     return racing.Bar(bar.score, bar.standard_error, tuple(bar.episode_returns))
 
 
-async def evaluate_in_stages(play: PlayEpisodes, episodes: int, lanes: int, bar: racing.Bar | None) -> Evaluation:
-    """Evaluates a policy against a bar.
+async def evaluate_in_stages(play: PlayEpisodes, episodes: int, lanes: int, bars: Bars | None) -> Evaluation:
+    """Evaluates a policy until more episodes would change neither whether it enters the board nor whether it leads.
 
     Args:
         play: Plays the episodes of a stage.
         episodes: Largest number of episodes.
         lanes: Episodes that are played at the same time.
-        bar: What the policy has to beat; None: all episodes are played at once.
+        bars: What the policy has to beat; None: all episodes are played at once.
     """
-    planned = racing.stages(episodes, lanes) if bar else (episodes,)
+    planned = racing.stages(episodes, lanes) if bars else (episodes,)
     parts: list[Evaluation] = []
     for stage in planned:
         played = sum(part.episodes for part in parts)
         parts.append(await play(played, stage - played))
         whole = joined(parts)
-        if bar and stage < episodes:
-            # The bounds of a new plan take a fraction of a second to compute.
-            decision = await asyncio.to_thread(racing.decide, sample_of(whole), bar, planned)
-            if decision == "behind":
-                _log.info("evaluation stopped early", episodes=stage, maximum=episodes, score=whole.mean_return)
-                return whole
+        # In a thread, because the bounds for a new number of episodes take a fraction of a second to compute.
+        if bars and stage < episodes and await asyncio.to_thread(is_decided, sample_of(whole), bars, planned):
+            _log.info("evaluation stopped early", episodes=stage, maximum=episodes, score=whole.mean_return)
+            break
     return whole
+
+
+def is_decided(sample: racing.Sample, bars: Bars, planned: Sequence[int]) -> bool:
+    """Whether a policy cannot lead, and it is decided whether it enters the board."""
+    entry = racing.decide(sample, bars.entry, planned)
+    if entry == "behind":
+        return True
+    return entry == "ahead" and racing.decide(sample, bars.lead, planned) == "behind"
 
 
 def sample_of(evaluation: Evaluation) -> racing.Sample:

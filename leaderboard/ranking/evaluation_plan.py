@@ -1,9 +1,9 @@
 """Plans the next evaluation of an agent: what its score has to beat, and in which other epochs to score it. Pure.
 
 The score of an agent decides whether its candidate enters the board and whether it leads. The bar is the candidate that
-it has to beat for that: the agent's own earlier one if it is on the board, else the last one of a full board. While the
-board has room every agent enters, so the bar is the first one. An evaluation that is decided to be behind its bar can
-stop, because more episodes would change no rank that matters.
+it has to beat in order to enter: the agent's own earlier one if it is on the board, else the last one of a full board.
+While the board has room every agent enters, so the bar is the first one. In order to lead it has to beat the first one.
+Once both are decided and it does not lead, the evaluation can stop: more episodes would change neither.
 """
 
 from leaderboard.ranking.board import Board
@@ -31,6 +31,8 @@ def plan(board: Board, capacity: int, history: ScoreHistory, agent_id: str, epoc
     answer = PlanEvaluationResponse(other_epochs=anchors_wanted(board, history, agent_id, epoch))
     if reference := bar_candidate(board, capacity, agent_id):
         answer.bar.CopyFrom(bar_of(reference, history, epoch))
+        if reference is not board[0]:
+            answer.lead.CopyFrom(bar_of(board[0], history, epoch))
     return answer
 
 

@@ -1243,7 +1243,7 @@ Global___PlanEvaluationRequest: _TypeAlias = PlanEvaluationRequest  # noqa: Y015
 
 @_typing.final
 class Bar(_message.Message):
-    """What a policy has to beat in order to enter the board or to lead it."""
+    """A candidate that a policy is compared with during its evaluation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1285,10 +1285,12 @@ class PlanEvaluationResponse(_message.Message):
 
     BAR_FIELD_NUMBER: _builtins.int
     OTHER_EPOCHS_FIELD_NUMBER: _builtins.int
+    LEAD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def bar(self) -> Global___Bar:
-        """The bar: the agent's own earlier candidate if it is on the board; otherwise the last candidate of a full board, or
-        the first one of a board that has room, where every agent enters. Absent while the board is empty.
+        """What the policy has to beat in order to enter the board: the agent's own earlier candidate if it is on the board;
+        otherwise the last candidate of a full board, or the first one of a board that has room, where every agent enters.
+        Absent while the board is empty.
         """
 
     @_builtins.property
@@ -1297,15 +1299,20 @@ class PlanEvaluationResponse(_message.Message):
         connect that epoch with the requested one.
         """
 
+    @_builtins.property
+    def lead(self) -> Global___Bar:
+        """What the policy has to beat in order to lead: the first candidate of the board; absent if that is the bar."""
+
     def __init__(
         self,
         *,
         bar: Global___Bar | None = ...,
         other_epochs: _abc.Iterable[_builtins.int] | None = ...,
+        lead: Global___Bar | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["bar", b"bar"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["bar", b"bar", "lead", b"lead"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bar", b"bar", "other_epochs", b"other_epochs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bar", b"bar", "lead", b"lead", "other_epochs", b"other_epochs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -899,8 +899,8 @@ class EvaluationSpec(_message.Message):
     an event record why, and the plugin is called again later. Default: no plugin.
     """
     racing: _builtins.bool
-    """Whether an evaluation may stop after 8, 16, 32 ... of `episodes` episodes, once it is decided that the candidate
-    can neither enter the board nor lead it (group-sequential test with the bounds of O'Brien and Fleming). Simulators
+    """Whether an evaluation may stop after 8, 16, 32 ... of `episodes` episodes, once it is decided whether the candidate
+    enters the board and that it does not lead it (group-sequential test, bounds of O'Brien and Fleming). Simulators
     that step all environments as one batch on a GPU, such as `cartpole` or `stocks`, play up to 64 episodes at a time,
     so there it has an effect only with more episodes. Refused with `evaluator` and when `synchronous`. Default true,
     where it is not refused.

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from agentpod.learner.staged_evaluation import bar_of, evaluate_in_stages, joined
+from agentpod.learner.staged_evaluation import Bars, bars_of, evaluate_in_stages, joined
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
 from podrace.comparison.racing import Bar
 from podrace.errors import DataLoss
@@ -27,6 +27,10 @@ def part(first: int, count: int, **fields) -> Evaluation:
     )
 
 
+def one_bar(score: float) -> Bars:
+    return Bars(Bar(score, 0.1), Bar(score, 0.1))
+
+
 class Player:
     """Plays the recorded returns, and records what was asked for."""
 
@@ -46,7 +50,7 @@ async def test_without_a_bar_all_episodes_are_played_at_once():
 
 
 async def test_an_evaluation_that_stays_open_plays_every_stage_and_gives_the_whole_score():
-    player, bar = Player(), Bar(statistics.fmean(RETURNS), 0.1)
+    player, bar = Player(), one_bar(statistics.fmean(RETURNS))
     evaluation = await evaluate_in_stages(player, 64, 8, bar)
     assert player.calls == [(0, 8), (8, 8), (16, 16), (32, 32)]
     whole = part(0, 64)
@@ -57,7 +61,7 @@ async def test_an_evaluation_that_stays_open_plays_every_stage_and_gives_the_who
 
 async def test_an_evaluation_far_behind_the_bar_stops():
     player = Player()
-    evaluation = await evaluate_in_stages(player, 64, 8, Bar(1000.0, 0.1))
+    evaluation = await evaluate_in_stages(player, 64, 8, one_bar(1000.0))
     assert player.calls == [(0, 8)]
     assert evaluation.episodes == 8
 
@@ -65,13 +69,31 @@ async def test_an_evaluation_far_behind_the_bar_stops():
 async def test_an_evaluation_far_ahead_of_the_bar_plays_all_episodes():
     # It leads, or enters where it may lead: its score must be precise.
     player = Player()
-    await evaluate_in_stages(player, 64, 8, Bar(-1000.0, 0.1))
+    await evaluate_in_stages(player, 64, 8, one_bar(-1000.0))
+    assert sum(count for _, count in player.calls) == 64
+
+
+async def test_an_evaluation_that_enters_and_cannot_lead_stops():
+    player = Player()
+    await evaluate_in_stages(player, 64, 8, Bars(entry=Bar(-1000.0, 0.1), lead=Bar(1000.0, 0.1)))
+    assert player.calls == [(0, 8)]
+
+
+async def test_an_evaluation_that_enters_and_may_lead_continues():
+    player = Player()
+    await evaluate_in_stages(player, 64, 8, Bars(Bar(-1000.0, 0.1), Bar(statistics.fmean(RETURNS), 0.1)))
+    assert sum(count for _, count in player.calls) == 64
+
+
+async def test_an_evaluation_that_may_enter_continues_although_it_cannot_lead():
+    player = Player()
+    await evaluate_in_stages(player, 64, 8, Bars(Bar(statistics.fmean(RETURNS), 0.1), Bar(1000.0, 0.1)))
     assert sum(count for _, count in player.calls) == 64
 
 
 async def test_a_stage_is_not_smaller_than_the_lanes():
     player = Player()
-    await evaluate_in_stages(player, 64, 32, Bar(1000.0, 0.1))
+    await evaluate_in_stages(player, 64, 32, one_bar(1000.0))
     assert player.calls == [(0, 32)]
 
 
@@ -106,8 +128,12 @@ def plan(**fields) -> pb.PlanEvaluationResponse:
     return pb.PlanEvaluationResponse(bar=pb.Bar(**{"score": 1.0, "standard_error": 0.5, **fields}))
 
 
-def test_a_plan_gives_the_bar():
-    assert bar_of(plan(episode_returns=[1.0, 2.0])) == Bar(1.0, 0.5, (1.0, 2.0))
+def test_a_plan_gives_the_bars():
+    entry, lead = Bar(1.0, 0.5, (1.0, 2.0)), Bar(3.0, 0.25)
+    assert bars_of(plan(episode_returns=[1.0, 2.0])) == Bars(entry, entry)
+    answer = plan(episode_returns=[1.0, 2.0])
+    answer.lead.CopyFrom(pb.Bar(score=3.0, standard_error=0.25))
+    assert bars_of(answer) == Bars(entry, lead)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +144,8 @@ def test_a_plan_gives_the_bar():
         plan(score=float("nan")),
         plan(standard_error=-1.0),
         plan(episode_returns=[1.0, float("inf")]),
+        pb.PlanEvaluationResponse(bar=pb.Bar(score=1.0), lead=pb.Bar(score=float("inf"))),
     ],
 )
-def test_without_a_usable_bar_there_is_none(answer):
-    assert bar_of(answer) is None
+def test_without_usable_bars_there_are_none(answer):
+    assert bars_of(answer) is None

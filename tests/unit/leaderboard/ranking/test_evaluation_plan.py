@@ -53,6 +53,15 @@ def test_an_agent_on_the_board_has_to_beat_itself():
     assert bar(agent="a2", capacity=5).agent_id == "a2"
 
 
+@pytest.mark.parametrize(
+    ("agent", "capacity", "lead"), [("a9", 8, ""), ("a9", 5, "a0"), ("a2", 8, "a0"), ("a0", 8, "")]
+)
+def test_the_first_one_has_to_be_beaten_for_the_lead_if_it_is_not_the_bar(agent, capacity, lead):
+    answer = plan(BOARD, capacity, KnownHistory(), agent, 0)
+    assert answer.HasField("lead") == bool(lead)
+    assert answer.lead.agent_id == lead
+
+
 def test_an_empty_board_has_no_bar():
     assert not plan((), 8, KnownHistory(), "a0", 0).HasField("bar")
 
