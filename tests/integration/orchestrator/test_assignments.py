@@ -20,10 +20,21 @@ async def test_each_pod_gets_the_next_agent_with_the_whole_specification(mesh: A
     works = [await mesh.assigned(f"{name}-p{number}") for number in range(2)]
     assert [work.train.agent_id for work in works] == [f"{name}-a0", f"{name}-a1"]
     assert works[0].assignment_id == f"{name}-a0.1"
-    assert works[0].spec.evaluation.episodes == 32
+    assert works[0].spec.evaluation.episodes == 64
     assert works[0].lease_duration.seconds == 10
     assert list(mesh.leaderboard.generate_requests[1].unfinished_agent_ids) == [f"{name}-a0"]
     assert (await mesh.get(name)).agents == 2
+
+
+async def test_the_evaluation_epoch_comes_with_assignments_and_renewals(mesh: Any, spec: Any) -> None:
+    ended_by_steps = spec()
+    ended_by_steps.objective.CopyFrom(tournament_pb2.ObjectiveSpec(environment_steps=8000))
+    name = await mesh.create(ended_by_steps)
+    await mesh.cycle()
+    first = await mesh.assigned(f"{name}-p0")
+    assert first.evaluation_epoch == 0
+    assert (await mesh.renew(first, environment_steps=3000)).evaluation_epoch == 3
+    assert (await mesh.assigned(f"{name}-p1")).evaluation_epoch == 3
 
 
 async def test_a_repeated_request_returns_the_held_assignment(mesh: Any, name: str) -> None:
