@@ -122,6 +122,9 @@ class Publisher:
         self._previous = self.agent.starting_checkpoint.manifest_digest
         manifest, parts = fetch(self._store, self._previous, without=PREFIX)
         note = f"checkpoint {self._previous[:12]} of {manifest.agent_id}"
+        if manifest.algorithm != self.agent.algorithm:
+            # Other networks, but experience is the same for all off-policy algorithms that act in the environment.
+            parts, note = {}, f"new networks and the replay memory of {note}, a {manifest.algorithm} agent"
         return StartingState(Counters.inheriting(manifest), parts, _replay_parts(manifest), note)
 
     async def publish(self, frozen: FrozenState, evaluation: Evaluation | None) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from scripted import only_completion, run, store_of
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
@@ -162,20 +163,41 @@ async def test_a_child_starts_with_the_replay_memory_of_its_parent(mesh, make_sp
         assert gradient_steps(trained.parts) == done + paid_steps // 16
 
 
-async def test_a_damaged_replay_memory_costs_only_a_warm_up(mesh, make_spec, make_assignment):
+async def test_an_agent_of_another_algorithm_starts_with_new_networks_and_the_replay_memory_of_its_parent(
+    mesh, make_spec, make_assignment
+):
+    await run(mesh, make_assignment(make_spec(steps=2048, **OFF_POLICY)))
+    parent = fetch_latest(store_of(mesh), "t-a0", without="replay.")
+    assert parent is not None
+    start = Checkpoint(agent_id="t-a0", manifest_digest=parent.manifest_digest)
+    settings = OFF_POLICY["algorithms"]["sac-discrete"]["hyperparameters"]
+    spec = make_spec(steps=256, algorithms={"dqn": {"hyperparameters": settings}})
+    await run(mesh, make_assignment(spec, number=1, starting_checkpoint=start))
+    assert mesh.orchestrator.completed[-1].outcome == pb.OUTCOME_FINISHED
+    trained = fetch_latest(store_of(mesh), "t-a1", without="replay.")
+    assert trained is not None
+    assert trained.manifest.replay_steps == 2048 + 256
+    # There is no warm-up, and the schedules of new networks begin at their beginning.
+    assert gradient_steps(trained.parts) == 256 // 16
+    assert int(decode(trained.parts["learner"])[0]["environment_steps"]) == 256
+
+
+@pytest.mark.parametrize(("damaged", "paid_steps"), [("replay.state", 0), ("replay.segments.", 256)])
+async def test_a_damaged_replay_memory_costs_a_warm_up_and_a_damaged_piece_only_its_steps(
+    mesh, make_spec, make_assignment, damaged, paid_steps
+):
     await run(mesh, make_assignment(make_spec(steps=2048, **OFF_POLICY)))
     first = fetch_latest(store_of(mesh), "t-a0", without="replay.")
     assert first is not None
-    piece = next(part for part in first.manifest.parts if part.name.startswith("replay.segments."))
-    path = next(mesh.folder.rglob(piece.digest))
+    part = next(part for part in first.manifest.parts if part.name.startswith(damaged))
+    path = next(mesh.folder.rglob(part.digest))
     path.chmod(0o600)
     path.write_bytes(b"damaged")
     await run(mesh, make_assignment(make_spec(steps=2048 + 256, **OFF_POLICY), epoch=2))
     assert mesh.orchestrator.completed[-1].outcome == pb.OUTCOME_FINISHED
     again = fetch_latest(store_of(mesh), "t-a0", without="replay.")
     assert again is not None
-    assert gradient_steps(again.parts) == gradient_steps(first.parts)
-
+    assert gradient_steps(again.parts) == gradient_steps(first.parts) + paid_steps // 16
 
 async def test_a_child_starts_with_the_networks_of_its_parent_and_its_own_hyperparameters(
     mesh, make_spec, make_assignment
