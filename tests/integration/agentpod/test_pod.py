@@ -199,6 +199,7 @@ async def test_a_damaged_replay_memory_costs_a_warm_up_and_a_damaged_piece_only_
     assert again is not None
     assert gradient_steps(again.parts) == gradient_steps(first.parts) + paid_steps // 16
 
+
 async def test_a_child_starts_with_the_networks_of_its_parent_and_its_own_hyperparameters(
     mesh, make_spec, make_assignment
 ):
