@@ -14,6 +14,7 @@ from typing import Any
 from podrace.config import unknown
 from podrace.specification import (
     ancestor,
+    budget,
     catalog,
     data_leakage,
     environment_search,
@@ -119,6 +120,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     spec.CopyFrom(given)
     check_values(spec, "")
     _resolve_environment(spec)
+    budget.fill(spec)
     evolution_settings.fill(spec.evolution)
     plugin_settings.fill_evolution(spec.evolution)
     plugin_settings.fill_evaluation(spec.evaluation)

@@ -814,7 +814,8 @@ class AssignmentSpec(_message.Message):
     TOURNAMENT_REPLAY_BYTES_FIELD_NUMBER: _builtins.int
     environment_steps: _builtins.int
     """Environment steps to train, of all learners of the agent together. With several learners the agent ends with the
-    fusion round that reaches this number. Default 200,000.
+    fusion round that reaches this number. With a budget in `objective`: four times the derived
+    `evaluation.every_environment_steps`, and at least that key. Default 200,000 without a budget.
     """
     replay_bytes: _builtins.int
     """Most bytes of replay memory to store with one checkpoint of an off-policy agent. Of a larger memory a sample is
@@ -884,7 +885,11 @@ class EvaluationSpec(_message.Message):
     episodes: _builtins.int
     """Largest number of finished episodes; their mean return is the score. See `racing`. Default 64."""
     every_environment_steps: _builtins.int
-    """Environment steps between two evaluations of an agent. Default: a quarter of `assignment.environment_steps`."""
+    """Environment steps between two evaluations of an agent. If neither this nor `assignment.environment_steps` is given,
+    and `objective` has a budget: a 48th of the steps that the budget leaves for each pod, from 2,000 to 250,000, and at
+    most 50,000 with `objective.target_return`. A wall clock counts with a typical rate of the simulator and the
+    algorithms. Default: a quarter of `assignment.environment_steps`.
+    """
     share: _builtins.float
     """Largest share of the pod's wall-clock time to spend on evaluations. An evaluation that would exceed it is skipped,
     except the last of an assignment; when `synchronous`, none is skipped. Default 0.1.
@@ -1032,7 +1037,8 @@ class EvolutionSpec(_message.Message):
     """`tournament`, `softmax`: largest number of unfinished children of one parent. Default 2."""
     population_size: _builtins.int
     """`truncation`, `dexpbt`, `pb2`: number of seats. `generational`: number of agents of a generation. The first agents,
-    this many, are fresh. Default 8.
+    this many, are fresh. With a budget in `objective`: a sixth of the assignments that the budget holds, from 4 to 32,
+    and at least the number of pods and of `starts`. Default 8 without a budget.
     """
     temperature: _builtins.float
     """`softmax`: selection weight of a candidate is exp(z / temperature), where z is its score in standard deviations.

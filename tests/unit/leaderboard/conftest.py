@@ -34,6 +34,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     SubmitCandidateRequest,
     SubmitCandidateResponse,
 )
+from podrace.specification import evolution_settings
 from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -291,7 +292,10 @@ def make_race(make_spec: Callable[..., TournamentSpec]) -> Callable[..., Race]:
     def make_one(evolution: Mapping[str, Any], *, algorithms: Any = None, seed: int = 0, **race: Any) -> Race:
         searched = {"learning_rate": {"low": 1e-5, "high": 1e-1, "value": 1e-5}}
         given = algorithms or {"ppo": {"hyperparameters": searched}}
-        spec = make_spec(algorithms=given, evolution=dict(evolution), seed=seed, assignment={"environment_steps": 2000})
+        # A race is shorter than the budget, which a population would otherwise be derived from.
+        sized = "population_size" in evolution_settings.SETTINGS[evolution.get("strategy", "tournament")]
+        settings = ({"population_size": 8} if sized else {}) | dict(evolution)
+        spec = make_spec(algorithms=given, evolution=settings, seed=seed, assignment={"environment_steps": 2000})
         return Race(spec, **race)
 
     return make_one

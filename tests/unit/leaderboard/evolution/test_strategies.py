@@ -181,7 +181,8 @@ def test_a_strategy_beats_the_control(make_race: MakeRace, strategy: str) -> Non
 
 def test_settings_of_one_strategy_are_refused_with_another(make_spec: Callable[..., Any]) -> None:
     for name, own in evolution_settings.SETTINGS.items():
-        resolved = make_spec(evolution={"strategy": name}).evolution
+        # Without a budget nothing is derived.
+        resolved = make_spec(evolution={"strategy": name}, objective={"target_return": 1.0}).evolution
         for setting, default in own.items():
             assert getattr(resolved, setting) == default
         for other in evolution_settings.SETTINGS.values():
