@@ -19,6 +19,7 @@ from podrace.specification import (
     data_leakage,
     environment_search,
     evolution_settings,
+    objectives,
     plugin_settings,
     presets,
     snapshot_schedule,
@@ -49,7 +50,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "replay_bytes": REPLAY_BYTES,
         "tournament_replay_bytes": TOURNAMENT_REPLAY_BYTES,
     },
-    "evaluation": {"episodes": 64, "share": 0.1, "greedy": True},
+    "evaluation": {"episodes": 64, "share": 0.1, "greedy": True, "objective": "return", "fold_deviations": 0.0},
     "evolution": evolution_settings.DEFAULTS,
     "fusion": {"mode": "average", "every_updates": 8, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
     "champion": {"reevaluate_top": 4, "reevaluate_episodes": 64, "ensemble": 0},
@@ -73,6 +74,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "evaluation.episodes": (1, 100_000),
     "evaluation.every_environment_steps": (1, 1e13),
     "evaluation.share": (0.0, 1.0),
+    "evaluation.fold_deviations": (0.0, 10.0),
     **evolution_settings.LIMITS,
     "champion.reevaluate_top": (0, 1000),
     "champion.reevaluate_episodes": (1, 100_000),
@@ -251,7 +253,7 @@ def _check_together(spec: pb.TournamentSpec) -> None:
     _check_champion(spec.champion)
     if problem := plugin_settings.evaluation_problem(spec.evaluation) or snapshot_schedule.too_short(spec.evaluation):
         raise bad_spec(problem)
-    if problem := data_leakage.leak(spec) or starts_problem(spec):
+    if problem := data_leakage.leak(spec) or objectives.objective_problem(spec) or starts_problem(spec):
         raise bad_spec(problem)
     for problem_of in (evolution_settings.misplaced, plugin_settings.evolution_problem, ancestor.malformed):
         if refusal := problem_of(spec.evolution):

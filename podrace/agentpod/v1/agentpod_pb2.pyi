@@ -611,6 +611,7 @@ class EvaluatePolicyRequest(_message.Message):
     GREEDY_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     FIRST_EPISODE_FIELD_NUMBER: _builtins.int
+    OBJECTIVE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Name of the session, as given to OpenEvaluator."""
     episodes: _builtins.int
@@ -624,6 +625,10 @@ class EvaluatePolicyRequest(_message.Message):
     first_episode: _builtins.int
     """Number of the first episode to play, from 0. A value above 0 continues an evaluation: the answer covers the episodes
     from this one on. Pods send it to their built-in evaluators only, never to a plugin.
+    """
+    objective: _builtins.str
+    """Measure that an episode is worth, see EvaluationSpec.objective; empty: its undiscounted return. Pods send it to
+    their built-in evaluators only, never to a plugin. INVALID_ARGUMENT if the simulator does not report it.
     """
     @_builtins.property
     def policy(self) -> Global___PolicyRef:
@@ -643,10 +648,11 @@ class EvaluatePolicyRequest(_message.Message):
         greedy: _builtins.bool = ...,
         members: _abc.Iterable[Global___PolicyRef] | None = ...,
         first_episode: _builtins.int = ...,
+        objective: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "first_episode", b"first_episode", "greedy", b"greedy", "members", b"members", "policy", b"policy", "seed", b"seed", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "first_episode", b"first_episode", "greedy", b"greedy", "members", b"members", "objective", b"objective", "policy", b"policy", "seed", b"seed", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

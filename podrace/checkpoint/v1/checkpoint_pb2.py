@@ -26,7 +26,7 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&podrace/checkpoint/v1/checkpoint.proto\x12\x15podrace.checkpoint.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"8\n\x04Part\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"\xec\x04\n\nEvaluation\x12\x13\n\x0bmean_return\x18\x01 \x01(\x01\x12\x10\n\x08variance\x18\x02 \x01(\x01\x12\x10\n\x08\x65pisodes\x18\x03 \x01(\x04\x12\x19\n\x11mean_length_steps\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x15\n\rpolicy_digest\x18\x06 \x01(\t\x12?\n\x07metrics\x18\x07 \x03(\x0b\x32..podrace.checkpoint.v1.Evaluation.MetricsEntry\x12=\n\x06traces\x18\x08 \x03(\x0b\x32-.podrace.checkpoint.v1.Evaluation.TracesEntry\x12\x14\n\x0cwall_seconds\x18\t \x01(\x01\x12\x1d\n\x15member_policy_digests\x18\n \x03(\t\x12\x11\n\tevaluator\x18\x0b \x01(\t\x12\x17\n\x0f\x65valuator_fault\x18\x0c \x01(\t\x12\x17\n\x0f\x65pisode_returns\x18\r \x03(\x01\x12\x12\n\x05\x65poch\x18\x0e \x01(\rH\x00\x88\x01\x01\x12\x37\n\x0cother_epochs\x18\x0f \x03(\x0b\x32!.podrace.checkpoint.v1.EpochScore\x12\x17\n\x0funpaired_reason\x18\x10 \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1aK\n\x0bTracesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.podrace.checkpoint.v1.Trace:\x02\x38\x01\x42\x08\n\x06_epoch\"Z\n\nEpochScore\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x13\n\x0bmean_return\x18\x02 \x01(\x01\x12\x16\n\x0estandard_error\x18\x03 \x01(\x01\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\x04\"\'\n\x05Trace\x12\x0e\n\x06values\x18\x01 \x03(\x01\x12\x0e\n\x06labels\x18\x02 \x03(\t\"\x82\x06\n\x08Manifest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x15\n\rtournament_id\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x11\n\talgorithm\x18\x04 \x01(\t\x12\x30\n\x0fhyperparameters\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12*\n\x05parts\x18\x06 \x03(\x0b\x32\x1b.podrace.checkpoint.v1.Part\x12 \n\x18previous_manifest_digest\x18\x07 \x01(\t\x12\x19\n\x11\x65nvironment_steps\x18\x08 \x01(\x04\x12!\n\x19lineage_environment_steps\x18\t \x01(\x04\x12\x16\n\x0epolicy_version\x18\n \x01(\x04\x12\x10\n\x08rollouts\x18\x0b \x01(\x04\x12\x0c\n\x04seed\x18\x0c \x01(\x04\x12\x35\n\nevaluation\x18\r \x01(\x0b\x32!.podrace.checkpoint.v1.Evaluation\x12\x18\n\x10training_seconds\x18\x0e \x01(\x01\x12\x14\n\x0c\x63ore_seconds\x18\x0f \x01(\x01\x12\x13\n\x0blease_epoch\x18\x10 \x01(\x04\x12\x30\n\x0cpublish_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08snapshot\x18\x12 \x01(\x08\x12%\n\x04spec\x18\x13 \x01(\x0b\x32\x17.google.protobuf.Struct\x12 \n\x18starting_manifest_digest\x18\x14 \x01(\t\x12?\n\x08versions\x18\x15 \x03(\x0b\x32-.podrace.checkpoint.v1.Manifest.VersionsEntry\x12\x14\n\x0creplay_steps\x18\x16 \x01(\x04\x12\x1b\n\x13replay_memory_steps\x18\x17 \x01(\x04\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\x07Pointer\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0blease_epoch\x18\x02 \x01(\x04\x12\x17\n\x0fmanifest_digest\x18\x03 \x01(\t\x12 \n\x18previous_manifest_digest\x18\x04 \x01(\t\"7\n\nCheckpoint\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&podrace/checkpoint/v1/checkpoint.proto\x12\x15podrace.checkpoint.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"8\n\x04Part\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"\x87\x07\n\nEvaluation\x12\x13\n\x0bmean_return\x18\x01 \x01(\x01\x12\x10\n\x08variance\x18\x02 \x01(\x01\x12\x10\n\x08\x65pisodes\x18\x03 \x01(\x04\x12\x19\n\x11mean_length_steps\x18\x04 \x01(\x01\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x15\n\rpolicy_digest\x18\x06 \x01(\t\x12?\n\x07metrics\x18\x07 \x03(\x0b\x32..podrace.checkpoint.v1.Evaluation.MetricsEntry\x12=\n\x06traces\x18\x08 \x03(\x0b\x32-.podrace.checkpoint.v1.Evaluation.TracesEntry\x12\x14\n\x0cwall_seconds\x18\t \x01(\x01\x12\x1d\n\x15member_policy_digests\x18\n \x03(\t\x12\x11\n\tevaluator\x18\x0b \x01(\t\x12\x17\n\x0f\x65valuator_fault\x18\x0c \x01(\t\x12\x17\n\x0f\x65pisode_returns\x18\r \x03(\x01\x12\x12\n\x05\x65poch\x18\x0e \x01(\rH\x00\x88\x01\x01\x12\x37\n\x0cother_epochs\x18\x0f \x03(\x0b\x32!.podrace.checkpoint.v1.EpochScore\x12\x17\n\x0funpaired_reason\x18\x10 \x01(\t\x12N\n\x0f\x65pisode_metrics\x18\x14 \x03(\x0b\x32\x35.podrace.checkpoint.v1.Evaluation.EpisodeMetricsEntry\x12\x11\n\tobjective\x18\x15 \x01(\t\x12\x15\n\repisode_folds\x18\x16 \x03(\r\x12 \n\x13undiscounted_return\x18\x17 \x01(\x01H\x01\x88\x01\x01\x12\x1b\n\x0e\x66old_deviation\x18\x18 \x01(\x01H\x02\x88\x01\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1aK\n\x0bTracesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.podrace.checkpoint.v1.Trace:\x02\x38\x01\x1a\x35\n\x13\x45pisodeMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x08\n\x06_epochB\x16\n\x14_undiscounted_returnB\x11\n\x0f_fold_deviation\"Z\n\nEpochScore\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x13\n\x0bmean_return\x18\x02 \x01(\x01\x12\x16\n\x0estandard_error\x18\x03 \x01(\x01\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\x04\"\'\n\x05Trace\x12\x0e\n\x06values\x18\x01 \x03(\x01\x12\x0e\n\x06labels\x18\x02 \x03(\t\"\x82\x06\n\x08Manifest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x15\n\rtournament_id\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x11\n\talgorithm\x18\x04 \x01(\t\x12\x30\n\x0fhyperparameters\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\x12*\n\x05parts\x18\x06 \x03(\x0b\x32\x1b.podrace.checkpoint.v1.Part\x12 \n\x18previous_manifest_digest\x18\x07 \x01(\t\x12\x19\n\x11\x65nvironment_steps\x18\x08 \x01(\x04\x12!\n\x19lineage_environment_steps\x18\t \x01(\x04\x12\x16\n\x0epolicy_version\x18\n \x01(\x04\x12\x10\n\x08rollouts\x18\x0b \x01(\x04\x12\x0c\n\x04seed\x18\x0c \x01(\x04\x12\x35\n\nevaluation\x18\r \x01(\x0b\x32!.podrace.checkpoint.v1.Evaluation\x12\x18\n\x10training_seconds\x18\x0e \x01(\x01\x12\x14\n\x0c\x63ore_seconds\x18\x0f \x01(\x01\x12\x13\n\x0blease_epoch\x18\x10 \x01(\x04\x12\x30\n\x0cpublish_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08snapshot\x18\x12 \x01(\x08\x12%\n\x04spec\x18\x13 \x01(\x0b\x32\x17.google.protobuf.Struct\x12 \n\x18starting_manifest_digest\x18\x14 \x01(\t\x12?\n\x08versions\x18\x15 \x03(\x0b\x32-.podrace.checkpoint.v1.Manifest.VersionsEntry\x12\x14\n\x0creplay_steps\x18\x16 \x01(\x04\x12\x1b\n\x13replay_memory_steps\x18\x17 \x01(\x04\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"k\n\x07Pointer\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0blease_epoch\x18\x02 \x01(\x04\x12\x17\n\x0fmanifest_digest\x18\x03 \x01(\t\x12 \n\x18previous_manifest_digest\x18\x04 \x01(\t\"7\n\nCheckpoint\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,26 +37,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EVALUATION_METRICSENTRY']._serialized_options = b'8\001'
   _globals['_EVALUATION_TRACESENTRY']._loaded_options = None
   _globals['_EVALUATION_TRACESENTRY']._serialized_options = b'8\001'
+  _globals['_EVALUATION_EPISODEMETRICSENTRY']._loaded_options = None
+  _globals['_EVALUATION_EPISODEMETRICSENTRY']._serialized_options = b'8\001'
   _globals['_MANIFEST_VERSIONSENTRY']._loaded_options = None
   _globals['_MANIFEST_VERSIONSENTRY']._serialized_options = b'8\001'
   _globals['_PART']._serialized_start=128
   _globals['_PART']._serialized_end=184
   _globals['_EVALUATION']._serialized_start=187
-  _globals['_EVALUATION']._serialized_end=807
-  _globals['_EVALUATION_METRICSENTRY']._serialized_start=674
-  _globals['_EVALUATION_METRICSENTRY']._serialized_end=720
-  _globals['_EVALUATION_TRACESENTRY']._serialized_start=722
-  _globals['_EVALUATION_TRACESENTRY']._serialized_end=797
-  _globals['_EPOCHSCORE']._serialized_start=809
-  _globals['_EPOCHSCORE']._serialized_end=899
-  _globals['_TRACE']._serialized_start=901
-  _globals['_TRACE']._serialized_end=940
-  _globals['_MANIFEST']._serialized_start=943
-  _globals['_MANIFEST']._serialized_end=1713
-  _globals['_MANIFEST_VERSIONSENTRY']._serialized_start=1666
-  _globals['_MANIFEST_VERSIONSENTRY']._serialized_end=1713
-  _globals['_POINTER']._serialized_start=1715
-  _globals['_POINTER']._serialized_end=1822
-  _globals['_CHECKPOINT']._serialized_start=1824
-  _globals['_CHECKPOINT']._serialized_end=1879
+  _globals['_EVALUATION']._serialized_end=1090
+  _globals['_EVALUATION_METRICSENTRY']._serialized_start=859
+  _globals['_EVALUATION_METRICSENTRY']._serialized_end=905
+  _globals['_EVALUATION_TRACESENTRY']._serialized_start=907
+  _globals['_EVALUATION_TRACESENTRY']._serialized_end=982
+  _globals['_EVALUATION_EPISODEMETRICSENTRY']._serialized_start=984
+  _globals['_EVALUATION_EPISODEMETRICSENTRY']._serialized_end=1037
+  _globals['_EPOCHSCORE']._serialized_start=1092
+  _globals['_EPOCHSCORE']._serialized_end=1182
+  _globals['_TRACE']._serialized_start=1184
+  _globals['_TRACE']._serialized_end=1223
+  _globals['_MANIFEST']._serialized_start=1226
+  _globals['_MANIFEST']._serialized_end=1996
+  _globals['_MANIFEST_VERSIONSENTRY']._serialized_start=1949
+  _globals['_MANIFEST_VERSIONSENTRY']._serialized_end=1996
+  _globals['_POINTER']._serialized_start=1998
+  _globals['_POINTER']._serialized_end=2105
+  _globals['_CHECKPOINT']._serialized_start=2107
+  _globals['_CHECKPOINT']._serialized_end=2162
 # @@protoc_insertion_point(module_scope)

@@ -105,6 +105,26 @@ class Evaluation(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class EpisodeMetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     MEAN_RETURN_FIELD_NUMBER: _builtins.int
     VARIANCE_FIELD_NUMBER: _builtins.int
     EPISODES_FIELD_NUMBER: _builtins.int
@@ -121,6 +141,11 @@ class Evaluation(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     OTHER_EPOCHS_FIELD_NUMBER: _builtins.int
     UNPAIRED_REASON_FIELD_NUMBER: _builtins.int
+    EPISODE_METRICS_FIELD_NUMBER: _builtins.int
+    OBJECTIVE_FIELD_NUMBER: _builtins.int
+    EPISODE_FOLDS_FIELD_NUMBER: _builtins.int
+    UNDISCOUNTED_RETURN_FIELD_NUMBER: _builtins.int
+    FOLD_DEVIATION_FIELD_NUMBER: _builtins.int
     mean_return: _builtins.float
     """Mean undiscounted return over the episodes."""
     variance: _builtins.float
@@ -147,6 +172,17 @@ class Evaluation(_message.Message):
     """
     unpaired_reason: _builtins.str
     """Why there are no `episode_returns`, in one line for a person; empty if there are some."""
+    objective: _builtins.str
+    """Measure of an episode that `mean_return`, `variance` and `episode_returns` are of (`evaluation.objective` of the
+    tournament); empty: its undiscounted return.
+    """
+    undiscounted_return: _builtins.float
+    """Mean undiscounted return over the episodes; absent if that is `mean_return`."""
+    fold_deviation: _builtins.float
+    """Standard deviation of the mean score between folds. If `evaluation.fold_deviations` of the tournament is above 0,
+    that many of them were subtracted from `mean_return`, and `episode_returns` were changed so that their mean is
+    `mean_return`. Absent without folds.
+    """
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Measures that the simulator reports, for instance `sharpe_ratio`."""
@@ -173,6 +209,18 @@ class Evaluation(_message.Message):
         compared.
         """
 
+    @_builtins.property
+    def episode_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Mean over the episodes of each measure of single episodes that the simulator reports, for instance `sharpe_ratio`.
+        At most 32.
+        """
+
+    @_builtins.property
+    def episode_folds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Number of the validation fold of each episode, from 1, in the order of `episode_returns`. Empty without folds, or
+        without `episode_returns`.
+        """
+
     def __init__(
         self,
         *,
@@ -192,14 +240,28 @@ class Evaluation(_message.Message):
         epoch: _builtins.int | None = ...,
         other_epochs: _abc.Iterable[Global___EpochScore] | None = ...,
         unpaired_reason: _builtins.str = ...,
+        episode_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        objective: _builtins.str = ...,
+        episode_folds: _abc.Iterable[_builtins.int] | None = ...,
+        undiscounted_return: _builtins.float | None = ...,
+        fold_deviation: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_fold_deviation", b"_fold_deviation", "_undiscounted_return", b"_undiscounted_return", "epoch", b"epoch", "fold_deviation", b"fold_deviation", "undiscounted_return", b"undiscounted_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "episode_returns", b"episode_returns", "episodes", b"episodes", "epoch", b"epoch", "evaluator", b"evaluator", "evaluator_fault", b"evaluator_fault", "mean_length_steps", b"mean_length_steps", "mean_return", b"mean_return", "member_policy_digests", b"member_policy_digests", "metrics", b"metrics", "other_epochs", b"other_epochs", "policy_digest", b"policy_digest", "seed", b"seed", "traces", b"traces", "unpaired_reason", b"unpaired_reason", "variance", b"variance", "wall_seconds", b"wall_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_fold_deviation", b"_fold_deviation", "_undiscounted_return", b"_undiscounted_return", "episode_folds", b"episode_folds", "episode_metrics", b"episode_metrics", "episode_returns", b"episode_returns", "episodes", b"episodes", "epoch", b"epoch", "evaluator", b"evaluator", "evaluator_fault", b"evaluator_fault", "fold_deviation", b"fold_deviation", "mean_length_steps", b"mean_length_steps", "mean_return", b"mean_return", "member_policy_digests", b"member_policy_digests", "metrics", b"metrics", "objective", b"objective", "other_epochs", b"other_epochs", "policy_digest", b"policy_digest", "seed", b"seed", "traces", b"traces", "undiscounted_return", b"undiscounted_return", "unpaired_reason", b"unpaired_reason", "variance", b"variance", "wall_seconds", b"wall_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    _WhichOneofReturnType__fold_deviation: _TypeAlias = _typing.Literal["fold_deviation"]  # noqa: Y015
+    _WhichOneofArgType__fold_deviation: _TypeAlias = _typing.Literal["_fold_deviation", b"_fold_deviation"]  # noqa: Y015
+    _WhichOneofReturnType__undiscounted_return: _TypeAlias = _typing.Literal["undiscounted_return"]  # noqa: Y015
+    _WhichOneofArgType__undiscounted_return: _TypeAlias = _typing.Literal["_undiscounted_return", b"_undiscounted_return"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fold_deviation) -> _WhichOneofReturnType__fold_deviation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__undiscounted_return) -> _WhichOneofReturnType__undiscounted_return | None: ...
 
 Global___Evaluation: _TypeAlias = Evaluation  # noqa: Y015
 

@@ -59,18 +59,19 @@ min(p / highest p so far - 1); Calmar ratio = annual return / drawdown.</p>
 """)
 
 
-def backtest_page(title: str, evaluation: Evaluation) -> str:
+def backtest_page(title: str, evaluation: Evaluation, note: str = "") -> str:
     """Returns the page of an evaluation in the stock market.
 
     Args:
         title: Title of the page.
         evaluation: Evaluation with a trace `account_value`. Other traces and metrics of `simulators.stocks.report` are
             shown if they exist.
+        note: A sentence below the summary.
     """
     traces = evaluation.traces
     dates = list(traces[CHAMPION].labels)
     period = f" from {dates[0]} to {dates[-1]}, {formats.things(len(dates), 'day')}" if dates else ""
-    parts = [_comparison(evaluation.metrics), _habits(evaluation.metrics)]
+    parts = [f"<p>{_escaped(note)}.</p>" if note else "", _comparison(evaluation.metrics), _habits(evaluation.metrics)]
     for heading, names in CHARTS:
         drawn = [(label, color, traces[name]) for name, (label, color) in names.items() if name in traces]
         if drawn:

@@ -14,7 +14,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
-from podrace.cli.results import backtest_html, plots
+from podrace.cli.results import backtest_html, deflated_sharpe, plots
+from podrace.cli.results.deflated_sharpe import Deflation, deflate
 from podrace.cli.results.scoring import evaluated, headline
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.output import finite
@@ -26,6 +27,8 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.printable import printable
 from podrace.tournament.v1.tournament_pb2 import ReportSpec, Tournament
 
+SHARPE_RATIO = "sharpe_ratio"
+"""Measure of single episodes by which the candidates' Sharpe ratios are known."""
 OTHERS = ("index_", "random_")
 """Prefixes of metrics of other baselines than the equal-weight pool."""
 
@@ -40,6 +43,8 @@ class ChampionReport:
     """By name of the report."""
     failures: dict[str, str] = field(default_factory=dict)
     """Errors of the reports that failed, by name."""
+    deflations: dict[str, Deflation] = field(default_factory=dict)
+    """Deflated Sharpe ratios of the reports that have an account value, by name, if candidates have Sharpe ratios."""
 
 
 async def make_report(
@@ -62,6 +67,7 @@ async def make_report(
         notify(f"evaluating the champion: {name}")
         await _evaluate(client, tournament, name, spec, report)
     submissions = await client.list_submissions(tournament)
+    report.deflations = _deflations(report, submissions)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -80,6 +86,17 @@ async def _evaluate(
         )
     except PodraceError as error:
         report.failures[name] = error.message
+
+
+def _deflations(report: ChampionReport, submissions: Sequence[Candidate]) -> dict[str, Deflation]:
+    tried = [entry.episode_metrics[SHARPE_RATIO] for entry in submissions if SHARPE_RATIO in entry.episode_metrics]
+    correlation = submissions[-1].episode_correlation if submissions else 0.0
+    found = {
+        name: deflate(evaluation.traces[backtest_html.CHAMPION].values, tried, correlation)
+        for name, evaluation in report.evaluations.items()
+        if backtest_html.CHAMPION in evaluation.traces
+    }
+    return {name: deflation for name, deflation in found.items() if deflation is not None}
 
 
 def _write(
@@ -103,7 +120,9 @@ def _write_pages(folder: Path, tournament: Tournament, report: ChampionReport) -
     for name, evaluation in report.evaluations.items():
         if backtest_html.CHAMPION in evaluation.traces:
             title = f"{name}: {tables.champion_name(tournament)} of {tournament.tournament_id}"
-            _write_text(folder / f"{name}.html", backtest_html.backtest_page(title, evaluation))
+            deflation = report.deflations.get(name)
+            note = deflated_sharpe.summary(deflation) if deflation else ""
+            _write_text(folder / f"{name}.html", backtest_html.backtest_page(title, evaluation, note))
 
 
 def _draw_accounts(folder: Path, tournament: Tournament, report: ChampionReport) -> None:
@@ -122,6 +141,8 @@ def _draw_accounts(folder: Path, tournament: Tournament, report: ChampionReport)
 
 def _reports(report: ChampionReport) -> dict[str, Any]:
     made = {name: json_shapes.evaluation(evaluation) for name, evaluation in report.evaluations.items()}
+    for name, deflation in report.deflations.items():
+        made[name]["deflated_sharpe"] = deflated_sharpe.as_json(deflation)
     return made | {name: {"error": line} for name, line in report.failures.items()}
 
 
@@ -143,6 +164,8 @@ def render(report: ChampionReport) -> RenderableType:
         measures = {key: value for key, value in evaluation.metrics.items() if not key.startswith(OTHERS)}
         if measures:
             parts.append(Padding(tables.metrics_table(measures, column="champion"), (0, 0, 0, 2)))
+        if name in report.deflations:
+            parts.append(Padding(Text(deflated_sharpe.summary(report.deflations[name])), (0, 0, 0, 2)))
     for name, line in report.failures.items():
         parts += [Text(), Text(printable(f"{name}: {line}"), style="red")]
     return Group(*parts)

@@ -175,7 +175,11 @@ def evaluation(entry: Evaluation) -> dict[str, Any]:
         "episodes": entry.episodes,
         "mean_length_steps": entry.mean_length_steps,
         "seed": entry.seed,
+        "objective": entry.objective or "return",
+        "undiscounted_return": entry.undiscounted_return if entry.objective else entry.mean_return,
+        "fold_deviation": entry.fold_deviation if entry.HasField("fold_deviation") else None,
         "metrics": dict(sorted(entry.metrics.items())),
+        "episode_metrics": dict(sorted(entry.episode_metrics.items())),
         "traces": {
             name: {"values": list(trace.values), "labels": list(trace.labels)}
             for name, trace in sorted(entry.traces.items())

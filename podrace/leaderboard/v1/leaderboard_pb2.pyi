@@ -234,6 +234,26 @@ class Candidate(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class EpisodeMetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CANDIDATE_ID_FIELD_NUMBER: _builtins.int
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
@@ -265,6 +285,7 @@ class Candidate(_message.Message):
     REPLAY_STEPS_FIELD_NUMBER: _builtins.int
     REPLAY_MEMORY_STEPS_FIELD_NUMBER: _builtins.int
     SELECTION_FIELD_NUMBER: _builtins.int
+    EPISODE_METRICS_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
     """SHA-256 of the manifest of the checkpoint."""
     tournament_id: _builtins.str
@@ -351,6 +372,10 @@ class Candidate(_message.Message):
         of an ended tournament.
         """
 
+    @_builtins.property
+    def episode_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Means over its evaluation episodes of the measures that the simulator reports for single episodes, by name."""
+
     def __init__(
         self,
         *,
@@ -385,10 +410,11 @@ class Candidate(_message.Message):
         replay_steps: _builtins.int = ...,
         replay_memory_steps: _builtins.int = ...,
         selection: _tournament_pb2.ChampionSelection | None = ...,
+        episode_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_rank_score", b"_rank_score", "estimate", b"estimate", "evaluation_epoch", b"evaluation_epoch", "rank_score", b"rank_score", "selection", b"selection", "submit_time", b"submit_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_rank_score", b"_rank_score", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episode_correlation", b"episode_correlation", "episode_returns", b"episode_returns", "episodes", b"episodes", "estimate", b"estimate", "estimate_error", b"estimate_error", "evaluation_epoch", b"evaluation_epoch", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "other_epochs", b"other_epochs", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_rank_score", b"_rank_score", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episode_correlation", b"episode_correlation", "episode_metrics", b"episode_metrics", "episode_returns", b"episode_returns", "episodes", b"episodes", "estimate", b"estimate", "estimate_error", b"estimate_error", "evaluation_epoch", b"evaluation_epoch", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "other_epochs", b"other_epochs", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__estimate: _TypeAlias = _typing.Literal["estimate"]  # noqa: Y015
     _WhichOneofArgType__estimate: _TypeAlias = _typing.Literal["_estimate", b"_estimate"]  # noqa: Y015

@@ -882,6 +882,8 @@ class EvaluationSpec(_message.Message):
     ANSWER_DURATION_FIELD_NUMBER: _builtins.int
     SNAPSHOT_PERIOD_FIELD_NUMBER: _builtins.int
     RACING_FIELD_NUMBER: _builtins.int
+    OBJECTIVE_FIELD_NUMBER: _builtins.int
+    FOLD_DEVIATIONS_FIELD_NUMBER: _builtins.int
     episodes: _builtins.int
     """Largest number of finished episodes; their mean return is the score. See `racing`. Default 64."""
     every_environment_steps: _builtins.int
@@ -910,6 +912,18 @@ class EvaluationSpec(_message.Message):
     so there it has an effect only with more episodes. Refused with `evaluator` and when `synchronous`. Default true,
     where it is not refused.
     """
+    objective: _builtins.str
+    """What an episode is worth; the mean over the episodes is the score. `return`: its undiscounted return. Or any measure
+    that the simulator reports for single episodes; `stocks` reports `cumulative_return`, `annual_return`,
+    `annual_volatility`, `sharpe_ratio`, `maximum_drawdown`, `calmar_ratio` and `return_minus_drawdown` for the splits
+    validation and backtest. The higher, the better. `objective.target_return` is compared with the score. Refused with
+    `evaluator`. Default `return`.
+    """
+    fold_deviations: _builtins.float
+    """How many standard deviations of the mean score between validation folds to subtract from the score, from 0 to 10:
+    agents that are good in all folds lead those that are very good in one. Needs a simulator with folds (`folds` of
+    `stocks`), at most 1,024 episodes, and no `evaluator`. Default 0.
+    """
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
         """Merged over `environment.options`; a key that is set here wins. For instance the validation split."""
@@ -936,10 +950,12 @@ class EvaluationSpec(_message.Message):
         answer_duration: _duration_pb2.Duration | None = ...,
         snapshot_period: _duration_pb2.Duration | None = ...,
         racing: _builtins.bool | None = ...,
+        objective: _builtins.str | None = ...,
+        fold_deviations: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_greedy", b"_greedy", "_racing", b"_racing", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "greedy", b"greedy", "options", b"options", "racing", b"racing", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_fold_deviations", b"_fold_deviations", "_greedy", b"_greedy", "_objective", b"_objective", "_racing", b"_racing", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "fold_deviations", b"fold_deviations", "greedy", b"greedy", "objective", b"objective", "options", b"options", "racing", b"racing", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_greedy", b"_greedy", "_racing", b"_racing", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "greedy", b"greedy", "options", b"options", "racing", b"racing", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_fold_deviations", b"_fold_deviations", "_greedy", b"_greedy", "_objective", b"_objective", "_racing", b"_racing", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "fold_deviations", b"fold_deviations", "greedy", b"greedy", "objective", b"objective", "options", b"options", "racing", b"racing", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__episodes: _TypeAlias = _typing.Literal["episodes"]  # noqa: Y015
     _WhichOneofArgType__episodes: _TypeAlias = _typing.Literal["_episodes", b"_episodes"]  # noqa: Y015
@@ -947,8 +963,12 @@ class EvaluationSpec(_message.Message):
     _WhichOneofArgType__evaluator: _TypeAlias = _typing.Literal["_evaluator", b"_evaluator"]  # noqa: Y015
     _WhichOneofReturnType__every_environment_steps: _TypeAlias = _typing.Literal["every_environment_steps"]  # noqa: Y015
     _WhichOneofArgType__every_environment_steps: _TypeAlias = _typing.Literal["_every_environment_steps", b"_every_environment_steps"]  # noqa: Y015
+    _WhichOneofReturnType__fold_deviations: _TypeAlias = _typing.Literal["fold_deviations"]  # noqa: Y015
+    _WhichOneofArgType__fold_deviations: _TypeAlias = _typing.Literal["_fold_deviations", b"_fold_deviations"]  # noqa: Y015
     _WhichOneofReturnType__greedy: _TypeAlias = _typing.Literal["greedy"]  # noqa: Y015
     _WhichOneofArgType__greedy: _TypeAlias = _typing.Literal["_greedy", b"_greedy"]  # noqa: Y015
+    _WhichOneofReturnType__objective: _TypeAlias = _typing.Literal["objective"]  # noqa: Y015
+    _WhichOneofArgType__objective: _TypeAlias = _typing.Literal["_objective", b"_objective"]  # noqa: Y015
     _WhichOneofReturnType__racing: _TypeAlias = _typing.Literal["racing"]  # noqa: Y015
     _WhichOneofArgType__racing: _TypeAlias = _typing.Literal["_racing", b"_racing"]  # noqa: Y015
     _WhichOneofReturnType__share: _TypeAlias = _typing.Literal["share"]  # noqa: Y015
@@ -960,7 +980,11 @@ class EvaluationSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__every_environment_steps) -> _WhichOneofReturnType__every_environment_steps | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fold_deviations) -> _WhichOneofReturnType__fold_deviations | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__greedy) -> _WhichOneofReturnType__greedy | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__objective) -> _WhichOneofReturnType__objective | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__racing) -> _WhichOneofReturnType__racing | None: ...
     @_typing.overload
