@@ -47,6 +47,9 @@ NON_FINITE = "ERROR_REASON_NON_FINITE"
 SUBMIT = "SubmitCandidate"
 MOST_RETURNS = 256
 """Returns of single episodes that a candidate keeps: a page of 1,000 candidates must fit in a message."""
+MOST_MEASURES, LONGEST_MEASURE = 16, 64
+"""Largest number of measures of single episodes whose means a candidate keeps, the first by name, and the longest name,
+for the same reason."""
 MOST_OTHER_EPOCHS = 8
 """Scores in other evaluation epochs that a candidate keeps."""
 SUBMISSIONS = prometheus_client.Counter("podrace_leaderboard_submissions", "Submissions judged", ["verdict"])
@@ -198,6 +201,7 @@ def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generatio
     _check_owner(manifest, manifest_digest, agent)
     _check_evaluation(manifest, manifest_digest)
     evaluation = manifest.evaluation
+    measures = sorted(name for name in evaluation.episode_metrics if len(name) <= LONGEST_MEASURE)[:MOST_MEASURES]
     return Candidate(
         candidate_id=manifest_digest,
         tournament_id=agent.tournament_id,
@@ -218,6 +222,7 @@ def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generatio
         other_epochs=evaluation.other_epochs[:MOST_OTHER_EPOCHS],
         replay_steps=manifest.replay_steps,
         replay_memory_steps=manifest.replay_memory_steps,
+        episode_metrics={name: evaluation.episode_metrics[name] for name in measures},
     )
 
 
@@ -277,6 +282,9 @@ def _check_evaluation(manifest: Manifest, manifest_digest: str) -> None:
         "evaluation.variance": evaluation.variance,
         "core_seconds": manifest.core_seconds,
         **{f"evaluation.episode_returns[{i}]": value for i, value in enumerate(evaluation.episode_returns)},
+        **{
+            f"evaluation.episode_metrics[{name!r}]": value for name, value in sorted(evaluation.episode_metrics.items())
+        },
         **{f"evaluation.other_epochs[{i}]": one.mean_return for i, one in enumerate(evaluation.other_epochs)},
         **{f"evaluation.other_epochs[{i}] error": one.standard_error for i, one in enumerate(evaluation.other_epochs)},
     }

@@ -11,6 +11,7 @@ from agentpod.learner.checkpoint_files import POLICY_PART, load_policy
 from agentpod.learner.evaluation_schedule import MAXIMUM_EVALUATION_LANES
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.models.policy import NetworkSpec, Policy
+from agentpod.roles.objectives import measure_of, penalize_folds
 from agentpod.roles.user_evaluator import user_evaluator_settings
 from agentpod.session.role_client import SessionSpec
 from agentpod.session.session import Roles
@@ -73,7 +74,8 @@ async def evaluate_policies(
                 f"checkpoint {published.manifest_digest[:12]}: the policy that was scored is not the one that was"
                 " published"
             )
-    return evaluation
+    # A report may be of data without folds.
+    return penalize_folds(evaluation, assignment.spec.evaluation.fold_deviations, required=False)
 
 
 def _environment_of(published: PublishedPolicy, assignment: pb.Assignment) -> EnvironmentSpec:
@@ -103,4 +105,5 @@ def _session_spec(policies: Sequence[PublishedPolicy], assignment: pb.Assignment
         rollouts=0,
         members=tuple(other.network for other in others),
         evaluator=user_evaluator_settings(spec.evaluation),
+        objective=measure_of(spec.evaluation),
     )

@@ -11,6 +11,7 @@ from agentpod.learner.checkpoint_files import FrozenState
 from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.staged_evaluation import PlayEpisodes, bars_of, evaluate_in_stages
+from agentpod.roles.objectives import penalize_folds
 from agentpod.seeding import derive_seed
 from agentpod.session.session import Roles
 from podrace.checkpoint.v1.checkpoint_pb2 import EpochScore, Evaluation
@@ -176,11 +177,14 @@ class Scorer:
         plan = None if self._spec.synchronous else await self._checkpoints.plan_evaluation(epoch)
         bars = bars_of(plan) if wanted.racing else None
         lanes = evaluation_lanes(self._spec)
-        evaluation = await evaluate_in_stages(self._player(held, epoch), wanted.episodes, lanes, bars)
+        evaluation = await evaluate_in_stages(
+            self._player(held, epoch), wanted.episodes, lanes, bars, fold_deviations=wanted.fold_deviations
+        )
         evaluation.epoch = epoch
         if plan and evaluation.episodes >= wanted.episodes and not evaluation.evaluator_fault:
             for other in [one for one in plan.other_epochs if one != epoch][:MOST_OTHER_EPOCHS]:
-                scored = await self._player(held, other)(0, wanted.episodes)
+                played = await self._player(held, other)(0, wanted.episodes)
+                scored = penalize_folds(played, wanted.fold_deviations, required=True)
                 if scored.evaluator_fault:
                     break
                 evaluation.other_epochs.append(epoch_score(other, scored))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from agentpod.roles.objectives import penalize_folds
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.comparison import racing
 from podrace.errors import DataLoss
@@ -46,7 +47,9 @@ def _usable(bar: Bar) -> racing.Bar | None:
     return racing.Bar(bar.score, bar.standard_error, tuple(bar.episode_returns))
 
 
-async def evaluate_in_stages(play: PlayEpisodes, episodes: int, lanes: int, bars: Bars | None) -> Evaluation:
+async def evaluate_in_stages(
+    play: PlayEpisodes, episodes: int, lanes: int, bars: Bars | None, *, fold_deviations: float = 0.0
+) -> Evaluation:
     """Evaluates a policy until more episodes would change neither whether it enters the board nor whether it leads.
 
     Args:
@@ -54,13 +57,17 @@ async def evaluate_in_stages(play: PlayEpisodes, episodes: int, lanes: int, bars
         episodes: Largest number of episodes.
         lanes: Episodes that are played at the same time.
         bars: What the policy has to beat; None: all episodes are played at once.
+        fold_deviations: Standard deviations between folds to subtract from the score.
+
+    Raises:
+        InvalidArgument: There are deviations to subtract, but no folds.
     """
     planned = racing.stages(episodes, lanes) if bars else (episodes,)
     parts: list[Evaluation] = []
     for stage in planned:
         played = sum(part.episodes for part in parts)
         parts.append(await play(played, stage - played))
-        whole = joined(parts)
+        whole = penalize_folds(joined(parts), fold_deviations, required=True)
         # In a thread, because the bounds for a new number of episodes take a fraction of a second to compute.
         if bars and stage < episodes and await asyncio.to_thread(is_decided, sample_of(whole), bars, planned):
             _log.info("evaluation stopped early", episodes=stage, maximum=episodes, score=whole.mean_return)
@@ -96,8 +103,8 @@ def joined(parts: Sequence[Evaluation]) -> Evaluation:
         return parts[0]
     whole = Evaluation()
     whole.CopyFrom(parts[-1])
-    whole.ClearField("episode_returns")
-    whole.ClearField("metrics")
+    for name in ("episode_returns", "episode_folds", "metrics", "episode_metrics"):
+        whole.ClearField(name)
     count = sum(part.episodes for part in parts)
     whole.episodes = count
     whole.mean_return = math.fsum(part.episodes * part.mean_return for part in parts) / count
@@ -108,8 +115,13 @@ def joined(parts: Sequence[Evaluation]) -> Evaluation:
     whole.wall_seconds = math.fsum(part.wall_seconds for part in parts)
     for name in parts[-1].metrics:
         whole.metrics[name] = math.fsum(part.episodes * part.metrics[name] for part in parts) / count
+    for name in parts[-1].episode_metrics:
+        whole.episode_metrics[name] = math.fsum(part.episodes * part.episode_metrics[name] for part in parts) / count
+    if whole.HasField("undiscounted_return"):
+        whole.undiscounted_return = math.fsum(part.episodes * part.undiscounted_return for part in parts) / count
     if all(part.episode_returns for part in parts):
         whole.episode_returns.extend(value for part in parts for value in part.episode_returns)
+        whole.episode_folds.extend(fold for part in parts for fold in part.episode_folds)
     for part in parts:
         if (part.policy_digest, part.member_policy_digests) != (whole.policy_digest, whole.member_policy_digests):
             raise DataLoss("the policy was changed while it was scored: the stages scored different parameters")

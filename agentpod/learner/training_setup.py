@@ -16,6 +16,7 @@ from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
 from agentpod.learner.evaluation_schedule import evaluation_lanes
 from agentpod.learner.fusion_session import FusionSession
 from agentpod.learner.snapshots import SnapshotRecorder
+from agentpod.roles.objectives import measure_of
 from agentpod.roles.user_evaluator import user_evaluator_settings
 from agentpod.session.role_client import SessionSpec
 from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument
@@ -98,6 +99,7 @@ class TrainingSetup:
             seed=self._agent.seed,
             rollouts=counters.rollouts,
             evaluator=user_evaluator_settings(evaluation),
+            objective=measure_of(evaluation),
         )
 
     async def _restore(self, algorithm: Algorithm, start: StartingState) -> Mapping[str, Tensor]:

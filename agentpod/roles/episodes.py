@@ -12,7 +12,7 @@ lanes (`normalize_observations`, `normalize_rewards`) start again with each batc
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Protocol
@@ -43,6 +43,12 @@ class Episodes:
     returns: Tensor
     lengths: Tensor
     report: Report | None = None
+
+    @property
+    def measures(self) -> Mapping[str, Sequence[float]]:
+        """The measures of single episodes that the simulator reports, by name, with a number for each episode."""
+        reported = self.report.episode_metrics if self.report else {}
+        return {name: values for name, values in sorted(reported.items()) if len(values) == len(self.returns)}
 
 
 class Play(Protocol):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from agentpod.roles.objectives import MOST_MEASURES
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 
 MOST_RETURNS = 1024
@@ -24,6 +25,7 @@ def find_fault(evaluation: Evaluation, episodes: int, digests: Sequence[str]) ->
         "variance": evaluation.variance,
         "mean_length_steps": evaluation.mean_length_steps,
         **{f"metrics[{name!r}]": value for name, value in sorted(evaluation.metrics.items())},
+        **{f"episode_metrics[{name!r}]": value for name, value in sorted(evaluation.episode_metrics.items())},
     }
     for name, number in numbers.items():
         if not math.isfinite(number):
@@ -31,6 +33,11 @@ def find_fault(evaluation: Evaluation, episodes: int, digests: Sequence[str]) ->
     for name in ("variance", "mean_length_steps"):
         if numbers[name] < 0:
             return f"{name} = {numbers[name]:g} is negative"
+    if len(evaluation.episode_metrics) > MOST_MEASURES:
+        return f"it lists {len(evaluation.episode_metrics)} episode_metrics, at most {MOST_MEASURES}"
+    if evaluation.episode_folds and len(evaluation.episode_folds) != len(evaluation.episode_returns):
+        folds, returns = len(evaluation.episode_folds), len(evaluation.episode_returns)
+        return f"it lists {folds} episode_folds for {returns} episode_returns"
     if evaluation.episodes < episodes:
         return f"it scored {evaluation.episodes} episodes instead of {episodes}"
     if problem := _fault_of_returns(evaluation):

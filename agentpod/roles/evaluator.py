@@ -4,9 +4,11 @@
 defines which episodes are played.
 """
 
+import math
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -21,6 +23,7 @@ from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
 from agentpod.roles.episodes import Episodes, Play, add_report, play, score
 from agentpod.roles.evaluation_check import MOST_RETURNS
+from agentpod.roles.objectives import FOLD, MOST_FOLDS, MOST_MEASURES, episode_values
 from agentpod.roles.repeatability import find_difference
 from agentpod.seeding import derive_generator
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -75,8 +78,9 @@ class EvaluationSession:
         """Scores a policy, or an ensemble.
 
         Raises:
-            InvalidArgument: The number of policies is not that of the session.
-            DataLoss: As `play`; also if a policy was changed during the evaluation.
+            InvalidArgument: The number of policies is not that of the session, or the simulator does not report the
+                objective.
+            DataLoss: As `play` and `add_measures`; also if a policy was changed during the evaluation.
             Cancelled: `cancelled` was set.
         """
         if cancelled.is_set():
@@ -98,9 +102,11 @@ class EvaluationSession:
             )
         if self._digests() != digests:
             raise DataLoss("the policy was changed while it was scored: an evaluation function must not modify it")
-        evaluation = score(episodes)
+        worth = valued(episodes, request.objective)
+        evaluation = score(worth)
         add_report(evaluation, episodes.report or self.simulator.report())
-        add_returns(evaluation, episodes, unpaired_reason)
+        add_returns(evaluation, worth, unpaired_reason)
+        add_measures(evaluation, episodes, request.objective)
         evaluation.seed = request.seed
         evaluation.policy_digest, *others = digests
         evaluation.member_policy_digests.extend(others)
@@ -146,6 +152,40 @@ def add_returns(evaluation: Evaluation, episodes: Episodes, unpaired_reason: str
     evaluation.unpaired_reason = unpaired_reason
     if not unpaired_reason:
         evaluation.episode_returns.extend(episodes.returns.tolist())
+
+
+def valued(episodes: Episodes, objective: str) -> Episodes:
+    """Returns the episodes with what they are worth by an objective in place of their returns; raises as
+    `episode_values`.
+    """
+    if not objective:
+        return episodes
+    values = episode_values(objective, episodes.returns.tolist(), episodes.measures)
+    return replace(episodes, returns=torch.tensor(values, dtype=torch.float64))
+
+
+def add_measures(evaluation: Evaluation, episodes: Episodes, objective: str) -> None:
+    """Adds the objective, the means of the measures of single episodes, and the folds if single returns are listed.
+
+    Raises:
+        DataLoss: The simulator reports too many measures, or a fold that is not a whole number from 1.
+    """
+    if objective:
+        evaluation.objective = objective
+        evaluation.undiscounted_return = float(episodes.returns.mean())
+    if len(episodes.measures) > MOST_MEASURES:
+        raise DataLoss(
+            f"the simulator reports {len(episodes.measures)} measures of an episode, at most {MOST_MEASURES}"
+        )
+    for name, values in episodes.measures.items():
+        if name != FOLD and all(map(math.isfinite, values)):
+            evaluation.episode_metrics[name] = math.fsum(values) / len(values)
+    folds = episodes.measures.get(FOLD, ())
+    for fold in folds:
+        if not 1 <= fold <= MOST_FOLDS or fold != int(fold):
+            raise DataLoss(f"the simulator reports an episode in fold {fold:g}, expected a whole number from 1")
+    if evaluation.episode_returns:
+        evaluation.episode_folds.extend(map(int, folds))
 
 
 class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):

@@ -18,6 +18,7 @@ from statistics import fmean, stdev, variance
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import DataLoss, InvalidArgument
+from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
 
 RETURN = "return"
 """The objective that needs no measure of the simulator."""
@@ -25,6 +26,13 @@ FOLD = "fold"
 """The measure that says in which fold an episode is."""
 MOST_MEASURES = 32
 """Largest number of measures of single episodes that a simulator may report."""
+MOST_FOLDS = 1_000_000
+"""Largest number of a fold."""
+
+
+def measure_of(spec: EvaluationSpec) -> str:
+    """Returns the measure that an episode is worth by a specification; empty: its undiscounted return."""
+    return "" if spec.objective == RETURN else spec.objective
 
 
 def episode_values(objective: str, returns: Sequence[float], measures: Mapping[str, Sequence[float]]) -> list[float]:

@@ -71,6 +71,8 @@ class SessionSpec:
     """Networks of the other members when an ensemble is evaluated."""
     evaluator: UserEvaluatorSettings | None = None
     """Evaluator of the tournament that scores instead of the built-in one; None for the built-in one."""
+    objective: str = ""
+    """Measure that an evaluation episode is worth, for the built-in evaluator; empty: its undiscounted return."""
     opened: int = 1
     """How many times the roles were opened for this assignment, this one included."""
 
@@ -231,6 +233,7 @@ class RoleClient:
             greedy=greedy,
             members=members,
             first_episode=first_episode,
+            objective=session.objective,
         )
         try:
             response = await _call(self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS)

@@ -194,6 +194,11 @@ async def test_a_score_that_is_not_finite_is_data_loss_and_is_not_recorded(
     ("changes", "error", "line"),
     [
         ({"variance": math.nan}, DataLoss, r"evaluation\.variance = nan is not finite"),
+        (
+            {"evaluation": {"episode_metrics": {"sharpe": math.nan}}},
+            DataLoss,
+            r"episode_metrics\['sharpe'\] = nan is not finite",
+        ),
         ({"core_seconds": math.inf}, DataLoss, "core_seconds = inf is not finite"),
         ({"variance": -1.0}, InvalidArgument, r"evaluation\.variance = -1 is negative"),
         ({"episodes": 0}, InvalidArgument, "has no score; publish it with an evaluation"),
@@ -339,3 +344,9 @@ async def test_the_plan_of_an_evaluation_names_the_bar(mesh: Any, agents: list[A
     assert (await plan(agents[1])).bar.agent_id == agents[1].agent_id
     with pytest.raises(NotFound):
         await mesh.updater.plan_evaluation(PlanEvaluationRequest(agent_id="unknown"))
+
+
+async def test_a_candidate_keeps_the_means_of_the_first_measures_by_name(mesh: Any, agents: list[Agent]) -> None:
+    measures = {f"m{number:02d}": float(number) for number in range(20)}
+    answer = await mesh.submit(agents[0], 5.0, evaluation={"episode_metrics": {**measures, "a" * 65: 1.0}})
+    assert dict(answer.candidate.episode_metrics) == {f"m{number:02d}": float(number) for number in range(16)}

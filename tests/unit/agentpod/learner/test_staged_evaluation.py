@@ -7,7 +7,7 @@ import pytest
 from agentpod.learner.staged_evaluation import Bars, bars_of, evaluate_in_stages, joined
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
 from podrace.comparison.racing import Bar
-from podrace.errors import DataLoss
+from podrace.errors import DataLoss, InvalidArgument
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 
 RETURNS = [float(value * value % 17) for value in range(64)]
@@ -149,3 +149,43 @@ def test_a_plan_gives_the_bars():
 )
 def test_without_usable_bars_there_are_none(answer):
     assert bars_of(answer) is None
+
+
+def folded(first: int, count: int) -> Evaluation:
+    return part(
+        first,
+        count,
+        episode_folds=[1 + episode % 3 for episode in range(first, first + count)],
+        episode_metrics={"sharpe_ratio": float(first)},
+        objective="sharpe_ratio",
+        undiscounted_return=float(first),
+    )
+
+
+def test_folds_and_measures_of_the_parts_are_joined():
+    whole = joined([folded(0, 8), folded(8, 24)])
+    assert list(whole.episode_folds) == [1 + episode % 3 for episode in range(32)]
+    assert dict(whole.episode_metrics) == {"sharpe_ratio": 6.0}
+    assert whole.undiscounted_return == 6.0
+    assert whole.objective == "sharpe_ratio"
+
+
+async def test_the_penalty_for_folds_is_that_of_all_episodes_however_many_stages_there_were():
+    async def play(first: int, count: int) -> Evaluation:
+        return folded(first, count)
+
+    at_once = await evaluate_in_stages(play, 64, 8, None, fold_deviations=0.5)
+    staged = await evaluate_in_stages(
+        play, 64, 8, one_bar(statistics.fmean(at_once.episode_returns)), fold_deviations=0.5
+    )
+    means = [statistics.fmean(RETURNS[fold::3]) for fold in range(3)]
+    assert at_once.mean_return == pytest.approx(statistics.fmean(RETURNS) - 0.5 * statistics.stdev(means))
+    assert at_once.fold_deviation == pytest.approx(statistics.stdev(means))
+    assert staged.episodes == 64
+    assert staged.mean_return == pytest.approx(at_once.mean_return)
+    assert list(staged.episode_returns) == pytest.approx(list(at_once.episode_returns))
+
+
+async def test_a_penalty_without_folds_is_refused():
+    with pytest.raises(InvalidArgument, match="the simulator reports no folds"):
+        await evaluate_in_stages(Player(), 8, 8, None, fold_deviations=0.5)

@@ -177,3 +177,17 @@ def test_reports_of_batches_are_averaged_by_episodes():
 def test_measures_of_single_episodes_are_those_of_the_episodes_that_were_asked_for():
     reports = [Report(episode_metrics={"m": [1.0, 2.0]}), Report(episode_metrics={"m": [3.0, 4.0]})]
     assert merged_report(reports, [[False, True], [True, True]]).episode_metrics == {"m": [2.0, 3.0, 4.0]}
+
+
+def test_the_measures_of_an_episode_belong_to_it_however_it_is_requested():
+    simulator = make("stocks", LANES, {"split": "validation", "episode_days": 6, "folds": 3, "train_end": "2010-06-01"})
+    policy = Policy(simulator.observation_space, simulator.action_space, NetworkSpec((8,)))
+    actor = PolicyActor(policy, LANES, torch.Generator(), greedy=True)
+    with torch.no_grad():
+        whole = play(simulator, actor, 12, 3)
+        part = play(simulator, actor, 5, 3, first_episode=2)
+    assert {name: values[2:7] for name, values in whole.measures.items()} == part.measures
+    assert set(whole.measures["fold"]) == {1.0, 2.0, 3.0}
+    # The account begins with 1e6, and the reward is 1e-4 of the gain.
+    gains = [100 * value for value in whole.measures["cumulative_return"]]
+    assert whole.returns.tolist() == pytest.approx(gains, rel=1e-3, abs=1e-6)
