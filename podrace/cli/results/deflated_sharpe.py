@@ -2,7 +2,7 @@
 
 Bailey and Lopez de Prado 2014, "The deflated Sharpe ratio: correcting for selection bias, backtest overfitting and
 non-normality", Journal of Portfolio Management 40(5). All Sharpe ratios here are per return (daily), not per year,
-unless a name says so.
+unless the name has `yearly`.
 """
 
 import math

@@ -62,7 +62,7 @@ def test_without_an_objective_an_episode_is_worth_its_return():
     assert not evaluation.HasField("undiscounted_return")
 
 
-def test_the_score_is_of_the_objective_and_the_return_is_stated_beside_it():
+def test_the_score_is_of_the_objective_and_the_return_is_stated_too():
     worth = valued(MEASURED, "sharpe_ratio")
     evaluation = score(worth)
     add_returns(evaluation, worth, "")

@@ -134,6 +134,26 @@ def test_a_champion_that_is_an_ensemble_is_named_and_reported_with_all_its_membe
     assert report["champion_members"] == [{"agent_id": "cartpole-v1-abc123-a1", "candidate_id": "feed"}]
 
 
+def test_a_report_of_an_account_states_the_deflated_sharpe_ratio(type_: Any, mesh: Any, tmp_path: Path) -> None:
+    path = tmp_path / "stocks.toml"
+    path.write_text(SPEC.replace("CartPole-v1", "stocks") + "[reports.whole]\nepisodes = 1\n")
+    mesh.known.evaluation.traces["account_value"].values.extend([1e6, 1.1e6, 1.05e6, 1.2e6, 1.3e6])
+    for number, entry in enumerate(mesh.known.submissions):
+        entry.episode_metrics["sharpe_ratio"] = 0.5 + number
+    mesh.known.submissions[-1].episode_correlation = 0.5
+    answer = type_("train", str(path), "--orchestrator", mesh.address)
+    assert answer.code == 0, answer.err
+    tried = len(mesh.known.submissions)
+    folder = tmp_path / "podrace-home/tournaments/stocks-abc123"
+    found = json.loads((folder / "report.json").read_text())["reports"]["whole"]["deflated_sharpe"]
+    assert (found["candidates"], found["independent_trials"]) == (tried, 0.5 + 0.5 * tried)
+    assert found["returns"] == 4
+    assert 0 < found["deflated_sharpe_ratio"] < found["probabilistic_sharpe_ratio"] < 1
+    line = f"deflated Sharpe ratio {found['deflated_sharpe_ratio']:.3f}"
+    assert line in " ".join(answer.out.split())
+    assert line in (folder / "whole.html").read_text()
+
+
 def test_a_failed_report_is_shown_and_does_not_affect_the_others(type_: Any, mesh: Any, tmp_path: Path) -> None:
     path = tmp_path / "spec.toml"
     path.write_text(SPEC + "[reports.again]\nepisodes = 4\n")
