@@ -163,6 +163,9 @@ class RecordingServicer(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grp
         self._outcome, self._message = request.outcome, request.message
         return pb.CompleteAssignmentResponse()
 
+    async def PlanEvaluation(self, request: Any, context: Any) -> Any:
+        return leaderboard_pb2.PlanEvaluationResponse()
+
     async def SubmitCandidate(self, request: Any, context: Any) -> Any:
         manifest = read_manifest(self._store, request.checkpoint.manifest_digest)
         score = manifest.evaluation.mean_return

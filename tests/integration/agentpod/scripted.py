@@ -33,6 +33,7 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
     stale: bool = False
     running_seconds: float | None = None
     """Running time of the tournament, reported with the directive; None: not reported."""
+    evaluation_epoch: int = 0
     refused: int = 0
     """How many times it answered with drain."""
 
@@ -51,6 +52,7 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
             directive=self.directive if due else pb.DIRECTIVE_CONTINUE,
             lease_duration=Duration(nanos=300_000_000),
             reason="by the script",
+            evaluation_epoch=self.evaluation_epoch,
         )
         if due and self.running_seconds is not None:
             response.running_duration.FromNanoseconds(round(self.running_seconds * 1e9))
@@ -71,12 +73,21 @@ class ScriptedLeaderboard(leaderboard_pb2_grpc.UpdaterServiceServicer):
     missing: bool = False
     snapshots: list[leaderboard_pb2.SubmitSnapshotRequest] = field(default_factory=list)
     refuse_snapshots: bool = False
+    plan: leaderboard_pb2.PlanEvaluationResponse = field(default_factory=leaderboard_pb2.PlanEvaluationResponse)
+    no_plans: bool = False
+    plans: list[leaderboard_pb2.PlanEvaluationRequest] = field(default_factory=list)
 
     async def SubmitSnapshot(self, request, context):
         if self.refuse_snapshots:
             raise FailedPrecondition("no snapshots here")
         self.snapshots.append(request)
         return leaderboard_pb2.SubmitSnapshotResponse()
+
+    async def PlanEvaluation(self, request, context):
+        if self.no_plans:
+            raise NotFound("no such agent")
+        self.plans.append(request)
+        return self.plan
 
     async def SubmitCandidate(self, request, context):
         if self.refuse:

@@ -5,10 +5,12 @@ import itertools
 import pytest
 from scripted import only_completion, run, store_of
 
+from agentpod.learner.evaluation_schedule import evaluation_seed
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.publish import fetch, fetch_latest
 from podrace.checkpoint_store.replay_parts import is_replay
 from podrace.errors import ResourceExhausted
+from podrace.leaderboard.v1.leaderboard_pb2 import Bar, PlanEvaluationResponse
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.resolve import parse, resolve
 from podrace.tensor_transport.codec import decode, digest
@@ -24,6 +26,42 @@ async def test_an_agent_uses_up_its_budget_and_its_last_policy_is_scored(mesh, m
     latest = fetch_latest(store_of(mesh), "t-a0")
     assert latest is not None
     assert latest.manifest == last
+
+
+FAR_ABOVE = PlanEvaluationResponse(bar=Bar(score=10_000.0, standard_error=1.0))
+TWO_SCORES = {"episodes": 32, "every_environment_steps": 2048, "share": 1.0}
+
+
+async def test_scores_are_of_the_episodes_of_the_evaluation_epoch_and_list_their_returns(
+    mesh, make_spec, make_assignment
+):
+    spec = make_spec(evaluation=TWO_SCORES)
+    assignment = make_assignment(spec)
+    assignment.evaluation_epoch = mesh.orchestrator.evaluation_epoch = 5
+    await run(mesh, assignment)
+    assert {plan.evaluation_epoch for plan in mesh.leaderboard.plans} == {5}
+    for manifest in mesh.leaderboard.manifests:
+        evaluation = manifest.evaluation
+        assert (evaluation.epoch, evaluation.seed) == (5, evaluation_seed(spec, 5))
+        assert len(evaluation.episode_returns) == evaluation.episodes == 32
+        assert sum(evaluation.episode_returns) / 32 == pytest.approx(evaluation.mean_return)
+
+
+async def test_an_evaluation_far_behind_the_bar_stops_early_and_its_episodes_are_the_first(
+    mesh, make_spec, make_assignment
+):
+    async def returns(number: int) -> list[float]:
+        mesh.leaderboard.manifests.clear()
+        assignment = make_assignment(make_spec(evaluation=TWO_SCORES), number=number)
+        assignment.train.seed = 7
+        await run(mesh, assignment)
+        return list(mesh.leaderboard.manifests[0].evaluation.episode_returns)
+
+    mesh.leaderboard.no_plans = True
+    whole = await returns(0)
+    mesh.leaderboard.no_plans, mesh.leaderboard.plan = False, FAR_ABOVE
+    assert await returns(1) == whole[:8]
+    assert len(whole) == 32
 
 
 async def test_the_published_policy_is_the_one_that_was_scored(mesh, make_spec, make_assignment):
