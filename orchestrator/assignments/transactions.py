@@ -8,6 +8,7 @@ from orchestrator.decisions.dispatch import Holder
 from orchestrator.state import records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
+    ENDING,
     AgentRecord,
     EvaluationRecord,
     PodPhase,
@@ -81,6 +82,7 @@ def assign_from_tournament(
         agents=[work for record, work in works if isinstance(record, AgentRecord)],
         next_number=tournament.next_agent,
         rounds=_rounds(transaction, tournament, inputs),
+        selects_champion=tournament.state == ENDING and bool(tournament.spec.champion.reevaluate_top),
     )
     choice = dispatch.choose(requester, state)
     if isinstance(choice, dispatch.AssignNew):

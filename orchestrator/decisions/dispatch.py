@@ -66,6 +66,8 @@ class DispatchState:
     """Number of the next new agent."""
     rounds: RoundProgress | None
     """None for a tournament that is not synchronous."""
+    selects_champion: bool = False
+    """Whether evaluations that select the champion may still be queued although no agents are trained."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def choose(requester: Holder, state: DispatchState) -> Choice:
         if reason:
             return AssignExisting(work.work_id, reason)
     if state.end_reason:
-        return Drain(state.end_reason)
+        # The next evaluation follows from the last one: without a wait, each would need another pod.
+        return Wait("the champion is being selected") if state.selects_champion else Drain(state.end_reason)
     waiting = why_round_is_closed(state.next_number, state.rounds)
     return Wait(waiting) if waiting else AssignNew(state.next_number)
 

@@ -66,6 +66,23 @@ async def test_one_set_of_episodes_chooses_the_champion_and_another_gives_its_re
     assert (await mesh.get(name)).best_agent_id == f"{name}-a1", "a later score does not replace the champion"
 
 
+async def test_one_pod_plays_all_evaluations_and_is_drained_afterwards(mesh: Any, spec: Any) -> None:
+    name = await ended_with_contenders(mesh, spec)
+    (pod,) = await mesh.pods(name)
+    for score in (300.0, 480.0):
+        work = await mesh.assigned(pod.pod_id)
+        await mesh.complete(work, evaluation=Evaluation(mean_return=score, episodes=50))
+    # It asks again before the reconcile cycle that queues the next evaluation.
+    assert (await mesh.acquire(pod.pod_id)).WhichOneof("answer") == "retry_after"
+    await mesh.cycle()
+    work = await mesh.assigned(pod.pod_id)
+    assert work.evaluate.seed == 8
+    await mesh.complete(work, evaluation=Evaluation(mean_return=470.0, episodes=60))
+    await mesh.cycle()
+    assert (await mesh.get(name)).state == COMPLETED
+    assert (await mesh.acquire(pod.pod_id)).WhichOneof("answer") == "drain"
+
+
 async def test_how_the_champion_was_selected_is_known_after_a_restart(open_mesh: Any, spec: Any) -> None:
     async with open_mesh() as mesh:
         name = await ended_with_contenders(mesh, spec)

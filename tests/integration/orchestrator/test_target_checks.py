@@ -21,7 +21,9 @@ def target_spec(spec: Any) -> Any:
 
     def make(**fields: Any) -> Any:
         values = {"objective": ObjectiveSpec(target_return=475.0), "maximum_pods": 1, "seed": 5} | fields
-        return spec(**values)
+        made = spec(**values)
+        made.evaluation.episodes = 32
+        return made
 
     return make
 
@@ -51,7 +53,7 @@ async def reasons(mesh: Any, name: str) -> list[str]:
 async def test_a_tournament_ends_when_its_leader_reaches_the_target_on_new_episodes(
     mesh: Any, target_spec: Any
 ) -> None:
-    name, work = await started(mesh, target_spec(evaluation=EvaluationSpec(episodes=32, greedy=False)))
+    name, work = await started(mesh, target_spec(evaluation=EvaluationSpec(greedy=False)))
     mesh.leaderboard.score(name, 480.0)
     await mesh.cycle()
     assert (await mesh.get(name)).state == RUNNING, "the score on the board is not enough"

@@ -29,7 +29,7 @@ async def test_create_fills_in_every_default_and_names_the_tournament(mesh: Any,
     created = (await mesh.call("CreateTournament", request)).tournament
     assert created.tournament_id == "race-aaaaaa"
     assert created.state == RUNNING
-    assert created.spec.evaluation.episodes == 32
+    assert created.spec.evaluation.episodes == 64
     assert created.leaderboard_address
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,12 @@ def test_after_the_end_evaluations_are_assigned_but_agents_are_not() -> None:
     assert choice.work_id == "e0"
 
 
+def test_pods_wait_for_further_evaluations_while_the_champion_is_selected() -> None:
+    ended = state(end_reason="target return", agents=[held_by(None)], selects_champion=True)
+    assert choose(ME, ended) == Wait("the champion is being selected")
+    assert choose(ME, dataclasses.replace(ended, drain_reason="it has no work")) == Drain("it has no work")
+
+
 def test_a_round_waits_for_every_agent_of_the_previous_rounds() -> None:
     rounds = RoundProgress(size=3, unfinished_numbers=[1], judged=1)
     choice = choose(ME, state(agents=[held_by(OTHER, "a1")], rounds=rounds))
@@ -125,6 +132,18 @@ def test_the_directive_follows_from_the_states_of_lease_pod_and_tournament(
     answer = direct(held=held, training=training, drain_reason=drain, end_reason=end)
     assert answer.directive == directive
     assert bool(answer.reason) == (directive != pb.DIRECTIVE_CONTINUE)
+
+
+def test_only_a_pod_that_trains_and_may_stay_yields() -> None:
+    def directive(**changes: object) -> int:
+        values: dict[str, Any] = {"held": True, "training": True, "drain_reason": "", "end_reason": ""} | changes
+        return direct(**values, yield_reason="a check waits").directive
+
+    assert directive() == pb.DIRECTIVE_YIELD
+    assert directive(training=False) == pb.DIRECTIVE_CONTINUE
+    assert directive(drain_reason="the pool shrinks") == pb.DIRECTIVE_DRAIN
+    assert directive(end_reason="cancelled") == pb.DIRECTIVE_DRAIN
+    assert directive(held=False) == pb.DIRECTIVE_CANCEL
 
 
 def test_three_failures_in_a_row_per_algorithm_fail_the_tournament() -> None:
