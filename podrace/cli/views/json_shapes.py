@@ -104,6 +104,8 @@ def candidate(entry: Candidate) -> dict[str, Any]:
         "environment_steps": entry.environment_steps,
         "parent_agent_ids": list(entry.parent_agent_ids),
         "evaluator_fault": entry.evaluator_fault or None,
+        "replay_steps": entry.replay_steps,
+        "replay_memory_steps": entry.replay_memory_steps,
     }
 
 

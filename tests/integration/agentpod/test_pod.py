@@ -86,6 +86,28 @@ async def test_the_same_assignment_gives_bitwise_equal_checkpoints(mesh, make_sp
     assert first == second
 
 
+async def test_the_same_assignment_stores_the_same_replay_memory_if_synchronous(mesh, make_spec, make_assignment):
+    # A small memory: some steps would be overwritten before they are stored if the training did not wait.
+    hyperparameters = OFF_POLICY["algorithms"]["sac-discrete"]["hyperparameters"] | {"replay_capacity": 600}
+    spec = make_spec(
+        steps=2048,
+        synchronous=True,
+        pool={"maximum_pods": 1},
+        evaluation={"episodes": 2, "every_environment_steps": 600},
+        algorithms={"sac-discrete": {"hyperparameters": hyperparameters}},
+    )
+    stored = []
+    for agent_id in ("t-a0", "u-a0"):
+        assignment = make_assignment(spec, number=0)
+        assignment.assignment_id, assignment.train.agent_id = f"{agent_id}.1", agent_id
+        await run(mesh, assignment)
+        stored.append([(part.name, part.digest) for manifest in mesh.leaderboard.manifests for part in manifest.parts])
+        assert all(manifest.replay_steps == manifest.replay_memory_steps for manifest in mesh.leaderboard.manifests)
+        mesh.leaderboard.manifests.clear()
+    assert stored[0] == stored[1]
+    assert len({digest for name, digest in stored[0] if name.startswith("replay.")}) > 8
+
+
 async def test_a_drained_agent_resumes_from_its_last_state(mesh, make_spec, make_assignment):
     mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_DRAIN, 1
     spec = make_spec(steps=10**7, evaluation={"episodes": 4, "every_environment_steps": 10**7})
