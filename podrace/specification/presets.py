@@ -5,9 +5,9 @@ kept. Pure.
 """
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
-from podrace.specification import catalog
+from podrace.specification import catalog, evolution_settings
 from podrace.specification.environment_search import COUNT
 from podrace.tournament.v1 import tournament_pb2 as pb
 
@@ -17,6 +17,10 @@ SEARCHES: Mapping[str, str] = {
     WIDE: "wide ranges of many hyperparameters, for tasks with unknown good values; the first agents are drawn too",
 }
 """Presets, each with a line of help."""
+
+WIDE_SETTINGS: Mapping[str, float] = {"founder_share": 0.0}
+"""Defaults of settings in `[evolution]` with the preset `wide`, for the strategies that have them. The founder of an
+algorithm deserves no share of its own if its values are drawn like those of all others."""
 
 
 def apply(spec: pb.TournamentSpec) -> None:
@@ -42,6 +46,16 @@ def apply(spec: pb.TournamentSpec) -> None:
             given[key].high = min(high, largest_minibatch) if key == "minibatch_size" else high
             if zero_probability and not given[key].HasField("zero_probability"):
                 given[key].zero_probability = zero_probability
+
+
+def fill_evolution(spec: pb.TournamentSpec) -> None:
+    """Fills in the settings of the strategy that the preset has other defaults for, in place."""
+    strategy = spec.evolution.strategy or str(evolution_settings.DEFAULTS["strategy"])
+    own = evolution_settings.SETTINGS.get(strategy, {})
+    if spec.search == WIDE:
+        for name in WIDE_SETTINGS.keys() & own.keys():
+            if not spec.evolution.HasField(cast(Any, name)):
+                setattr(spec.evolution, name, WIDE_SETTINGS[name])
 
 
 def trusts_values(spec: pb.TournamentSpec) -> bool:

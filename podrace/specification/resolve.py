@@ -123,6 +123,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     check_values(spec, "")
     _resolve_environment(spec)
     budget.fill(spec)
+    presets.fill_evolution(spec)
     evolution_settings.fill(spec.evolution)
     plugin_settings.fill_evolution(spec.evolution)
     plugin_settings.fill_evaluation(spec.evaluation)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from podrace.errors import InvalidArgument
-from podrace.specification import catalog
+from podrace.specification import catalog, presets
 from podrace.specification.hyperparameter_checks import extra_value
 from podrace.specification.presets import trusts_values
 from podrace.specification.resolve import parse, resolve
@@ -92,6 +92,15 @@ def test_without_the_preset_nothing_is_added_and_values_are_trusted() -> None:
     assert trusts_values(spec)
     assert not trusts_values(resolved())
     assert resolved(search="") == spec
+
+
+def test_the_preset_has_its_own_defaults_for_settings_of_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presets, "WIDE_SETTINGS", {"perturbation": 0.4, "temperature": 3.0})
+    truncation = resolved(evolution={"strategy": "truncation"}).evolution
+    assert truncation.perturbation == 0.4
+    assert not truncation.HasField("temperature")  # a setting of softmax
+    assert resolved(evolution={"strategy": "truncation", "perturbation": 0.1}).evolution.perturbation == 0.1
+    assert resolved(evolution={"strategy": "truncation"}, search="declared").evolution.perturbation == 0.2
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
