@@ -25,7 +25,7 @@ which nothing was selected. Curves are those of the policy that the contender wo
 Regimes, in order:
     unknown        wide ranges; the first agent of every contender has values drawn from them
     defaults       the library's defaults and its usual ranges; Ant, HalfCheetah, LunarLander, stocks
-    ablations      the strategy incumbent with one rule changed
+    ablations      the strategy incumbent with one rule changed; Pendulum, docking, stocks, as defaults
     peers          the other methods of Optuna and Ray Tune
     strategies     the other strategies and controls
     first-default  as unknown, but the first trial of every contender has the library's defaults

@@ -8,7 +8,7 @@ from benchmarks.comparison.tasks import ALGORITHM, DEFAULTS, LOG, UNKNOWN, Prior
 from leaderboard.evolution.space import spaces_of
 from leaderboard.seeding import stream
 from podrace.cli.grid.axes import digest
-from podrace.specification import catalog
+from podrace.specification import catalog, evolution_settings
 from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -21,7 +21,7 @@ ENDLESS_STEPS = 10**12
 REEVALUATED = 4
 SHORT_STRATEGIES = ("tournament", "softmax", "truncation", "dexpbt", "pb2", "generational")
 """Strategies that leave the length of an agent's training to the specification."""
-RANDOM_SEARCH = "random-search"
+RANDOM_SEARCH, FOUNDER_SHARE = "random-search", "founder_share"
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,9 @@ def values_of(contender: Own, task: Task, conditions: str, seed: int, seconds: f
         "evolution": {"strategy": contender.strategy},
         "champion": {"reevaluate_top": REEVALUATED},
     }
+    if conditions == UNKNOWN and FOUNDER_SHARE in evolution_settings.SETTINGS.get(contender.strategy, {}):
+        # The first agent's values are drawn, so no trial deserves time because of its values.
+        values["evolution"][FOUNDER_SHARE] = 0
     for table, keys in contender.settings.items():
         values[table] = {**values[table], **keys}
     return values
@@ -190,6 +193,7 @@ def peer_values(contender: Peer, name: str, task: Task, conditions: str, seed: i
         "seconds": seconds,
         "every_steps": task.every_steps,
         "trial_steps": task.trial_steps,
+        "episodes": task.score_episodes,
         "cores": PODS,
         "moments": MOMENTS,
     }

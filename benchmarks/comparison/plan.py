@@ -70,11 +70,11 @@ BLOCKS: Sequence[Block] = (
         "the library's defaults are good",
     ),
     Block(
-        "ablations", UNKNOWN, ABLATION_TASKS, ("incumbent", *(n for n in ABLATIONS if n not in REPLAY_ABLATIONS)), 5,
+        "ablations", DEFAULTS, ABLATION_TASKS, ("incumbent", *(n for n in ABLATIONS if n not in REPLAY_ABLATIONS)), 5,
         "the strategy incumbent with one rule changed",
     ),
     Block(
-        "ablations", UNKNOWN, REPLAY_TASKS, REPLAY_ABLATIONS, 5, "replay memories of off-policy agents are inherited",
+        "ablations", DEFAULTS, REPLAY_TASKS, REPLAY_ABLATIONS, 5, "replay memories of off-policy agents are inherited",
     ),
     Block(
         "peers", UNKNOWN, PEER_TASKS, ("optuna-halving", "ray-pb2", "ray-asha"), 5, "other methods of these libraries",

@@ -27,8 +27,8 @@ from benchmarks.comparison.trial_log import TrialLog
 
 POPULATION = 8
 """Trials of PBT and PB2, as many as podrace's populations have."""
-PERTURBATION_INTERVAL = 4
-"""Scores between two perturbations; the examples of the library have 4 or 5."""
+PERTURBATION_INTERVAL = 1
+"""Scores between two perturbations: in the budget, each member has about as many turns as in podrace's populations."""
 STATE = "state.pkl"
 ASHA_TRIALS = 10_000
 """More than fit into any budget: ASHA draws trials until the time ends."""

@@ -21,8 +21,6 @@ from benchmarks.comparison.trial_log import Entry, TrialLog
 from benchmarks.comparison.vector import SimulatorVecEnv
 from simulators import make
 
-EPISODES = 32
-"""Greedy episodes of a score."""
 ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}
 EVALUATION_SEED = 10_000_019
 CLIPPED = 10.0
@@ -50,6 +48,8 @@ class StudyRequest:
     seconds: float
     every_steps: int
     trial_steps: int
+    episodes: int
+    """Greedy episodes of a score."""
     cores: int
     """Number of trials at a time, on one thread each."""
     moments: int
@@ -89,7 +89,7 @@ class Trial:
         self.settings = {**request.defaults, **values}
         self._environments = make_environments(request, self.settings)
         self.model = make_model(self._environments, self.settings, request.seed)
-        self._evaluation = make(request.environment, EPISODES, options=request.evaluation_options)
+        self._evaluation = make(request.environment, request.episodes, options=request.evaluation_options)
 
     @property
     def steps(self) -> int:

@@ -51,7 +51,7 @@ class Prior:
 
 WIDE: Mapping[str, Prior] = {
     "learning_rate": Prior(1e-5, 1e-1, LOG),
-    "discount": Prior(0.9, 0.9999, LINEAR),
+    "discount": Prior(0.9, 0.9999, REVERSE_LOG),
     "gae_lambda": Prior(0.8, 1.0, LINEAR),
     "entropy_coefficient": Prior(1e-8, 1e-1, LOG),
     "clip_range": Prior(0.05, 0.4, LINEAR),
@@ -87,6 +87,8 @@ class Task:
     evaluation_options: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Hyperparameters that are not searched and differ from podrace's defaults."""
+    score_episodes: int = 32
+    """Episodes of a score of another library; podrace has its own number and limits their share of the time."""
     curve_episodes: int = 128
     """Fresh episodes of each point of the anytime curve."""
     backtest: bool = False
@@ -124,7 +126,7 @@ TASKS: Mapping[str, Task] = {
     "pendulum": Task("pendulum", seconds=60, every_steps=20_480, trial_steps=163_840),
     "acrobot": Task("acrobot", seconds=60, every_steps=20_480, trial_steps=163_840),
     "lunarlander": Task(
-        "LunarLander-v3", seconds=60, every_steps=20_480, trial_steps=163_840, curve_episodes=64
+        "LunarLander-v3", seconds=60, every_steps=20_480, trial_steps=163_840, score_episodes=16, curve_episodes=64
     ),
     "docking": Task(
         "python:benchmarks.tournament_tasks:docking", seconds=60, every_steps=32_768, trial_steps=262_144, count=32,
