@@ -14,7 +14,7 @@ from leaderboard.evolution import agents
 from leaderboard.evolution.history import NOTHING, History, history_of
 from leaderboard.ranking.board import Board, judge
 from leaderboard.ranking.champion_selection import name_champion
-from leaderboard.ranking.contenders import newest_of_lineages
+from leaderboard.ranking.contenders import Lineages
 from leaderboard.ranking.score_history import ScoreHistory, add_estimate
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import (
@@ -122,8 +122,8 @@ class Records:
 
     def champion(self, fresh: Sequence[tuple[Contender, NDArray[np.float64]]]) -> NameChampionResponse:
         """Selects the champion from the returns of fresh episodes; lists what must be evaluated next."""
-        newest = newest_of_lineages(self.submissions)
-        return name_champion(self.spec, self.board, newest, [_fresh_evaluation(*one) for one in fresh])
+        lineages = Lineages.of(self.submissions, {})
+        return name_champion(self.spec, self.board, lineages, [_fresh_evaluation(*one) for one in fresh])
 
     def _ranked_agents(self) -> dict[str, Agent]:
         return {candidate.agent_id: self.agents[candidate.agent_id] for candidate in self.board}

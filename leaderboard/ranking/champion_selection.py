@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from leaderboard.ranking.board import Board, named
-from leaderboard.ranking.contenders import Newest, contenders_of
+from leaderboard.ranking.contenders import Lineages, contenders_of
 from leaderboard.ranking.ensemble_members import Scored, choose_members
 from leaderboard.ranking.fresh_scores import FreshScore, fresh_of, lead, shrunken, usable
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
@@ -46,14 +46,14 @@ class Choice:
 
 
 def name_champion(
-    spec: TournamentSpec, board: Board, newest: Newest, evaluations: Sequence[FreshEvaluation]
+    spec: TournamentSpec, board: Board, lineages: Lineages, evaluations: Sequence[FreshEvaluation]
 ) -> NameChampionResponse:
     """Selects the champion from the evaluations so far, and lists what must be evaluated next.
 
     Args:
         spec: Resolved specification.
         board: Candidates by rank.
-        newest: The newest submission of each lineage.
+        lineages: Lineages of the tournament.
         evaluations: Evaluations of contenders; others are ignored. An evaluation without a result has failed.
     """
     if not board:
@@ -63,13 +63,13 @@ def name_champion(
         answer = _answer(first, [])
         answer.ClearField("selection")
         return answer
-    contenders = contenders_of(spec, board, newest)
+    contenders = contenders_of(spec, board, lineages)
     results = results_of(evaluations, choice_seed(spec))
     ranked = _ranked(contenders, results)
     choice = _best_of(ranked, results) if ranked else _without_results(first, contenders, results)
     if len(contenders) > 1 and (missing := _missing([(one,) for one in contenders], results)):
         return _answer(choice, _wanted(spec, missing, choice_seed(spec)))
-    if members := choose_members(ranked, spec.champion.ensemble):
+    if members := choose_members(ranked, spec.champion.ensemble, lineages):
         together, results = tuple(members), results_of(evaluations, ensemble_seed(spec))
         if missing := _missing([choice.team, together], results):
             return _answer(choice, _wanted(spec, missing, ensemble_seed(spec)))

@@ -13,7 +13,7 @@ therefore the best contender and others that are about as good and different:
 from collections.abc import Sequence
 from statistics import fmean
 
-from leaderboard.ranking.contenders import lineage_of
+from leaderboard.ranking.contenders import Lineages
 from leaderboard.ranking.fresh_scores import FreshScore, lead
 from podrace.comparison.paired import correlation
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
@@ -24,16 +24,17 @@ MOST_ERRORS = 2.0
 Scored = tuple[Candidate, FreshScore]
 
 
-def choose_members(ranked: Sequence[Scored], size: int) -> list[Candidate]:
+def choose_members(ranked: Sequence[Scored], size: int, lineages: Lineages) -> list[Candidate]:
     """Returns the members of the best ensemble, the best contender first; empty if there are fewer than two.
 
     Args:
         ranked: Contenders with their scores on the same episodes, the best first.
         size: Largest number of members.
+        lineages: Lineages of the contenders.
     """
     by_lineage: dict[str, Scored] = {}
     for candidate, score in ranked:
-        by_lineage.setdefault(lineage_of(candidate), (candidate, score))
+        by_lineage.setdefault(lineages.name_of(candidate), (candidate, score))
     if size < 2 or len(by_lineage) < 2:
         return []
     best, *others = by_lineage.values()
