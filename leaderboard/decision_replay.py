@@ -16,7 +16,7 @@ from leaderboard.evolution.ancestor import Ancestor
 from leaderboard.evolution.history import NOTHING, History, history_of
 from leaderboard.evolution.proposals import Proposal
 from leaderboard.ranking.board import Board, Standing, answer_of, judge_arrival
-from leaderboard.ranking.score_history import ScoreHistory, add_estimate, history_for
+from leaderboard.ranking.score_history import RoundHistory, ScoreHistory, add_estimate
 from leaderboard.recorded_wording import current_wording
 from leaderboard.store.records import Generation, Submission
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
@@ -64,6 +64,7 @@ class _ReplayState:
     log: DecisionLog
     board: Board = ()
     history: ScoreHistory = field(default_factory=ScoreHistory)
+    round_history: RoundHistory = field(default_factory=RoundHistory)
     arrived: list[Candidate] = field(default_factory=list)
     standings: dict[str, Standing] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -163,7 +164,7 @@ def _judge_again(submission: Submission, state: _ReplayState) -> Iterator[str]:
 def _estimate_again(where: str, recorded: Candidate, state: _ReplayState) -> Iterator[str]:
     """Compares what a candidate ranks by; candidates of earlier versions have no estimate."""
     spec = state.log.spec
-    history = history_for(spec, state.arrived, recorded) if spec.synchronous else state.history
+    history = state.round_history.of(spec, state.arrived, recorded) if spec.synchronous else state.history
     if recorded.HasField("estimate"):
         again = Candidate()
         again.CopyFrom(recorded)

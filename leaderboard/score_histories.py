@@ -1,10 +1,13 @@
 """Keeps the score history of each tournament in memory, so that a submission reads only the latest candidates."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from leaderboard.ranking.score_history import ScoreHistory
+from leaderboard.ranking.score_history import RoundHistory, ScoreHistory
 from leaderboard.store import records
 from podrace.database import Transaction
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MOST_TOURNAMENTS = 100
 
@@ -12,6 +15,7 @@ MOST_TOURNAMENTS = 100
 @dataclass
 class _Entry:
     history: ScoreHistory = field(default_factory=ScoreHistory)
+    rounds: RoundHistory = field(default_factory=RoundHistory)
     sequence: int = 0
     """Sequence number of the last candidate in the history."""
 
@@ -24,11 +28,26 @@ class ScoreHistories:
 
     def of(self, transaction: Transaction, tournament_id: str) -> ScoreHistory:
         """Returns the history of all candidates of a tournament that are recorded."""
-        entry = self._entries.pop(tournament_id, None) or _Entry()
+        entry = self._entry(tournament_id)
         for candidate in records.list_candidates(transaction, tournament_id, after_sequence=entry.sequence):
             entry.history.add(candidate)
             entry.sequence = candidate.sequence
+        return entry.history
+
+    def of_round(self, spec: TournamentSpec, seen: Sequence[Candidate], candidate: Candidate) -> ScoreHistory:
+        """Returns the history that a new candidate of a synchronous tournament is estimated by.
+
+        Args:
+            spec: Resolved specification.
+            seen: All earlier candidates of the tournament.
+            candidate: The new one.
+        """
+        return self._entry(candidate.tournament_id).rounds.of(spec, seen, candidate)
+
+    def _entry(self, tournament_id: str) -> _Entry:
+        """Returns the entry of a tournament, and drops the one that was not used for longest if there are too many."""
+        entry = self._entries.pop(tournament_id, None) or _Entry()
         self._entries[tournament_id] = entry
         while len(self._entries) > MOST_TOURNAMENTS:
             del self._entries[next(iter(self._entries))]
-        return entry.history
+        return entry

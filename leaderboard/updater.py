@@ -19,7 +19,7 @@ from leaderboard.plugins import judgement, requests
 from leaderboard.plugins.plugin_pool import JUDGEMENT, PluginPool, PreparedRequest
 from leaderboard.ranking.board import answer_of, judge_arrival
 from leaderboard.ranking.evaluation_plan import plan
-from leaderboard.ranking.score_history import add_estimate, history_for
+from leaderboard.ranking.score_history import add_estimate
 from leaderboard.score_histories import ScoreHistories
 from leaderboard.single_flight import SingleFlight
 from leaderboard.store import records
@@ -250,7 +250,7 @@ def record(
     candidate.MergeFrom(draft)
     if spec.synchronous:
         seen = records.list_candidates(transaction, draft.tournament_id)
-        add_estimate(candidate, history_for(spec, seen, candidate))
+        add_estimate(candidate, histories.of_round(spec, seen, candidate))
     else:
         seen = [*records.read_board(transaction, draft.tournament_id)]
         add_estimate(candidate, histories.of(transaction, draft.tournament_id))

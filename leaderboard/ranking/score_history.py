@@ -10,7 +10,7 @@ it nor the board.
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from leaderboard.ranking.epochs import Anchor, EpochResult, epoch_effects
@@ -51,6 +51,13 @@ class ScoreHistory:
         """Latest candidate of each agent of the epoch, in order of arrival."""
         for candidate in candidates:
             self.add(candidate)
+
+    def copy(self) -> "ScoreHistory":
+        """Returns a copy, which can be continued separately."""
+        other = ScoreHistory()
+        other.episodes, other.anchors = self.episodes.copy(), list(self.anchors)
+        other._last, other._recent = dict(self._last), self._recent.copy()
+        return other
 
     @property
     def correlation(self) -> float:
@@ -103,19 +110,35 @@ def add_estimate(candidate: Candidate, history: ScoreHistory) -> None:
     candidate.episode_correlation = history.correlation
 
 
-def history_for(spec: TournamentSpec, seen: Iterable[Candidate], candidate: Candidate) -> ScoreHistory:
-    """Returns the history that a candidate of a synchronous tournament is estimated by.
+class RoundHistory:
+    """The score history that candidates of a synchronous tournament are estimated by.
 
     It covers the earlier rounds and the agent's own earlier candidates, which do not depend on which pod was faster.
-
-    Args:
-        spec: Resolved specification.
-        seen: All earlier candidates of the tournament.
-        candidate: The new one.
     """
-    begin = candidate.agent_number - candidate.agent_number % max(1, spec.pool.maximum_pods)
-    known = (other for other in seen if other.agent_number < begin or other.agent_id == candidate.agent_id)
-    return ScoreHistory(sorted(known, key=lambda other: (other.agent_number, other.sequence)))
+
+    def __init__(self) -> None:
+        self._known = (-1, -1)
+        """First number of the round, and how many candidates the history of the earlier rounds has."""
+        self._earlier = ScoreHistory()
+
+    def of(self, spec: TournamentSpec, seen: Sequence[Candidate], candidate: Candidate) -> ScoreHistory:
+        """Returns the history for a new candidate.
+
+        Args:
+            spec: Resolved specification.
+            seen: All earlier candidates of the tournament.
+            candidate: The new one.
+        """
+        begin = candidate.agent_number - candidate.agent_number % max(1, spec.pool.maximum_pods)
+        earlier = [other for other in seen if other.agent_number < begin]
+        if self._known != (begin, len(earlier)):
+            self._known = begin, len(earlier)
+            self._earlier = ScoreHistory(sorted(earlier, key=lambda other: (other.agent_number, other.sequence)))
+        history = self._earlier.copy()
+        for other in seen:
+            if other.agent_id == candidate.agent_id:
+                history.add(other)
+        return history
 
 
 def result_of(candidate: Candidate) -> EpochResult:

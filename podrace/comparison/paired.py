@@ -77,6 +77,12 @@ class PooledCorrelation:
         self._weight += weight
         self._weighted += weight * math.atanh(max(-LARGEST_CORRELATION, min(LARGEST_CORRELATION, found)))
 
+    def copy(self) -> "PooledCorrelation":
+        """Returns a copy, which can be continued separately."""
+        other = PooledCorrelation()
+        other.pairs, other._weighted, other._weight = self.pairs, self._weighted, self._weight
+        return other
+
     @property
     def value(self) -> float:
         """The pooled correlation; 0 without pairs."""

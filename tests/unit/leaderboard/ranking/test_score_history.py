@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from leaderboard.ranking.score_history import ScoreHistory, add_estimate, history_for
+from leaderboard.ranking.score_history import RoundHistory, ScoreHistory, add_estimate
 from podrace.checkpoint.v1.checkpoint_pb2 import EpochScore
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import PoolSpec, TournamentSpec
@@ -94,11 +94,13 @@ def test_a_synchronous_tournament_knows_only_earlier_rounds_and_the_own_agent():
     returns = [1.0, 3.0, 2.0, 9.0]
     seen = [candidate(n, 10.0 * n, sequence=9 - n, episode_returns=returns) for n in (0, 1, 2, 3)]
     new = candidate(3, 50.0)
-    history = history_for(spec, seen, new)
+    rounds = RoundHistory()
+    history = rounds.of(spec, seen, new)
     assert history.estimate(new).value == 40.0
+    assert rounds.of(spec, seen, new).estimate(new).value == 40.0, "the earlier rounds were changed"
     # Agent 2 trains at the same time, so whether its score is there already must not matter.
     assert history.estimate(candidate(2, 50.0)).value == 49.0
-    assert history.correlation == history_for(spec, list(reversed(seen)), new).correlation
+    assert history.correlation == RoundHistory().of(spec, list(reversed(seen)), new).correlation
 
 
 def test_the_estimate_is_stored_with_the_correlation_that_was_known():
@@ -107,3 +109,13 @@ def test_the_estimate_is_stored_with_the_correlation_that_was_known():
     add_estimate(new, history)
     assert (new.estimate, new.estimate_error) == (9.0, 2.0)
     assert new.episode_correlation == history.correlation
+
+
+def test_a_copy_continues_separately():
+    history = correlated(ScoreHistory([candidate(0, 10.0)]))
+    copy = history.copy()
+    assert copy.correlation == history.correlation
+    copy.add(candidate(0, 50.0, episode_returns=[1.0, 5.0, 2.0, 8.0]))
+    assert history.estimate(candidate(0, 30.0)).value == 20.0
+    assert copy.estimate(candidate(0, 30.0)).value == 40.0
+    assert copy.episodes.pairs > history.episodes.pairs
