@@ -11,10 +11,12 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from leaderboard.evolution.agents import make, needs_history, visible_board
+from leaderboard.evolution.agents import make, needs_history, trials_of, visible_board, visible_trials
 from leaderboard.evolution.ancestor import Ancestor
 from leaderboard.evolution.history import NOTHING, History, history_of
 from leaderboard.evolution.proposals import Proposal
+from leaderboard.evolution.strategy import NoWork
+from leaderboard.evolution.trials import ClockReading, Trials
 from leaderboard.ranking.board import Board, Standing, answer_of, judge_arrival
 from leaderboard.ranking.score_history import RoundHistory, ScoreHistory, add_estimate
 from leaderboard.recorded_wording import current_wording
@@ -32,6 +34,9 @@ COMPARED_OF_AGENT = (
     "reason",
     "seat",
     "left_algorithms",
+    "trial",
+    "assignment_environment_steps",
+    "rung",
 )
 COMPARED_OF_CANDIDATE = ("rank", "verdict", "reason")
 ESTIMATED = ("estimate", "estimate_error", "episode_correlation")
@@ -74,6 +79,8 @@ class _ReplayState:
     unfinished: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     unfinished_children: Counter[str] = field(default_factory=Counter)
+    trials: Trials | None = None
+    """The log so far, folded; None in a synchronous tournament or without a fold."""
 
     @property
     def seen(self) -> Sequence[Candidate]:
@@ -83,7 +90,7 @@ class _ReplayState:
 
 def differences(log: DecisionLog) -> Iterator[str]:
     """Yields a line for every result that differs from the recorded one."""
-    state = _ReplayState(log)
+    state = _ReplayState(log, trials=None if log.spec.synchronous else trials_of(log.spec))
     for generation in log.generations:
         if generation.ended is not None:
             state.ends.setdefault(generation.ended, []).append(generation.agent.agent_id)
@@ -105,7 +112,7 @@ def _generate_again(generation: Generation, state: _ReplayState) -> Iterator[str
     if generation.ended is not None and generation.ended <= generation.position:
         yield f"{where}: had ended before it was generated"
     _note_ends(generation.position, state)
-    agent, depth = make(
+    made = make(
         state.log.tournament_id,
         spec,
         recorded.number,
@@ -115,8 +122,17 @@ def _generate_again(generation: Generation, state: _ReplayState) -> Iterator[str
         _history(generation, state),
         state.log.proposals.get(recorded.agent_id),
         state.log.ancestor,
+        _trials(recorded.number, state),
+        ClockReading.of(recorded),
     )
+    if isinstance(made, NoWork):
+        yield f"{where}: would not be generated: {made.reason}"
+        return
+    agent, depth = made
+    _copy_reading(recorded, agent)
     state.agents[recorded.agent_id] = agent
+    if state.trials is not None:
+        state.trials.handed_out(agent)
     state.unfinished.add(recorded.agent_id)
     state.unfinished_children.update(agent.parent_agent_ids)
     yield from _compare(where, recorded, agent, COMPARED_OF_AGENT)
@@ -125,11 +141,16 @@ def _generate_again(generation: Generation, state: _ReplayState) -> Iterator[str
 
 
 def _note_ends(position: int, state: _ReplayState) -> None:
+    failed = state.failures.get(position, ())
     for agent_id in state.ends.get(position, ()):
         if agent_id in state.unfinished:
             state.unfinished.remove(agent_id)
             state.unfinished_children.subtract(state.agents[agent_id].parent_agent_ids)
-    state.failed.update(state.failures.get(position, ()))
+    state.failed.update(failed)
+    if state.trials is not None:
+        ended = {*state.ends.get(position, ()), *failed} & state.agents.keys()
+        for agent_id in sorted(ended, key=lambda name: state.agents[name].number):
+            state.trials.ended(agent_id, failed=agent_id in state.failed)
 
 
 def _history(generation: Generation, state: _ReplayState) -> History:
@@ -145,6 +166,18 @@ def _history(generation: Generation, state: _ReplayState) -> History:
     )
 
 
+def _trials(number: int, state: _ReplayState) -> Trials | None:
+    spec = state.log.spec
+    if not spec.synchronous:
+        return state.trials
+    return visible_trials(spec, number, state.agents.values(), state.arrived, state.failed)
+
+
+def _copy_reading(recorded: Agent, again: Agent) -> None:
+    """Copies what was read from outside when the agent was generated."""
+    again.pod_id = recorded.pod_id
+
+
 def _judge_again(submission: Submission, state: _ReplayState) -> Iterator[str]:
     recorded, spec = submission.answer.candidate, state.log.spec
     where = f"submission {recorded.sequence} of {recorded.agent_id}"
@@ -155,6 +188,8 @@ def _judge_again(submission: Submission, state: _ReplayState) -> Iterator[str]:
     judgement = judge_arrival(state.seen, recorded, spec.evolution.board_capacity, synchronous=spec.synchronous)
     state.board = judgement.board
     state.arrived.append(recorded)
+    if state.trials is not None:
+        state.trials.scored(recorded)
     state.standings |= judgement.standings
     answer = answer_of(judgement, recorded)
     yield from _compare(where, recorded, answer.candidate, COMPARED_OF_CANDIDATE)

@@ -6,36 +6,29 @@ in the order of their numbers, missing ones first, and none before every agent o
 
 import asyncio
 import importlib
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import prometheus_client
 import structlog
 
+from leaderboard import generation
 from leaderboard.cached_statistics import CachedStatistics
 from leaderboard.evolution import STRATEGIES
-from leaderboard.evolution.agents import agent_id_of, make, needs_history, round_begin, visible_board
-from leaderboard.evolution.allocation import left_draw
-from leaderboard.evolution.history import NOTHING, History, history_of, window_begin
 from leaderboard.evolution.proposals import Proposal, adopted
-from leaderboard.evolution.strategy import Situation
+from leaderboard.evolution.strategy import NoWork
 from leaderboard.plugins import requests
 from leaderboard.plugins.plugin_pool import PROPOSAL, PluginPool, PreparedRequest
-from leaderboard.ranking.board import Board
 from leaderboard.single_flight import SingleFlight
-from leaderboard.store import ancestor_queries, records
-from leaderboard.store.records import Generation, timestamp
 from leaderboard.store.running_agents import RunningAgents
+from leaderboard.trial_cache import TrialCache
 from podrace.config import unknown
-from podrace.database import Database, Transaction
-from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.database import Database
+from podrace.errors import InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import ProposeAgentResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, GenerateAgentRequest, Origin
 from podrace.specification import evolution_settings
 from podrace.specification.messages import bad_spec
-from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 GENERATED = prometheus_client.Counter("podrace_leaderboard_agents_generated", "Agents generated", ["origin"])
 _log = structlog.get_logger(__name__)
@@ -53,11 +46,12 @@ class Generator:
         """
         self._state, self._plugins = state, plugins
         self._statistics = CachedStatistics(state)
-        self._making: SingleFlight[Agent] = SingleFlight()
+        self._making: SingleFlight[Agent | NoWork] = SingleFlight()
         self._running = RunningAgents()
+        self._trials = TrialCache()
 
-    async def generate(self, request: GenerateAgentRequest) -> Agent:
-        """Generates an agent, or returns the one that was generated for this number.
+    async def generate(self, request: GenerateAgentRequest) -> Agent | NoWork:
+        """Generates an agent, or returns the one that was generated for this number, or why there is no work now.
 
         Raises:
             InvalidArgument: The specification cannot be used (BAD_SPEC; for the first agent also if it names a function
@@ -68,10 +62,10 @@ class Generator:
         check(request)
         # In a thread and before the transaction, because the first import may take seconds.
         await asyncio.to_thread(load_needed, request.spec.evolution.strategy)
-        if self._plugins is not None and await self._state.transact(is_first, request):
+        if self._plugins is not None and await self._state.transact(generation.is_first, request):
             await check_plugins(request.spec.evolution, self._plugins)
         if self._plugins is not None and request.spec.evolution.generator:
-            for due in await self._state.transact(requests_due, request):
+            for due in await self._state.transact(generation.requests_due, request):
                 # Continues if the caller gives up meanwhile, so that the plugin is not called again when it retries.
                 await self._making.run(due.request_id, partial(self._call_plugin_and_make, due, self._plugins))
         return await self._make(request)
@@ -80,16 +74,24 @@ class Generator:
         """Cancels what is being generated; it is generated at the next request."""
         await self._making.close()
 
-    async def _make(self, request: GenerateAgentRequest, proposal: Proposal | None = None) -> Agent:
-        agent, made = await self._state.transact(generate, request, self._running, proposal)
+    async def review(self, tournament_id: str) -> dict[str, str]:
+        """Returns the agents in training that the strategy stops early, by id, with the reason in one line."""
+        return await self._state.transact(generation.stops, tournament_id, self._trials)
+
+    async def _make(self, request: GenerateAgentRequest, proposal: Proposal | None = None) -> Agent | NoWork:
+        try:
+            caches = generation.Caches(self._running, self._trials)
+            agent, made = await self._state.transact(generation.generate, request, caches, proposal)
+        except generation.NoWorkError as error:
+            return error.answer
         for new in made:
             GENERATED.labels(Origin.Name(new.origin).removeprefix("ORIGIN_").lower()).inc()
             _log.info("agent generated", tournament_id=new.tournament_id, agent_id=new.agent_id, reason=new.reason)
         return agent
 
-    async def _call_plugin_and_make(self, request: GenerateAgentRequest, plugins: PluginPool) -> Agent:
+    async def _call_plugin_and_make(self, request: GenerateAgentRequest, plugins: PluginPool) -> Agent | NoWork:
         async def prepare() -> PreparedRequest[ProposeAgentResponse] | None:
-            shown = await self._state.transact(read_situation, request)
+            shown = await self._state.transact(generation.read_situation, request)
             if shown is None:
                 return None
             tournament_id, situation = request.tournament_id, shown.situation
@@ -155,203 +157,3 @@ def load_needed(strategy: str) -> None:
                 f"evolution.strategy = {strategy!r}: needs {module}, which is not installed where the"
                 f" leaderboard runs; pip install 'podrace[{strategy}]' there, or choose another strategy"
             ) from None
-
-
-# --- transactions ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GeneratorView:
-    """What a generator plugin receives about a tournament."""
-
-    situation: Situation
-    """What a built-in strategy would be shown."""
-    running: Sequence[str]
-    """Ids of agents that were handed out and have not finished."""
-
-
-def is_first(transaction: Transaction, request: GenerateAgentRequest) -> bool:
-    """Whether the tournament has no agent yet."""
-    return records.find_spec(transaction, request.tournament_id) is None
-
-
-def requests_due(transaction: Transaction, request: GenerateAgentRequest) -> list[GenerateAgentRequest]:
-    """Returns one request for each agent that the generator plugin is called for before this one can be generated.
-
-    They are in the order of the agents' numbers, and the id of each request is the id of its agent. The list is empty
-    if the agent was generated before. Agents that start from an agent of another tournament are left out, because the
-    specification determines them. Raises as Generator.generate.
-    """
-    spec, tournament_id = _first_spec(transaction, request), request.tournament_id
-    begin = round_begin(spec, request.number) if spec.synchronous else request.number
-    there = records.numbers_of_agents(transaction, tournament_id, begin, request.number + 1)
-    due = []
-    for number in range(begin, request.number + 1):
-        if not there & {number, request.number} and not ancestor_queries.find(transaction, tournament_id, spec, number):
-            due.append(GenerateAgentRequest())
-            due[-1].CopyFrom(request)
-            due[-1].number, due[-1].request_id = number, agent_id_of(tournament_id, number)
-    return due
-
-
-def read_situation(transaction: Transaction, request: GenerateAgentRequest) -> GeneratorView | None:
-    """Reads what the generator of an agent receives; None if it was generated before. Raises as Generator.generate."""
-    tournament_id, number = request.tournament_id, request.number
-    if records.find_generation(transaction, agent_id_of(tournament_id, number)):
-        return None
-    spec = _first_spec(transaction, request)
-    begin = round_begin(spec, number) if spec.synchronous else number
-    if spec.synchronous:
-        _check_earlier_rounds(transaction, request, begin)
-    board = _read_visible(transaction, tournament_id, spec, number)
-    ranked = {candidate.agent_id for candidate in board}
-    history = _read_history(transaction, tournament_id, spec, number)
-    running = {*request.unfinished_agent_ids, *(agent_id_of(tournament_id, other) for other in range(begin, number))}
-    # The request is newer than the records: which agents ended is recorded when the next agent is generated.
-    rows = records.unfinished_children(transaction, tournament_id, ranked)
-    children = Counter(parent for parent, child, other in rows if other >= begin or child in running)
-    agents = {**history.by_id, **records.find_agents(transaction, ranked)}
-    situation = Situation(spec, number, board, agents, children, history, left_draw(spec, history))
-    return GeneratorView(situation, sorted(running))
-
-
-def generate(
-    transaction: Transaction, request: GenerateAgentRequest, running: RunningAgents, proposal: Proposal | None = None
-) -> tuple[Agent, list[Agent]]:
-    """Returns the requested agent and all agents that were generated in this call; raises as Generator.generate.
-
-    Args:
-        transaction: Transaction that records them.
-        request: The request.
-        running: Agents that had not finished when the last agent was generated.
-        proposal: Result of calling a generator plugin for the requested agent; None if it was not called.
-    """
-    agent_id = agent_id_of(request.tournament_id, request.number)
-    records.hold_request(transaction, "GenerateAgent", request.request_id, agent_id)
-    stored = records.find_generation(transaction, agent_id)
-    if stored:
-        return stored.agent, []
-    spec = _first_spec(transaction, request)
-    if spec.synchronous:
-        made = _make_round(transaction, request, spec, running, proposal)
-    else:
-        made = [_make(transaction, request, spec, request.number, running, begin=request.number, proposal=proposal)]
-    return made[-1], made
-
-
-def _first_spec(transaction: Transaction, request: GenerateAgentRequest) -> TournamentSpec:
-    """Returns the specification that the tournament began with.
-
-    The request's one may differ in the limits of the pool and in the objective only.
-    """
-    spec = records.find_spec(transaction, request.tournament_id)
-    if spec is None:
-        ancestor_queries.check(transaction, request.tournament_id, request.spec)
-        records.add_spec(transaction, request.tournament_id, request.spec)
-        return request.spec
-    for name in ("seed", "synchronous", "algorithms", "evolution"):
-        if _comparable(spec, name) != _comparable(request.spec, name):
-            raise InvalidArgument(
-                f"tournament {request.tournament_id}: {name} differs from what its first agent was generated with;"
-                " create another tournament"
-            )
-    return spec
-
-
-def _comparable(spec: TournamentSpec, name: str) -> object:
-    """Returns a field for comparison; specifications of versions without `allocation` count as allocation = "ratio"."""
-    if name != "evolution":
-        return getattr(spec, name)
-    evolution = EvolutionSpec(allocation="ratio")
-    evolution.MergeFrom(spec.evolution)
-    return evolution
-
-
-def _make_round(
-    transaction: Transaction,
-    request: GenerateAgentRequest,
-    spec: TournamentSpec,
-    running: RunningAgents,
-    proposal: Proposal | None,
-) -> list[Agent]:
-    tournament_id, begin = request.tournament_id, round_begin(spec, request.number)
-    _check_earlier_rounds(transaction, request, begin)
-    there = records.numbers_of_agents(transaction, tournament_id, begin, request.number)
-    missing = [number for number in range(begin, request.number + 1) if number not in there]
-    proposals = {request.number: proposal}
-    return [
-        _make(transaction, request, spec, number, running, begin=begin, proposal=proposals.get(number))
-        for number in missing
-    ]
-
-
-def _check_earlier_rounds(transaction: Transaction, request: GenerateAgentRequest, begin: int) -> None:
-    unfinished = records.find_agents(transaction, request.unfinished_agent_ids).values()
-    late = [agent.agent_id for agent in unfinished if agent.number < begin]
-    if late:
-        raise FailedPrecondition(
-            f"agent {request.number} of {request.tournament_id} waits: {late[0]} of an earlier round is unfinished"
-        )
-    generated = records.count_agents_below(transaction, request.tournament_id, begin)
-    if generated < begin:
-        raise FailedPrecondition(
-            f"agent {request.number} of {request.tournament_id} waits: of the {begin} agents of the earlier rounds only"
-            f" {generated} were generated"
-        )
-
-
-def _make(
-    transaction: Transaction,
-    request: GenerateAgentRequest,
-    spec: TournamentSpec,
-    number: int,
-    running: RunningAgents,
-    *,
-    begin: int,
-    proposal: Proposal | None,
-) -> Agent:
-    """Makes one agent; agents below `begin` that the request does not list as unfinished have ended."""
-    tournament_id, position = request.tournament_id, records.next_position(transaction)
-    running.record_ended(transaction, tournament_id, request.unfinished_agent_ids, below=begin, position=position)
-    records.note_failed(transaction, tournament_id, request.failed_agent_ids, position=position)
-    board = _read_visible(transaction, tournament_id, spec, number)
-    ranked = {candidate.agent_id for candidate in board}
-    agent, depth = make(
-        tournament_id,
-        spec,
-        number,
-        board,
-        records.find_agents(transaction, ranked),
-        records.count_unfinished_children(transaction, tournament_id, ranked),
-        _read_history(transaction, tournament_id, spec, number),
-        proposal,
-        ancestor=ancestor_queries.find(transaction, tournament_id, spec, number),
-    )
-    agent.create_time.CopyFrom(timestamp(transaction.now))
-    after = records.last_sequence(transaction)
-    records.add_generation(transaction, Generation(agent, depth, after, position))
-    running.add(agent)
-    if proposal is not None:
-        records.add_proposal(transaction, agent.agent_id, proposal)
-    return agent
-
-
-def _read_visible(transaction: Transaction, tournament_id: str, spec: TournamentSpec, number: int) -> Board:
-    read = records.list_candidates if spec.synchronous else records.read_board
-    return visible_board(spec, number, read(transaction, tournament_id))
-
-
-def _read_history(transaction: Transaction, tournament_id: str, spec: TournamentSpec, number: int) -> History:
-    if not needs_history(spec):
-        return NOTHING
-    generations = records.list_generations(transaction, tournament_id, from_number=window_begin(spec, number))
-    # An agent submits only after it was generated.
-    after = min((generation.after_sequence for generation in generations), default=0)
-    return history_of(
-        spec,
-        number,
-        [generation.agent for generation in generations],
-        records.list_candidates(transaction, tournament_id, after_sequence=after),
-        {generation.agent.agent_id for generation in generations if generation.ended is None},
-        {generation.agent.agent_id for generation in generations if generation.failed is not None},
-    )

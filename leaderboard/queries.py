@@ -9,7 +9,7 @@ from leaderboard.ranking.contenders import Lineages
 from leaderboard.ranking.lineage_summary import summaries_of
 from leaderboard.ranking.score_history import ScoreHistory
 from leaderboard.score_statistics import statistics_of
-from leaderboard.store import ancestor_queries, pagination, records
+from leaderboard.store import ancestor_queries, pagination, proposal_records, records
 from leaderboard.store.records import Generation, Submission
 from podrace.database import Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import (
@@ -154,6 +154,6 @@ def decision_log(transaction: Transaction, tournament_id: str) -> DecisionLog:
         records.get_spec(transaction, tournament_id),
         records.list_generations(transaction, tournament_id),
         records.list_submissions(transaction, tournament_id),
-        records.proposals_of(transaction, tournament_id),
+        proposal_records.proposals_of(transaction, tournament_id),
         ancestor_queries.find(transaction, tournament_id, records.get_spec(transaction, tournament_id)),
     )

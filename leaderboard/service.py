@@ -8,6 +8,7 @@ from typing import Any
 import grpc.aio
 
 from leaderboard import decision_replay, queries, snapshots
+from leaderboard.evolution.strategy import NoWork
 from leaderboard.generator import Generator
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store import records
@@ -133,4 +134,13 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
 
     async def GenerateAgent(self, request: pb.GenerateAgentRequest, context: Context) -> pb.GenerateAgentResponse:
         """Generates an agent; see the contract."""
-        return pb.GenerateAgentResponse(agent=await self._generator.generate(request))
+        answer = await self._generator.generate(request)
+        if isinstance(answer, NoWork):
+            return pb.GenerateAgentResponse(no_work_reason=answer.reason)
+        return pb.GenerateAgentResponse(agent=answer)
+
+    async def ReviewAgents(self, request: pb.ReviewAgentsRequest, context: Context) -> pb.ReviewAgentsResponse:
+        """Reviews the agents in training; see the contract."""
+        found = await self._generator.review(request.tournament_id)
+        stops = [pb.AgentStop(agent_id=agent_id, reason=reason) for agent_id, reason in sorted(found.items())]
+        return pb.ReviewAgentsResponse(stops=stops)

@@ -45,6 +45,7 @@ class LeaderboardClient:
         self._updater: Any = pb_grpc.UpdaterServiceStub(self._channel)
         self._on_best = on_best
         self._refreshing: dict[str, asyncio.Task[bool]] = {}
+        self._reviewing: dict[str, asyncio.Task[dict[str, str] | None]] = {}
         self._unreachable = False
 
     async def refresh(self, tournament_ids: Iterable[str]) -> frozenset[str]:
@@ -93,9 +94,26 @@ class LeaderboardClient:
         return list(response.candidates)
 
     async def generate(
-        self, tournament: TournamentRecord, agent: AgentRecord, unfinished: Sequence[str], failed: Sequence[str]
-    ) -> pb.Agent:
+        self,
+        tournament: TournamentRecord,
+        agent: AgentRecord,
+        unfinished: Sequence[str],
+        failed: Sequence[str],
+        *,
+        running_seconds: float,
+        environment_steps: int,
+    ) -> pb.GenerateAgentResponse:
         """Generates an agent, or returns the one that was generated for this number before.
+
+        The answer has no agent, but a reason, if there is no work for the pod now.
+
+        Args:
+            tournament: Tournament of the agent.
+            agent: Record of the agent.
+            unfinished: Ids of the other agents that have not ended.
+            failed: Ids of the latest agents that have failed.
+            running_seconds: How long the tournament has been running.
+            environment_steps: Environment steps of all its agents.
 
         Raises:
             PodraceError: The error of the generator.
@@ -107,10 +125,41 @@ class LeaderboardClient:
             number=agent.number,
             unfinished_agent_ids=unfinished,
             failed_agent_ids=failed,
+            pod_id=agent.pod_id,
+            tournament_environment_steps=environment_steps,
         )
-        response = await rpc.call(self._generator.GenerateAgent, request, deadline_seconds=GENERATE_DEADLINE_SECONDS)
-        made: pb.Agent = response.agent
-        return made
+        request.running_duration.FromNanoseconds(round(running_seconds * 1e9))
+        response: pb.GenerateAgentResponse = await rpc.call(
+            self._generator.GenerateAgent, request, deadline_seconds=GENERATE_DEADLINE_SECONDS
+        )
+        return response
+
+    async def review(self, tournament_ids: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Requests which agents the strategies stop early.
+
+        Returns:
+            By tournament, the agents to stop with the reasons; only tournaments that were answered within
+            REFRESH_WAIT_SECONDS. A later answer counts at the next call.
+        """
+        for tournament_id in tournament_ids:
+            if tournament_id not in self._reviewing:
+                self._reviewing[tournament_id] = asyncio.create_task(self._review_one(tournament_id))
+        if self._reviewing:
+            await asyncio.wait(self._reviewing.values(), timeout=REFRESH_WAIT_SECONDS)
+        done = {name: task for name, task in self._reviewing.items() if task.done()}
+        for name in done:
+            del self._reviewing[name]
+        return {name: stops for name, task in done.items() if (stops := task.result()) is not None}
+
+    async def _review_one(self, tournament_id: str) -> dict[str, str] | None:
+        request = pb.ReviewAgentsRequest(tournament_id=tournament_id)
+        try:
+            response = await rpc.call(self._generator.ReviewAgents, request, deadline_seconds=BEST_DEADLINE_SECONDS)
+        except PodraceError as error:
+            # The agents continue: stopping early saves compute and is never necessary.
+            _log.debug("no review of the agents", tournament_id=tournament_id, error=error.message)
+            return None
+        return {stop.agent_id: stop.reason for stop in response.stops}
 
     async def name_champion(
         self, tournament_id: str, evaluations: Sequence[pb.FreshEvaluation]
@@ -145,7 +194,8 @@ class LeaderboardClient:
 
     async def close(self) -> None:
         """Cancels pending requests and closes the connection."""
-        for task in list(self._refreshing.values()):
+        pending = [*self._refreshing.values(), *self._reviewing.values()]
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*self._refreshing.values(), return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
         await self._channel.close()

@@ -50,8 +50,9 @@ def tournament_message(
         end_time=None if record.end_time is None else timestamp(record.end_time),
         running_duration=duration(runtime.running_time.seconds(name)),
         environment_steps=runtime.counters.environment_steps(name),
-        agents=record.next_agent,
+        agents=record.next_agent - runtime.cache.ungenerated_agents(name),
         failed_agents=runtime.counters.failed_agents(name),
+        stopped_agents=runtime.counters.stopped_agents(name),
         steps_per_second=runtime.leases.steps_per_second(name, now),
         leaderboard_address=leaderboard_address,
     )
@@ -120,6 +121,7 @@ def assignment_message(
     )
     if isinstance(work, AgentRecord):
         message.train.MergeFrom(work.agent or Agent())
+        message.maximum_environment_steps = assigned.maximum_environment_steps
     else:
         message.evaluate.CopyFrom(_evaluation_work(work))
     return message

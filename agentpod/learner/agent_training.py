@@ -4,7 +4,6 @@ This is the computing half of the leader. It reaches the lease and the checkpoin
 agentpod.learner.interfaces.
 """
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from agentpod.compute_thread import ComputeThread
 from agentpod.config import PodConfig
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.fusion.shared_training import SharedTraining
+from agentpod.learner.budget import Budget
 from agentpod.learner.checkpoint_files import Counters, FrozenState, copy_policy, freeze
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, UpdateResult
 from agentpod.learner.evaluation_schedule import EvaluationSchedule, Scorer
@@ -51,6 +51,8 @@ class TrainingContext:
     """Where the followers ask what to train."""
     device: str = "cpu"
     """Device that the algorithm trains on."""
+    evaluation_seconds: float = 0.0
+    """Time that the last evaluation in this pod took; 0 before the first."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic clock in seconds."""
 
@@ -91,6 +93,8 @@ class AgentTraining:
         self._context, self._spec, self._loop, self._fusion = context, spec, loop, fusion
         self._lease, self._roles, self._compute = context.lease, context.roles, context.compute
         self._progress, self._snapshots, self._own_counters = context.progress, snapshots, counters
+        self._budget = Budget.of(context.assignment)
+        self._begin_steps = counters.environment_steps
         self._schedule = EvaluationSchedule.starting_at(counters.environment_steps, spec.evaluation)
         self._scorer = Scorer(
             context.roles,
@@ -108,12 +112,17 @@ class AgentTraining:
         """Whether the budget is used up and the last policy is scored, whether or not a stop came."""
         return self._used_up() and self._is_scored
 
+    @property
+    def evaluation_seconds(self) -> float:
+        """Time that the last evaluation in this pod took; 0 before the first."""
+        return self._scorer.last_seconds or self._context.evaluation_seconds
+
     async def run(self) -> bool:
         """Trains until the budget is used up or a stop comes; then scores and publishes the last policy.
 
         Returns:
-            True if the budget was used up and the last policy was published with its score; False if a stop came first
-            and it was published without.
+            True if the budget was used up and the last policy was published with its score; False if a stop came
+            first. It was then published without a score, unless the strategy has no more use for the agent.
 
         Raises:
             DataLoss: A number is not finite; the last good checkpoint remains.
@@ -175,12 +184,12 @@ class AgentTraining:
         return self._lease.stop.done() or (self._used_up(coming_steps) and self._agreed)
 
     def _used_up(self, coming_steps: int = 0) -> bool:
-        budget = self._spec.assignment
-        limit = budget.duration.ToTimedelta().total_seconds() if budget.HasField("duration") else math.inf
         counters = self._counters
-        return (
-            counters.environment_steps + coming_steps >= budget.environment_steps or counters.training_seconds >= limit
-        )
+        steps = counters.environment_steps + coming_steps
+        if self._budget.used_up(steps, counters.training_seconds):
+            return True
+        trained = steps > self._begin_steps
+        return trained and self._budget.must_score(self._lease.running_seconds, self.evaluation_seconds)
 
     async def _reopen(self, error: RoleLost) -> None:
         if self._lease.stop.done():
@@ -274,7 +283,7 @@ class AgentTraining:
             if self._is_scored:
                 return True
             await self._score()
-        await self.leave()
+        await (self.abandon() if self._lease.stopped_early else self.leave())
         return False
 
     async def _publish_unscored(self) -> None:

@@ -58,6 +58,15 @@ class Counters:
         """Returns the counters of a new agent that starts from the checkpoint of a parent."""
         return cls(inherited_steps=parent.lineage_environment_steps)
 
+    @classmethod
+    def continuing(cls, parent: Manifest) -> "Counters":
+        """Returns the counters of an agent that continues a trial: random streams continue where they were."""
+        return cls(
+            inherited_steps=parent.lineage_environment_steps,
+            rollouts=parent.rollouts,
+            policy_version=parent.policy_version,
+        )
+
     def after(self, *, steps: int, seconds: float, cores: float) -> "Counters":
         """Returns the counters after one more rollout and update."""
         return replace(

@@ -34,7 +34,9 @@ class Ending:
     """Whether to publish the agent's state as it is first."""
 
 
-def ending_of_stop(reason: str, *, finished: bool, held: bool, yielded: bool = False) -> Ending:
+def ending_of_stop(
+    reason: str, *, finished: bool, held: bool, yielded: bool = False, stopped_early: bool = False
+) -> Ending:
     """Returns the ending of an assignment whose work was stopped without an error.
 
     Args:
@@ -43,7 +45,10 @@ def ending_of_stop(reason: str, *, finished: bool, held: bool, yielded: bool = F
         held: Whether this pod still holds the agent. If so, it was the pod that was asked to stop, and it exits.
             If only the agent was taken from it, it asks for another assignment.
         yielded: Whether the pod only gives the agent back, and asks for another assignment.
+        stopped_early: Whether the strategy has no more use for the agent; the pod asks for another one.
     """
+    if stopped_early:
+        return Ending(pb.OUTCOME_FINISHED if finished else pb.OUTCOME_STOPPED, "" if finished else reason)
     exit_code = EXIT_DONE if held and not yielded else None
     if finished:
         return Ending(pb.OUTCOME_FINISHED, exit_code=exit_code)

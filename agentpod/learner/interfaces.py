@@ -39,6 +39,11 @@ class LeaseStatus(Protocol):
         ...
 
     @property
+    def stopped_early(self) -> bool:
+        """Whether the work must end because the strategy has no more use for the agent."""
+        ...
+
+    @property
     def running_seconds(self) -> float | None:
         """Seconds the tournament has been running, pauses excluded; None if the orchestrator never reported it."""
         ...

@@ -86,6 +86,7 @@ class Leader:
         self._incarnation = uuid.uuid4().hex
         self.lease: Lease | None = None
         self.training: AgentTraining | None = None
+        self._evaluation_seconds = 0.0
 
     async def run(self, stop: "asyncio.Future[str]") -> int:
         """Works on assignments until the pod is drained, stopped or orphaned; returns the exit code of the pod."""
@@ -207,6 +208,7 @@ class Leader:
             self._compute,
             self.shared_training,
             device=self._device,
+            evaluation_seconds=self._evaluation_seconds,
         )
         setup = TrainingSetup(context)
         try:
@@ -217,6 +219,8 @@ class Leader:
         except PodraceError as error:
             ending = ending_of_error(error, opened=setup.opened)
             await self._leave(publish=ending.publish)
+        if self.training:
+            self._evaluation_seconds = self.training.evaluation_seconds
         _log_ending(ending)
         await self._complete(lease, ending)
         return ending.exit_code
@@ -225,7 +229,13 @@ class Leader:
         finished = self.training is not None and self.training.finished
         if not lease.stop.done():
             return Ending(orchestrator_pb.OUTCOME_FINISHED)
-        return ending_of_stop(lease.stop.result(), finished=finished, held=lease.held, yielded=lease.yielded)
+        return ending_of_stop(
+            lease.stop.result(),
+            finished=finished,
+            held=lease.held,
+            yielded=lease.yielded,
+            stopped_early=lease.stopped_early,
+        )
 
     async def _leave(self, *, publish: bool) -> None:
         """Ends a training that failed."""

@@ -39,6 +39,7 @@ class Lease:
         assignment: The assignment that was acquired.
         progress: What the next renewal reports; written by ProgressReporter only.
         stop: Completed with the reason when the work must end before its budget is used up.
+        stopped_early: Whether it must end because the strategy has no more use for the agent.
         held: False once the agent belongs to another pod: this pod must neither publish nor complete it any more.
         yielded: Whether the work ends only because the pod is needed for other work, so that the pod does not exit.
     """
@@ -64,6 +65,7 @@ class Lease:
         self.stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.held = True
         self.yielded = False
+        self.stopped_early = False
         self._orchestrator = orchestrator
         self._orphan_seconds = orphan_seconds
         self._clock = clock
@@ -183,6 +185,9 @@ class Lease:
         elif response.directive == pb.DIRECTIVE_YIELD:
             self.yielded = self.yielded or not self.stop.done()
             self.request_stop(response.reason or "the orchestrator has more urgent work")
+        elif response.directive == pb.DIRECTIVE_STOP:
+            self.stopped_early = not self.stop.done()
+            self.request_stop(response.reason or "the strategy stops this agent early")
         elif response.directive != pb.DIRECTIVE_CONTINUE:
             # DRAIN, and every value that this build does not know: the contract requires it, and no work is lost.
             self.request_stop(response.reason or "the orchestrator drains this pod")

@@ -125,7 +125,9 @@ class Publisher:
         if manifest.algorithm != self.agent.algorithm:
             # Other networks, but experience is the same for all off-policy algorithms that act in the environment.
             parts, note = {}, f"new networks and the replay memory of {note}, a {manifest.algorithm} agent"
-        return StartingState(Counters.inheriting(manifest), parts, _replay_parts(manifest), note)
+        continues = self.agent.origin == pb.ORIGIN_CONTINUATION
+        counters = Counters.continuing(manifest) if continues else Counters.inheriting(manifest)
+        return StartingState(counters, parts, _replay_parts(manifest), note)
 
     async def publish(self, frozen: FrozenState, evaluation: Evaluation | None) -> None:
         """Stores a checkpoint, and submits it if it is scored and the leaderboard answers.

@@ -31,13 +31,23 @@ class SnapshotRecorder:
     await snapshots.settle()
     """
 
-    def __init__(self, checkpoints: CheckpointAccess, lease: LeaseStatus, spec: EvaluationSpec) -> None:
-        """Starts the schedule now: snapshots that were due before belong to the previous holder of the lease."""
+    def __init__(
+        self, checkpoints: CheckpointAccess, lease: LeaseStatus, spec: EvaluationSpec, begin_seconds: float | None
+    ) -> None:
+        """Starts the schedule.
+
+        Args:
+            checkpoints: Where snapshots are published.
+            lease: The lease on the agent, with the running time of the tournament.
+            spec: With the period of snapshots.
+            begin_seconds: Running time of the tournament when the agent was assigned; None if unknown. Snapshots that
+                were due before belong to the previous holder of the lease.
+        """
         self._checkpoints, self._lease = checkpoints, lease
-        period, now = period_seconds(spec), lease.running_seconds
+        period = period_seconds(spec)
         self._schedule: SnapshotSchedule | None = None
-        if period is not None and now is not None:
-            self._schedule = SnapshotSchedule(period, last=periods_passed(now, period))
+        if period is not None and begin_seconds is not None:
+            self._schedule = SnapshotSchedule(period, last=periods_passed(begin_seconds, period))
         self._unpublished: set[asyncio.Task[None]] = set()
 
     def due(self) -> int:

@@ -50,7 +50,9 @@ class TrainingSetup:
         """Starts the clock of the training: opening the roles counts as training time."""
         self._context, self._agent, self._spec = context, context.assignment.train, context.assignment.spec
         self._started = context.clock()
-        self._snapshots = SnapshotRecorder(context.checkpoints, context.lease, self._spec.evaluation)
+        assigned = context.assignment
+        begin = assigned.running_duration.ToNanoseconds() / 1e9 if assigned.HasField("running_duration") else None
+        self._snapshots = SnapshotRecorder(context.checkpoints, context.lease, self._spec.evaluation, begin)
         self.opened = False
 
     async def prepare(self) -> AgentTraining | None:

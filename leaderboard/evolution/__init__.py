@@ -4,15 +4,18 @@ agents.py            makes an agent from the answer of a strategy or a generator
 proposals.py         checks the answer of a generator plugin
 strategy.py          interface of a strategy: its input and its answer
 history.py           the latest agents and their scores, in addition to the board
+trials.py          the whole log, folded into chains of agents that continue each other
+incumbent/           strategy: one trial trains on, and all others challenge it
 tournament.py        strategy: the best of a few candidates drawn at random becomes the parent
 softmax.py           strategy: candidates become parents with a probability that grows with the score
-population.py        shared by the strategies with a population of seats
-seats.py             the seats of a population, and which one the next agent takes
-truncation.py        strategy: the worst of a population continue from its best
-dexpbt.py            strategy: the same, if the difference is significant and the comparison fair
-pb2.py               strategy: the same, with hyperparameters that a bandit chooses
-gaussian_process.py  model of the bandit (needs scikit-learn)
-generational.py      strategy: every generation restarts from the best
+populations/         strategies with a population of seats:
+  population.py        shared by them
+  seats.py             the seats, and which one the next agent takes
+  truncation.py        the worst of a population continue from its best
+  dexpbt.py            the same, if the difference is significant and the comparison fair
+  pb2.py               the same, with hyperparameters that a bandit chooses
+  gaussian_process.py  model of the bandit (needs scikit-learn)
+  generational.py      every generation restarts from the best
 random_search.py     strategy: every agent is fresh; the control
 allocation.py        which algorithms new agents may have
 comparison.py        comparison of noisy scores
@@ -24,10 +27,14 @@ randomness.py        random streams and seeds
 
 from collections.abc import Mapping
 
-from leaderboard.evolution import dexpbt, generational, pb2, random_search, softmax, tournament, truncation
+from leaderboard.evolution import random_search, softmax, tournament
+from leaderboard.evolution.incumbent import choice
+from leaderboard.evolution.incumbent.race import IncumbentRace
+from leaderboard.evolution.populations import dexpbt, generational, pb2, truncation
 from leaderboard.evolution.strategy import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
+    "incumbent": Strategy(choice.propose, fold=IncumbentRace),
     "tournament": Strategy(tournament.propose),
     "softmax": Strategy(softmax.propose),
     "truncation": Strategy(truncation.propose, reads_history=True),

@@ -5,7 +5,7 @@ board of the submissions of all earlier rounds, in canonical order. Agents of it
 unfinished. The population therefore depends on the specification and its seed only, and not on which pod was faster.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from leaderboard.evolution import STRATEGIES, fresh
@@ -16,7 +16,8 @@ from leaderboard.evolution.history import NOTHING, History
 from leaderboard.evolution.mutation import describe_changes, settled_child
 from leaderboard.evolution.proposals import Proposal, adopted
 from leaderboard.evolution.space import plain
-from leaderboard.evolution.strategy import Child, Fresh, Situation
+from leaderboard.evolution.strategy import Answer, Child, Continue, Fresh, NoWork, Situation
+from leaderboard.evolution.trials import BEGIN, ClockReading, Trials, synchronous_log
 from leaderboard.ranking.board import Board, canonical, fold
 from leaderboard.seeding import agent_seed, stream
 from leaderboard.text import one_line
@@ -24,6 +25,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     ORIGIN_CLONE,
+    ORIGIN_CONTINUATION,
     ORIGIN_FRESH,
     ORIGIN_MUTATION,
     Agent,
@@ -41,6 +43,36 @@ def needs_history(spec: TournamentSpec) -> bool:
     """Returns whether the generator of a tournament uses the history, which takes time to read."""
     # An algorithm may leave the draw because of its history, if there are others.
     return STRATEGIES[spec.evolution.strategy].reads_history or len(spec.algorithms) > 1
+
+
+def trials_of(spec: TournamentSpec) -> Trials | None:
+    """Returns the fold of the strategy without any event; None if the strategy has no fold."""
+    fold = STRATEGIES[spec.evolution.strategy].fold
+    return None if fold is None else fold(spec)
+
+
+def visible_trials(
+    spec: TournamentSpec,
+    number: int,
+    agents: Iterable[Agent],
+    submissions: Iterable[Candidate],
+    failed: Collection[str],
+) -> Trials | None:
+    """Returns the log that the generator of an agent of a synchronous tournament sees, folded; None as `trials_of`.
+
+    Args:
+        spec: Resolved specification.
+        number: Position of the agent.
+        agents: Agents of the tournament.
+        submissions: Its submissions.
+        failed: Ids of agents that have failed.
+    """
+    trials = trials_of(spec)
+    if trials is not None:
+        earlier = [agent for agent in agents if agent.number < number]
+        begin, size = round_begin(spec, number), spec.pool.maximum_pods
+        synchronous_log(trials, earlier, submissions, failed, begin=begin, round_size=size)
+    return trials
 
 
 def visible_board(spec: TournamentSpec, number: int, candidates: Iterable[Candidate]) -> Board:
@@ -73,8 +105,10 @@ def make(
     history: History = NOTHING,
     proposal: Proposal | None = None,
     ancestor: Ancestor | None = None,
-) -> tuple[Agent, int]:
-    """Makes an agent without its `create_time`; returns it with its depth.
+    trials: Trials | None = None,
+    clock: ClockReading = BEGIN,
+) -> tuple[Agent, int] | NoWork:
+    """Makes an agent without its `create_time`; returns it with its depth, or why there is no work.
 
     Args:
         tournament_id: The tournament.
@@ -86,10 +120,16 @@ def make(
         history: The latest agents, for strategies that use them.
         proposal: Result of calling a generator plugin; None if it was not called.
         ancestor: Agent of another tournament from which the first agents start; None if there is none.
+        trials: The log so far, for a strategy with a fold.
+        clock: How far the tournament is; recorded with the agent.
     """
     left = left_draw(spec, history)
-    situation = Situation(spec, number, board, {**history.by_id, **agents}, unfinished_children, history, left)
-    agent, depth = _make(tournament_id, situation, proposal, ancestor)
+    known = {**history.by_id, **agents}
+    situation = Situation(spec, number, board, known, unfinished_children, history, left, trials, clock)
+    made = _make(tournament_id, situation, proposal, ancestor)
+    if isinstance(made, NoWork):
+        return made
+    agent, depth = made
     before = already_left(history) if left else {}
     agent.reason += "".join(f"; {name} leaves the draw: {left[name]}" for name in sorted(left) if name not in before)
     return agent, depth
@@ -97,9 +137,11 @@ def make(
 
 def _make(
     tournament_id: str, situation: Situation, proposal: Proposal | None, ancestor: Ancestor | None
-) -> tuple[Agent, int]:
+) -> tuple[Agent, int] | NoWork:
     spec, number = situation.spec, situation.number
     answer, fault = _decide(situation, proposal)
+    if isinstance(answer, NoWork):
+        return answer
     start = None
     if isinstance(answer, Fresh) and ancestor is not None:
         start = starts_from(answer, spec, number, answer.algorithm or situation.turn.algorithm, ancestor)
@@ -112,11 +154,19 @@ def _make(
         seat=answer.seat,
         left_algorithms=situation.left,
         generator_fault=fault,
+        trial=number,
+        assignment_environment_steps=answer.environment_steps,
+        rung=answer.rung,
+        tournament_environment_steps=situation.clock.environment_steps,
+        objective_share=situation.clock.share,
     )
+    agent.running_duration.FromNanoseconds(round(situation.clock.running_seconds * 1e9))
     if start is not None and ancestor is not None:
         return _as_child(agent, start, ancestor.agent, situation)
+    if isinstance(answer, Continue):
+        return _as_continuation(agent, answer, situation.agent_of(answer.parent))
     if isinstance(answer, Child):
-        return _as_child(agent, answer, situation.agents[answer.parent.agent_id], situation)
+        return _as_child(agent, answer, situation.agent_of(answer.parent), situation)
     return _as_fresh(agent, answer, situation)
 
 
@@ -125,13 +175,13 @@ def _not_called(spec: TournamentSpec, proposal: Proposal | None) -> str:
     return f"; {generator} was not called" if generator and proposal is None else ""
 
 
-def _decide(situation: Situation, proposal: Proposal | None) -> tuple[Fresh | Child, str]:
+def _decide(situation: Situation, proposal: Proposal | None) -> tuple[Answer, str]:
     """Returns the plugin's proposal if it is valid, else the answer of the built-in strategy and the reason for it."""
     evolution, problem = situation.spec.evolution, ""
     if proposal is not None and proposal.answer is not None:
         try:
-            answer = adopted(proposal.answer, situation)
-            return replace(answer, reason=f"{evolution.generator}: {answer.reason}"), ""
+            proposed = adopted(proposal.answer, situation)
+            return replace(proposed, reason=f"{evolution.generator}: {proposed.reason}"), ""
         except InvalidArgument as error:
             # It was valid when it arrived: the board has changed since.
             problem = f"generator {evolution.generator}: its proposal is no longer valid: {one_line(error.message)}"
@@ -162,9 +212,25 @@ def _as_child(agent: Agent, answer: Child, parent: Agent, situation: Situation) 
     return agent, answer.parent.depth + 1
 
 
+def _as_continuation(agent: Agent, answer: Continue, parent: Agent) -> tuple[Agent, int]:
+    agent.algorithm, agent.seed, agent.origin = parent.algorithm, parent.seed, ORIGIN_CONTINUATION
+    agent.hyperparameters.CopyFrom(parent.hyperparameters)
+    agent.trial = trial_of(parent)
+    agent.parent_agent_ids.append(parent.agent_id)
+    agent.starting_checkpoint.CopyFrom(Checkpoint(agent_id=parent.agent_id, manifest_digest=answer.parent.candidate_id))
+    return agent, answer.parent.depth
+
+
+def trial_of(agent: Agent) -> int:
+    """Returns the number of the first agent of the trial of an agent."""
+    return agent.trial if agent.HasField("trial") else agent.number
+
+
 def _as_fresh(agent: Agent, answer: Fresh, situation: Situation) -> tuple[Agent, int]:
     turn = situation.turn
-    if answer.algorithm not in ("", turn.algorithm):
+    if answer.values_as_specified:
+        turn = Turn(answer.algorithm, first=True)
+    elif answer.algorithm not in ("", turn.algorithm):
         turn = Turn(answer.algorithm, first=False)
     _, drawn = fresh.draw(situation.spec, agent.number, turn)
     _, values = fresh.draw(situation.spec, agent.number, turn, answer.hyperparameters)

@@ -1,9 +1,10 @@
 """Starts a tournament from an agent of another tournament (`evolution.ancestor_agent_id`). Pure.
 
-The first agents are those that are fresh because there are no parents yet: `initial_agents`, or `population_size` for
-strategies with a population. Those with the ancestor's algorithm start from its checkpoint files, the first with its
-hyperparameters and the others with mutated ones. If there are two or more, the last one stays fresh, as do agents of
-other algorithms, so that the tournament can do better than an ancestor that does not fit the new data.
+The first agents are those that are fresh because there are no parents yet: `initial_agents`, `population_size` for
+strategies with a population, or the founders for a strategy that has founders. Those with the ancestor's algorithm
+start from its checkpoint files, the first with its hyperparameters and the others with mutated ones. If there are two
+or more, the last one stays fresh, as do agents of other algorithms, so that the tournament can do better than an
+ancestor that does not fit the new data.
 
 A generator plugin is not called for the agents that start from the ancestor, because the specification determines them.
 It is called for all others; an agent that it calls fresh is fresh.
@@ -98,8 +99,10 @@ def starts_from(answer: Fresh, spec: TournamentSpec, number: int, algorithm: str
 
 def first_agents(spec: TournamentSpec) -> int:
     """Returns how many agents are fresh at the begin of a tournament; a rule for every strategy."""
-    has_population = "population_size" in evolution_settings.SETTINGS[spec.evolution.strategy]
-    return spec.evolution.population_size if has_population else spec.evolution.initial_agents
+    settings = evolution_settings.SETTINGS[spec.evolution.strategy]
+    if "founder_share" in settings:
+        return sum(algorithm.ratio > 0 for algorithm in spec.algorithms.values())
+    return spec.evolution.population_size if "population_size" in settings else spec.evolution.initial_agents
 
 
 def seeded_numbers(spec: TournamentSpec, algorithm: str) -> list[int]:

@@ -11,11 +11,9 @@ from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from leaderboard.evolution.proposals import Proposal
 from leaderboard.ranking.board import Board, Standing, rank_key
 from podrace.database import Transaction
 from podrace.errors import AlreadyExists, NotFound
-from podrace.evolution.v1.evolution_pb2 import ProposeAgentResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     VERDICT_ACCEPTED,
     Agent,
@@ -182,6 +180,28 @@ def numbers_of_agents(transaction: Transaction, tournament_id: str, begin: int, 
     return {number for (number,) in rows}
 
 
+def generations_after(transaction: Transaction, tournament_id: str, position: int) -> list[Generation]:
+    """Returns the agents of a tournament after a position, in the order in which they were generated."""
+    rows = transaction.execute(
+        f"SELECT {_GENERATION} FROM agents WHERE generation > ? AND tournament_id = ? ORDER BY generation",
+        position,
+        tournament_id,
+    )
+    return [_generation(row) for row in rows]
+
+
+def agent_at(transaction: Transaction, position: int) -> str:
+    """Returns the id of the agent at a position; empty if there is none."""
+    rows = transaction.execute("SELECT agent_id FROM agents WHERE generation = ?", position)
+    return str(rows[0][0]) if rows else ""
+
+
+def last_position(transaction: Transaction, tournament_id: str) -> int:
+    """Returns the position of the last agent of a tournament; 0 before the first."""
+    rows = transaction.execute("SELECT max(generation) FROM agents WHERE tournament_id = ?", tournament_id)
+    return int(rows[0][0] or 0)
+
+
 def next_position(transaction: Transaction) -> int:
     """Returns the position of the next agent."""
     return int(transaction.execute("SELECT coalesce(max(generation), 0) + 1 FROM agents")[0][0])
@@ -200,15 +220,23 @@ def set_ended(transaction: Transaction, agent_id: str, position: int) -> None:
     transaction.execute("UPDATE agents SET ended = ? WHERE agent_id = ?", position, agent_id)
 
 
-def note_failed(transaction: Transaction, tournament_id: str, failed: Collection[str], *, position: int) -> None:
-    """Records that agents have failed; ids that were never generated are ignored."""
+def note_failed(transaction: Transaction, tournament_id: str, failed: Collection[str], *, position: int) -> list[str]:
+    """Records that agents have failed, and returns those that were not recorded before.
+
+    Ids that were never generated are ignored.
+    """
     known = transaction.execute(
         "SELECT agent_id FROM agents WHERE tournament_id = ? AND failed IS NOT NULL", tournament_id
     )
-    for agent_id in set(failed).difference(agent_id for (agent_id,) in known):
-        transaction.execute(
-            "UPDATE agents SET failed = ? WHERE agent_id = ? AND tournament_id = ?", position, agent_id, tournament_id
+    new = []
+    for agent_id in sorted(set(failed).difference(agent_id for (agent_id,) in known)):
+        new += transaction.execute(
+            "UPDATE agents SET failed = ? WHERE agent_id = ? AND tournament_id = ? RETURNING agent_id",
+            position,
+            agent_id,
+            tournament_id,
         )
+    return [agent_id for (agent_id,) in new]
 
 
 def count_agents_below(transaction: Transaction, tournament_id: str, number: int) -> int:
@@ -235,24 +263,6 @@ def add_generation(transaction: Transaction, generation: Generation) -> None:
         transaction.now,
         agent.SerializeToString(),
     )
-
-
-def add_proposal(transaction: Transaction, agent_id: str, proposal: Proposal) -> None:
-    """Records the result of calling a generator plugin for an agent."""
-    answer = None if proposal.answer is None else proposal.answer.SerializeToString()
-    transaction.execute("INSERT INTO proposals VALUES (?, ?, ?)", agent_id, answer, proposal.failure)
-
-
-def proposals_of(transaction: Transaction, tournament_id: str) -> dict[str, Proposal]:
-    """Returns the results of calling a generator plugin, by the id of the requested agent."""
-    rows = transaction.execute(
-        "SELECT agent_id, answer, failure FROM proposals JOIN agents USING (agent_id) WHERE tournament_id = ?",
-        tournament_id,
-    )
-    return {
-        agent_id: Proposal(None if answer is None else ProposeAgentResponse.FromString(answer), failure)
-        for agent_id, answer, failure in rows
-    }
 
 
 def unfinished_children(
@@ -308,6 +318,12 @@ def list_submissions(
         limit,
     )
     return [_submission(row) for row in rows]
+
+
+def candidate_at(transaction: Transaction, sequence: int) -> str:
+    """Returns the id of the candidate with a sequence number; empty if there is none."""
+    rows = transaction.execute("SELECT candidate_id FROM submissions WHERE sequence = ?", sequence)
+    return str(rows[0][0]) if rows else ""
 
 
 def list_candidates(transaction: Transaction, tournament_id: str, *, after_sequence: int = 0) -> list[Candidate]:

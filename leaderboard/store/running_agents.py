@@ -28,10 +28,10 @@ class RunningAgents:
 
     def record_ended(
         self, transaction: Transaction, tournament_id: str, unfinished: Iterable[str], *, below: int, position: int
-    ) -> None:
+    ) -> list[str]:
         """Records that all agents with a number below `below` have ended, except the given ones.
 
-        An agent that was recorded as ended stays ended.
+        An agent that was recorded as ended stays ended. Returns the agents that were not recorded before.
 
         Args:
             transaction: The transaction in which the agent at `position` is generated.
@@ -41,10 +41,11 @@ class RunningAgents:
             position: Position of the new agent in the order in which agents are generated.
         """
         numbers = self._numbers_at(transaction, tournament_id, position)
-        for agent_id in set(numbers).difference(unfinished):
-            if numbers[agent_id] < below:
-                records.set_ended(transaction, agent_id, position)
-                del numbers[agent_id]
+        ended = [agent_id for agent_id in set(numbers).difference(unfinished) if numbers[agent_id] < below]
+        for agent_id in ended:
+            records.set_ended(transaction, agent_id, position)
+            del numbers[agent_id]
+        return ended
 
     def add(self, agent: Agent) -> None:
         """Adds the agent that was generated."""

@@ -6,7 +6,7 @@ The rules are in `decisions.dispatch`, the transactions in `assignments.transact
 import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 import prometheus_client
@@ -15,9 +15,10 @@ import structlog
 from orchestrator.assignments import transactions
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.transactions import AssignedWork, HeldWork
-from orchestrator.decisions import dispatch
+from orchestrator.decisions import dispatch, step_budget
 from orchestrator.decisions.dispatch import Holder
 from orchestrator.leaderboard_client import LeaderboardClient
+from orchestrator.state import records
 from orchestrator.state.cache import StateCache
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase
@@ -111,9 +112,44 @@ class Assignments:
     async def _try_acquire(self, requester: Holder) -> AcquireResult:
         # If the call is cancelled now, the assigned work must still get a lease, which can expire.
         answer = await asyncio.shield(self._assign_work(requester))
-        if not isinstance(answer, AssignedWork) or isinstance(answer.work, EvaluationRecord) or answer.work.agent:
+        if not isinstance(answer, AssignedWork) or isinstance(answer.work, EvaluationRecord):
             return answer
-        return await self._generate(answer.tournament, answer.work)
+        limit = await self._step_limit(answer.tournament, answer.work)
+        if limit is not None and limit <= answer.work.environment_steps:
+            return self._without_work(answer.work, "all environment steps of the objective are assigned")
+        assigned = answer if answer.work.agent else await self._generate(answer.tournament, answer.work)
+        if isinstance(assigned, AssignedWork) and limit is not None:
+            self._runtime.step_limits[assigned.work.work_id] = limit
+            return replace(assigned, maximum_environment_steps=limit)
+        return assigned
+
+    async def _step_limit(self, tournament: TournamentRecord, agent: AgentRecord) -> int | None:
+        """Own environment steps at which an agent ends at the latest; None if there is no such limit."""
+        objective, name = tournament.spec.objective, tournament.tournament_id
+        if not objective.HasField("environment_steps"):
+            return None
+        if tournament.spec.synchronous:
+            begin = agent.number - agent.number % tournament.round_size
+            earlier = await self._state.transact(records.steps_below, name, begin)
+            return step_budget.share_of_round(objective, earlier, tournament.round_size)
+        others = self._runtime.cache.unfinished_agents(name).values()
+        promised = [self._promised(tournament, other) for other in others if other is not agent and other.pod_id]
+        left = step_budget.steps_left(objective, self._runtime.counters.environment_steps(name), promised)
+        return None if left is None else agent.environment_steps + left
+
+    def _promised(self, tournament: TournamentRecord, agent: AgentRecord) -> int:
+        """Environment steps that an agent in training may still train."""
+        held = self._runtime.leases.held.get(agent.agent_id)
+        if agent.agent is None or held is None:
+            return 0
+        own = agent.agent.assignment_environment_steps or tournament.spec.assignment.environment_steps
+        limit = min(own, self._runtime.step_limits.get(agent.agent_id, own))
+        return max(0, limit - max(agent.environment_steps, held.progress.environment_steps))
+
+    def _without_work(self, agent: AgentRecord, reason: str) -> dispatch.Wait:
+        """Lets a pod wait that holds the number of an agent; without a lease it does not count as training."""
+        self._runtime.leases.release(agent.work_id, agent.lease_epoch)
+        return dispatch.Wait(reason)
 
     async def _assign_work(self, requester: Holder) -> AssignedWork | dispatch.Wait | dispatch.Drain:
         async with self._pod_locks.setdefault(requester.pod_id, asyncio.Lock()):
@@ -136,13 +172,23 @@ class Assignments:
 
     async def _generate(self, tournament: TournamentRecord, agent: AgentRecord) -> AcquireResult:
         """Generates an agent whose number is committed; if this fails, the next pod that gets it tries again."""
+        name = tournament.tournament_id
         try:
             async with self._generating:
-                agents = self._runtime.cache.unfinished_agents(tournament.tournament_id)
+                agents = self._runtime.cache.unfinished_agents(name)
                 for ungenerated, others in generation_order(agents, agent, synchronous=tournament.spec.synchronous):
                     failed = self._runtime.cache.failed_agent_ids(tournament.tournament_id)
-                    made = await self._leaderboard.generate(tournament, ungenerated, others, failed)
-                    await self._state.transact(transactions.save_generated_agent, made)
+                    response = await self._leaderboard.generate(
+                        tournament,
+                        ungenerated,
+                        others,
+                        failed,
+                        running_seconds=self._runtime.running_time.seconds(name, self._clock.monotonic()),
+                        environment_steps=self._runtime.counters.environment_steps(name),
+                    )
+                    if not response.HasField("agent"):
+                        return self._without_work(agent, response.no_work_reason)
+                    await self._state.transact(transactions.save_generated_agent, response.agent)
         except InvalidArgument as error:
             await self._state.transact(
                 fail_tournament, tournament.tournament_id, f"no agent can be generated: {error.message}"
@@ -182,6 +228,7 @@ class Assignments:
             drain_reason=held.drain_reason,
             end_reason=held.tournament.end_reason,
             yield_reason=self._runtime.leases.yield_reason(work_id, lease_epoch),
+            stop_reason=self._runtime.stops.get(held.work.tournament_id, {}).get(work_id, ""),
         )
         if holds:
             if fault := self._new_fault(work_id, progress):
@@ -222,8 +269,12 @@ class Assignments:
             self._runtime.counters.count_steps(completed.tournament_id, work_id, completed.environment_steps)
             if completed.phase == WorkPhase.FAILED:
                 self._runtime.counters.count_failure(completed.tournament_id)
+            if completed.phase == WorkPhase.STOPPED:
+                self._runtime.counters.count_stop(completed.tournament_id)
+            if completed.phase != WorkPhase.UNFINISHED:
+                self._runtime.step_limits.pop(work_id, None)
         COMPLETED_ASSIGNMENTS.labels(pb.Outcome.Name(request.outcome).removeprefix("OUTCOME_").lower()).inc()
-        if completed.phase != WorkPhase.FINISHED:
+        if completed.phase not in (WorkPhase.FINISHED, WorkPhase.STOPPED):
             # The work can be assigned again, or the tournament has failed: waiting pods must know. After a finished
             # agent, the reconcile loop notifies them, so that not every pod requests again after each agent.
             self._runtime.changes.notify_all()

@@ -27,6 +27,7 @@ OUTCOMES = {
     pb.OUTCOME_AGENT_FAILED: (WorkPhase.FAILED, "failed"),
     # The specification is wrong, not the agent.
     pb.OUTCOME_SPEC_FAILED: (WorkPhase.UNFINISHED, "drained"),
+    pb.OUTCOME_STOPPED: (WorkPhase.STOPPED, "stopped early"),
 }
 """Phase of an agent, and the word in its event, after each outcome."""
 MAXIMUM_FAULT_CHARACTERS = 500
@@ -39,6 +40,8 @@ class AssignedWork:
 
     tournament: TournamentRecord
     work: WorkRecord
+    maximum_environment_steps: int = 0
+    """Own environment steps at which the agent ends at the latest; 0: no such limit."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +285,7 @@ def complete_lease(
         return None
     if evaluator_fault:
         record_evaluator_fault(transaction, work.tournament_id, work.pod_id, evaluator_fault)
-    if request.outcome in (pb.OUTCOME_FINISHED, pb.OUTCOME_AGENT_FAILED):
+    if request.outcome in (pb.OUTCOME_FINISHED, pb.OUTCOME_AGENT_FAILED, pb.OUTCOME_STOPPED):
         mark_useful(transaction, work.pod_id)
     if isinstance(work, AgentRecord):
         return _complete_agent(transaction, work, request)
@@ -295,7 +298,7 @@ def _complete_agent(transaction: Transaction, agent: AgentRecord, request: pb.Co
     ended = replace(agent, phase=phase, pod_id="", incarnation="", environment_steps=steps)
     records.save(transaction, ended)
     transaction.record_event(
-        f"agent_{word}",
+        f"agent_{ended.phase if ended.phase != WorkPhase.UNFINISHED else word}",
         f"{agent.agent_id} {word} after {steps} steps" + (f": {request.message}" if request.message else ""),
         tournament_id=agent.tournament_id,
         pod_id=agent.pod_id,

@@ -175,7 +175,15 @@ class LeaseDirective:
     reason: str = ""
 
 
-def direct(*, held: bool, training: bool, drain_reason: str, end_reason: str, yield_reason: str = "") -> LeaseDirective:
+def direct(
+    *,
+    held: bool,
+    training: bool,
+    drain_reason: str,
+    end_reason: str,
+    yield_reason: str = "",
+    stop_reason: str = "",
+) -> LeaseDirective:
     """Decides what a pod that renews a lease must do.
 
     Args:
@@ -184,13 +192,18 @@ def direct(*, held: bool, training: bool, drain_reason: str, end_reason: str, yi
         drain_reason: See `DispatchState`.
         end_reason: See `DispatchState`.
         yield_reason: Why the pod is needed for other work; empty if it is not.
+        stop_reason: Why the strategy has no more use for the agent; empty if it has.
     """
     if not held:
         return LeaseDirective(pb.DIRECTIVE_CANCEL, "the assignment is already complete")
     reason = drain_reason or (end_reason if training else "")
-    if not reason and training and yield_reason:
+    if reason:
+        return LeaseDirective(pb.DIRECTIVE_DRAIN, reason)
+    if training and stop_reason:
+        return LeaseDirective(pb.DIRECTIVE_STOP, stop_reason)
+    if training and yield_reason:
         return LeaseDirective(pb.DIRECTIVE_YIELD, yield_reason)
-    return LeaseDirective(pb.DIRECTIVE_DRAIN, reason) if reason else LeaseDirective(pb.DIRECTIVE_CONTINUE)
+    return LeaseDirective(pb.DIRECTIVE_CONTINUE)
 
 
 def is_last_failure(failed_in_row: int, algorithms: int = 1, *, limit: int = 3) -> bool:

@@ -43,6 +43,7 @@ class StateCache:
         self.works: dict[str, WorkRecord] = {}
         self._agents: dict[str, dict[str, AgentRecord]] = {}
         self._evaluations: dict[str, dict[str, EvaluationRecord]] = {}
+        self._ungenerated: defaultdict[str, set[str]] = defaultdict(set)
         self._failed: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=FAILURES_KEPT))
         # Ids of unfinished work: what no living pod holds, by tournament, and what pods hold, by pod.
         self._free: defaultdict[str, set[str]] = defaultdict(set)
@@ -62,6 +63,10 @@ class StateCache:
     def unfinished_agents(self, tournament_id: str) -> dict[str, AgentRecord]:
         """Agents of a tournament that are neither finished nor failed, by id, in order; read-only."""
         return self._agents.get(tournament_id, {})
+
+    def ungenerated_agents(self, tournament_id: str) -> int:
+        """Number of agents of a tournament whose number is assigned and that the generator has not made yet."""
+        return len(self._ungenerated[tournament_id])
 
     def failed_agent_ids(self, tournament_id: str) -> Sequence[str]:
         """Ids of the latest agents of a tournament that failed, in the order of their failures."""
@@ -115,6 +120,11 @@ class StateCache:
 
     def _apply_work(self, work: WorkRecord) -> None:
         before = self.works.get(work.work_id)
+        if isinstance(work, AgentRecord):
+            waiting = work.agent is None and work.phase == WorkPhase.UNFINISHED
+            (self._ungenerated[work.tournament_id].add if waiting else self._ungenerated[work.tournament_id].discard)(
+                work.work_id
+            )
         if before is not None:
             self._held[before.pod_id].discard(work.work_id)
             self._free[work.tournament_id].discard(work.work_id)

@@ -1,4 +1,4 @@
-"""Counts environment steps and failed agents, per agent and per tournament.
+"""Counts environment steps, failed agents and agents that were stopped early, per agent and per tournament.
 
 The event loop owns this state: no other thread may read or write it.
 """
@@ -18,12 +18,16 @@ class Counters:
         self._agent_steps: dict[str, int] = {}
         self._tournament_steps: defaultdict[str, int] = defaultdict(int)
         self._failed_agents: defaultdict[str, int] = defaultdict(int)
+        self._stopped_agents: defaultdict[str, int] = defaultdict(int)
         self._unsaved_agents: set[str] = set()
 
-    def restore(self, steps: Mapping[str, int], failed_agents: Mapping[str, int]) -> None:
+    def restore(
+        self, steps: Mapping[str, int], failed_agents: Mapping[str, int], stopped_agents: Mapping[str, int]
+    ) -> None:
         """Loads the totals of a previous run, by tournament."""
         self._tournament_steps.update(steps)
         self._failed_agents.update(failed_agents)
+        self._stopped_agents.update(stopped_agents)
 
     def restore_agent(self, agent_id: str, steps: int) -> None:
         """Sets the steps that are already counted of an agent, unless they are known."""
@@ -51,6 +55,14 @@ class Counters:
     def failed_agents(self, tournament_id: str) -> int:
         """Number of agents of a tournament that have failed."""
         return self._failed_agents[tournament_id]
+
+    def count_stop(self, tournament_id: str) -> None:
+        """Counts an agent that was stopped early."""
+        self._stopped_agents[tournament_id] += 1
+
+    def stopped_agents(self, tournament_id: str) -> int:
+        """Number of agents of a tournament that were stopped early."""
+        return self._stopped_agents[tournament_id]
 
     def take_unsaved(self) -> dict[str, int]:
         """Steps of the agents that changed since the last call, by agent."""

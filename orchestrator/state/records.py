@@ -44,6 +44,8 @@ class WorkPhase(StrEnum):
     UNFINISHED = "unfinished"
     FINISHED = "finished"
     FAILED = "failed"
+    STOPPED = "stopped"
+    """The strategy stopped the agent early; it has ended and has not failed."""
 
 
 class PodPhase(StrEnum):
@@ -289,6 +291,15 @@ def first_unfinished(transaction: Transaction, tournament_id: str) -> int | None
     condition = "tournament_id = ? AND phase = ?"
     rows = transaction.execute(f"SELECT min(number) FROM agents WHERE {condition}", tournament_id, WorkPhase.UNFINISHED)
     return None if rows[0][0] is None else int(rows[0][0])
+
+
+def steps_below(transaction: Transaction, tournament_id: str, number: int) -> int:
+    """Returns the environment steps of the agents of a tournament with a lower number."""
+    condition = "tournament_id = ? AND number < ?"
+    rows = transaction.execute(
+        f"SELECT coalesce(sum(environment_steps), 0) FROM agents WHERE {condition}", tournament_id, number
+    )
+    return int(rows[0][0])
 
 
 def events_after(transaction: Transaction, tournament_id: str, sequence: int, limit: int) -> list[EventRecord]:

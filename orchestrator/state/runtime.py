@@ -5,6 +5,7 @@ What must survive a restart (environment steps, running time, best candidates) i
 """
 
 import asyncio
+from collections.abc import Mapping
 
 from orchestrator.state.best_candidates import BestCandidates
 from orchestrator.state.cache import StateCache
@@ -32,6 +33,8 @@ class RuntimeState:
         judged_rounds: By synchronous tournament, the number of rounds after which its objective was checked and not
             met.
         cache: Rows of the database that are kept in memory as well.
+        stops: Agents that the strategy stops early, by id, with the reason, by tournament.
+        step_limits: Own environment steps at which an agent ends at the latest, by agent id.
     """
 
     def __init__(self, lease_seconds: float) -> None:
@@ -44,13 +47,15 @@ class RuntimeState:
         self.best = BestCandidates()
         self.connected_pods: set[str] = set()
         self.judged_rounds: dict[str, int] = {}
+        self.stops: dict[str, Mapping[str, str]] = {}
+        self.step_limits: dict[str, int] = {}
 
     def restore(self, saved: SavedState, now: float) -> None:
         """Resumes where a previous run stopped; each lease is valid for one full duration from `now` (monotonic)."""
         self.cache.apply_saved([*saved.tournaments, *saved.pods, *saved.works, *saved.failures])
         for tournament in saved.tournaments:
             self._restore_tournament(tournament)
-        self.counters.restore(saved.steps, saved.failed_agents)
+        self.counters.restore(saved.steps, saved.failed_agents, saved.stopped_agents)
         for work in saved.works:
             if isinstance(work, AgentRecord):
                 self.counters.restore_agent(work.agent_id, work.environment_steps)

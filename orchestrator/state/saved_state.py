@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.state import records
 from orchestrator.state.cache import FAILURES_KEPT
@@ -29,6 +29,8 @@ class SavedState:
     """Environment steps by tournament."""
     failed_agents: dict[str, int]
     """Number of failed agents by tournament."""
+    stopped_agents: dict[str, int] = field(default_factory=dict)
+    """Number of agents that were stopped early, by tournament."""
     pods: Sequence[PodRecord] = ()
     """Pods that are not gone."""
     failures: Sequence[AgentRecord] = ()
@@ -50,9 +52,9 @@ class UnsavedChanges:
 def load_saved_state(transaction: Transaction) -> SavedState:
     """Reads what a previous run saved."""
     totals = transaction.execute("SELECT tournament_id, SUM(environment_steps) FROM agents GROUP BY tournament_id")
-    failed = transaction.execute(
-        "SELECT tournament_id, COUNT(*) FROM agents WHERE phase = ? GROUP BY tournament_id", WorkPhase.FAILED
-    )
+    count = "SELECT tournament_id, COUNT(*) FROM agents WHERE phase = ? GROUP BY tournament_id"
+    failed = transaction.execute(count, WorkPhase.FAILED)
+    stopped = transaction.execute(count, WorkPhase.STOPPED)
     return SavedState(
         records.select(transaction, TournamentRecord, "true ORDER BY sequence"),
         [
@@ -61,6 +63,7 @@ def load_saved_state(transaction: Transaction) -> SavedState:
         ],
         {name: int(steps) for name, steps in totals},
         {name: int(agents) for name, agents in failed},
+        {name: int(agents) for name, agents in stopped},
         records.live_pods(transaction),
         [failure for name, _ in failed for failure in _latest_failures(transaction, name)],
     )

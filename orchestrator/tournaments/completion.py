@@ -3,7 +3,7 @@
 The rule itself is in `decisions.objective`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from orchestrator.decisions import objective
@@ -16,6 +16,7 @@ from orchestrator.state.runtime import RuntimeState, save_changes
 from orchestrator.state.transitions import withdraw_target_checks
 from orchestrator.tournaments.champion import ChampionSelection
 from orchestrator.tournaments.target_checks import TargetChecks, TargetVerdict
+from podrace.specification import evolution_settings
 
 LEADERBOARD_TIMEOUT_SECONDS = 10.0
 """Time that the end of a tournament waits for a leaderboard that does not respond."""
@@ -42,12 +43,19 @@ class CompletionCheck:
         # Refreshed once more after the last pod has stopped, which may have submitted just before.
         fresh = await self._leaderboard.refresh(active | with_pods | self._had_pods)
         self._had_pods = with_pods
+        await self._review([found for found in observed.tournaments if found.state == RUNNING])
         for tournament in observed.tournaments:
             name = tournament.tournament_id
             if tournament.state == RUNNING:
                 await self._check_running(now, tournament, observed.agents[name], fresh=name in fresh)
             elif tournament.state == ENDING:
                 await self._complete_ending(now, tournament, fresh=name in fresh)
+
+    async def _review(self, running: Sequence[TournamentRecord]) -> None:
+        """Asks which agents the strategies stop early; their pods receive that with their next renewals."""
+        names = [one.tournament_id for one in running if evolution_settings.may_stop(one.spec.evolution)]
+        reviewed = await self._leaderboard.review(names)
+        self._runtime.stops = {name: reviewed.get(name, self._runtime.stops.get(name, {})) for name in names}
 
     async def _check_running(
         self, now: float, tournament: TournamentRecord, unfinished: Collection[str], *, fresh: bool

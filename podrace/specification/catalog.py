@@ -377,6 +377,7 @@ PLANES: Mapping[str, str] = {
 }
 
 STRATEGIES: Mapping[str, str] = {
+    "incumbent": "the best trial trains on; the other pods train challengers, and the best of these are promoted",
     "tournament": "the best of a few candidates drawn at random becomes the parent; its hyperparameters mutate",
     "softmax": "the higher the score of a candidate, the more likely it becomes the parent; its hyperparameters mutate",
     "truncation": "the worst of a population restart from the best, perturbed (PBT, Jaderberg et al. 2017)",

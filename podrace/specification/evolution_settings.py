@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 DEFAULTS: Mapping[str, str | float | int] = {
-    "strategy": "tournament",
+    "strategy": "incumbent",
     "board_capacity": 16,
     "tournament_size": 3,
     "fresh_probability": 0.1,
@@ -27,6 +27,21 @@ DEFAULTS: Mapping[str, str | float | int] = {
 """Defaults for all strategies, unless `SETTINGS` has another default for the strategy."""
 
 SETTINGS: Mapping[str, Mapping[str, float | int]] = {
+    "incumbent": {
+        "founder_share": 0.5,
+        "fresh_until": 0.4,
+        "takeover_errors": 1.0,
+        "takeover_scores": 2,
+        "stop_errors": 1.5,
+        "rung_factor": 3.0,
+        "first_rung": 2,
+        "riser_probability": 0.1,
+        "unchanged_probability": 0.1,
+        "mutation_step": 0.12,
+        "catch_up": 1.0,
+        "exploration_begin": 0.5,
+        "exploration_end": 0.1,
+    },
     "tournament": {},
     "random-search": {},
     "softmax": {"temperature": 1.0},
@@ -89,6 +104,19 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "evolution.lead_deviations": (0.0, 100.0),
     "evolution.lead_share": (0.0, 100.0),
     "evolution.halving_agents": (1, 10_000),
+    "evolution.founder_share": (0.0, 1.0),
+    "evolution.fresh_until": (0.0, 1.0),
+    "evolution.takeover_errors": (0.0, 100.0),
+    "evolution.takeover_scores": (1, 1000),
+    "evolution.stop_errors": (0.0, 100.0),
+    "evolution.rung_factor": (1.5, 100.0),
+    "evolution.first_rung": (1, 1000),
+    "evolution.riser_probability": (0.0, 1.0),
+    "evolution.unchanged_probability": (0.0, 1.0),
+    "evolution.mutation_step": (0.0, 1.0),
+    "evolution.catch_up": (0.0, 1000.0),
+    "evolution.exploration_begin": (0.0, 1.0),
+    "evolution.exploration_end": (0.0, 1.0),
 }
 
 
@@ -121,6 +149,11 @@ def misplaced(evolution: EvolutionSpec) -> str:
             f" evolution.mutation_factor = {evolution.mutation_factor:g}"
         )
     return ""
+
+
+def may_stop(evolution: EvolutionSpec) -> bool:
+    """Whether the strategy may stop agents before they have used up their assignment."""
+    return evolution.stop_errors > 0
 
 
 def missing(evolution: EvolutionSpec) -> list[str]:

@@ -40,6 +40,10 @@ class _OriginEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Origin.ValueTy
     """From the checkpoint files of one parent, with the same hyperparameters."""
     ORIGIN_MUTATION: _Origin.ValueType  # 3
     """From the checkpoint files of one parent, with other hyperparameters."""
+    ORIGIN_CONTINUATION: _Origin.ValueType  # 4
+    """It continues the training of one parent: the same hyperparameters, the same seed, and counters that continue. Several
+    agents that continue each other form a trial.
+    """
 
 class Origin(_Origin, metaclass=_OriginEnumTypeWrapper):
     """How an agent was created. It is for display only: clients show a value that they do not know as UNSPECIFIED."""
@@ -54,6 +58,10 @@ ORIGIN_CLONE: Origin.ValueType  # 2
 """From the checkpoint files of one parent, with the same hyperparameters."""
 ORIGIN_MUTATION: Origin.ValueType  # 3
 """From the checkpoint files of one parent, with other hyperparameters."""
+ORIGIN_CONTINUATION: Origin.ValueType  # 4
+"""It continues the training of one parent: the same hyperparameters, the same seed, and counters that continue. Several
+agents that continue each other form a trial.
+"""
 Global___Origin: _TypeAlias = Origin  # noqa: Y015
 
 class _Verdict:
@@ -154,6 +162,13 @@ class Agent(_message.Message):
     SEAT_FIELD_NUMBER: _builtins.int
     LEFT_ALGORITHMS_FIELD_NUMBER: _builtins.int
     GENERATOR_FAULT_FIELD_NUMBER: _builtins.int
+    TRIAL_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    RUNG_FIELD_NUMBER: _builtins.int
+    POD_ID_FIELD_NUMBER: _builtins.int
+    RUNNING_DURATION_FIELD_NUMBER: _builtins.int
+    TOURNAMENT_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    OBJECTIVE_SHARE_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Unique name, `<tournament_id>-a<number>`."""
     tournament_id: _builtins.str
@@ -175,6 +190,26 @@ class Agent(_message.Message):
     """
     generator_fault: _builtins.str
     """Why the built-in strategy created it in place of the generator plugin (`evolution.generator`); empty if it did not."""
+    trial: _builtins.int
+    """Number of the first agent of its trial: its own, unless it continues another agent. Absent from agents that were
+    generated before trials existed; such an agent counts as a trial by itself.
+    """
+    assignment_environment_steps: _builtins.int
+    """Environment steps that this agent trains, those of its parents excluded. 0: `assignment.environment_steps` of the
+    specification.
+    """
+    rung: _builtins.int
+    """Rung that the trial climbs to with this agent, from 0; absent if the strategy has no rungs. A strategy with rungs
+    trains the best trials of a rung further, up to the next one.
+    """
+    pod_id: _builtins.str
+    """Pod that the agent was generated for; empty if unknown."""
+    tournament_environment_steps: _builtins.int
+    """Environment steps of all agents of the tournament when it was generated; 0 if unknown."""
+    objective_share: _builtins.float
+    """Share of the objective that was used up when it was generated, from 0 to 1: of `objective.wall_clock_duration` or of
+    `objective.environment_steps`, whichever is more. 0 if the tournament has neither.
+    """
     @_builtins.property
     def hyperparameters(self) -> _struct_pb2.Struct:
         """Every hyperparameter of the algorithm with its value."""
@@ -200,6 +235,10 @@ class Agent(_message.Message):
         children.
         """
 
+    @_builtins.property
+    def running_duration(self) -> _duration_pb2.Duration:
+        """How long the tournament had been running when it was generated, without pauses; absent if unknown."""
+
     def __init__(
         self,
         *,
@@ -217,14 +256,30 @@ class Agent(_message.Message):
         seat: _builtins.int | None = ...,
         left_algorithms: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         generator_fault: _builtins.str = ...,
+        trial: _builtins.int | None = ...,
+        assignment_environment_steps: _builtins.int = ...,
+        rung: _builtins.int | None = ...,
+        pod_id: _builtins.str = ...,
+        running_duration: _duration_pb2.Duration | None = ...,
+        tournament_environment_steps: _builtins.int = ...,
+        objective_share: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_seat", b"_seat", "create_time", b"create_time", "hyperparameters", b"hyperparameters", "seat", b"seat", "starting_checkpoint", b"starting_checkpoint"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rung", b"_rung", "_seat", b"_seat", "_trial", b"_trial", "create_time", b"create_time", "hyperparameters", b"hyperparameters", "rung", b"rung", "running_duration", b"running_duration", "seat", b"seat", "starting_checkpoint", b"starting_checkpoint", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seat", b"_seat", "agent_id", b"agent_id", "algorithm", b"algorithm", "create_time", b"create_time", "generator_fault", b"generator_fault", "hyperparameters", b"hyperparameters", "left_algorithms", b"left_algorithms", "number", b"number", "origin", b"origin", "parent_agent_ids", b"parent_agent_ids", "reason", b"reason", "seat", b"seat", "seed", b"seed", "starting_checkpoint", b"starting_checkpoint", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rung", b"_rung", "_seat", b"_seat", "_trial", b"_trial", "agent_id", b"agent_id", "algorithm", b"algorithm", "assignment_environment_steps", b"assignment_environment_steps", "create_time", b"create_time", "generator_fault", b"generator_fault", "hyperparameters", b"hyperparameters", "left_algorithms", b"left_algorithms", "number", b"number", "objective_share", b"objective_share", "origin", b"origin", "parent_agent_ids", b"parent_agent_ids", "pod_id", b"pod_id", "reason", b"reason", "rung", b"rung", "running_duration", b"running_duration", "seat", b"seat", "seed", b"seed", "starting_checkpoint", b"starting_checkpoint", "tournament_environment_steps", b"tournament_environment_steps", "tournament_id", b"tournament_id", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rung: _TypeAlias = _typing.Literal["rung"]  # noqa: Y015
+    _WhichOneofArgType__rung: _TypeAlias = _typing.Literal["_rung", b"_rung"]  # noqa: Y015
     _WhichOneofReturnType__seat: _TypeAlias = _typing.Literal["seat"]  # noqa: Y015
     _WhichOneofArgType__seat: _TypeAlias = _typing.Literal["_seat", b"_seat"]  # noqa: Y015
+    _WhichOneofReturnType__trial: _TypeAlias = _typing.Literal["trial"]  # noqa: Y015
+    _WhichOneofArgType__trial: _TypeAlias = _typing.Literal["_trial", b"_trial"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rung) -> _WhichOneofReturnType__rung | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seat) -> _WhichOneofReturnType__seat | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trial) -> _WhichOneofReturnType__trial | None: ...
 
 Global___Agent: _TypeAlias = Agent  # noqa: Y015
 
@@ -1384,12 +1439,19 @@ class GenerateAgentRequest(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     UNFINISHED_AGENT_IDS_FIELD_NUMBER: _builtins.int
     FAILED_AGENT_IDS_FIELD_NUMBER: _builtins.int
+    POD_ID_FIELD_NUMBER: _builtins.int
+    RUNNING_DURATION_FIELD_NUMBER: _builtins.int
+    TOURNAMENT_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key; use `<tournament_id>-a<number>`."""
     tournament_id: _builtins.str
     """The tournament."""
     number: _builtins.int
     """Position in the sequence of agents, from 0."""
+    pod_id: _builtins.str
+    """Pod that the agent is for; empty if unknown."""
+    tournament_environment_steps: _builtins.int
+    """Environment steps of all agents of the tournament together."""
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
         """Its specification, with every default filled in."""
@@ -1404,6 +1466,12 @@ class GenerateAgentRequest(_message.Message):
         failed without being listed.) The next agent in the seat of a failed one gets other hyperparameters.
         """
 
+    @_builtins.property
+    def running_duration(self) -> _duration_pb2.Duration:
+        """How long the tournament has been running, without pauses. Some strategies decide by the share of the objective that
+        is left.
+        """
+
     def __init__(
         self,
         *,
@@ -1413,10 +1481,13 @@ class GenerateAgentRequest(_message.Message):
         number: _builtins.int = ...,
         unfinished_agent_ids: _abc.Iterable[_builtins.str] | None = ...,
         failed_agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+        pod_id: _builtins.str = ...,
+        running_duration: _duration_pb2.Duration | None = ...,
+        tournament_environment_steps: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["running_duration", b"running_duration", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_agent_ids", b"failed_agent_ids", "number", b"number", "request_id", b"request_id", "spec", b"spec", "tournament_id", b"tournament_id", "unfinished_agent_ids", b"unfinished_agent_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_agent_ids", b"failed_agent_ids", "number", b"number", "pod_id", b"pod_id", "request_id", b"request_id", "running_duration", b"running_duration", "spec", b"spec", "tournament_environment_steps", b"tournament_environment_steps", "tournament_id", b"tournament_id", "unfinished_agent_ids", b"unfinished_agent_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1429,22 +1500,102 @@ class GenerateAgentResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_FIELD_NUMBER: _builtins.int
+    NO_WORK_REASON_FIELD_NUMBER: _builtins.int
+    no_work_reason: _builtins.str
+    """Why there is no work, in one line for a person, for instance because an agent would not be scored before the
+    tournament ends. Nothing was generated: the number is free, and the request can be repeated later.
+    """
     @_builtins.property
     def agent(self) -> Global___Agent:
-        """The agent."""
+        """The agent; absent if there is no work for the pod now."""
 
     def __init__(
         self,
         *,
         agent: Global___Agent | None = ...,
+        no_work_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "no_work_reason", b"no_work_reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateAgentResponse: _TypeAlias = GenerateAgentResponse  # noqa: Y015
+
+@_typing.final
+class ReviewAgentsRequest(_message.Message):
+    """Asks for a review of the agents in training."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    tournament_id: _builtins.str
+    """The tournament."""
+    def __init__(
+        self,
+        *,
+        tournament_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tournament_id", b"tournament_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReviewAgentsRequest: _TypeAlias = ReviewAgentsRequest  # noqa: Y015
+
+@_typing.final
+class AgentStop(_message.Message):
+    """An agent that must not be trained any further."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent."""
+    reason: _builtins.str
+    """Why, in one line for a person."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentStop: _TypeAlias = AgentStop  # noqa: Y015
+
+@_typing.final
+class ReviewAgentsResponse(_message.Message):
+    """The result of a review."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STOPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def stops(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentStop]:
+        """Agents to stop, of those that have not ended as far as the leaderboard knows. An agent that has ended meanwhile may
+        be listed as well.
+        """
+
+    def __init__(
+        self,
+        *,
+        stops: _abc.Iterable[Global___AgentStop] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stops", b"stops"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReviewAgentsResponse: _TypeAlias = ReviewAgentsResponse  # noqa: Y015
 
 @_typing.final
 class ListSnapshotsRequest(_message.Message):

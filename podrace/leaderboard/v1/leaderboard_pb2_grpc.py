@@ -675,6 +675,11 @@ class GeneratorServiceStub:
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.GenerateAgentRequest.SerializeToString,
                 response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.GenerateAgentResponse.FromString,
                 _registered_method=True)
+        self.ReviewAgents = channel.unary_unary(
+                '/podrace.leaderboard.v1.GeneratorService/ReviewAgents',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReviewAgentsRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReviewAgentsResponse.FromString,
+                _registered_method=True)
 
 
 class GeneratorServiceServicer:
@@ -694,6 +699,15 @@ class GeneratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReviewAgents(self, request, context):
+        """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more.
+        Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
+        in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GeneratorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -701,6 +715,11 @@ def add_GeneratorServiceServicer_to_server(servicer, server):
                     servicer.GenerateAgent,
                     request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.GenerateAgentRequest.FromString,
                     response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.GenerateAgentResponse.SerializeToString,
+            ),
+            'ReviewAgents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReviewAgents,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReviewAgentsRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReviewAgentsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -731,6 +750,33 @@ class GeneratorService:
             '/podrace.leaderboard.v1.GeneratorService/GenerateAgent',
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.GenerateAgentRequest.SerializeToString,
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.GenerateAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReviewAgents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.GeneratorService/ReviewAgents',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReviewAgentsRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ReviewAgentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

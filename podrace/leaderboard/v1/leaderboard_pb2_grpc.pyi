@@ -383,6 +383,11 @@ class GeneratorServiceStub:
     tournament while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another
     agent. Deadline: 10 s.
     """
+    ReviewAgents: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ReviewAgentsRequest, _leaderboard_pb2.ReviewAgentsResponse]
+    """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more.
+    Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
+    in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
+    """
 
 @_typing.type_check_only
 class GeneratorServiceAsyncStub(GeneratorServiceStub):
@@ -397,6 +402,11 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     reason if the specification differs from the one of the first agent. FAILED_PRECONDITION in a synchronous
     tournament while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another
     agent. Deadline: 10 s.
+    """
+    ReviewAgents: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ReviewAgentsRequest, _leaderboard_pb2.ReviewAgentsResponse]  # type: ignore[assignment]
+    """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more.
+    Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
+    in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
     """
 
 class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -415,6 +425,17 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         reason if the specification differs from the one of the first agent. FAILED_PRECONDITION in a synchronous
         tournament while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another
         agent. Deadline: 10 s.
+        """
+
+    @_abc_1.abstractmethod
+    def ReviewAgents(
+        self,
+        request: _leaderboard_pb2.ReviewAgentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.ReviewAgentsResponse, _abc.Awaitable[_leaderboard_pb2.ReviewAgentsResponse]]:
+        """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more.
+        Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
+        in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
         """
 
 def add_GeneratorServiceServicer_to_server(servicer: GeneratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

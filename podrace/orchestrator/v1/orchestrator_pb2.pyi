@@ -83,6 +83,10 @@ class _DirectiveEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Directive.V
     """Publish a checkpoint, complete the assignment as DRAINED, and exit."""
     DIRECTIVE_CANCEL: _Directive.ValueType  # 3
     """Stop without publishing."""
+    DIRECTIVE_STOP: _Directive.ValueType  # 4
+    """The strategy has no more use for the agent: complete the assignment as STOPPED without publishing again, and ask
+    for other work. The last scored checkpoint of the agent remains.
+    """
     DIRECTIVE_YIELD: _Directive.ValueType  # 5
     """Publish a checkpoint, complete the assignment as DRAINED, and ask for work again: something more urgent is queued.
     A pod resumes the agent later.
@@ -101,6 +105,10 @@ DIRECTIVE_DRAIN: Directive.ValueType  # 2
 """Publish a checkpoint, complete the assignment as DRAINED, and exit."""
 DIRECTIVE_CANCEL: Directive.ValueType  # 3
 """Stop without publishing."""
+DIRECTIVE_STOP: Directive.ValueType  # 4
+"""The strategy has no more use for the agent: complete the assignment as STOPPED without publishing again, and ask
+for other work. The last scored checkpoint of the agent remains.
+"""
 DIRECTIVE_YIELD: Directive.ValueType  # 5
 """Publish a checkpoint, complete the assignment as DRAINED, and ask for work again: something more urgent is queued.
 A pod resumes the agent later.
@@ -127,6 +135,8 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     """
     OUTCOME_SPEC_FAILED: _Outcome.ValueType  # 4
     """No agent of this tournament can be trained, because the specification is unusable. The tournament fails."""
+    OUTCOME_STOPPED: _Outcome.ValueType  # 5
+    """Stopped early by DIRECTIVE_STOP. The agent has ended, and it has not failed."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """How an assignment ended. The orchestrator refuses a value that it does not know with INVALID_ARGUMENT."""
@@ -145,6 +155,8 @@ good checkpoint remains.
 """
 OUTCOME_SPEC_FAILED: Outcome.ValueType  # 4
 """No agent of this tournament can be trained, because the specification is unusable. The tournament fails."""
+OUTCOME_STOPPED: Outcome.ValueType  # 5
+"""Stopped early by DIRECTIVE_STOP. The agent has ended, and it has not failed."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 @_typing.final
@@ -1012,6 +1024,7 @@ class Assignment(_message.Message):
     EVALUATE_FIELD_NUMBER: _builtins.int
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
     EVALUATION_EPOCH_FIELD_NUMBER: _builtins.int
+    MAXIMUM_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     assignment_id: _builtins.str
     """Unique name."""
     tournament_id: _builtins.str
@@ -1020,6 +1033,10 @@ class Assignment(_message.Message):
     """Counts the assignments of this agent or evaluation, from 1. A higher epoch makes all lower ones stale."""
     evaluation_epoch: _builtins.int
     """Evaluation epoch, see EvaluationSpec: which episodes the agent is scored on."""
+    maximum_environment_steps: _builtins.int
+    """Environment steps of the agent, those of its parents excluded, at which it ends even if its own budget is larger:
+    what `objective.environment_steps` leaves to it. 0: no such limit.
+    """
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
         """Specification of the tournament, with every default filled in."""
@@ -1030,7 +1047,10 @@ class Assignment(_message.Message):
 
     @_builtins.property
     def train(self) -> _leaderboard_pb2.Agent:
-        """Train this agent up to the limits in `spec.assignment`."""
+        """Train this agent for `train.assignment_environment_steps` environment steps (0: for
+        `spec.assignment.environment_steps`), at most for `spec.assignment.duration`. If the tournament has a wall-clock
+        objective, the pod ends the training early enough to score the last policy before the tournament ends.
+        """
 
     @_builtins.property
     def evaluate(self) -> Global___EvaluationWork:
@@ -1054,10 +1074,11 @@ class Assignment(_message.Message):
         evaluate: Global___EvaluationWork | None = ...,
         running_duration: _duration_pb2.Duration | None = ...,
         evaluation_epoch: _builtins.int = ...,
+        maximum_environment_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "lease_duration", b"lease_duration", "running_duration", b"running_duration", "spec", b"spec", "train", b"train", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluate", b"evaluate", "evaluation_epoch", b"evaluation_epoch", "lease_duration", b"lease_duration", "lease_epoch", b"lease_epoch", "running_duration", b"running_duration", "spec", b"spec", "tournament_id", b"tournament_id", "train", b"train", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluate", b"evaluate", "evaluation_epoch", b"evaluation_epoch", "lease_duration", b"lease_duration", "lease_epoch", b"lease_epoch", "maximum_environment_steps", b"maximum_environment_steps", "running_duration", b"running_duration", "spec", b"spec", "tournament_id", b"tournament_id", "train", b"train", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["train", "evaluate"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015

@@ -1000,8 +1000,9 @@ class EvolutionSpec(_message.Message):
 
     Strategies share settings by name. A comment that begins with names of strategies lists those that use the setting.
     `board_capacity` to `maximum_unfinished_children` (fields 2 to 9) have a default for every strategy, and a strategy
-    that does not use one of them ignores it. `population_size` to `lead_share` (fields 10 to 17) are refused (BAD_SPEC)
-    with a strategy that their comment does not name, and `halving_agents` without `allocation = "halving"`.
+    that does not use one of them ignores it. `population_size` to `lead_share` (fields 10 to 17) and `founder_share` to
+    `exploration_end` (fields 24 to 36) are refused (BAD_SPEC) with a strategy that their comment does not name, and
+    `halving_agents` without `allocation = "halving"`.
 
     `truncation`, `dexpbt` and `pb2` keep a population as a row of seats. Agents take a seat one after another: the next
     agent of a seat starts from the last checkpoint there, or from a better one of another seat.
@@ -1032,9 +1033,22 @@ class EvolutionSpec(_message.Message):
     UPDATER_FIELD_NUMBER: _builtins.int
     ANSWER_DURATION_FIELD_NUMBER: _builtins.int
     ANCESTOR_AGENT_ID_FIELD_NUMBER: _builtins.int
+    FOUNDER_SHARE_FIELD_NUMBER: _builtins.int
+    FRESH_UNTIL_FIELD_NUMBER: _builtins.int
+    TAKEOVER_ERRORS_FIELD_NUMBER: _builtins.int
+    TAKEOVER_SCORES_FIELD_NUMBER: _builtins.int
+    STOP_ERRORS_FIELD_NUMBER: _builtins.int
+    RUNG_FACTOR_FIELD_NUMBER: _builtins.int
+    FIRST_RUNG_FIELD_NUMBER: _builtins.int
+    RISER_PROBABILITY_FIELD_NUMBER: _builtins.int
+    UNCHANGED_PROBABILITY_FIELD_NUMBER: _builtins.int
+    MUTATION_STEP_FIELD_NUMBER: _builtins.int
+    CATCH_UP_FIELD_NUMBER: _builtins.int
+    EXPLORATION_BEGIN_FIELD_NUMBER: _builtins.int
+    EXPLORATION_END_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
-    """Built-in strategy, see `podrace strategies`: `tournament`, `softmax`, `truncation`, `dexpbt`, `pb2`, `generational`
-    or `random-search`. Default `tournament`.
+    """Built-in strategy, see `podrace strategies`: `incumbent`, `tournament`, `softmax`, `truncation`, `dexpbt`, `pb2`,
+    `generational` or `random-search`. Default `incumbent`.
     """
     board_capacity: _builtins.int
     """Number of candidates that the board holds, at most one for each agent. Default 16."""
@@ -1110,6 +1124,51 @@ class EvolutionSpec(_message.Message):
     agent fails (BAD_SPEC) if environment, algorithm or structural hyperparameters (those that shape networks and
     memories) differ. Default: none, all first agents are fresh.
     """
+    founder_share: _builtins.float
+    """`incumbent`: share of one pod's time that the founders keep, even if others lead. The founder of an algorithm is its first
+    trial, with the values of the specification. What learns a cheap plateau first then cannot take all pods from
+    a slow start that ends higher. 0 where the values of the specification deserve no trust. Default 0.5.
+    """
+    fresh_until: _builtins.float
+    """`incumbent`: share of the objective (wall clock or environment steps) at which new challengers are no longer fresh.
+    Until then the share of fresh ones falls in a line from 1 to 0. Default 0.4.
+    """
+    takeover_errors: _builtins.float
+    """`incumbent`: lead of a challenger over the incumbent that counts, in standard errors of the difference. Default 1."""
+    takeover_scores: _builtins.int
+    """`incumbent`: number of successive scores with such a lead after which the challenger becomes the incumbent.
+    Default 2.
+    """
+    stop_errors: _builtins.float
+    """`incumbent`: an agent that is behind by more than this many standard errors is stopped early. 0: no agent is stopped
+    early. Default 1.5.
+    """
+    rung_factor: _builtins.float
+    """`incumbent`: one in this many trials of a rung is promoted to the next rung, which is this many times as long.
+    Default 3.
+    """
+    first_rung: _builtins.int
+    """`incumbent`: length of the first rung, in multiples of `evaluation.every_environment_steps`. Default 2."""
+    riser_probability: _builtins.float
+    """`incumbent`: probability that the trial whose score rises fastest is promoted instead of the best one. Default
+    0.1.
+    """
+    unchanged_probability: _builtins.float
+    """`incumbent`: probability that a fork keeps the hyperparameters of the incumbent. Default 0.1."""
+    mutation_step: _builtins.float
+    """`incumbent`: standard deviation of the change of a value of a fork, as a share of its range on its scale. Default
+    0.12.
+    """
+    catch_up: _builtins.float
+    """`incumbent`: no fresh challenger starts if it had to learn this many times as fast as the incumbent to catch up
+    before the end. Default 1.
+    """
+    exploration_begin: _builtins.float
+    """`incumbent` with a single pod: share of the training that challengers get at the begin. It falls in a line to
+    `exploration_end`. Default 0.5.
+    """
+    exploration_end: _builtins.float
+    """`incumbent` with a single pod: share of the training that challengers get at the end. Default 0.1."""
     @_builtins.property
     def answer_duration(self) -> _duration_pb2.Duration:
         """Time limit for one answer of `generator` or `updater`, from 50 ms to 8 s. Refused without one of them. Default 5 s."""
@@ -1140,10 +1199,23 @@ class EvolutionSpec(_message.Message):
         updater: _builtins.str | None = ...,
         answer_duration: _duration_pb2.Duration | None = ...,
         ancestor_agent_id: _builtins.str | None = ...,
+        founder_share: _builtins.float | None = ...,
+        fresh_until: _builtins.float | None = ...,
+        takeover_errors: _builtins.float | None = ...,
+        takeover_scores: _builtins.int | None = ...,
+        stop_errors: _builtins.float | None = ...,
+        rung_factor: _builtins.float | None = ...,
+        first_rung: _builtins.int | None = ...,
+        riser_probability: _builtins.float | None = ...,
+        unchanged_probability: _builtins.float | None = ...,
+        mutation_step: _builtins.float | None = ...,
+        catch_up: _builtins.float | None = ...,
+        exploration_begin: _builtins.float | None = ...,
+        exploration_end: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_donor_share", b"_donor_share", "_fresh_probability", b"_fresh_probability", "_generator", b"_generator", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_strategy", b"_strategy", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "donor_share", b"donor_share", "fresh_probability", b"fresh_probability", "generator", b"generator", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "strategy", b"strategy", "temperature", b"temperature", "tournament_size", b"tournament_size", "updater", b"updater"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_donor_share", b"_donor_share", "_fresh_probability", b"_fresh_probability", "_generator", b"_generator", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_strategy", b"_strategy", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "donor_share", b"donor_share", "fresh_probability", b"fresh_probability", "generator", b"generator", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "strategy", b"strategy", "temperature", b"temperature", "tournament_size", b"tournament_size", "updater", b"updater"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocation: _TypeAlias = _typing.Literal["allocation"]  # noqa: Y015
     _WhichOneofArgType__allocation: _TypeAlias = _typing.Literal["_allocation", b"_allocation"]  # noqa: Y015
@@ -1151,10 +1223,22 @@ class EvolutionSpec(_message.Message):
     _WhichOneofArgType__ancestor_agent_id: _TypeAlias = _typing.Literal["_ancestor_agent_id", b"_ancestor_agent_id"]  # noqa: Y015
     _WhichOneofReturnType__board_capacity: _TypeAlias = _typing.Literal["board_capacity"]  # noqa: Y015
     _WhichOneofArgType__board_capacity: _TypeAlias = _typing.Literal["_board_capacity", b"_board_capacity"]  # noqa: Y015
+    _WhichOneofReturnType__catch_up: _TypeAlias = _typing.Literal["catch_up"]  # noqa: Y015
+    _WhichOneofArgType__catch_up: _TypeAlias = _typing.Literal["_catch_up", b"_catch_up"]  # noqa: Y015
     _WhichOneofReturnType__donor_share: _TypeAlias = _typing.Literal["donor_share"]  # noqa: Y015
     _WhichOneofArgType__donor_share: _TypeAlias = _typing.Literal["_donor_share", b"_donor_share"]  # noqa: Y015
+    _WhichOneofReturnType__exploration_begin: _TypeAlias = _typing.Literal["exploration_begin"]  # noqa: Y015
+    _WhichOneofArgType__exploration_begin: _TypeAlias = _typing.Literal["_exploration_begin", b"_exploration_begin"]  # noqa: Y015
+    _WhichOneofReturnType__exploration_end: _TypeAlias = _typing.Literal["exploration_end"]  # noqa: Y015
+    _WhichOneofArgType__exploration_end: _TypeAlias = _typing.Literal["_exploration_end", b"_exploration_end"]  # noqa: Y015
+    _WhichOneofReturnType__first_rung: _TypeAlias = _typing.Literal["first_rung"]  # noqa: Y015
+    _WhichOneofArgType__first_rung: _TypeAlias = _typing.Literal["_first_rung", b"_first_rung"]  # noqa: Y015
+    _WhichOneofReturnType__founder_share: _TypeAlias = _typing.Literal["founder_share"]  # noqa: Y015
+    _WhichOneofArgType__founder_share: _TypeAlias = _typing.Literal["_founder_share", b"_founder_share"]  # noqa: Y015
     _WhichOneofReturnType__fresh_probability: _TypeAlias = _typing.Literal["fresh_probability"]  # noqa: Y015
     _WhichOneofArgType__fresh_probability: _TypeAlias = _typing.Literal["_fresh_probability", b"_fresh_probability"]  # noqa: Y015
+    _WhichOneofReturnType__fresh_until: _TypeAlias = _typing.Literal["fresh_until"]  # noqa: Y015
+    _WhichOneofArgType__fresh_until: _TypeAlias = _typing.Literal["_fresh_until", b"_fresh_until"]  # noqa: Y015
     _WhichOneofReturnType__generator: _TypeAlias = _typing.Literal["generator"]  # noqa: Y015
     _WhichOneofArgType__generator: _TypeAlias = _typing.Literal["_generator", b"_generator"]  # noqa: Y015
     _WhichOneofReturnType__halving_agents: _TypeAlias = _typing.Literal["halving_agents"]  # noqa: Y015
@@ -1173,6 +1257,8 @@ class EvolutionSpec(_message.Message):
     _WhichOneofArgType__mutation_factor_low: _TypeAlias = _typing.Literal["_mutation_factor_low", b"_mutation_factor_low"]  # noqa: Y015
     _WhichOneofReturnType__mutation_probability: _TypeAlias = _typing.Literal["mutation_probability"]  # noqa: Y015
     _WhichOneofArgType__mutation_probability: _TypeAlias = _typing.Literal["_mutation_probability", b"_mutation_probability"]  # noqa: Y015
+    _WhichOneofReturnType__mutation_step: _TypeAlias = _typing.Literal["mutation_step"]  # noqa: Y015
+    _WhichOneofArgType__mutation_step: _TypeAlias = _typing.Literal["_mutation_step", b"_mutation_step"]  # noqa: Y015
     _WhichOneofReturnType__perturbation: _TypeAlias = _typing.Literal["perturbation"]  # noqa: Y015
     _WhichOneofArgType__perturbation: _TypeAlias = _typing.Literal["_perturbation", b"_perturbation"]  # noqa: Y015
     _WhichOneofReturnType__population_size: _TypeAlias = _typing.Literal["population_size"]  # noqa: Y015
@@ -1181,12 +1267,24 @@ class EvolutionSpec(_message.Message):
     _WhichOneofArgType__replaced_share: _TypeAlias = _typing.Literal["_replaced_share", b"_replaced_share"]  # noqa: Y015
     _WhichOneofReturnType__resample_probability: _TypeAlias = _typing.Literal["resample_probability"]  # noqa: Y015
     _WhichOneofArgType__resample_probability: _TypeAlias = _typing.Literal["_resample_probability", b"_resample_probability"]  # noqa: Y015
+    _WhichOneofReturnType__riser_probability: _TypeAlias = _typing.Literal["riser_probability"]  # noqa: Y015
+    _WhichOneofArgType__riser_probability: _TypeAlias = _typing.Literal["_riser_probability", b"_riser_probability"]  # noqa: Y015
+    _WhichOneofReturnType__rung_factor: _TypeAlias = _typing.Literal["rung_factor"]  # noqa: Y015
+    _WhichOneofArgType__rung_factor: _TypeAlias = _typing.Literal["_rung_factor", b"_rung_factor"]  # noqa: Y015
+    _WhichOneofReturnType__stop_errors: _TypeAlias = _typing.Literal["stop_errors"]  # noqa: Y015
+    _WhichOneofArgType__stop_errors: _TypeAlias = _typing.Literal["_stop_errors", b"_stop_errors"]  # noqa: Y015
     _WhichOneofReturnType__strategy: _TypeAlias = _typing.Literal["strategy"]  # noqa: Y015
     _WhichOneofArgType__strategy: _TypeAlias = _typing.Literal["_strategy", b"_strategy"]  # noqa: Y015
+    _WhichOneofReturnType__takeover_errors: _TypeAlias = _typing.Literal["takeover_errors"]  # noqa: Y015
+    _WhichOneofArgType__takeover_errors: _TypeAlias = _typing.Literal["_takeover_errors", b"_takeover_errors"]  # noqa: Y015
+    _WhichOneofReturnType__takeover_scores: _TypeAlias = _typing.Literal["takeover_scores"]  # noqa: Y015
+    _WhichOneofArgType__takeover_scores: _TypeAlias = _typing.Literal["_takeover_scores", b"_takeover_scores"]  # noqa: Y015
     _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
     _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
     _WhichOneofReturnType__tournament_size: _TypeAlias = _typing.Literal["tournament_size"]  # noqa: Y015
     _WhichOneofArgType__tournament_size: _TypeAlias = _typing.Literal["_tournament_size", b"_tournament_size"]  # noqa: Y015
+    _WhichOneofReturnType__unchanged_probability: _TypeAlias = _typing.Literal["unchanged_probability"]  # noqa: Y015
+    _WhichOneofArgType__unchanged_probability: _TypeAlias = _typing.Literal["_unchanged_probability", b"_unchanged_probability"]  # noqa: Y015
     _WhichOneofReturnType__updater: _TypeAlias = _typing.Literal["updater"]  # noqa: Y015
     _WhichOneofArgType__updater: _TypeAlias = _typing.Literal["_updater", b"_updater"]  # noqa: Y015
     @_typing.overload
@@ -1196,9 +1294,21 @@ class EvolutionSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__board_capacity) -> _WhichOneofReturnType__board_capacity | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__catch_up) -> _WhichOneofReturnType__catch_up | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__donor_share) -> _WhichOneofReturnType__donor_share | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exploration_begin) -> _WhichOneofReturnType__exploration_begin | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exploration_end) -> _WhichOneofReturnType__exploration_end | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_rung) -> _WhichOneofReturnType__first_rung | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__founder_share) -> _WhichOneofReturnType__founder_share | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fresh_probability) -> _WhichOneofReturnType__fresh_probability | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fresh_until) -> _WhichOneofReturnType__fresh_until | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__generator) -> _WhichOneofReturnType__generator | None: ...
     @_typing.overload
@@ -1218,6 +1328,8 @@ class EvolutionSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__mutation_probability) -> _WhichOneofReturnType__mutation_probability | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mutation_step) -> _WhichOneofReturnType__mutation_step | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__perturbation) -> _WhichOneofReturnType__perturbation | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__population_size) -> _WhichOneofReturnType__population_size | None: ...
@@ -1226,11 +1338,23 @@ class EvolutionSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__resample_probability) -> _WhichOneofReturnType__resample_probability | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__riser_probability) -> _WhichOneofReturnType__riser_probability | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rung_factor) -> _WhichOneofReturnType__rung_factor | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_errors) -> _WhichOneofReturnType__stop_errors | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__strategy) -> _WhichOneofReturnType__strategy | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__takeover_errors) -> _WhichOneofReturnType__takeover_errors | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__takeover_scores) -> _WhichOneofReturnType__takeover_scores | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature) -> _WhichOneofReturnType__temperature | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tournament_size) -> _WhichOneofReturnType__tournament_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unchanged_probability) -> _WhichOneofReturnType__unchanged_probability | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__updater) -> _WhichOneofReturnType__updater | None: ...
 
@@ -1393,6 +1517,7 @@ class Tournament(_message.Message):
     LEADERBOARD_ADDRESS_FIELD_NUMBER: _builtins.int
     FAILED_AGENTS_FIELD_NUMBER: _builtins.int
     CHAMPION_SELECTION_FIELD_NUMBER: _builtins.int
+    STOPPED_AGENTS_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """Unique name, `<name>-<six characters>`."""
     state: Global___TournamentState.ValueType
@@ -1419,6 +1544,8 @@ class Tournament(_message.Message):
     """Address of the tournament's leaderboard."""
     failed_agents: _builtins.int
     """Number of agents that failed, of those assigned; the events say why."""
+    stopped_agents: _builtins.int
+    """Number of agents that the strategy stopped early, of those assigned; the events say why."""
     @_builtins.property
     def spec(self) -> Global___TournamentSpec:
         """Its specification, with every default filled in."""
@@ -1459,10 +1586,11 @@ class Tournament(_message.Message):
         leaderboard_address: _builtins.str = ...,
         failed_agents: _builtins.int = ...,
         champion_selection: Global___ChampionSelection | None = ...,
+        stopped_agents: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best_score", b"best_score", "champion_selection", b"champion_selection", "create_time", b"create_time", "end_time", b"end_time", "running_duration", b"running_duration", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "agents", b"agents", "best_agent_id", b"best_agent_id", "best_score", b"best_score", "best_score_standard_error", b"best_score_standard_error", "champion_manifest_digest", b"champion_manifest_digest", "champion_selection", b"champion_selection", "create_time", b"create_time", "end_time", b"end_time", "environment_steps", b"environment_steps", "failed_agents", b"failed_agents", "leaderboard_address", b"leaderboard_address", "reason", b"reason", "running_duration", b"running_duration", "spec", b"spec", "state", b"state", "steps_per_second", b"steps_per_second", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "agents", b"agents", "best_agent_id", b"best_agent_id", "best_score", b"best_score", "best_score_standard_error", b"best_score_standard_error", "champion_manifest_digest", b"champion_manifest_digest", "champion_selection", b"champion_selection", "create_time", b"create_time", "end_time", b"end_time", "environment_steps", b"environment_steps", "failed_agents", b"failed_agents", "leaderboard_address", b"leaderboard_address", "reason", b"reason", "running_duration", b"running_duration", "spec", b"spec", "state", b"state", "steps_per_second", b"steps_per_second", "stopped_agents", b"stopped_agents", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_score: _TypeAlias = _typing.Literal["best_score"]  # noqa: Y015
     _WhichOneofArgType__best_score: _TypeAlias = _typing.Literal["_best_score", b"_best_score"]  # noqa: Y015

@@ -10,17 +10,19 @@ import pytest
 
 from leaderboard import queries
 from leaderboard.decision_replay import DecisionLog, differences
-from leaderboard.evolution.agents import make, needs_history
+from leaderboard.evolution.agents import make, needs_history, trials_of
 from leaderboard.evolution.history import NOTHING, History, history_of
-from leaderboard.evolution.seats import Seat, seats_of
+from leaderboard.evolution.populations.seats import Seat, seats_of
 from leaderboard.evolution.space import declared_values
-from leaderboard.evolution.strategy import Situation
+from leaderboard.evolution.strategy import NoWork, Situation
+from leaderboard.evolution.trials import ClockReading, Trials
 from leaderboard.generator import Generator
 from leaderboard.ranking.board import Board, Standing, answer_of, judge_arrival
 from leaderboard.store import records
 from leaderboard.store.records import Generation, Submission
 from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.submission_watch import SubmissionWatch
+from leaderboard.trial_cache import fold
 from leaderboard.updater import Updater, record
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
 from podrace.checkpoint_store.folder import FolderStore
@@ -78,7 +80,9 @@ class Mesh:
             unfinished_agent_ids=unfinished,
             failed_agent_ids=failed,
         )
-        return await self.generator.generate(request)
+        made = await self.generator.generate(request)
+        assert isinstance(made, Agent), made
+        return made
 
     def publish(self, agent: Agent, score: float, *, lease_epoch: int = 1, **changes: Any) -> SubmitCandidateRequest:
         """Publishes a checkpoint of an agent and returns the request that submits it."""
@@ -160,7 +164,9 @@ def make_spec() -> Callable[..., TournamentSpec]:
             "objective": {"environment_steps": 1_000_000},
             "evolution": {"initial_agents": 2, "fresh_probability": 0.0},
         }
-        return specification.resolve(specification.parse(values | sections, source="test"))
+        values |= sections
+        values["evolution"] = {"strategy": "tournament"} | values["evolution"]
+        return specification.resolve(specification.parse(values, source="test"))
 
     return make
 
@@ -203,6 +209,8 @@ class Race:
     generations: list[Generation] = field(default_factory=list)
     submissions: list[Submission] = field(default_factory=list)
     skills: dict[str, float] = field(default_factory=dict)
+    seconds_per_tick: float = 1.0
+    ticks: int = 0
     training: dict[str, int] = field(default_factory=dict)
     """Ticks left, by agent id."""
 
@@ -221,7 +229,31 @@ class Race:
         """The agent that would be made now, and its depth."""
         number = len(self.generations)
         history = self.history(number) if needs_history(self.spec) else NOTHING
-        return make(TOURNAMENT, self.spec, number, self.board, self.agents, self.unfinished_children, history)
+        made = make(
+            TOURNAMENT,
+            self.spec,
+            number,
+            self.board,
+            self.agents,
+            self.unfinished_children,
+            history,
+            trials=self.trials(),
+            clock=self.clock,
+        )
+        assert not isinstance(made, NoWork), made.reason
+        return made
+
+    @property
+    def clock(self) -> ClockReading:
+        steps = 1000 * len(self.submissions)
+        return ClockReading.at(self.spec.objective, self.ticks * self.seconds_per_tick, steps)
+
+    def trials(self) -> Trials | None:
+        """The log so far, folded from its first event."""
+        trials = trials_of(self.spec)
+        if trials is not None:
+            fold(trials, self.generations, self.candidates, len(self.generations))
+        return trials
 
     @property
     def unfinished_children(self) -> Counter[str]:
@@ -234,7 +266,9 @@ class Race:
             while len(self.training) < self.pods and len(self.generations) < agents:
                 agent, depth = self.next()
                 self.generations.append(Generation(agent, depth, len(self.submissions), len(self.generations)))
-                self.training[agent.agent_id] = self.slow.get(agent.algorithm, 2)
+                ticks = agent.assignment_environment_steps // 1000 or self.slow.get(agent.algorithm, 2)
+                self.training[agent.agent_id] = ticks
+            self.ticks += 1
             for agent_id in sorted(self.training):
                 self._tick(self.agents[agent_id])
         return self
@@ -270,6 +304,7 @@ class Race:
             standard_error=0.1 * self.noise,
             environment_steps=behind + 1000,
             agent_environment_steps=1000 * (len(own) + 1),
+            core_seconds=self.seconds_per_tick * (len(own) + 1),
             agent_number=agent.number,
             sequence=sequence,
             depth=depth,
@@ -336,7 +371,15 @@ class Population:
 
     def situation(self, left: Mapping[str, str] | None = None) -> Situation:
         history = self.history
-        return Situation(self.spec, len(self.rows), (), history.by_id, {}, history, left or {})
+        trials = trials_of(self.spec)
+        if trials is not None:
+            for agent in history.agents:
+                trials.handed_out(agent)
+            for candidate in history.submissions:
+                trials.scored(candidate)
+            for agent in filter(history.has_ended, history.agents):
+                trials.ended(agent.agent_id, failed=history.has_failed(agent))
+        return Situation(self.spec, len(self.rows), (), history.by_id, {}, history, left or {}, trials)
 
     def seats(self) -> list[Seat]:
         return seats_of(self.history)

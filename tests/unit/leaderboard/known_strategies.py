@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leaderboard.evolution import STRATEGIES
-from leaderboard.evolution.population import propose_for_seat
+from leaderboard.evolution.populations.population import propose_for_seat
 from podrace.specification import evolution_settings
 
 CONTROL = "random-search"
@@ -18,6 +18,10 @@ CONTROL = "random-search"
 
 def has_population(name: str) -> bool:
     return "population_size" in evolution_settings.SETTINGS[name]
+
+
+def has_founders(name: str) -> bool:
+    return "founder_share" in evolution_settings.SETTINGS[name]
 
 
 def settings_of(name: str, **settings: Any) -> dict[str, Any]:
@@ -42,6 +46,10 @@ WITH_SEATS = _parameters(
 )
 """Strategies that are made of `propose_for_seat`: a seat has one agent at a time."""
 FROM_THE_BOARD = _parameters(
-    [name for name, strategy in STRATEGIES.items() if name != CONTROL and not strategy.reads_history]
+    [
+        name
+        for name, strategy in STRATEGIES.items()
+        if name != CONTROL and not strategy.reads_history and strategy.fold is None
+    ]
 )
-"""Strategies whose parents are on the board, because they do not read the history."""
+"""Strategies whose parents are on the board, because they read neither the history nor the whole log."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from known_strategies import WITH_POPULATION, settings_of
 
-from leaderboard import generator
+from leaderboard import generation
 from leaderboard.evolution import history
 from leaderboard.store import records
 from podrace.errors import FailedPrecondition, InvalidArgument
@@ -145,7 +145,7 @@ async def test_exactly_the_window_of_the_history_is_read(
     spec = make_spec(evolution={"strategy": "truncation", "population_size": 1})
     for number in range(6):
         await mesh.judge(await mesh.generate(spec, number), float(number), 1.0)
-    seen = await mesh.state.transact(generator._read_history, TOURNAMENT, spec, 6)
+    seen = await mesh.state.transact(generation._read_history, TOURNAMENT, spec, 6)
     assert [agent.number for agent in seen.agents] == [2, 3, 4, 5]
     assert [candidate.agent_number for candidate in seen.submissions] == [2, 3, 4, 5]
 

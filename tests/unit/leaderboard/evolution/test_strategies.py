@@ -16,7 +16,7 @@ from leaderboard.evolution.history import NOTHING, history_of
 from leaderboard.evolution.space import is_structural, plain, spaces_of
 from leaderboard.store.records import Generation
 from podrace.errors import InvalidArgument
-from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_FRESH, Agent
+from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_CONTINUATION, ORIGIN_FRESH, Agent
 from podrace.specification import evolution_settings
 
 MakeRace = Callable[..., Any]
@@ -93,7 +93,18 @@ def test_decisions_do_not_depend_on_the_order_of_the_history(raced: Any) -> None
         known = needs_history(raced.spec)
         history = history_of(raced.spec, number, agents, candidates, unfinished, []) if known else NOTHING
         by_id = {agent.agent_id: agent for agent in agents}
-        assert make(TOURNAMENT, raced.spec, number, raced.board, by_id, raced.unfinished_children, history) == expected
+        again = make(
+            TOURNAMENT,
+            raced.spec,
+            number,
+            raced.board,
+            by_id,
+            raced.unfinished_children,
+            history,
+            trials=raced.trials(),
+            clock=raced.clock,
+        )
+        assert again == expected
 
 
 def test_parents_exist_and_their_files_fit(raced: Any) -> None:
@@ -162,7 +173,8 @@ def test_depth_counts_generations_from_a_fresh_ancestor(raced: Any) -> None:
     depths = {generation.agent.agent_id: generation.depth for generation in raced.generations}
     for generation in raced.generations:
         parents = generation.agent.parent_agent_ids
-        assert generation.depth == (depths[parents[0]] + 1 if parents else 0)
+        deeper = generation.agent.origin != ORIGIN_CONTINUATION
+        assert generation.depth == (depths[parents[0]] + deeper if parents else 0)
 
 
 def test_every_decision_has_a_reason(raced: Any) -> None:

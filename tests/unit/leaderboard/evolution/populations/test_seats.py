@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from leaderboard.evolution.history import history_of
-from leaderboard.evolution.seats import next_seat, seats_of
+from leaderboard.evolution.populations.seats import next_seat, seats_of
 
 MakePopulation = Callable[..., Any]
 Row = Callable[..., Any]

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from functools import partial
 from random import Random
 
-from leaderboard.evolution import truncation
-from leaderboard.evolution.gaussian_process import Point, most_promising
-from leaderboard.evolution.population import propose_for_seat
+from leaderboard.evolution.populations import truncation
+from leaderboard.evolution.populations.gaussian_process import Point, most_promising
+from leaderboard.evolution.populations.population import propose_for_seat
 from leaderboard.evolution.space import Range, Value, is_structural, plain, spaces_of
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.learning_speed import gains_of

@@ -17,8 +17,8 @@ from random import Random
 
 from leaderboard.evolution.comparison import leads, ranked, share_of
 from leaderboard.evolution.mutation import vary
-from leaderboard.evolution.population import Selection, newest_of, propose_for_seat, standing_of
-from leaderboard.evolution.seats import Seat
+from leaderboard.evolution.populations.population import Selection, newest_of, propose_for_seat, standing_of
+from leaderboard.evolution.populations.seats import Seat
 from leaderboard.evolution.space import Space, Value, scaled, spaces_of
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import named

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from leaderboard.evolution import dexpbt
-from leaderboard.evolution.dexpbt import why_not_enough
+from leaderboard.evolution.populations import dexpbt
+from leaderboard.evolution.populations.dexpbt import why_not_enough
 from leaderboard.evolution.strategy import Child, Fresh
 from leaderboard.ranking.board import Board
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate

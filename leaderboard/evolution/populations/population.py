@@ -22,7 +22,7 @@ from random import Random
 from leaderboard.evolution.comparison import ranked
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.mutation import describe_changes
-from leaderboard.evolution.seats import Seat, next_seat, seats_of
+from leaderboard.evolution.populations.seats import Seat, next_seat, seats_of
 from leaderboard.evolution.space import Value
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.ranking.board import Board, named

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from leaderboard.evolution import pb2
-from leaderboard.evolution.gaussian_process import Point, most_promising, standardized
-from leaderboard.evolution.pb2 import observations
+from leaderboard.evolution.populations import pb2
+from leaderboard.evolution.populations.gaussian_process import Point, most_promising, standardized
+from leaderboard.evolution.populations.pb2 import observations
 from leaderboard.evolution.space import Range, spaces_of
 from leaderboard.evolution.strategy import Child
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
@@ -73,7 +73,7 @@ def test_equal_bounds_go_to_the_first() -> None:
 
 
 def test_the_kernel_is_a_gaussian_times_a_decay() -> None:
-    from leaderboard.evolution.gaussian_process import _fitted
+    from leaderboard.evolution.populations.gaussian_process import _fitted
 
     model = _fitted([[0.2, 0.0], [0.5, 3.0]], [0.0, 1.0], 0.4, 0.1, 0.01)
     expected = math.exp(-(0.3**2) / (2 * 0.4**2)) * 0.9**1.5

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from leaderboard.evolution import truncation
+from leaderboard.evolution.populations import truncation
 from leaderboard.evolution.strategy import Child, Fresh
 
 MakePopulation = Callable[..., Any]

@@ -25,8 +25,8 @@ from statistics import pstdev
 
 from leaderboard.evolution.comparison import ranked, share_of
 from leaderboard.evolution.mutation import vary
-from leaderboard.evolution.population import Selection, propose_for_seat, standing_of
-from leaderboard.evolution.seats import Seat
+from leaderboard.evolution.populations.population import Selection, propose_for_seat, standing_of
+from leaderboard.evolution.populations.seats import Seat
 from leaderboard.evolution.space import Space, Value, is_structural, perturbed, spaces_of
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import Board, named

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from leaderboard.evolution import generational
+from leaderboard.evolution.populations import generational
 from leaderboard.evolution.strategy import Child, Fresh
 from leaderboard.ranking.board import Board
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate

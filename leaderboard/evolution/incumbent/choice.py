@@ -1,0 +1,225 @@
+"""Decides what the next agent of a race is: the strategy `incumbent`. Pure.
+
+A pod that asks for work gets the first of these that applies:
+    1. the founder of an algorithm that has none
+    2. the incumbent, if no pod trains it (with a single pod: if it has had less than its share)
+    3. a founder that has had less than its share
+    4. the best free trial of a rung that may be promoted, from the highest rung down
+    5. a new challenger: fresh, or a fork of the incumbent
+Nothing is started that could not be scored before the end.
+"""
+
+import math
+from collections.abc import Iterator
+from random import Random
+
+from leaderboard.evolution.incumbent.forks import fork_values
+from leaderboard.evolution.incumbent.race import IncumbentRace
+from leaderboard.evolution.mutation import describe_changes
+from leaderboard.evolution.space import spaces_of
+from leaderboard.evolution.strategy import Child, Continue, Fresh, NoWork, Situation
+from leaderboard.evolution.trials import ClockReading, Trial
+from leaderboard.ranking.board import named
+from leaderboard.seeding import happens
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
+
+SHORTEST_QUANTA = 2
+"""Shortest assignment of the incumbent, in quanta (multiples of the steps between two scores)."""
+FOUNDER_QUANTA = 4
+"""Length of an assignment of a founder that does not lead, in quanta."""
+RISE_SCORES = 3
+"""Number of last scores that the rise of a trial is measured over."""
+LAST_SCORE_SECONDS = 2.0
+"""Time that is left to score and publish the last policy before the tournament ends."""
+LARGEST_BROOD = 8
+"""Most forks of one parent on the first rung at the same time; with more pods, the next best trial is the parent."""
+
+
+def propose(situation: Situation, random: Random) -> Fresh | Child | Continue | NoWork:
+    """Returns the next agent, or that there is no work."""
+    race = situation.trials
+    assert isinstance(race, IncumbentRace), "the registry names the fold of this strategy"
+    favors_riser = happens(random, situation.spec.evolution.riser_probability)
+    founder = _missing_founder(situation, race)
+    if founder:
+        return Fresh(
+            f"the founder of {founder}",
+            founder,
+            values_as_specified=True,
+            environment_steps=_first_steps(situation.spec.evolution, race),
+            rung=0,
+        )
+    leader = _leader(situation, race)
+    if leader is not None and not leader.training and leader.scores and _gets_its_share(leader, race, situation.clock):
+        quanta = max(SHORTEST_QUANTA, int(race.quanta(leader) / 2))
+        return _continue(leader, f"continues the incumbent {named(leader.newest)}", quanta * race.quantum)
+    if leader is not None and _ends_unscored(leader, race, situation.clock):
+        return NoWork("the tournament ends before another agent could be scored")
+    return (
+        _founder_with_time(situation, race, leader)
+        or _promotion(situation, race, leader, favors_riser=favors_riser)
+        or _challenger(situation, race, leader, random)
+    )
+
+
+def _missing_founder(situation: Situation, race: IncumbentRace) -> str:
+    """Returns an algorithm without a founder; empty if each has one."""
+    algorithms = situation.spec.algorithms
+    names = sorted(name for name in algorithms if algorithms[name].ratio > 0 and name not in situation.left)
+    turn = situation.turn.algorithm
+    missing = [name for name in names if name not in race.founders]
+    return turn if turn in missing else next(iter(missing), "")
+
+
+def _leader(situation: Situation, race: IncumbentRace) -> Trial | None:
+    """Returns the incumbent; if its algorithm has left the draw, the best trial of another one."""
+    incumbent = race.incumbent
+    if incumbent is None or incumbent.algorithm not in situation.left:
+        return incumbent
+    staying = [one for one in race.by_number.values() if one.algorithm not in situation.left and not one.ended]
+    scored = [one for one in staying if one.scores]
+    return max(scored, key=lambda one: (one.estimate, -one.number), default=None)
+
+
+def _gets_its_share(leader: Trial, race: IncumbentRace, clock: ClockReading) -> bool:
+    """Whether the incumbent is next: always, unless a single pod divides its time between it and challengers."""
+    if race.in_training():
+        return True
+    evolution = race.spec.evolution
+    begin, end = evolution.exploration_begin, evolution.exploration_end
+    explored = end + (begin - end) * max(0.0, 1 - clock.share)
+    total = sum(one.environment_steps for one in race.by_number.values())
+    return leader.environment_steps <= (1 - explored) * total
+
+
+def _ends_unscored(leader: Trial, race: IncumbentRace, clock: ClockReading) -> bool:
+    """Whether less time is left than the training between two scores takes, and the last evaluation."""
+    quanta = race.quanta(leader)
+    left = clock.left(race.elapsed(clock))
+    last = 0.0 if race.spec.synchronous else LAST_SCORE_SECONDS
+    return quanta > 0 and left < race.time_of(leader) / quanta + last
+
+
+def _continue(trial: Trial, reason: str, steps: int, rung: int | None = None) -> Continue:
+    return Continue(trial.newest, reason, environment_steps=steps, rung=rung)
+
+
+def _founder_with_time(situation: Situation, race: IncumbentRace, leader: Trial | None) -> Continue | None:
+    """Returns the continuation of the founder that has trained least, if one has not had its share."""
+    founders = [race.by_number[number] for name, number in race.founders.items() if name not in situation.left]
+    waiting = [
+        one
+        for one in founders
+        if one is not leader
+        and one.scores
+        and not one.training
+        and not one.ended
+        and race.founder_time_left(one, situation.clock)
+    ]
+    if not waiting:
+        return None
+    founder = min(waiting, key=lambda one: (race.time_of(one), one.number))
+    reason = f"the founder of {founder.algorithm} keeps its share: continues {named(founder.newest)}"
+    return _continue(founder, reason, FOUNDER_QUANTA * race.quantum)
+
+
+# --- rungs -------------------------------------------------------------------------------------------------------
+
+
+def rung_steps(evolution: EvolutionSpec, quantum: int, rung: int) -> int:
+    """Returns the environment steps of a trial at the end of a rung, a whole number of quanta."""
+    return quantum * math.ceil(evolution.first_rung * evolution.rung_factor**rung - 1e-9)
+
+
+def _first_steps(evolution: EvolutionSpec, race: IncumbentRace) -> int:
+    return rung_steps(evolution, race.quantum, 0)
+
+
+def _promotion(
+    situation: Situation, race: IncumbentRace, leader: Trial | None, *, favors_riser: bool
+) -> Continue | None:
+    """Returns the continuation of a trial that is promoted to the next rung; None if none may be."""
+    evolution = situation.spec.evolution
+    for rung, members in _ladders(situation, race, leader):
+        quota = int(len(members) / evolution.rung_factor + 1e-9)
+        free = [one for one in members if one.rung == rung and not one.training and not one.ended]
+        chosen: Trial | None
+        if favors_riser and len(members) > 1 and free:
+            chosen = max(free, key=lambda one: (_rise(one), -one.number))
+            how = "rose most over its last scores"
+        else:
+            chosen = next((one for one in members[:quota] if one in free), None)
+            how = f"is among the best {quota} of {len(members)}"
+        if chosen is not None:
+            steps = rung_steps(evolution, race.quantum, rung + 1) - rung_steps(evolution, race.quantum, rung)
+            reason = f"promoted from rung {rung} to {rung + 1}: {named(chosen.newest)} {how}"
+            return _continue(chosen, reason, steps, rung + 1)
+    return None
+
+
+def _ladders(situation: Situation, race: IncumbentRace, leader: Trial | None) -> Iterator[tuple[int, list[Trial]]]:
+    """Yields each rung with the challengers that have reached it, best first, from the highest rung down.
+
+    Forks and fresh challengers climb separate ladders: forks start near the incumbent, so fresh ones would never be
+    promoted among them. Fresh ones of different algorithms are compared once each algorithm has one above rung 0.
+    """
+    climbing = [one for one in race.by_number.values() if one is not leader and one.at_rung]
+    climbing = [one for one in climbing if one.algorithm not in situation.left]
+    fresh = [one for one in climbing if one.fresh]
+    names = sorted({one.algorithm for one in fresh})
+    compared = all(any(one.algorithm == name and len(one.at_rung) > 1 for one in fresh) for name in names)
+    ladders = [[one for one in climbing if not one.fresh]]
+    ladders += [fresh] if compared else [[one for one in fresh if one.algorithm == name] for name in names]
+    for rung in reversed(range(max((len(one.at_rung) for one in climbing), default=0))):
+        for ladder in ladders:
+            members = [one for one in ladder if len(one.at_rung) > rung]
+            if members:
+                yield rung, sorted(members, key=lambda one: (-one.at_rung[rung], one.number))
+
+
+def _rise(trial: Trial) -> float:
+    """Returns how much the score of a trial rose over its last scores."""
+    last = trial.scores[-RISE_SCORES:]
+    return last[-1].score - last[0].score
+
+
+# --- new challengers ---------------------------------------------------------------------------------------------
+
+
+def _challenger(situation: Situation, race: IncumbentRace, leader: Trial | None, random: Random) -> Fresh | Child:
+    evolution = situation.spec.evolution
+    steps = _first_steps(evolution, race)
+    parent = _parent(situation, race, leader)
+    if parent is None or happens(random, fresh_probability(race, parent, situation.clock)):
+        return Fresh("a challenger", environment_steps=steps, rung=0)
+    inherited = situation.values_of(parent.newest)
+    spaces = spaces_of(parent.algorithm, situation.spec.algorithms[parent.algorithm])
+    values = fork_values(parent.algorithm, inherited, spaces, evolution, random)
+    changes = describe_changes(inherited, values) or "hyperparameters unchanged"
+    whose = "the incumbent" if parent is leader else "a challenger"
+    reason = f"fork of {whose} {named(parent.newest)}; {changes}"
+    return Child(parent.newest, values, reason, environment_steps=steps, rung=0)
+
+
+def _parent(situation: Situation, race: IncumbentRace, leader: Trial | None) -> Trial | None:
+    """Returns the trial that the next fork starts from; None while nothing is scored."""
+    scored = [one for one in race.by_number.values() if one.scores and not one.ended]
+    scored = [one for one in scored if one.algorithm not in situation.left]
+    order = sorted(scored, key=lambda one: (one is not leader, -one.estimate, one.number))
+    brood = [one.forked_from for one in race.in_training() if one.rung == 0]
+    return next((one for one in order if brood.count(one.number) < LARGEST_BROOD), order[0] if order else None)
+
+
+def fresh_probability(race: IncumbentRace, parent: Trial, clock: ClockReading) -> float:
+    """Returns the probability that a new challenger is fresh and not a fork.
+
+    It falls in a line from 1 to 0 at `fresh_until` of the objective, and is 0 where a fresh agent could not catch up
+    before the end. It is 1/2 if nothing says when the tournament ends.
+    """
+    evolution = race.spec.evolution
+    if clock.left(race.elapsed(clock)) * evolution.catch_up < race.time_of(parent):
+        return 0.0
+    objective = race.spec.objective
+    if not objective.HasField("wall_clock_duration") and not objective.HasField("environment_steps"):
+        return 0.5
+    return max(0.0, 1 - clock.share / evolution.fresh_until) if evolution.fresh_until > 0 else 0.0

@@ -1,0 +1,168 @@
+"""Keeps the state of a race for the strategy `incumbent`: who leads, who climbs which rung, who is stopped. Pure.
+
+Every score of a challenger is compared with the incumbent, newest against newest:
+    lead      the difference of the estimates, in standard errors of that difference
+    takeover  the lead exceeds `takeover_errors` for `takeover_scores` successive scores
+    stop      a fork is behind by more than `stop_errors`; or a fresh challenger above the first rung is that far below
+              the median of those that have reached the rung before its own
+The incumbent, a founder within its share and the only trial of an algorithm are never stopped.
+"""
+
+import math
+from statistics import median
+
+from leaderboard.evolution.comparison import error_of_difference
+from leaderboard.evolution.trials import BEGIN, ClockReading, Trial, Trials
+from leaderboard.ranking.board import named
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+SMALLEST_PEER_GROUP = 4
+"""Trials that must have reached a rung before its median stops others."""
+SHORTEST_FORK_QUANTA = 2
+"""Quanta of its own training after which a fork may be stopped."""
+
+
+class IncumbentRace(Trials):
+    """The trials of a tournament, and who leads.
+
+    Attributes:
+        founders: Number of the first trial of each algorithm.
+        clock: Reading of the clock when the last agent was handed out.
+    """
+
+    def __init__(self, spec: TournamentSpec) -> None:
+        super().__init__(spec)
+        self.founders: dict[str, int] = {}
+        self.clock = BEGIN
+        self._incumbent: int | None = None
+        self._leads: dict[int, int] = {}
+        self._stops: dict[str, str] = {}
+
+    @property
+    def incumbent(self) -> Trial | None:
+        """The trial that leads; None before the first agent."""
+        return None if self._incumbent is None else self.by_number[self._incumbent]
+
+    @property
+    def stops(self) -> dict[str, str]:
+        """The agents in training that must be stopped early, by id, with the reason in one line."""
+        return dict(self._stops)
+
+    @property
+    def quantum(self) -> int:
+        """Environment steps between two scores."""
+        return max(1, self.spec.evaluation.every_environment_steps)
+
+    def quanta(self, trial: Trial) -> float:
+        """Returns the own training of a trial, in multiples of the steps between two scores."""
+        return trial.environment_steps / self.quantum
+
+    def handed_out(self, agent: Agent) -> Trial:
+        """Records that an agent was generated for a pod."""
+        trial = super().handed_out(agent)
+        self.clock = ClockReading.of(agent)
+        if trial.fresh and self._founder_is_gone(trial.algorithm):
+            self.founders[trial.algorithm] = trial.number
+        if self._incumbent is None:
+            self._incumbent = trial.number
+        return trial
+
+    def scored(self, candidate: Candidate) -> Trial:
+        """Records a submission, and decides whether its trial takes over or is stopped."""
+        trial = super().scored(candidate)
+        incumbent = self.incumbent
+        if incumbent is None or trial is incumbent or not incumbent.scores or trial.ended:
+            return trial
+        lead = trial.estimate - incumbent.estimate
+        error = error_of_difference(trial.newest, incumbent.newest)
+        leads = lead > self.spec.evolution.takeover_errors * error
+        self._leads[trial.number] = self._leads.get(trial.number, 0) + 1 if leads else 0
+        if self._leads[trial.number] >= self.spec.evolution.takeover_scores:
+            self._take_over(trial)
+        elif trial.training and (reason := self._why_stopped(trial, lead, error)):
+            self._stops[candidate.agent_id] = reason
+        return trial
+
+    def ended(self, agent_id: str, *, failed: bool) -> Trial | None:
+        """Records that an agent has ended; its trial has reached a rung unless it was stopped or failed."""
+        stopped = self._stops.pop(agent_id, "")
+        trial = super().ended(agent_id, failed=failed)
+        if trial is None:
+            return None
+        if stopped and not trial.ended and trial is not self.incumbent:
+            trial.ended = f"stopped: {stopped}"
+        if not trial.ended and len(trial.at_rung) == trial.rung and trial.agents[-1].HasField("rung"):
+            trial.at_rung.append(trial.estimate)
+        if trial.ended and trial is self.incumbent:
+            self._incumbent = self._best_left()
+        return trial
+
+    def founder_time_left(self, trial: Trial, clock: ClockReading) -> bool:
+        """Whether a founder has had less than its share of the time so far."""
+        share = self.spec.evolution.founder_share / max(1, len(self.founders))
+        return self.time_of(trial) < share * self.elapsed(clock)
+
+    def time_of(self, trial: Trial) -> float:
+        """Returns the training of a trial: pod seconds, or environment steps in a synchronous tournament."""
+        if self.spec.synchronous:
+            return trial.environment_steps
+        return trial.core_seconds / self.spec.pod.cores
+
+    def elapsed(self, clock: ClockReading) -> float:
+        """Returns how long each pod has trained, in the unit of `time_of`."""
+        if self.spec.synchronous:
+            return clock.environment_steps / max(1, self.spec.pool.maximum_pods)
+        return clock.running_seconds
+
+    def _founder_is_gone(self, algorithm: str) -> bool:
+        number = self.founders.get(algorithm)
+        return number is None or (bool(self.by_number[number].ended) and not self.by_number[number].scores)
+
+    def _take_over(self, trial: Trial) -> None:
+        """Makes a trial the incumbent; the old one becomes a challenger at the rung of its own training."""
+        old = self.incumbent
+        self._incumbent = trial.number
+        self._leads.clear()
+        self._stops.pop(trial.agents[-1].agent_id, None)
+        if old is not None and old.scores:
+            evolution = self.spec.evolution
+            rungs = math.log(max(1.0, self.quanta(old) / evolution.first_rung)) / math.log(evolution.rung_factor)
+            old.rung = int(rungs)
+            old.at_rung = [old.estimate] * (old.rung + 1)
+
+    def _best_left(self) -> int | None:
+        """Returns the number of the best trial that may continue; None if there is none."""
+        left = [one for one in self.by_number.values() if not one.ended and one.scores]
+        return max(left, key=lambda one: (one.estimate, -one.number)).number if left else None
+
+    def _why_stopped(self, trial: Trial, lead: float, error: float) -> str:
+        """Returns why a challenger in training is stopped; empty if it is not."""
+        evolution, incumbent = self.spec.evolution, self.incumbent
+        margin = evolution.stop_errors * error
+        if not evolution.stop_errors or incumbent is None or self._is_protected(trial):
+            return ""
+        if not trial.fresh:
+            if self.quanta(trial) >= SHORTEST_FORK_QUANTA and lead < -margin:
+                return (
+                    f"{named(trial.newest)} is behind the incumbent {named(incumbent.newest)} by {-lead:.4g}, more"
+                    f" than {evolution.stop_errors:g} standard errors of {error:.2g}"
+                )
+            return ""
+        if trial.rung < 1:
+            return ""
+        peers = [one.at_rung[trial.rung - 1] for one in self.by_number.values() if len(one.at_rung) >= trial.rung]
+        middle = median(peers) if len(peers) >= SMALLEST_PEER_GROUP else -math.inf
+        if trial.estimate < middle - margin:
+            return (
+                f"{named(trial.newest)} is more than {evolution.stop_errors:g} standard errors of {error:.2g} below"
+                f" {middle:.4g}, the median of rung {trial.rung - 1}"
+            )
+        return ""
+
+    def _is_protected(self, trial: Trial) -> bool:
+        """Whether a challenger is never stopped early: a founder within its share, or the last of its algorithm."""
+        if self.founders.get(trial.algorithm) == trial.number and self.founder_time_left(trial, self.clock):
+            return True
+        others = (one for one in self.by_number.values() if one is not trial and one.algorithm == trial.algorithm)
+        return not any(one.scores and not one.ended for one in others)

@@ -1,0 +1,238 @@
+"""Folds the log of a tournament into trials: chains of agents that continue each other unchanged. Pure.
+
+    trials = Trials(spec)
+    trials.handed_out(agent)          # for every agent, score and end, in the order of the log
+    trials.scored(candidate)
+    trials.ended(agent_id, failed=False)
+
+A strategy that reads the whole log extends this class, so that a decision costs as much as the events since the one
+before. What it decides may depend on the log only: the same events in the same order give the same state. In a
+synchronous tournament the order does not depend on which pod was faster, see `synchronous_log`.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from leaderboard.ranking.board import canonical
+from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_CONTINUATION, ORIGIN_FRESH, Agent, Candidate
+from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, TournamentSpec
+
+
+@dataclass(frozen=True)
+class ClockReading:
+    """How far a tournament was when an agent was generated. Recorded with the agent."""
+
+    running_seconds: float = 0.0
+    """How long it had been running, without pauses."""
+    environment_steps: int = 0
+    """Environment steps of all agents together."""
+    share: float = 0.0
+    """Share of the objective that was used up, by time or by steps, whichever is more; 0 without such an objective."""
+
+    @classmethod
+    def of(cls, agent: Agent) -> Self:
+        """Returns what was recorded with an agent."""
+        seconds = agent.running_duration.ToNanoseconds() / 1e9
+        return cls(seconds, agent.tournament_environment_steps, agent.objective_share)
+
+    @classmethod
+    def at(cls, objective: ObjectiveSpec, running_seconds: float, environment_steps: int) -> Self:
+        """Returns a reading, with the share of the objective that is used up."""
+        shares = [0.0]
+        if objective.HasField("wall_clock_duration"):
+            shares.append(running_seconds * 1e9 / max(1, objective.wall_clock_duration.ToNanoseconds()))
+        if objective.HasField("environment_steps"):
+            shares.append(environment_steps / max(1, objective.environment_steps))
+        return cls(running_seconds, environment_steps, min(1.0, max(shares)))
+
+    def left(self, elapsed: float) -> float:
+        """Returns how much of a quantity is left, of which `elapsed` was used up; infinite if the end is unknown."""
+        return elapsed * (1 - self.share) / self.share if self.share > 0 else math.inf
+
+
+BEGIN = ClockReading()
+"""The reading of a tournament that has just begun."""
+
+
+@dataclass
+class Trial:
+    """A chain of agents that continue each other unchanged. Written by Trials only."""
+
+    number: int
+    """Number of its first agent."""
+    algorithm: str
+    """Name of its algorithm."""
+    forked_from: int | None
+    """Number of the trial it started from; None if it is fresh, or started from another tournament."""
+    agents: list[Agent] = field(default_factory=list)
+    """By number."""
+    scores: list[Candidate] = field(default_factory=list)
+    """By arrival."""
+    rung: int = 0
+    """Rung that it climbs to, or that it has reached if it is not in training."""
+    at_rung: list[float] = field(default_factory=list)
+    """Its estimate at the end of each rung that it has reached."""
+    training: bool = False
+    """Whether one of its agents was handed out and has not ended."""
+    ended: str = ""
+    """Why it must not continue, in one line: it failed or was stopped; empty if it may."""
+    earlier_steps: int = 0
+    """Environment steps of its agents before the current one."""
+    earlier_core_seconds: float = 0.0
+    """Compute of its agents before the current one."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether its first agent had new networks."""
+        return self.forked_from is None
+
+    @property
+    def newest(self) -> Candidate:
+        """Its last scored checkpoint; it must have one."""
+        return self.scores[-1]
+
+    @property
+    def estimate(self) -> float:
+        """Its return now: the mean of the last two scores; with one score, the score less half its error."""
+        return estimate_of(self.scores)
+
+    @property
+    def environment_steps(self) -> int:
+        """Its own environment steps, without those of the trial it was forked from."""
+        current = self._current
+        return self.earlier_steps + (current.agent_environment_steps if current else 0)
+
+    @property
+    def core_seconds(self) -> float:
+        """Compute reserved for it: processor cores times wall-clock seconds."""
+        current = self._current
+        return self.earlier_core_seconds + (current.core_seconds if current else 0.0)
+
+    @property
+    def _current(self) -> Candidate | None:
+        """The last score of its last agent; None while that agent has none."""
+        own = self.scores and self.scores[-1].agent_id == self.agents[-1].agent_id
+        return self.scores[-1] if own else None
+
+    def hand_out(self, agent: Agent) -> None:
+        """Adds the agent that continues the trial."""
+        self.earlier_steps, self.earlier_core_seconds = self.environment_steps, self.core_seconds
+        self.agents.append(agent)
+        self.training = True
+        if agent.HasField("rung"):
+            self.rung = agent.rung
+
+
+def estimate_of(scores: Sequence[Candidate]) -> float:
+    """Returns the return of a trial from its scores by arrival, at least one.
+
+    A single score is the highest of many in a race, so half of its standard error is taken off. The mean of two
+    successive scores has less noise than either and is late by half an interval.
+    """
+    newest = scores[-1]
+    if len(scores) == 1:
+        return newest.score - newest.standard_error / 2
+    return (newest.score + scores[-2].score) / 2
+
+
+class Trials:
+    """The trials of a tournament, after some part of its log.
+
+    Attributes:
+        spec: Resolved specification.
+        by_number: The trials by number.
+    """
+
+    def __init__(self, spec: TournamentSpec) -> None:
+        self.spec = spec
+        self.by_number: dict[int, Trial] = {}
+        self._by_agent: dict[str, Trial] = {}
+
+    def of(self, agent_id: str) -> Trial | None:
+        """Returns the trial of an agent; None if the agent is not of this tournament."""
+        return self._by_agent.get(agent_id)
+
+    def handed_out(self, agent: Agent) -> Trial:
+        """Records that an agent was generated for a pod."""
+        trial = self._trial_for(agent)
+        trial.hand_out(agent)
+        self._by_agent[agent.agent_id] = trial
+        return trial
+
+    def scored(self, candidate: Candidate) -> Trial:
+        """Records a submission of an agent that was handed out."""
+        trial = self._by_agent[candidate.agent_id]
+        trial.scores.append(candidate)
+        return trial
+
+    def ended(self, agent_id: str, *, failed: bool) -> Trial | None:
+        """Records that an agent has finished, was stopped, or has failed; None if it was recorded before."""
+        trial = self._by_agent[agent_id]
+        if failed and not trial.ended:
+            trial.ended = "failed"
+        current = trial.agents[-1].agent_id == agent_id
+        if not current or not trial.training:
+            return None
+        trial.training = False
+        if not trial.scores or trial.newest.agent_id != agent_id:
+            trial.ended = trial.ended or "ended without a score"
+        return trial
+
+    @property
+    def stops(self) -> dict[str, str]:
+        """The agents in training that must be stopped early, by id, with the reason in one line."""
+        return {}
+
+    def in_training(self) -> list[Trial]:
+        """Returns the trials in training, by number."""
+        return [trial for _, trial in sorted(self.by_number.items()) if trial.training]
+
+    def _trial_for(self, agent: Agent) -> Trial:
+        parent = self._by_agent.get(agent.parent_agent_ids[0]) if agent.parent_agent_ids else None
+        if parent is not None and agent.origin == ORIGIN_CONTINUATION:
+            return parent
+        forked_from = parent.number if parent is not None and agent.origin != ORIGIN_FRESH else None
+        trial = Trial(agent.number, agent.algorithm, forked_from)
+        self.by_number[trial.number] = trial
+        return trial
+
+
+def synchronous_log(
+    trials: Trials,
+    agents: Iterable[Agent],
+    submissions: Iterable[Candidate],
+    failed: Collection[str],
+    *,
+    begin: int,
+    round_size: int,
+) -> None:
+    """Folds the log that the generator of a synchronous tournament sees into trials without any event.
+
+    Rounds follow each other. In a round, all agents are handed out by number, then their scores arrive in canonical
+    order, then they end. The current round has been handed out and has no scores yet.
+
+    Args:
+        trials: Receives the events.
+        agents: The agents with lower numbers than the new one.
+        submissions: Submissions of the tournament; those of the current round are ignored.
+        failed: Ids of agents that have failed.
+        begin: Number of the first agent of the current round.
+        round_size: Agents of a round.
+    """
+    by_round: dict[int, list[Agent]] = {}
+    for agent in sorted(agents, key=lambda one: one.number):
+        by_round.setdefault(agent.number // round_size, []).append(agent)
+    scores: dict[int, list[Candidate]] = {}
+    for candidate in canonical(submissions):
+        scores.setdefault(candidate.agent_number // round_size, []).append(candidate)
+    for number, members in sorted(by_round.items()):
+        for agent in members:
+            trials.handed_out(agent)
+        if number * round_size >= begin:
+            continue
+        for candidate in scores.get(number, []):
+            trials.scored(candidate)
+        for agent in members:
+            trials.ended(agent.agent_id, failed=agent.agent_id in failed)

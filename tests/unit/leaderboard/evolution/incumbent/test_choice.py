@@ -1,0 +1,245 @@
+"""What a pod gets that asks for work in a race."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from incumbent_race import QUANTUM, Log, kind_of
+
+from leaderboard.evolution.incumbent.choice import rung_steps
+from leaderboard.evolution.space import plain
+from leaderboard.evolution.strategy import Child, Continue, Fresh, NoWork
+
+MakeLog = Callable[..., Log]
+
+
+def continued(answer: object) -> tuple[int, int]:
+    """Number of the agent that an answer continues, and the quanta of the assignment."""
+    assert isinstance(answer, Continue), answer
+    return answer.parent.agent_number, answer.environment_steps // QUANTUM
+
+
+def test_the_first_agent_is_the_founder_with_the_values_of_the_specification(log: Log) -> None:
+    answer = log.next()
+    assert isinstance(answer, Fresh)
+    assert (answer.algorithm, answer.values_as_specified, answer.rung) == ("ppo", True, 0)
+    assert answer.environment_steps == 2 * QUANTUM
+
+
+def test_every_algorithm_gets_a_founder_before_anything_else(make_log: MakeLog) -> None:
+    log = make_log(algorithms={"ppo": {}, "a2c": {}})
+    seen = []
+    for _ in range(2):
+        answer = log.next()
+        assert isinstance(answer, Fresh)
+        assert answer.values_as_specified
+        seen.append(answer.algorithm)
+        log.fresh(answer.algorithm)
+    assert sorted(seen) == ["a2c", "ppo"]
+    third = log.next()
+    assert not (isinstance(third, Fresh) and third.values_as_specified)
+
+
+def test_an_algorithm_that_has_left_gets_no_founder(make_log: MakeLog) -> None:
+    log = make_log(algorithms={"ppo": {}, "a2c": {}})
+    log.fresh("ppo")
+    answer = log.next(left={"a2c": "its agents failed"})
+    assert not (isinstance(answer, Fresh) and answer.algorithm == "a2c")
+
+
+def test_the_incumbent_goes_first_and_its_assignments_grow_with_its_training(log: Log) -> None:
+    founder = log.fresh()
+    log.fresh()
+    last = log.finished(founder, 1.0, 2.0)
+    assert continued(log.next()) == (0, 2)
+    for _ in range(3):
+        last = log.finished(log.again(last), 3.0, 4.0)
+    assert continued(log.next()) == (last.number, 4)
+
+
+def test_while_a_pod_trains_the_incumbent_the_others_get_challengers(log: Log) -> None:
+    founder = log.fresh()
+    log.score(founder, 1.0)
+    assert log.kinds(20) == ["fresh"] * 20
+
+
+def test_the_share_of_fresh_challengers_falls_from_one_to_zero(make_log: MakeLog) -> None:
+    log = make_log(fresh_until=0.4, catch_up=1000.0, riser_probability=0.0)
+    log.score(log.fresh(), 1.0)
+    shares = []
+    for seconds in (0.0, 200.0, 400.0, 900.0):
+        log.seconds = seconds
+        counts = Counter(log.kinds(400))
+        shares.append(counts["fresh"] / 400)
+    assert shares[0] == 1.0
+    assert shares[1] == pytest.approx(0.5, abs=0.1)
+    assert shares[2:] == [0.0, 0.0]
+
+
+def test_a_fresh_challenger_that_could_not_catch_up_is_not_started(make_log: MakeLog) -> None:
+    log = make_log(fresh_until=1.0, riser_probability=0.0)
+    founder = log.fresh()
+    for _ in range(60):
+        log.score(founder, 1.0)
+    log.seconds = 390.0
+    assert "fresh" in log.kinds()
+    # The incumbent has trained for 600 s, and 590 s are left.
+    log.seconds = 410.0
+    assert set(log.kinds()) == {"fork"}
+
+
+def test_a_fork_changes_searched_values_only_and_some_forks_change_nothing(make_log: MakeLog) -> None:
+    log = make_log(fresh_until=0.0, unchanged_probability=0.3, riser_probability=0.0)
+    founder = log.fresh()
+    log.score(founder, 1.0)
+    values = {name: plain(value) for name, value in founder.hyperparameters.fields.items()}
+    changed: Counter[str] = Counter()
+    for seed in range(200):
+        fork = log.next(seed)
+        assert isinstance(fork, Child)
+        different = {name for name, value in fork.hyperparameters.items() if value != values[name]}
+        assert different <= {"learning_rate", "epochs"}
+        changed["+".join(sorted(different))] += 1
+    assert changed[""] == pytest.approx(60, abs=20)
+    assert set(changed) == {"", "epochs", "learning_rate", "epochs+learning_rate"}
+
+
+def test_one_in_three_of_a_rung_is_promoted_the_best_first(log: Log) -> None:
+    log.score(log.fresh(), 100.0)
+    for score in (10.0, 30.0):
+        log.finished(log.fresh(), score, score)
+    assert kind_of(log.next()) == "fresh", "a third of two is none"
+    log.finished(log.fresh(), 20.0, 20.0)
+    answer = log.next()
+    assert continued(answer) == (2, 4)
+    assert isinstance(answer, Continue)
+    assert answer.rung == 1
+    log.again(log.agents[2], rung=1)
+    assert kind_of(log.next()) == "fresh", "the quota of this rung is used"
+
+
+def test_rungs_grow_by_the_factor() -> None:
+    class Settings:
+        first_rung, rung_factor = 2, 3.0
+
+    assert [rung_steps(Settings, QUANTUM, rung) // QUANTUM for rung in range(4)] == [2, 6, 18, 54]
+
+
+def test_the_highest_rung_with_a_promotion_goes_first(log: Log) -> None:
+    log.score(log.fresh(), 100.0)
+    for score in (10.0, 20.0, 30.0):
+        log.finished(log.fresh(), score, score)
+    for agent in log.agents[1:4]:
+        log.finished(log.again(agent, rung=1), 40.0 + agent.number, 40.0)
+    for score in (50.0, 60.0, 70.0):
+        log.finished(log.fresh(), score, score)
+    answer = log.next()
+    assert isinstance(answer, Continue)
+    assert answer.rung == 2
+
+
+def test_forks_and_fresh_challengers_climb_separate_ladders(log: Log) -> None:
+    founder = log.fresh()
+    log.score(founder, 40.0)
+    for score in (10.0, 20.0, 30.0):
+        log.finished(log.fresh(), score, score)
+    for score in (40.0, 41.0):
+        log.finished(log.fork(founder), score, score)
+    assert continued(log.next()) == (3, 4), "two forks promote none, and do not displace the best of three fresh ones"
+
+
+def test_a_riser_may_be_promoted_although_others_are_better(make_log: MakeLog) -> None:
+    log = make_log(riser_probability=1.0)
+    log.score(log.fresh(), 100.0)
+    log.finished(log.fresh(), 50.0, 50.0)
+    log.finished(log.fresh(), 0.0, 20.0)
+    log.finished(log.fresh(), 60.0, 60.0)
+    answer = log.next()
+    assert continued(answer)[0] == 2
+    assert "rose most" in answer.reason
+
+
+def test_a_deposed_founder_keeps_its_share_of_a_pod(log: Log) -> None:
+    founder, challenger = log.fresh(), log.fresh()
+    log.finished(founder, 1.0, 1.0)
+    for _ in range(2):
+        log.score(challenger, 50.0)
+    # The founder has trained for 20 s; its share is half of the clock.
+    log.seconds = 30.0
+    assert kind_of(log.next()) == "fresh"
+    log.seconds = 50.0
+    answer = log.next()
+    assert continued(answer) == (0, 4)
+    assert "keeps its share" in answer.reason
+
+
+def test_without_a_share_the_founder_is_a_challenger_like_any_other(make_log: MakeLog) -> None:
+    log = make_log(founder_share=0.0, riser_probability=0.0)
+    founder, challenger = log.fresh(), log.fresh()
+    log.finished(founder, 1.0, 1.0)
+    for _ in range(2):
+        log.score(challenger, 50.0)
+    log.seconds = 300.0
+    assert set(log.kinds(20)) <= {"fresh", "fork"}
+
+
+def test_a_single_pod_divides_its_time(make_log: MakeLog) -> None:
+    log = make_log(exploration_begin=0.5, exploration_end=0.1, riser_probability=0.0)
+    last = log.finished(log.fresh(), 1.0, 1.0)
+    shares = []
+    for seconds in (0.0, 900.0):
+        log.seconds = seconds
+        own = steps = 0
+        for number in range(60):
+            answer = log.next(number)
+            quanta = getattr(answer, "environment_steps", 0) // QUANTUM
+            if isinstance(answer, Continue) and answer.parent.agent_id == last.agent_id:
+                last = log.finished(log.again(last), *[100.0] * quanta)
+                own += quanta
+            elif isinstance(answer, Continue):
+                parent = log.agents[answer.parent.agent_number]
+                log.finished(log.again(parent, answer.rung), *[0.0] * quanta)
+            else:
+                log.finished(log.fresh(), *[0.0] * quanta)
+            steps += quanta
+        shares.append(own / steps)
+    assert shares[0] == pytest.approx(0.5, abs=0.1)
+    assert shares[1] > 0.7
+
+
+def test_nothing_is_started_that_could_not_be_scored_before_the_end(log: Log) -> None:
+    founder = log.fresh()
+    log.score(founder, 1.0)
+    log.seconds = 985.0
+    assert kind_of(log.next()) == "fork"
+    log.seconds = 989.0
+    answer = log.next()
+    assert isinstance(answer, NoWork)
+    log.fresh()
+    log.end(founder)
+    assert kind_of(log.next()) == "continue", "the incumbent itself still gains from the time that is left"
+
+
+def test_with_many_pods_a_parent_has_at_most_eight_forks_on_the_first_rung(make_log: MakeLog) -> None:
+    log = make_log(fresh_until=0.0, riser_probability=0.0)
+    founder = log.fresh()
+    log.score(founder, 50.0)
+    second = log.fresh()
+    log.score(second, 40.0)
+    parents = []
+    for number in range(10):
+        answer = log.next(number)
+        assert isinstance(answer, Child)
+        parents.append(answer.parent.agent_number)
+        log.fork(log.agents[answer.parent.agent_number])
+    assert parents == [0] * 8 + [1] * 2
+
+
+def test_no_trial_of_an_algorithm_that_has_left_goes_on(make_log: MakeLog) -> None:
+    log = make_log(algorithms={"ppo": {}, "a2c": {}}, riser_probability=0.0)
+    log.finished(log.fresh("a2c"), 90.0, 90.0)
+    log.finished(log.fresh("ppo"), 10.0, 10.0)
+    for seed in range(20):
+        answer = log.next(seed, left={"a2c": "halved"})
+        assert isinstance(answer, Continue)
+        assert answer.parent.algorithm == "ppo"

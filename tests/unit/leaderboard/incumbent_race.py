@@ -1,0 +1,127 @@
+"""A race that a test writes down event by event, as the strategy `incumbent` sees it."""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from leaderboard.evolution.incumbent.choice import propose
+from leaderboard.evolution.incumbent.race import IncumbentRace
+from leaderboard.evolution.space import declared_values
+from leaderboard.evolution.strategy import Answer, Child, Continue, Fresh, Situation
+from leaderboard.evolution.trials import ClockReading
+from podrace.leaderboard.v1.leaderboard_pb2 import (
+    ORIGIN_CONTINUATION,
+    ORIGIN_FRESH,
+    ORIGIN_MUTATION,
+    Agent,
+    Candidate,
+)
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+TOURNAMENT = "pendulum-abc123"
+QUANTUM = 1000
+"""Environment steps between two scores."""
+SECONDS = 10.0
+"""Pod seconds that a quantum takes."""
+
+
+@dataclass
+class Log:
+    """Hands out agents, scores them and ends them; a quantum of training is one score."""
+
+    spec: TournamentSpec
+    race: IncumbentRace = field(init=False)
+    agents: list[Agent] = field(default_factory=list)
+    seconds: float = 0.0
+    horizon: float = 1000.0
+    sequence: int = 0
+    trained: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.race = IncumbentRace(self.spec)
+
+    @property
+    def clock(self) -> ClockReading:
+        return ClockReading(self.seconds, 0, min(1.0, self.seconds / self.horizon))
+
+    def fresh(self, algorithm: str = "ppo", rung: int = 0, **values: Any) -> Agent:
+        agent = self._agent(algorithm, ORIGIN_FRESH, values)
+        agent.rung = rung
+        return self._hand_out(agent)
+
+    def fork(self, parent: Agent, **values: Any) -> Agent:
+        agent = self._agent(parent.algorithm, ORIGIN_MUTATION, values)
+        agent.rung = 0
+        agent.parent_agent_ids.append(parent.agent_id)
+        return self._hand_out(agent)
+
+    def again(self, parent: Agent, rung: int | None = None) -> Agent:
+        agent = self._agent(parent.algorithm, ORIGIN_CONTINUATION, {})
+        agent.trial = parent.trial
+        agent.parent_agent_ids.append(parent.agent_id)
+        if rung is not None:
+            agent.rung = rung
+        return self._hand_out(agent)
+
+    def score(self, agent: Agent, score: float, error: float = 1.0) -> Candidate:
+        self.sequence += 1
+        quanta = self.trained[agent.agent_id] = self.trained.get(agent.agent_id, 0) + 1
+        candidate = Candidate(
+            candidate_id=f"c{self.sequence}",
+            tournament_id=TOURNAMENT,
+            agent_id=agent.agent_id,
+            algorithm=agent.algorithm,
+            score=score,
+            standard_error=error,
+            agent_environment_steps=quanta * QUANTUM,
+            environment_steps=quanta * QUANTUM,
+            core_seconds=quanta * SECONDS * self.spec.pod.cores,
+            agent_number=agent.number,
+            sequence=self.sequence,
+        )
+        self.race.scored(candidate)
+        return candidate
+
+    def end(self, *agents: Agent, failed: bool = False) -> None:
+        for agent in agents:
+            self.race.ended(agent.agent_id, failed=failed)
+
+    def finished(self, agent: Agent, *scores: float, error: float = 1.0) -> Agent:
+        """Scores an agent and ends it."""
+        for score in scores:
+            self.score(agent, score, error)
+        self.end(agent)
+        return agent
+
+    def next(self, seed: int = 0, left: dict[str, str] | None = None) -> Answer:
+        situation = Situation(
+            self.spec, len(self.agents), (), {}, {}, left=left or {}, trials=self.race, clock=self.clock
+        )
+        return propose(situation, Random(seed))
+
+    def kinds(self, seeds: int = 60) -> list[str]:
+        """What the answers are for many random streams."""
+        return [kind_of(self.next(seed)) for seed in range(seeds)]
+
+    def _agent(self, algorithm: str, origin: Any, values: dict[str, Any]) -> Agent:
+        number = len(self.agents)
+        agent = Agent(
+            agent_id=f"{TOURNAMENT}-a{number}", number=number, trial=number, algorithm=algorithm, origin=origin
+        )
+        agent.hyperparameters.update(declared_values(self.spec.algorithms[algorithm]) | values)
+        agent.objective_share = self.clock.share
+        agent.running_duration.FromNanoseconds(round(self.seconds * 1e9))
+        return agent
+
+    def _hand_out(self, agent: Agent) -> Agent:
+        self.agents.append(agent)
+        self.race.handed_out(agent)
+        return agent
+
+
+def kind_of(answer: Answer) -> str:
+    if isinstance(answer, Fresh):
+        return "fresh"
+    if isinstance(answer, Child):
+        return "fork"
+    return "continue" if isinstance(answer, Continue) else "no work"
