@@ -18,7 +18,7 @@ from leaderboard.evolution.proposals import Proposal
 from leaderboard.evolution.strategy import NoWork, Situation
 from leaderboard.evolution.trials import ClockReading, Trials
 from leaderboard.ranking.board import Board
-from leaderboard.store import ancestor_queries, proposal_records, records
+from leaderboard.store import ancestor_queries, proposal_records, records, request_records
 from leaderboard.store.records import Generation, timestamp
 from leaderboard.store.running_agents import RunningAgents
 from leaderboard.trial_cache import Ends, TrialCache
@@ -123,7 +123,7 @@ def generate(
         proposal: Result of calling a generator plugin for the requested agent; None if it was not called.
     """
     agent_id = agent_id_of(request.tournament_id, request.number)
-    records.hold_request(transaction, "GenerateAgent", request.request_id, agent_id)
+    request_records.hold_request(transaction, "GenerateAgent", request.request_id, agent_id)
     stored = records.find_generation(transaction, agent_id)
     if stored:
         return stored.agent, []

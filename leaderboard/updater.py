@@ -22,7 +22,7 @@ from leaderboard.ranking.evaluation_plan import plan
 from leaderboard.ranking.score_history import add_estimate
 from leaderboard.score_histories import ScoreHistories
 from leaderboard.single_flight import SingleFlight
-from leaderboard.store import records
+from leaderboard.store import records, request_records
 from leaderboard.store.records import Generation, Submission, timestamp
 from leaderboard.submission_watch import SubmissionWatch
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
@@ -169,7 +169,7 @@ def answer_or_agent(transaction: Transaction, request: SubmitCandidateRequest) -
     judged = records.find_submission(transaction, request.checkpoint.manifest_digest)
     if not judged:
         return records.get_generation(transaction, request.checkpoint.agent_id)
-    records.hold_request(transaction, SUBMIT, request.request_id, judged.answer.candidate.candidate_id)
+    request_records.hold_request(transaction, SUBMIT, request.request_id, judged.answer.candidate.candidate_id)
     return judged.answer
 
 
@@ -241,7 +241,7 @@ def record(
     transaction: Transaction, draft: Candidate, request: SubmitCandidateRequest, histories: ScoreHistories
 ) -> SubmitCandidateResponse:
     """Judges a candidate against the current board and records everything that changes, in one transaction."""
-    records.hold_request(transaction, SUBMIT, request.request_id, draft.candidate_id)
+    request_records.hold_request(transaction, SUBMIT, request.request_id, draft.candidate_id)
     judged = records.find_submission(transaction, draft.candidate_id)
     if judged:
         return judged.answer

@@ -1,4 +1,4 @@
-"""Reads and writes agents, submissions and requests in the database. All SQL of the leaderboard is in this package.
+"""Reads and writes agents and submissions in the database. All SQL of the leaderboard is in this package.
 
 Agents and submissions have one common order: an agent records the last submission before it was generated. When an
 agent ended or failed is recorded once, as the position of the first agent that was generated afterwards; a list of
@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaderboard.ranking.board import Board, Standing, rank_key
 from podrace.database import Transaction
-from podrace.errors import AlreadyExists, NotFound
+from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     VERDICT_ACCEPTED,
     Agent,
@@ -375,28 +375,3 @@ def set_standing(transaction: Transaction, candidate_id: str, standing: Standing
         standing.verdict,
         standing.reason,
     )
-
-
-# --- requests ----------------------------------------------------------------------------------------------------
-
-
-def hold_request(transaction: Transaction, method: str, request_id: str, outcome: str) -> None:
-    """Records the outcome of a request id: the id of an agent or of a candidate.
-
-    No row is written for a request id that equals its outcome, as those of podrace's own pods do.
-
-    Raises:
-        AlreadyExists: The request id has another outcome.
-    """
-    if not request_id:
-        return
-    rows = transaction.execute("SELECT outcome FROM requests WHERE method = ? AND request_id = ?", method, request_id)
-    if rows:
-        differs = rows[0][0] != outcome
-    elif request_id == outcome:
-        differs = False
-    else:
-        differs = bool(find_submission(transaction, request_id) or find_generation(transaction, request_id))
-        transaction.execute("INSERT INTO requests VALUES (?, ?, ?)", method, request_id, outcome)
-    if differs:
-        raise AlreadyExists(f"{method}: request_id {request_id!r} was used for another request; send a new one")

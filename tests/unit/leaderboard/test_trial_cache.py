@@ -132,7 +132,7 @@ async def test_a_review_names_the_agents_to_stop(mesh: Any, spec: TournamentSpec
     assert await mesh.generator.review("unknown") == {}
 
 
-async def test_a_synchronous_tournament_stops_nobody_early(mesh: Any, make_spec: MakeSpec) -> None:
+async def test_a_synchronous_tournament_stops_no_agent_early(mesh: Any, make_spec: MakeSpec) -> None:
     spec = make_spec(
         evolution={"strategy": "incumbent", "fresh_until": 0.0},
         evaluation={"every_environment_steps": 1000},

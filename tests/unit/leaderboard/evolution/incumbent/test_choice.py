@@ -235,7 +235,7 @@ def test_with_many_pods_a_parent_has_at_most_eight_forks_on_the_first_rung(make_
     assert parents == [0] * 8 + [1] * 2
 
 
-def test_no_trial_of_an_algorithm_that_has_left_goes_on(make_log: MakeLog) -> None:
+def test_no_trial_of_an_algorithm_that_has_left_continues(make_log: MakeLog) -> None:
     log = make_log(algorithms={"ppo": {}, "a2c": {}}, riser_probability=0.0)
     log.finished(log.fresh("a2c"), 90.0, 90.0)
     log.finished(log.fresh("ppo"), 10.0, 10.0)

@@ -107,7 +107,7 @@ def test_a_fresh_challenger_is_stopped_below_the_median_of_the_rung_before_its_o
     assert better.agent_id not in log.race.stops
 
 
-def test_fewer_than_four_peers_stop_nobody(log: Log) -> None:
+def test_fewer_than_four_peers_stop_no_trial(log: Log) -> None:
     founder = log.fresh()
     log.score(founder, 100.0)
     for score in (10.0, 20.0, 30.0):
