@@ -119,13 +119,18 @@ class Assignments:
             return self._without_work(answer.work, "all environment steps of the objective are assigned")
         assigned = answer if answer.work.agent else await self._generate(answer.tournament, answer.work)
         if isinstance(assigned, AssignedWork) and limit is not None:
-            self._runtime.step_limits[assigned.work.work_id] = limit
+            work = assigned.work
+            self._runtime.step_limits[work.work_id, work.lease_epoch] = limit
+            self._runtime.step_limits.pop((work.work_id, work.lease_epoch - 1), None)
             return replace(assigned, maximum_environment_steps=limit)
         return assigned
 
     async def _step_limit(self, tournament: TournamentRecord, agent: AgentRecord) -> int | None:
         """Own environment steps at which an agent ends at the latest; None if there is no such limit."""
         objective, name = tournament.spec.objective, tournament.tournament_id
+        known = self._runtime.step_limits.get((agent.agent_id, agent.lease_epoch))
+        if known is not None:
+            return known
         if not objective.HasField("environment_steps"):
             return None
         if tournament.spec.synchronous:
@@ -133,7 +138,9 @@ class Assignments:
             earlier = await self._state.transact(records.steps_below, name, begin)
             return step_budget.share_of_round(objective, earlier, tournament.round_size)
         others = self._runtime.cache.unfinished_agents(name).values()
-        promised = [self._promised(tournament, other) for other in others if other is not agent and other.pod_id]
+        promised = [
+            self._promised(tournament, other) for other in others if other.agent_id != agent.agent_id and other.pod_id
+        ]
         left = step_budget.steps_left(objective, self._runtime.counters.environment_steps(name), promised)
         return None if left is None else agent.environment_steps + left
 
@@ -143,7 +150,7 @@ class Assignments:
         if agent.agent is None or held is None:
             return 0
         own = agent.agent.assignment_environment_steps or tournament.spec.assignment.environment_steps
-        limit = min(own, self._runtime.step_limits.get(agent.agent_id, own))
+        limit = min(own, self._runtime.step_limits.get((agent.agent_id, agent.lease_epoch), own))
         return max(0, limit - max(agent.environment_steps, held.progress.environment_steps))
 
     def _without_work(self, agent: AgentRecord, reason: str) -> dispatch.Wait:
@@ -271,8 +278,7 @@ class Assignments:
                 self._runtime.counters.count_failure(completed.tournament_id)
             if completed.phase == WorkPhase.STOPPED:
                 self._runtime.counters.count_stop(completed.tournament_id)
-            if completed.phase != WorkPhase.UNFINISHED:
-                self._runtime.step_limits.pop(work_id, None)
+            self._runtime.step_limits.pop((work_id, request.lease_epoch), None)
         COMPLETED_ASSIGNMENTS.labels(pb.Outcome.Name(request.outcome).removeprefix("OUTCOME_").lower()).inc()
         if completed.phase not in (WorkPhase.FINISHED, WorkPhase.STOPPED):
             # The work can be assigned again, or the tournament has failed: waiting pods must know. After a finished

@@ -34,7 +34,7 @@ class RuntimeState:
             met.
         cache: Rows of the database that are kept in memory as well.
         stops: Agents that the strategy stops early, by id, with the reason, by tournament.
-        step_limits: Own environment steps at which an agent ends at the latest, by agent id.
+        step_limits: Own environment steps at which an agent ends at the latest, by agent id and lease epoch.
     """
 
     def __init__(self, lease_seconds: float) -> None:
@@ -48,7 +48,7 @@ class RuntimeState:
         self.connected_pods: set[str] = set()
         self.judged_rounds: dict[str, int] = {}
         self.stops: dict[str, Mapping[str, str]] = {}
-        self.step_limits: dict[str, int] = {}
+        self.step_limits: dict[tuple[str, int], int] = {}
 
     def restore(self, saved: SavedState, now: float) -> None:
         """Resumes where a previous run stopped; each lease is valid for one full duration from `now` (monotonic)."""

@@ -106,7 +106,7 @@ def spec() -> TournamentSpec:
         "environment": {"id": "CartPole-v1"},
         "algorithms": {"ppo": {}},
         "objective": {"environment_steps": 1_000_000},
-        "evolution": {"initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 4},
+        "evolution": {"strategy": "tournament", "initial_agents": 2, "fresh_probability": 0.0, "board_capacity": 4},
     }
     return specification.resolve(specification.parse(values, source="test"))
 

@@ -182,7 +182,7 @@ async def test_a_service_without_the_method_is_reported(serve: Any, monkeypatch:
         client = await serve(evolution={"generator": f"grpc://{address}"})
         agent = await client.generate(0)
         assert f"generator grpc://{address}: does not implement the method" in agent.reason
-        assert "; built-in strategy tournament instead: " in agent.reason
+        assert "; built-in strategy incumbent instead: " in agent.reason
 
 
 # --- what can go wrong -------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ async def test_a_failing_generator_is_reported_and_the_built_in_strategy_is_used
     plain = await serve()
     built_in = await plain.generate(0)
     assert agent.reason == built_in.reason.replace(
-        "fresh, ", f"fresh, generator {FAULTY}{function}: {FAULTS[function]}; built-in strategy tournament instead: "
+        "fresh, ", f"fresh, generator {FAULTY}{function}: {FAULTS[function]}; built-in strategy incumbent instead: "
     )
     assert agent.hyperparameters == built_in.hyperparameters
     assert failed._value.get() == before + 1

@@ -6,7 +6,7 @@ from podrace import rpc
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
-from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import AssignmentSpec, ObjectiveSpec, TournamentSpec
 
 RUNNING = tournament_pb2.TOURNAMENT_STATE_RUNNING
 ENDING = tournament_pb2.TOURNAMENT_STATE_ENDING
@@ -168,9 +168,11 @@ async def test_the_wall_clock_objective_excludes_pauses(mesh: Any, spec: Any) ->
 
 
 async def test_the_steps_of_all_agents_count_for_the_objective(mesh: Any, spec: Any) -> None:
-    name = await mesh.create(spec(objective=ObjectiveSpec(environment_steps=100)))
+    limits = {"objective": ObjectiveSpec(environment_steps=100), "assignment": AssignmentSpec(environment_steps=60)}
+    name = await mesh.create(spec(**limits))
     await mesh.cycle()
     works = [await mesh.assigned(f"{name}-p{number}") for number in range(2)]
+    assert [work.maximum_environment_steps for work in works] == [100, 40]
     await mesh.renew(works[0], environment_steps=60)
     await mesh.cycle()
     assert (await mesh.get(name)).state == RUNNING
