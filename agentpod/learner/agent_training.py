@@ -14,9 +14,9 @@ from agentpod.compute_thread import ComputeThread
 from agentpod.config import PodConfig
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.fusion.shared_training import SharedTraining
-from agentpod.learner.budget import Budget
 from agentpod.learner.checkpoint_files import Counters, FrozenState, copy_policy, freeze
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, UpdateResult
+from agentpod.learner.ending import Budget
 from agentpod.learner.evaluation_schedule import EvaluationSchedule, Scorer
 from agentpod.learner.fusion_session import FusionSession
 from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus

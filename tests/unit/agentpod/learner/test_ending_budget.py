@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentpod.learner.budget import Budget
+from agentpod.learner.ending import Budget
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1.orchestrator_pb2 import Assignment
 from podrace.specification import resolve as specification
