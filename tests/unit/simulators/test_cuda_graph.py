@@ -43,6 +43,12 @@ def stocks(device: str = "cpu", **options: object) -> tuple[Simulator, torch.Gen
     return simulator, simulator.generator
 
 
+def folds(device: str = "cpu") -> tuple[Simulator, torch.Generator]:
+    chosen = StockOptions(split="validation", folds=3, episode_days=20, maximum_shares=1000)
+    simulator = StockSimulator(load_market(chosen, device), chosen, COUNT)
+    return simulator, simulator.generator
+
+
 def cartpole(device: str = "cpu") -> tuple[Simulator, torch.Generator]:
     simulator = ClassicOnDevice(CartPole(), COUNT, 20, device)
     return simulator, simulator._generator
@@ -60,6 +66,7 @@ def windows(device: str = "cpu") -> tuple[Simulator, torch.Generator]:
 MAKERS: dict[str, Callable[..., tuple[Simulator, torch.Generator]]] = {
     "stocks": stocks,
     "stocks, staggered windows": windows,
+    "stocks, validation folds": folds,
     "cartpole": cartpole,
     "pendulum": pendulum,
 }
