@@ -226,12 +226,20 @@ def trial_of(agent: Agent) -> int:
     return agent.trial if agent.HasField("trial") else agent.number
 
 
-def _as_fresh(agent: Agent, answer: Fresh, situation: Situation) -> tuple[Agent, int]:
+def _turn_of(answer: Fresh, situation: Situation) -> Turn:
     turn = situation.turn
+    name = answer.algorithm or turn.algorithm
     if answer.values_as_specified:
-        turn = Turn(answer.algorithm, first=True)
-    elif answer.algorithm not in ("", turn.algorithm):
-        turn = Turn(answer.algorithm, first=False)
+        return Turn(name, first=True)
+    if situation.trials is not None:
+        # Many numbers are not fresh, so those that are have to be counted.
+        ordinal = situation.trials.fresh_agents(name)
+        return Turn(name, first=ordinal == 0, ordinal=ordinal)
+    return turn if name == turn.algorithm else Turn(name, first=False)
+
+
+def _as_fresh(agent: Agent, answer: Fresh, situation: Situation) -> tuple[Agent, int]:
+    turn = _turn_of(answer, situation)
     _, drawn = fresh.draw(situation.spec, agent.number, turn)
     _, values = fresh.draw(situation.spec, agent.number, turn, answer.hyperparameters)
     agent.algorithm = turn.algorithm

@@ -189,6 +189,10 @@ class Trials:
         """Returns the trials in training, by number."""
         return [trial for _, trial in sorted(self.by_number.items()) if trial.training]
 
+    def fresh_agents(self, algorithm: str) -> int:
+        """Returns how many trials of an algorithm have begun with a fresh agent."""
+        return sum(trial.fresh and trial.algorithm == algorithm for trial in self.by_number.values())
+
     def _trial_for(self, agent: Agent) -> Trial:
         parent = self._by_agent.get(agent.parent_agent_ids[0]) if agent.parent_agent_ids else None
         if parent is not None and agent.origin == ORIGIN_CONTINUATION:

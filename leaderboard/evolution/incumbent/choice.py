@@ -3,9 +3,10 @@
 A pod that asks for work gets the first of these that applies:
     1. the founder of an algorithm that has none
     2. the incumbent, if no pod trains it (with a single pod: if it has had less than its share)
-    3. a founder that has had less than its share
-    4. the best free trial of a rung that may be promoted, from the highest rung down
-    5. a new challenger: fresh, or a fork of the incumbent
+    3. the next of `algorithms.NAME.starts`; the founder has the first one
+    4. a founder that has had less than its share
+    5. the best free trial of a rung that may be promoted, from the highest rung down
+    6. a new challenger: fresh, or a fork of the incumbent
 Nothing is started that could not be scored before the end.
 """
 
@@ -56,7 +57,8 @@ def propose(situation: Situation, random: Random) -> Fresh | Child | Continue | 
     if leader is not None and _ends_unscored(leader, race, situation.clock):
         return NoWork("the tournament ends before another agent could be scored")
     return (
-        _founder_with_time(situation, race, leader)
+        _untried_start(situation, race)
+        or _founder_with_time(situation, race, leader)
         or _promotion(situation, race, leader, favors_riser=favors_riser)
         or _challenger(situation, race, leader, random)
     )
@@ -69,6 +71,18 @@ def _missing_founder(situation: Situation, race: IncumbentRace) -> str:
     turn = situation.turn.algorithm
     missing = [name for name in names if name not in race.founders]
     return turn if turn in missing else next(iter(missing), "")
+
+
+def _untried_start(situation: Situation, race: IncumbentRace) -> Fresh | None:
+    """Returns a challenger with the next values that the specification lists as known to be good; None if all are
+    tried.
+    """
+    for name, algorithm in sorted(situation.spec.algorithms.items()):
+        position = race.fresh_agents(name)
+        if algorithm.ratio > 0 and name not in situation.left and position < len(algorithm.starts):
+            steps = _first_steps(situation.spec.evolution, race)
+            return Fresh(f"starts[{position}] of {name} is next", name, environment_steps=steps, rung=0)
+    return None
 
 
 def _leader(situation: Situation, race: IncumbentRace) -> Trial | None:

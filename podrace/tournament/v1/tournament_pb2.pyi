@@ -1125,9 +1125,9 @@ class EvolutionSpec(_message.Message):
     memories) differ. Default: none, all first agents are fresh.
     """
     founder_share: _builtins.float
-    """`incumbent`: share of one pod's time that the founders keep, even if others lead. The founder of an algorithm is its first
-    trial, with the values of the specification. What learns a cheap plateau first then cannot take all pods from
-    a slow start that ends higher. 0 where the values of the specification deserve no trust. Default 0.5.
+    """`incumbent`: share of one pod's time that the founders keep, even if others lead. The founder of an algorithm is its
+    first trial, with the values of the specification. What learns a cheap plateau first then cannot take all pods from a
+    slow start that ends higher. With `search = "wide"`, which trusts no value, 0 unless it is given. Default 0.5.
     """
     fresh_until: _builtins.float
     """`incumbent`: share of the objective (wall clock or environment steps) at which new challengers are no longer fresh.

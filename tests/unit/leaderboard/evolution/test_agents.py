@@ -124,3 +124,14 @@ def test_a_synchronous_generator_sees_the_same_board_for_any_order_of_arrival(
     submissions = [make_candidate(0, 100.0), make_candidate(1, 10.0, 3.0), make_candidate(2, 11.0, 3.0)]
     for arrived in itertools.permutations(submissions):
         assert [candidate.agent_number for candidate in visible_board(spec, 3, arrived)] == [0, 1]
+
+
+def test_fresh_agents_of_a_race_have_the_values_of_all_starts_in_order(make_race: Callable[..., Any]) -> None:
+    starts = [{"learning_rate": 1e-4}, {"learning_rate": 1e-3}, {"learning_rate": 1e-2}]
+    searched = {"learning_rate": {"low": 1e-5, "high": 1e-1}}
+    algorithms = {"ppo": {"starts": starts, "hyperparameters": searched}}
+    race = make_race({"strategy": "incumbent"}, algorithms=algorithms, pods=2).run(12)
+    fresh = [one.agent for one in race.generations if one.agent.origin == ORIGIN_FRESH]
+    assert [agent.hyperparameters["learning_rate"] for agent in fresh[:3]] == [1e-4, 1e-3, 1e-2]
+    assert all("starts[" not in agent.reason for agent in fresh[3:])
+    assert {one.agent.origin for one in race.generations} > {ORIGIN_FRESH}

@@ -94,6 +94,12 @@ def test_without_the_preset_nothing_is_added_and_values_are_trusted() -> None:
     assert resolved(search="") == spec
 
 
+def test_founders_keep_no_share_of_their_own() -> None:
+    assert resolved(evolution={"strategy": "incumbent"}).evolution.founder_share == 0
+    assert resolved(evolution={"strategy": "incumbent", "founder_share": 0.3}).evolution.founder_share == 0.3
+    assert resolved(evolution={"strategy": "incumbent"}, search="declared").evolution.founder_share == 0.5
+
+
 def test_the_preset_has_its_own_defaults_for_settings_of_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presets, "WIDE_SETTINGS", {"perturbation": 0.4, "temperature": 3.0})
     truncation = resolved(evolution={"strategy": "truncation"}).evolution

@@ -243,3 +243,20 @@ def test_no_trial_of_an_algorithm_that_has_left_continues(make_log: MakeLog) -> 
         answer = log.next(seed, left={"a2c": "halved"})
         assert isinstance(answer, Continue)
         assert answer.parent.algorithm == "ppo"
+
+
+def test_known_good_starts_are_the_first_challengers(make_log: MakeLog) -> None:
+    starts = [{"learning_rate": 1e-4}, {"learning_rate": 1e-3}, {"learning_rate": 1e-2}]
+    log = make_log(
+        algorithms={"ppo": {"starts": starts, "hyperparameters": {"learning_rate": {"low": 1e-5, "high": 1e-1}}}}
+    )
+    assert "founder" in log.next().reason
+    founder = log.fresh()
+    for position in (1, 2):
+        answer = log.next()
+        assert isinstance(answer, Fresh)
+        assert answer.reason == f"starts[{position}] of ppo is next"
+        log.fresh()
+    assert "starts[" not in log.next().reason
+    log.finished(founder, 1.0, 2.0)
+    assert isinstance(log.next(), Continue)
