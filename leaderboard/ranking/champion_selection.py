@@ -152,7 +152,7 @@ def _best_of(ranked: Sequence[Scored], results: Results) -> Choice:
     if len(ranked) > 1:
         second, other = ranked[1]
         ahead, error = lead(score, other)
-        reason += f": its lead over a{second.agent_number} is {ahead:.4g} ± {error:.2g}"
+        reason += f": its lead over {named(second)} is {ahead:.4g} ± {error:.2g}"
     return Choice((best,), score, reason, bool(results[best.candidate_id,].evaluator_fault))
 
 

@@ -43,6 +43,8 @@ class Progress:
     """Evaluations that are done or failed, of all earlier stages."""
     stage: int = 0
     """Number of times that the leaderboard has asked for evaluations."""
+    announced: bool = False
+    """Whether pods were notified of the evaluations that are wanted."""
     silent_since: float | None = None
     """Monotonic time of the first call that the leaderboard did not answer, after the last one that it answered."""
 
@@ -101,6 +103,11 @@ class ChampionSelection:
         while True:
             results = [await self._state.transact(fresh_evaluation, tournament, one) for one in progress.wanted]
             missing = [one for one, result in zip(progress.wanted, results, strict=True) if result is None]
+            if missing and not progress.announced:
+                # A pod may be waiting for them.
+                progress.announced = True
+                self._runtime.changes.notify_all()
+                self._runtime.reconcile_requested.set()
             if missing and not progress.late(now):
                 return None
             if missing:
@@ -113,9 +120,7 @@ class ChampionSelection:
             if not answer.contenders or progress.stage >= MOST_STAGES:
                 return answer
             progress.stage += 1
-            progress.wanted = list(answer.contenders)
-            self._runtime.changes.notify_all()
-            self._runtime.reconcile_requested.set()
+            progress.wanted, progress.announced = list(answer.contenders), False
 
     def _first_of_board(self, name: str, problem: str) -> NameChampionResponse:
         """Makes the first candidate of the board champion, because the leaderboard does not respond."""

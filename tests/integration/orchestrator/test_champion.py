@@ -1,5 +1,6 @@
 """Tests the selection of the champion when a tournament ends."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -74,8 +75,10 @@ async def test_one_pod_plays_all_evaluations_and_is_drained_afterwards(mesh: Any
         await mesh.complete(work, evaluation=Evaluation(mean_return=score, episodes=50))
     # It asks again before the reconcile cycle that queues the next evaluation.
     assert (await mesh.acquire(pod.pod_id)).WhichOneof("answer") == "retry_after"
-    await mesh.cycle()
-    work = await mesh.assigned(pod.pod_id)
+    waiting = asyncio.create_task(mesh.acquire(pod.pod_id, wait=30.0))
+    async with asyncio.timeout(10.0):
+        await mesh.cycle()
+        work = (await waiting).assignment
     assert work.evaluate.seed == 8
     await mesh.complete(work, evaluation=Evaluation(mean_return=470.0, episodes=60))
     await mesh.cycle()

@@ -151,7 +151,9 @@ def test_only_fresh_scores_choose(make_spec: MakeSpec, board: Board) -> None:
     for listed in (evaluations, evaluations[::-1]):
         answer = name_champion(spec, board, ALONE, listed)
         assert answer.champion == board[1]
-        assert answer.reason == "a1 (99 ± 3), evaluated again at 60 ± 0, is best of 3: its lead over a2 is 5 ± 0"
+        assert (
+            answer.reason == "a1 (99 ± 3), evaluated again at 60 ± 0, is best of 3: its lead over a2 (98 ± 3) is 5 ± 0"
+        )
 
 
 def test_evaluations_on_other_seeds_are_ignored(make_spec: MakeSpec, board: Board) -> None:
