@@ -71,7 +71,7 @@ ABLATIONS: Mapping[str, Own] = {
     "incumbent-without-founder": Own("incumbent", settings={"evolution": {"founder_share": 0}}),
     "incumbent-without-stops": Own("incumbent", settings={"evolution": {"stop_errors": 100}}),
     "incumbent-fresh-to-the-end": Own("incumbent", settings={"evolution": {"fresh_until": 1, "catch_up": 100}}),
-    "incumbent-own-episodes": Own("incumbent", settings={"evaluation": {"common_episodes": False}}),
+    "incumbent-without-racing": Own("incumbent", settings={"evaluation": {"racing": False}}),
     "incumbent-ensemble": Own("incumbent", settings={"champion": {"ensemble": 3}}),
     "incumbent-sac": Own("incumbent", algorithm="sac"),
     "incumbent-sac-without-replay": Own(

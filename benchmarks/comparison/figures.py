@@ -36,7 +36,7 @@ def _figure(results: Results, conditions: str, axis: str, path: Path) -> Path:
     runs = [row for row in results.of(conditions) if row.curve]
     tasks, contenders = sorted({row.task for row in runs}), results.contenders(conditions)
     figure = Figure(figsize=(4 * min(3, len(tasks)), 3.2 * -(-len(tasks) // 3)), layout="constrained")
-    panels = figure.subplots(-(-len(tasks) // 3), min(3, len(tasks)), squeeze=False).flat
+    panels = list(figure.subplots(-(-len(tasks) // 3), min(3, len(tasks)), squeeze=False).flat)
     for task, panel in zip(tasks, panels, strict=False):
         for number, name in enumerate(contenders):
             curves = [results.curve(row, axis) for row in runs if (row.task, row.contender) == (task, name)]
@@ -46,7 +46,7 @@ def _figure(results: Results, conditions: str, axis: str, path: Path) -> Path:
                 panel.plot(places, mean_curve(curves, places, before=0.0), label=name, color=f"C{number % 10}",
                            linestyle="-" if number < 10 else "--", linewidth=1.2)  # fmt: skip
         panel.set(title=task, xlabel=LABELS[axis], ylabel="normalized return")
-    for panel in list(panels)[len(tasks) :]:
+    for panel in panels[len(tasks) :]:
         panel.set_visible(False)
     handles, names = next(iter(figure.axes)).get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize="small")

@@ -86,15 +86,17 @@ def outcome_of(ended: _Ended, store: str) -> Outcome:
     if tournament.state != TOURNAMENT_STATE_COMPLETED or not digest:
         reason = tournament.reason or "no agent was scored before the end"
         return Outcome(None, seconds, steps, ended.agents, reason=reason)
-    champion = next(one for one in ended.submissions if one.candidate_id == digest)
+    # Several, if the champion is an ensemble.
+    digests = [digest, *(member.manifest_digest for member in tournament.champion_selection.members)]
+    behind = sum(one.environment_steps for one in ended.submissions if one.candidate_id in digests)
     return Outcome(
-        policy=Policy("podrace", store, [digest]),
+        policy=Policy("podrace", store, digests),
         wall_seconds=seconds,
         environment_steps=steps,
         agents=ended.agents,
         reported_score=tournament.best_score,
         reported_error=tournament.best_score_standard_error,
-        share_behind=champion.environment_steps / steps if steps else None,
+        share_behind=min(1.0, behind / steps) if steps else None,
         moments=moments_of(ended.snapshots, tournament, store),
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.comparison import command, measure, rows
+from benchmarks.comparison import command, measure, own, rows
 from benchmarks.comparison.contenders import (
     ABLATIONS,
     CONTROLS,
@@ -23,7 +23,9 @@ from benchmarks.comparison.measure import Measurement, points_of, z_of
 from benchmarks.comparison.outcome import Moment, Outcome, moments_at
 from benchmarks.comparison.plan import BLOCKS, PEER_TASKS, Choice, Run, plan_table, runs, unknown_contenders
 from benchmarks.comparison.tasks import CONDITIONS, DEFAULTS, LINEAR, LOG, REVERSE_LOG, TASKS, UNKNOWN, WIDE, Prior
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Snapshot
 from podrace.specification import catalog
+from podrace.tournament.v1.tournament_pb2 import TOURNAMENT_STATE_COMPLETED, TOURNAMENT_STATE_FAILED, Tournament
 
 OWN = {name: contender for name, contender in known().items() if isinstance(contender, Own) and name not in ABLATIONS}
 EVERY = {name for block in BLOCKS for name in block.contenders}
@@ -261,6 +263,44 @@ def test_names_are_separated_by_commas():
     assert command.names_of(TASKS)("docking,swing") == ["docking", "swing"]
     with pytest.raises(argparse.ArgumentTypeError, match="choose among"):
         command.names_of(TASKS)("docking,chess")
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_the_settings_of_an_ablation_exist(name: str):
+    if ABLATIONS[name].strategy in catalog.STRATEGIES:
+        resolved(values_of(ABLATIONS[name], TASKS["pendulum"], DEFAULTS, 1, 60.0), name)
+
+
+def ended(**changes: object):
+    tournament = Tournament(
+        state=TOURNAMENT_STATE_COMPLETED, environment_steps=1000, champion_manifest_digest="c1", best_score=5.0,
+        best_score_standard_error=0.5, running_duration={"seconds": 60},
+    )  # fmt: skip
+    tournament.MergeFrom(Tournament(**changes))
+    submissions = [Candidate(candidate_id=f"c{number}", environment_steps=100 * number) for number in range(4)]
+    snapshots = [
+        Snapshot(manifest_digest="s", champion=champion, number=number, running_duration={"seconds": seconds},
+                 tournament_environment_steps=10 * seconds)
+        for champion, number, seconds in ((True, 2, 20), (False, 1, 10), (True, 1, 10), (True, 9, 90))
+    ]  # fmt: skip
+    return own._Ended(tournament, submissions, snapshots, agents=3)
+
+
+def test_the_outcome_of_a_tournament_is_its_champion_with_the_snapshots_until_its_end():
+    outcome = own.outcome_of(ended(), "folder:///x")
+    assert outcome.policy == Policy("podrace", "folder:///x", ["c1"])
+    assert (outcome.share_behind, outcome.reported_score, outcome.wall_seconds) == (0.1, 5.0, 60.0)
+    assert [(one.seconds, one.environment_steps) for one in outcome.moments] == [(10.0, 100), (20.0, 200)]
+
+
+def test_an_ensemble_as_champion_is_evaluated_as_one():
+    outcome = own.outcome_of(ended(champion_selection={"members": [{"manifest_digest": "c3"}]}), "folder:///x")
+    assert outcome.policy == Policy("podrace", "folder:///x", ["c1", "c3"])
+    assert outcome.share_behind == 0.4
+
+
+def test_a_tournament_without_a_champion_has_a_reason():
+    assert own.outcome_of(ended(state=TOURNAMENT_STATE_FAILED, reason="no pods"), "s").reason == "no pods"
 
 
 def test_peers_are_never_specifications_of_podrace():
