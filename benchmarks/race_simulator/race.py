@@ -122,9 +122,11 @@ class Race:
         )
 
     def _train(self, pod: _Pod, now: int) -> None:
-        """Trains the pod's agent for a quantum and scores it; a pod without an agent gets the next one."""
+        """Trains the pod's agent for a quantum and scores it; a pod without an agent gets the next one, if any."""
         if pod.agent is None or pod.learner is None:
             pod.agent = self._records.generate(pod.name, now * QUANTUM_SECONDS)
+            if pod.agent is None:
+                return
             pod.learner = self._begun(pod.agent)
             pod.steps, pod.length = 0, self._length_of(pod.agent)
         self._world.train(pod.learner, self._speed)
@@ -134,12 +136,12 @@ class Race:
         candidate = self._records.submit(pod.agent, returns, steps=pod.steps, seconds=seconds, epoch=epoch)
         learner = pod.learner
         self._checkpoints[candidate.candidate_id] = _Checkpoint(learner.point, learner.luck, learner.state)
-        if pod.steps >= pod.length:
+        if pod.steps >= pod.length or pod.agent.agent_id in self._records.stops:
             self._records.finish(pod.agent)
             pod.agent = pod.learner = None
 
     def _length_of(self, agent: Agent) -> int:
-        return int(getattr(agent, "assignment_environment_steps", 0)) or self.spec.assignment.environment_steps
+        return agent.assignment_environment_steps or self.spec.assignment.environment_steps
 
     def _begun(self, agent: Agent) -> Learner:
         values = agent.hyperparameters.fields

@@ -5,30 +5,31 @@ This module alone calls the leaderboard. Messages have the fields that a real to
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leaderboard.evolution import agents
 from leaderboard.evolution.history import NOTHING, History, history_of
+from leaderboard.evolution.strategy import NoWork
+from leaderboard.evolution.trials import ClockReading
 from leaderboard.ranking.board import Board, judge
 from leaderboard.ranking.champion_selection import name_champion
 from leaderboard.ranking.contenders import Lineages
 from leaderboard.ranking.score_history import ScoreHistory, add_estimate
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import (
+    ORIGIN_CONTINUATION,
     Agent,
     Candidate,
     Contender,
     FreshEvaluation,
     NameChampionResponse,
-    Origin,
 )
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 TOURNAMENT_ID = "race"
-CONTINUATION = "ORIGIN_CONTINUATION"
 
 
 class Records:
@@ -56,22 +57,38 @@ class Records:
         self._unfinished: dict[str, Agent] = {}
         self._steps: dict[str, int] = {}
         self._needs_history = agents.needs_history(spec)
+        self._trials = agents.trials_of(spec)
         self._scores, self._common_episodes = ScoreHistory(), common_episodes
 
-    def generate(self, pod: str, seconds: float) -> Agent:
-        """Returns the next agent.
+    def generate(self, pod: str, seconds: float) -> Agent | None:
+        """Returns the next agent; None if the pod gets no work now.
 
         Args:
             pod: Id of the pod that asks.
             seconds: Running time of the tournament.
         """
+        clock = ClockReading.at(self.spec.objective, seconds, self.environment_steps)
         number = len(self.agents)
         children = Counter(parent for agent in self._unfinished.values() for parent in agent.parent_agent_ids)
-        agent, depth = agents.make(
-            TOURNAMENT_ID, self.spec, number, self.board, self._ranked_agents(), children, self._history()
+        made = agents.make(
+            TOURNAMENT_ID,
+            self.spec,
+            number,
+            self.board,
+            self._ranked_agents(),
+            children,
+            self._history(),
+            trials=self._trials,
+            clock=clock,
         )
+        if isinstance(made, NoWork):
+            return None
+        agent, depth = made
+        agent.pod_id = pod
         self.agents[agent.agent_id], self._depths[agent.agent_id] = agent, depth
         self._unfinished[agent.agent_id] = agent
+        if self._trials is not None:
+            self._trials.handed_out(agent)
         return agent
 
     def submit(
@@ -109,20 +126,30 @@ class Records:
         add_estimate(candidate, self._scores)
         self._scores.add(candidate)
         self.submissions.append(candidate)
+        if self._trials is not None:
+            self._trials.scored(candidate)
         self.board = judge(self.board, candidate, self.spec.evolution.board_capacity).board
         return candidate
 
     def finish(self, agent: Agent) -> None:
         """Records that an agent has ended."""
         del self._unfinished[agent.agent_id]
+        if self._trials is not None:
+            self._trials.ended(agent.agent_id, failed=False)
+
+    @property
+    def stops(self) -> Collection[str]:
+        """The agents in training that the strategy stops early, by id."""
+        return self._trials.stops if self._trials is not None else ()
 
     def continues(self, agent: Agent) -> bool:
         """Whether an agent continues another one unchanged, instead of being its child."""
-        return Origin.Name(agent.origin) == CONTINUATION
+        return agent.origin == ORIGIN_CONTINUATION
 
     def champion(self, fresh: Sequence[tuple[Contender, NDArray[np.float64]]]) -> NameChampionResponse:
         """Selects the champion from the returns of fresh episodes; lists what must be evaluated next."""
-        lineages = Lineages.of(self.submissions, {})
+        names = {agent.agent_id: str(agents.trial_of(agent)) for agent in self.agents.values()}
+        lineages = Lineages.of(self.submissions, names)
         return name_champion(self.spec, self.board, lineages, [_fresh_evaluation(*one) for one in fresh])
 
     def _ranked_agents(self) -> dict[str, Agent]:
