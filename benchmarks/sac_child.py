@@ -1,15 +1,17 @@
 """Measures whether a child of a SAC agent loses anything that its parent would have kept by continuing.
 
 For each seed a parent is trained. Then the parent continues, and children start from its checkpoint with unchanged
-hyperparameters: with the whole replay memory, with a sample of it (`assignment.replay_bytes`), and without one. All
-are evaluated on the same episodes, and the difference of a child to the parent's continuation is taken episode by
-episode. For comparison, a copy of the parent continues with other random numbers (`copy`): it loses nothing. Prints one
-JSON object per line: one for each child and number of steps, then a summary over the seeds.
+hyperparameters: with the whole replay memory, without one, and with a sample of it (`assignment.replay_bytes`; a sample
+of fewer than 8,000 steps is not stored). All are evaluated on the same episodes, and the difference of a child to the
+parent's continuation is taken episode by episode. For comparison, a copy of the parent continues with other random
+numbers (`copy`): it loses nothing. Prints one JSON object per line: one for each child and number of steps, then a
+summary over the seeds.
 
     within_2_errors   seeds in which the child is at most 2 standard errors of its paired difference below the parent
     mean_difference   mean of the differences over the seeds, with its standard error
 
-    python benchmarks/sac_child.py [--quick] [--seeds 8] [--steps 10000] [--sample 0.25]
+    python benchmarks/sac_child.py [--quick] [--seeds 8] [--steps 10000]
+    python benchmarks/sac_child.py --steps 40000 --updates-per-step 0.25 --sample 0.25
 """
 
 import argparse
@@ -19,6 +21,7 @@ import statistics
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from off_policy.agent import Agent, Checkpoint, Setup
@@ -41,7 +44,7 @@ SETUP = Setup(
         "batch_size": 128,
         "learning_rate": 3e-4,
         "warmup_steps": 1000,
-        "replay_capacity": 20_000,
+        "replay_capacity": 60_000,
     },
 )
 
@@ -58,23 +61,24 @@ def evaluated(agent: Agent, marks: tuple[int, ...]) -> dict[int, Tensor]:
 
 def children(parent: Agent, store: CheckpointStore, sample: float, seed: int) -> Iterator[tuple[str, Agent, int]]:
     """Starts the children of a parent; yields a name, the child, and the steps of replay memory that it has."""
+    yield "copy", parent.copy(seed), parent.replay.size
     whole = parent.checkpoint(store)
-    size_bytes = sum(part.size_bytes for part in whole.replay)
-    sampled = parent.checkpoint(store, int(sample * size_bytes))
-    starts = {"whole": whole, "sample": sampled, "none": Checkpoint(whole.parts, (), 0)}
+    starts = {"whole": whole, "none": Checkpoint(whole.parts, (), 0)}
+    if sample:
+        starts["sample"] = parent.checkpoint(store, int(sample * sum(part.size_bytes for part in whole.replay)))
     for name, start in starts.items():
-        child = Agent(SETUP, seed=seed + 10_000, start=start, store=store)
+        child = Agent(parent.setup, seed, start=start, store=store)
         yield name, child, child.replay.size
 
 
-def run(seed: int, steps: int, sample: float, marks: tuple[int, ...]) -> Iterator[dict[str, object]]:
+def run(setup: Setup, seed: int, steps: int, sample: float, marks: tuple[int, ...]) -> Iterator[dict[str, object]]:
     """Trains a parent and its children; yields one result for each child and mark."""
-    parent = Agent(SETUP, seed)
+    parent = Agent(setup, seed)
     parent.train(steps)
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(f"folder://{folder}")
         before = float(parent.returns(EPISODES, EVALUATION_SEED).mean())
-        born = [("copy", parent.copy(seed + 10_000), parent.replay.size), *children(parent, store, sample, seed)]
+        born = list(children(parent, store, sample, seed + 10_000))
     continued = evaluated(parent, marks)
     for name, child, replay_steps in born:
         for mark, returns in evaluated(child, marks).items():
@@ -121,14 +125,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed, 2,000 steps")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=10_000, help="environment steps of a parent")
-    parser.add_argument("--sample", type=float, default=0.25, help="part of the memory that the sample may have")
+    parser.add_argument("--updates-per-step", type=float, default=1.0)
+    parser.add_argument(
+        "--sample", type=float, default=0.0, help="part of the memory that the sample may have; 0: none"
+    )
     options = parser.parse_args()
     configure_logging(TelemetryConfig(log_level="error"))
     torch.set_num_threads(1)
+    setup = replace(SETUP, hyperparameters={**SETUP.hyperparameters, "updates_per_step": options.updates_per_step})
     seeds, steps = (1, 2000) if options.quick else (options.seeds, options.steps)
     lines = []
     for seed in range(seeds):
-        for line in run(seed, steps, options.sample, MARKS[:2] if options.quick else MARKS):
+        for line in run(setup, seed, steps, options.sample, MARKS[:2] if options.quick else MARKS):
             print(json.dumps(line), flush=True)
             lines.append(line)
     for summary in summarize(lines):

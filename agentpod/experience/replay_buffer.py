@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentpod.experience.prioritized_sampling import PriorityTree, importance_weights
+from agentpod.experience.prioritized_sampling import FIRST_PRIORITY, PriorityTree, importance_weights
 from agentpod.experience.replay_layout import FINAL, drop_oldest, pack, unpack
 from podrace.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 
@@ -331,6 +331,13 @@ class ReplayBuffer:
         self.first_segment = self.end_segment = end_segment
         if maximum_priority is not None:
             self._priorities.maximum.copy_(maximum_priority)
+
+    def clear(self) -> None:
+        """Empties a buffer that was being restored, so that it is as new."""
+        self.first_segment = self.end_segment = 0
+        if self.prioritized:
+            self._priorities.exclude(0, self.capacity)
+            self._priorities.maximum.fill_(FIRST_PRIORITY)
 
     def prepend(self, tensors: Mapping[str, Tensor], priorities: Tensor | None = None) -> None:
         """Restores segments directly before the oldest READY one.

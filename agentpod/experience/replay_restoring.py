@@ -35,6 +35,11 @@ class ReplayWindow:
     priorities: Mapping[str, Tensor] = field(default_factory=dict)
     """See `ReplayBuffer.priorities`; empty if the memory had none."""
 
+    @property
+    def size(self) -> int:
+        """Environment steps."""
+        return (self.end_segment - self.first_segment) * self.segment_steps
+
     def to_file(self) -> dict[str, Tensor]:
         """Returns the tensors of the window's file."""
         numbers = torch.tensor((self.first_segment, self.end_segment, self.segment_steps))
@@ -73,7 +78,6 @@ class ReplayRestorer:
     for piece in newest_first:
         if not restorer.add(piece):
             break
-    restorer.finish()
     """
 
     def __init__(self, replay: ReplayBuffer, window: ReplayWindow) -> None:
@@ -113,11 +117,6 @@ class ReplayRestorer:
                 found = tensors.pop(PRIORITY, None)
                 self._prepend(tensors, None if found is None else found.view(-1, replay.segment_steps))
         return bool(replay.room)
-
-    def finish(self) -> None:
-        """Ends the restoring. A buffer into which nothing was restored is as new."""
-        if not self._replay.size:
-            self._replay.start_at(0)
 
     def _prepend(self, tensors: dict[str, Tensor], priorities: Tensor | None) -> None:
         replay = self._replay

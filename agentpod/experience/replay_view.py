@@ -20,8 +20,18 @@ MINIMUM_PIECES = 64
 """Minimum pieces of a full replay memory, if it has as many segments: a sample consists of whole pieces."""
 MAXIMUM_PIECES = 512
 """Maximum pieces of a full replay memory."""
+SMALLEST_SAMPLE_STEPS = 8_000
+"""Environment steps of the smallest sample that is worth learning from. On Pendulum, SAC agents that started from 2,400
+of 10,000 steps lost more than agents that warmed up again; those with 9,900 of 40,000 lost nothing measurable."""
+WHOLE_SHARE = 0.9
+"""Share of a memory above which it counts as whole."""
 SEGMENTS = "segments"
 """Tensor of a piece: number of its first segment, rows of a segment, environments."""
+
+
+def is_useful(steps: int, memory_steps: int) -> bool:
+    """Whether `steps` environment steps of a memory that had `memory_steps` are better than an empty memory."""
+    return steps >= SMALLEST_SAMPLE_STEPS or (steps > 0 and steps >= WHOLE_SHARE * memory_steps)
 
 
 @dataclass(frozen=True)

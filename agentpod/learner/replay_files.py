@@ -15,7 +15,7 @@ import torch
 
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_restoring import ReplayRestorer, ReplayWindow
-from agentpod.experience.replay_view import ReplayPiece, ReplayView
+from agentpod.experience.replay_view import ReplayPiece, ReplayView, is_useful
 from agentpod.learner import released_replay
 from podrace.checkpoint.v1.checkpoint_pb2 import Part
 from podrace.checkpoint_store.publish import read_part, store_part
@@ -82,9 +82,13 @@ class ReplayFiles:
             return StoredReplay(memory_steps=view.size)
         window = ReplayWindow(view.first_segment, view.end_segment, view.replay.segment_steps, view.priorities)
         state_file = encode(window.to_file(), {})
+        selected, size = self._selected(view, len(state_file)), view.piece_segments
+        fitting_steps = sum(view.steps_between(first_segment, first_segment + size) for first_segment in selected)
+        if not is_useful(fitting_steps, view.size):
+            return _too_little(fitting_steps, view)
         pieces: dict[int, StoredPiece] = {}
         try:
-            for first_segment in self._selected(view, len(state_file)):
+            for first_segment in selected:
                 if piece := self._piece(view, first_segment):
                     pieces[first_segment] = piece
             state = store_part(self._store, STATE, state_file)
@@ -96,7 +100,7 @@ class ReplayFiles:
         names = {part.name for part in parts}
         kept = {number: piece for number, piece in pieces.items() if piece.part.name in names}
         steps = sum(view.steps_between(piece.first_segment, piece.end_segment) for piece in kept.values())
-        return StoredReplay(parts, steps, view.size, kept)
+        return StoredReplay(parts, steps, view.size, kept) if is_useful(steps, view.size) else _too_little(steps, view)
 
     def published(self, stored: StoredReplay) -> None:
         """Notes that a manifest was published that lists these parts."""
@@ -138,13 +142,15 @@ class ReplayFiles:
                 if not restorer.add(piece):
                     break
         except (DataLoss, InvalidArgument, NotFound) as error:
-            replay.start_at(0)
+            replay.clear()
             _log.warning("the replay memory starts empty", error=error.message)
             return 0
-        restorer.finish()
+        expected = min(window.size, replay.capacity)
+        if not is_useful(replay.size, expected):
+            _log.warning("the replay memory starts empty: too little of it is left", steps=replay.size, of=expected)
+            replay.clear()
+            return 0
         self._remember(listed, restorer.unchanged)
-        if not replay.size:
-            _log.warning("the replay memory starts empty", error="no piece of it could be read, or they are too short")
         return replay.size
 
     def _stored(self, listed: Mapping[str, Part], replay: ReplayBuffer) -> tuple[ReplayWindow, Iterator[ReplayPiece]]:
@@ -173,3 +179,8 @@ class ReplayFiles:
         self._known = {
             first: StoredPiece(listed[name], first, unchanged[first]) for first, name in names.items() if name in listed
         }
+
+
+def _too_little(steps: int, view: ReplayView) -> StoredReplay:
+    _log.warning("the replay memory is not stored: too little of it fits", steps=steps, of=view.size)
+    return StoredReplay(memory_steps=view.size)

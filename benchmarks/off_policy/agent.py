@@ -73,7 +73,7 @@ class Agent:
             restore(self.algorithm, start.parts)
             ReplayFiles(store, 2**50).restore(start.replay, self.replay)
         self._lanes = Lanes.start(self._simulator.reset(derive_seed(seed, "reset", 0)))
-        self._setup, self._seed, self.steps = setup, seed, 0
+        self.setup, self._seed, self.steps = setup, seed, 0
 
     def train(self, steps: int) -> None:
         """Trains for at least this many environment steps more."""
@@ -104,7 +104,7 @@ class Agent:
 
     def returns(self, episodes: int, seed: int) -> Tensor:
         """Returns the undiscounted returns [episodes] of greedy episodes; episode i depends only on i and the seed."""
-        simulator = make_simulator(self._setup.environment, episodes)
+        simulator = make_simulator(self.setup.environment, episodes)
         try:
             actor = PolicyActor(self.algorithm.policy, episodes, torch.Generator(), greedy=True)
             return play(simulator, actor, episodes, seed).returns

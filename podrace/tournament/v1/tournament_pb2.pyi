@@ -819,8 +819,9 @@ class AssignmentSpec(_message.Message):
     """
     replay_bytes: _builtins.int
     """Most bytes of replay memory to store with one checkpoint of an off-policy agent. Of a larger memory a sample is
-    stored: the newest steps up to half of the bytes, and pieces drawn uniformly from the older ones. 0: no replay
-    memory is stored, and every agent that starts from a checkpoint warms up again. Default 1 GiB.
+    stored: the newest steps up to half of the bytes, and pieces drawn uniformly from the older ones. A sample of fewer
+    than 8,000 steps is neither stored nor restored. 0: no replay memory is stored. Without one, an agent that starts
+    from the checkpoint warms up again. Default 1 GiB.
     """
     tournament_replay_bytes: _builtins.int
     """Most bytes of replay memory to keep in the checkpoint store for the whole tournament. Checkpoints share what did

@@ -22,6 +22,7 @@ SEGMENT_BYTES = 6 * 22 + 3 * 8
 def five_segments_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_view, "PIECE_BYTES", 5 * SEGMENT_BYTES)
     monkeypatch.setattr(replay_view, "MINIMUM_PIECES", 1)
+    monkeypatch.setattr(replay_view, "SMALLEST_SAMPLE_STEPS", 60)
 
 
 class CountingStore(FolderStore):
@@ -137,6 +138,38 @@ def test_of_a_memory_above_the_limit_a_sample_is_stored(store: CountingStore) ->
         assert ReplayFiles(store, UNLIMITED).restore(stored.parts, twin) == stored.steps
         assert twin.steps == replay.steps
         assert torch.isfinite(twin.sample(500, 3, 0.9, torch.Generator().manual_seed(0)).next_observation).all()
+
+
+def test_a_sample_that_is_too_small_to_learn_from_is_not_stored(store: CountingStore) -> None:
+    world, replay = new_replay(segments=200)
+    advance(world, replay, 100)
+    assert publish(ReplayFiles(store, 2 * 1024), replay) == StoredReplay(memory_steps=600)
+    store.puts.clear()
+    assert publish(ReplayFiles(store, 1024), replay) == StoredReplay(memory_steps=600)
+    assert not store.puts
+
+
+def test_an_agent_starts_empty_if_too_little_of_its_memory_is_left(store: CountingStore) -> None:
+    world, replay = new_replay(segments=200)
+    advance(world, replay, 100)
+    parts = publish(ReplayFiles(store, UNLIMITED), replay).parts
+    pieces = [part for part in parts if part.name != STATE]
+    for part in pieces[1:-2]:
+        store.delete_object(part.digest, 0.0)
+    _, twin = new_replay(segments=200, seed=9)
+    assert ReplayFiles(store, UNLIMITED).restore(parts, twin) == 90
+    store.delete_object(pieces[0].digest, 0.0)
+    store.delete_object(pieces[-1].digest, 0.0)
+    _, twin = new_replay(segments=200, seed=9)
+    assert ReplayFiles(store, UNLIMITED).restore(parts, twin) == twin.size == twin.steps == 0
+
+
+def test_a_short_memory_is_whole_and_restored(store: CountingStore) -> None:
+    world, replay = new_replay()
+    advance(world, replay, 2)
+    parts = publish(ReplayFiles(store, UNLIMITED), replay).parts
+    _, twin = new_replay(seed=9)
+    assert ReplayFiles(store, UNLIMITED).restore(parts, twin) == 12
 
 
 def test_a_limit_of_0_stores_nothing(store: CountingStore) -> None:
