@@ -30,7 +30,7 @@ from leaderboard.ranking.score_history import ScoreHistory
 from podrace.comparison import racing
 from podrace.comparison.paired import LEAST_CORRELATION, paired_difference
 from podrace.comparison.racing import Bar, Sample
-from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, SubmitCandidateResponse
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, SubmitCandidateResponse
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 AIM_SAME, AIM_EPISODES = 0.95, 0.5
@@ -91,7 +91,8 @@ def evaluations(spec: TournamentSpec, candidates: Sequence[Candidate]) -> Iterat
     board: Board = ()
     history, capacity, episodes = ScoreHistory(), spec.evolution.board_capacity, spec.evaluation.episodes
     for candidate in candidates:
-        answer = plan(board, capacity, history, candidate.agent_id, candidate.evaluation_epoch)
+        agent = Agent(agent_id=candidate.agent_id, number=candidate.agent_number)
+        answer = plan(board, capacity, history, agent, candidate.evaluation_epoch)
         bars, returns = bars_of(answer), candidate.episode_returns
         if bars and len(returns) == episodes:
             yield race_for_the_board(returns, bars)

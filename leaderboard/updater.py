@@ -15,6 +15,7 @@ from functools import partial
 import prometheus_client
 import structlog
 
+from leaderboard.evolution.agents import trial_of
 from leaderboard.plugins import judgement, requests
 from leaderboard.plugins.plugin_pool import JUDGEMENT, PluginPool, PreparedRequest
 from leaderboard.ranking.board import answer_of, judge_arrival
@@ -220,6 +221,7 @@ def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generatio
         episode_returns=evaluation.episode_returns[:MOST_RETURNS],
         evaluation_epoch=evaluation.epoch if evaluation.HasField("epoch") else None,
         other_epochs=evaluation.other_epochs[:MOST_OTHER_EPOCHS],
+        trial=trial_of(agent),
         replay_steps=manifest.replay_steps,
         replay_memory_steps=manifest.replay_memory_steps,
         episode_metrics={name: evaluation.episode_metrics[name] for name in measures},
@@ -230,11 +232,12 @@ def read_plan(
     transaction: Transaction, request: PlanEvaluationRequest, histories: ScoreHistories
 ) -> PlanEvaluationResponse:
     """Returns how an agent should be evaluated next; raises as Updater.plan_evaluation."""
-    tournament_id = records.get_generation(transaction, request.agent_id).agent.tournament_id
+    agent = records.get_generation(transaction, request.agent_id).agent
+    tournament_id = agent.tournament_id
     capacity = records.get_spec(transaction, tournament_id).evolution.board_capacity
     board = records.read_board(transaction, tournament_id)
     history = histories.of(transaction, tournament_id)
-    return plan(board, capacity, history, request.agent_id, request.evaluation_epoch)
+    return plan(board, capacity, history, agent, request.evaluation_epoch)
 
 
 def record(

@@ -122,6 +122,7 @@ class Records:
             sequence=len(self.submissions) + 1,
             episode_returns=returns.tolist() if self._common_episodes else (),
             evaluation_epoch=epoch if self._common_episodes else None,
+            trial=agents.trial_of(agent),
         )
         add_estimate(candidate, self._scores)
         self._scores.add(candidate)

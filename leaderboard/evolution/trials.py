@@ -128,10 +128,14 @@ class Trial:
 def estimate_of(scores: Sequence[Candidate]) -> float:
     """Returns the return of a trial from its scores by arrival, at least one.
 
-    A single score is the highest of many in a race, so half of its standard error is taken off. The mean of two
-    successive scores has less noise than either and is late by half an interval.
+    It was computed when the newest score arrived, which also moved both scores to one evaluation epoch
+    (leaderboard.ranking.score_history). Candidates of earlier versions have no estimate: a single score is the highest
+    of many in a race, so half of its standard error is taken off. The mean of two successive scores has less noise than
+    either and is late by half an interval.
     """
     newest = scores[-1]
+    if newest.HasField("estimate"):
+        return newest.estimate
     if len(scores) == 1:
         return newest.score - newest.standard_error / 2
     return (newest.score + scores[-2].score) / 2

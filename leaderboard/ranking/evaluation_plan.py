@@ -8,9 +8,9 @@ Once both are decided and it does not lead, the evaluation can stop: more episod
 
 from leaderboard.ranking.board import Board
 from leaderboard.ranking.paired import ranked_error, ranked_score
-from leaderboard.ranking.score_history import ScoreHistory
+from leaderboard.ranking.score_history import ScoreHistory, trial_number
 from podrace.comparison.paired import LEAST_CORRELATION
-from podrace.leaderboard.v1.leaderboard_pb2 import Bar, Candidate, PlanEvaluationResponse
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Bar, Candidate, PlanEvaluationResponse
 
 LEADERS = 4
 """Agents at the top of the board that are scored in two epochs."""
@@ -18,18 +18,18 @@ ANCHORS = 3
 """Policies that are scored both in an epoch and in the one before."""
 
 
-def plan(board: Board, capacity: int, history: ScoreHistory, agent_id: str, epoch: int) -> PlanEvaluationResponse:
+def plan(board: Board, capacity: int, history: ScoreHistory, agent: Agent, epoch: int) -> PlanEvaluationResponse:
     """Returns the plan of an agent's next evaluation.
 
     Args:
         board: Candidates by rank.
         capacity: Places on the board.
         history: All scores of the tournament.
-        agent_id: The agent.
+        agent: The agent.
         epoch: Evaluation epoch that it will be scored in.
     """
-    answer = PlanEvaluationResponse(other_epochs=anchors_wanted(board, history, agent_id, epoch))
-    if reference := bar_candidate(board, capacity, agent_id):
+    answer = PlanEvaluationResponse(other_epochs=anchors_wanted(board, history, agent, epoch))
+    if reference := bar_candidate(board, capacity, agent.agent_id):
         answer.bar.CopyFrom(bar_of(reference, history, epoch))
         if reference is not board[0]:
             answer.lead.CopyFrom(bar_of(board[0], history, epoch))
@@ -57,7 +57,7 @@ def bar_of(reference: Candidate, history: ScoreHistory, epoch: int) -> Bar:
     return bar
 
 
-def anchors_wanted(board: Board, history: ScoreHistory, agent_id: str, epoch: int) -> list[int]:
+def anchors_wanted(board: Board, history: ScoreHistory, agent: Agent, epoch: int) -> list[int]:
     """Returns the other epochs in which the next policy of an agent should be scored.
 
     Policies that are scored in two epochs show how much the epochs differ. The leaders are taken, because comparisons
@@ -65,7 +65,8 @@ def anchors_wanted(board: Board, history: ScoreHistory, agent_id: str, epoch: in
     """
     if epoch == 0 or history.correlation <= LEAST_CORRELATION:
         return []
-    if agent_id not in {candidate.agent_id for candidate in board[:LEADERS]}:
+    trial = agent.trial if agent.HasField("trial") else agent.number
+    if trial not in set(map(trial_number, board[:LEADERS])):
         return []
     pair = {epoch, epoch - 1}
     there = sum(pair <= {result.epoch for result in anchor} for anchor in history.anchors)

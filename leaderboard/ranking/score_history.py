@@ -1,8 +1,9 @@
-"""Estimates how good candidates are, from the scores of their lineage and of the whole tournament. Pure.
+"""Estimates how good candidates are, from the scores of their trial and of the whole tournament. Pure.
 
-A board ranks by estimates. The estimate of a candidate is the mean of the last two scores of its lineage: a single
-score is lucky or unlucky, and the best of many is almost always lucky. A lineage with one score is estimated at that
-score minus half its standard error. Scores are first moved to evaluation epoch 0 (leaderboard.ranking.epochs).
+A trial is a chain of agents that continue each other unchanged. A board ranks by estimates. The estimate of a candidate
+is the mean of the last two scores of its trial: a single score is lucky or unlucky, and the best of many is almost
+always lucky. A trial with one score is estimated at that score minus half its standard error. Scores are first moved to
+evaluation epoch 0 (leaderboard.ranking.epochs).
 
 An estimate uses only what was known when its candidate arrived, and is stored with it, so later arrivals change neither
 it nor the board.
@@ -18,8 +19,8 @@ from podrace.comparison.paired import PooledCorrelation
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
-COMPARED_AGENTS = 8
-"""Number of agents whose latest candidate a new one is compared with for the correlation: the latest of the epoch."""
+COMPARED_TRIALS = 8
+"""Number of trials whose latest candidate a new one is compared with for the correlation: the latest of the epoch."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class ScoreHistory:
     def __init__(self, candidates: Iterable[Candidate] = ()) -> None:
         self.episodes = PooledCorrelation()
         self.anchors: list[Anchor] = []
-        self._last: dict[tuple[str, bool], EpochResult] = {}
-        self._recent: OrderedDict[str, Candidate] = OrderedDict()
-        """Latest candidate of each agent of the epoch, in order of arrival."""
+        self._last: dict[tuple[int, bool], EpochResult] = {}
+        self._recent: OrderedDict[int, Candidate] = OrderedDict()
+        """Latest candidate of each trial in the epoch, in order of arrival."""
         for candidate in candidates:
             self.add(candidate)
 
@@ -91,15 +92,15 @@ class ScoreHistory:
         if not candidate.episode_returns or candidate.evaluator_fault:
             return
         self._recent = OrderedDict(
-            (agent_id, other)
-            for agent_id, other in self._recent.items()
+            (trial, other)
+            for trial, other in self._recent.items()
             if other.evaluation_epoch == candidate.evaluation_epoch
         )
-        self._recent.pop(candidate.agent_id, None)
+        self._recent.pop(trial_number(candidate), None)
         for other in self._recent.values():
             self.episodes.add(candidate.episode_returns, other.episode_returns)
-        self._recent[candidate.agent_id] = candidate
-        while len(self._recent) > COMPARED_AGENTS:
+        self._recent[trial_number(candidate)] = candidate
+        while len(self._recent) > COMPARED_TRIALS:
             self._recent.popitem(last=False)
 
 
@@ -152,6 +153,11 @@ def anchor_of(candidate: Candidate) -> Anchor:
     return [result_of(candidate), *others]
 
 
-def _key(candidate: Candidate) -> tuple[str, bool]:
+def trial_number(candidate: Candidate) -> int:
+    """Returns the number of a candidate's trial: the chain of agents that continue each other unchanged."""
+    return candidate.trial if candidate.HasField("trial") else candidate.agent_number
+
+
+def _key(candidate: Candidate) -> tuple[int, bool]:
     # Scores of an evaluator plugin and of the built-in evaluator are different numbers.
-    return candidate.agent_id, bool(candidate.evaluator_fault)
+    return trial_number(candidate), bool(candidate.evaluator_fault)

@@ -337,6 +337,7 @@ class Candidate(_message.Message):
     ESTIMATE_ERROR_FIELD_NUMBER: _builtins.int
     EPISODE_CORRELATION_FIELD_NUMBER: _builtins.int
     OTHER_EPOCHS_FIELD_NUMBER: _builtins.int
+    TRIAL_FIELD_NUMBER: _builtins.int
     REPLAY_STEPS_FIELD_NUMBER: _builtins.int
     REPLAY_MEMORY_STEPS_FIELD_NUMBER: _builtins.int
     SELECTION_FIELD_NUMBER: _builtins.int
@@ -386,7 +387,7 @@ class Candidate(_message.Message):
     evaluation_epoch: _builtins.int
     """Evaluation epoch of its episodes, see EvaluationSpec; absent if unknown."""
     estimate: _builtins.float
-    """What the board ranks it by: the mean of the last two scores of its lineage, or, for the first score, the score minus
+    """What the board ranks it by: the mean of the last two scores of its trial, or, for the first score, the score minus
     half a standard error. Scores are moved to evaluation epoch 0 by the differences between epochs that were known
     when it arrived. Absent for candidates of versions without it, which rank by their score.
     """
@@ -395,6 +396,10 @@ class Candidate(_message.Message):
     episode_correlation: _builtins.float
     """Correlation of the returns of different agents on the same episodes, over the tournament until it arrived. Above 0.2
     its score is compared episode by episode.
+    """
+    trial: _builtins.int
+    """Number of the first agent of its trial, see Agent; absent for candidates of versions without it, which count as
+    candidates of a trial that is their agent.
     """
     replay_steps: _builtins.int
     """Environment steps of replay memory that were stored with its checkpoint. 0 without a replay memory: an off-policy
@@ -462,14 +467,15 @@ class Candidate(_message.Message):
         estimate_error: _builtins.float = ...,
         episode_correlation: _builtins.float = ...,
         other_epochs: _abc.Iterable[_checkpoint_pb2.EpochScore] | None = ...,
+        trial: _builtins.int | None = ...,
         replay_steps: _builtins.int = ...,
         replay_memory_steps: _builtins.int = ...,
         selection: _tournament_pb2.ChampionSelection | None = ...,
         episode_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_rank_score", b"_rank_score", "estimate", b"estimate", "evaluation_epoch", b"evaluation_epoch", "rank_score", b"rank_score", "selection", b"selection", "submit_time", b"submit_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_rank_score", b"_rank_score", "_trial", b"_trial", "estimate", b"estimate", "evaluation_epoch", b"evaluation_epoch", "rank_score", b"rank_score", "selection", b"selection", "submit_time", b"submit_time", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_rank_score", b"_rank_score", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episode_correlation", b"episode_correlation", "episode_metrics", b"episode_metrics", "episode_returns", b"episode_returns", "episodes", b"episodes", "estimate", b"estimate", "estimate_error", b"estimate_error", "evaluation_epoch", b"evaluation_epoch", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "other_epochs", b"other_epochs", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_rank_score", b"_rank_score", "_trial", b"_trial", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episode_correlation", b"episode_correlation", "episode_metrics", b"episode_metrics", "episode_returns", b"episode_returns", "episodes", b"episodes", "estimate", b"estimate", "estimate_error", b"estimate_error", "evaluation_epoch", b"evaluation_epoch", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "other_epochs", b"other_epochs", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "trial", b"trial", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__estimate: _TypeAlias = _typing.Literal["estimate"]  # noqa: Y015
     _WhichOneofArgType__estimate: _TypeAlias = _typing.Literal["_estimate", b"_estimate"]  # noqa: Y015
@@ -477,12 +483,16 @@ class Candidate(_message.Message):
     _WhichOneofArgType__evaluation_epoch: _TypeAlias = _typing.Literal["_evaluation_epoch", b"_evaluation_epoch"]  # noqa: Y015
     _WhichOneofReturnType__rank_score: _TypeAlias = _typing.Literal["rank_score"]  # noqa: Y015
     _WhichOneofArgType__rank_score: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score"]  # noqa: Y015
+    _WhichOneofReturnType__trial: _TypeAlias = _typing.Literal["trial"]  # noqa: Y015
+    _WhichOneofArgType__trial: _TypeAlias = _typing.Literal["_trial", b"_trial"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__estimate) -> _WhichOneofReturnType__estimate | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation_epoch) -> _WhichOneofReturnType__evaluation_epoch | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rank_score) -> _WhichOneofReturnType__rank_score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trial) -> _WhichOneofReturnType__trial | None: ...
 
 Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
 

@@ -5,7 +5,7 @@ import pytest
 from leaderboard.ranking.evaluation_plan import ANCHORS, LEADERS, plan
 from leaderboard.ranking.score_history import ScoreHistory
 from podrace.checkpoint.v1.checkpoint_pb2 import EpochScore
-from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 
 RETURNS = [1.0, 2.0, 4.0, 3.0, 6.0]
 
@@ -25,6 +25,7 @@ class KnownHistory(ScoreHistory):
 def candidate(agent: int, estimate: float, epoch: int = 0) -> Candidate:
     return Candidate(
         agent_id=f"a{agent}",
+        agent_number=agent,
         score=estimate + 1,
         standard_error=2.0,
         estimate=estimate,
@@ -34,11 +35,15 @@ def candidate(agent: int, estimate: float, epoch: int = 0) -> Candidate:
     )
 
 
+def agent_named(name: str) -> Agent:
+    return Agent(agent_id=name, number=int(name[1:]))
+
+
 BOARD = tuple(candidate(agent, 10.0 - agent) for agent in range(5))
 
 
 def bar(board=BOARD, capacity=8, agent="a9", epoch=0, correlation=0.5):
-    return plan(board, capacity, KnownHistory(correlation), agent, epoch).bar
+    return plan(board, capacity, KnownHistory(correlation), agent_named(agent), epoch).bar
 
 
 def test_while_the_board_has_room_the_first_one_is_the_bar():
@@ -57,13 +62,13 @@ def test_an_agent_on_the_board_has_to_beat_itself():
     ("agent", "capacity", "lead"), [("a9", 8, ""), ("a9", 5, "a0"), ("a2", 8, "a0"), ("a0", 8, "")]
 )
 def test_the_first_one_has_to_be_beaten_for_the_lead_if_it_is_not_the_bar(agent, capacity, lead):
-    answer = plan(BOARD, capacity, KnownHistory(), agent, 0)
+    answer = plan(BOARD, capacity, KnownHistory(), agent_named(agent), 0)
     assert answer.HasField("lead") == bool(lead)
     assert answer.lead.agent_id == lead
 
 
 def test_an_empty_board_has_no_bar():
-    assert not plan((), 8, KnownHistory(), "a0", 0).HasField("bar")
+    assert not plan((), 8, KnownHistory(), agent_named("a0"), 0).HasField("bar")
 
 
 def test_the_bar_is_the_number_that_the_board_ranks_by():
@@ -84,14 +89,14 @@ def test_the_bar_is_moved_to_the_epoch_of_the_evaluation():
     for _ in range(500):
         other = EpochScore(epoch=0, mean_return=1.0, standard_error=2.0)
         history.add(Candidate(score=4.0, standard_error=2.0, evaluation_epoch=1, other_epochs=[other]))
-    assert plan(BOARD, 8, history, "a9", 1).bar.score == pytest.approx(13.0, rel=0.01)
+    assert plan(BOARD, 8, history, agent_named("a9"), 1).bar.score == pytest.approx(13.0, rel=0.01)
 
 
 def anchors(epoch: int, agent: str, *, known: int = 0, correlation: float = 0.5) -> list[int]:
     history = KnownHistory(correlation)
     for _ in range(known):
         history.add(Candidate(evaluation_epoch=epoch, other_epochs=[EpochScore(epoch=epoch - 1)]))
-    return list(plan(BOARD, 8, history, agent, epoch).other_epochs)
+    return list(plan(BOARD, 8, history, agent_named(agent), epoch).other_epochs)
 
 
 def test_leaders_are_scored_in_the_epoch_before_as_well():
@@ -112,3 +117,8 @@ def test_a_few_anchors_for_each_pair_of_epochs_suffice():
 def test_the_first_epoch_and_uncorrelated_episodes_need_no_anchors():
     assert anchors(0, "a0") == []
     assert anchors(2, "a0", correlation=0.2) == []
+
+
+def test_an_agent_that_continues_a_leader_is_one():
+    history = KnownHistory()
+    assert list(plan(BOARD, 8, history, Agent(agent_id="a9", number=9, trial=0), 2).other_epochs) == [1]

@@ -119,3 +119,9 @@ def test_a_copy_continues_separately():
     assert history.estimate(candidate(0, 30.0)).value == 20.0
     assert copy.estimate(candidate(0, 30.0)).value == 40.0
     assert copy.episodes.pairs > history.episodes.pairs
+
+
+def test_an_agent_that_continues_another_has_the_scores_of_the_trial():
+    history = ScoreHistory([candidate(0, 10.0, trial=0)])
+    assert history.estimate(candidate(5, 30.0, trial=0)).value == 20.0
+    assert history.estimate(candidate(5, 30.0, trial=5)).value == 29.0
