@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator
 from random import Random
 
+from leaderboard.evolution.fresh import turn_by_pod_time
 from leaderboard.evolution.incumbent.forks import fork_values
 from leaderboard.evolution.incumbent.race import IncumbentRace
 from leaderboard.evolution.mutation import describe_changes
@@ -205,7 +206,9 @@ def _challenger(situation: Situation, race: IncumbentRace, leader: Trial | None,
     steps = _first_steps(evolution, race)
     parent = _parent(situation, race, leader)
     if parent is None or happens(random, fresh_probability(race, parent, situation.clock)):
-        return Fresh("a challenger", environment_steps=steps, rung=0)
+        algorithm = _algorithm_of_fresh(situation, race)
+        reason = f"a challenger; {algorithm} is furthest below its share of pod time" if algorithm else "a challenger"
+        return Fresh(reason, algorithm, environment_steps=steps, rung=0)
     inherited = situation.values_of(parent.newest)
     spaces = spaces_of(parent.algorithm, situation.spec.algorithms[parent.algorithm])
     values = fork_values(parent.algorithm, inherited, spaces, evolution, random)
@@ -213,6 +216,26 @@ def _challenger(situation: Situation, race: IncumbentRace, leader: Trial | None,
     whose = "the incumbent" if parent is leader else "a challenger"
     reason = f"fork of {whose} {named(parent.newest)}; {changes}"
     return Child(parent.newest, values, reason, environment_steps=steps, rung=0)
+
+
+def _algorithm_of_fresh(situation: Situation, race: IncumbentRace) -> str:
+    """Returns the algorithm of a fresh challenger by pod time; empty if the turns by number decide.
+
+    They do when there is one algorithm only, and in a synchronous tournament, where times are not reproducible.
+    """
+    spec = situation.spec
+    if spec.synchronous or len(spec.algorithms) - len(situation.left) < 2:
+        return ""
+    seconds: dict[str, float] = {}
+    for trial in race.by_number.values():
+        taken = race.time_of(trial)
+        if trial.training:
+            # What it has trained since its last score is not submitted yet.
+            handed_out = ClockReading.of(trial.agents[-1]).running_seconds
+            running = situation.clock.running_seconds - handed_out
+            taken = max(taken, trial.earlier_core_seconds / spec.pod.cores + running)
+        seconds[trial.algorithm] = seconds.get(trial.algorithm, 0.0) + taken
+    return turn_by_pod_time(spec, seconds, situation.left).algorithm
 
 
 def _parent(situation: Situation, race: IncumbentRace, leader: Trial | None) -> Trial | None:

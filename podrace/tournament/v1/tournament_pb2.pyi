@@ -425,7 +425,8 @@ class AlgorithmSpec(_message.Message):
     STARTS_FIELD_NUMBER: _builtins.int
     ratio: _builtins.float
     """Share of the fresh agents (those with new networks) that use it, in proportion to the ratios of the other
-    algorithms. Default 1.
+    algorithms. With the strategy `incumbent`, unless `synchronous`, its share of pod time: a fresh agent gets the
+    algorithm that is furthest below its share. Default 1.
     """
     @_builtins.property
     def hyperparameters(self) -> _containers.MessageMap[_builtins.str, Global___HyperparameterSpec]:

@@ -260,3 +260,35 @@ def test_known_good_starts_are_the_first_challengers(make_log: MakeLog) -> None:
     assert "starts[" not in log.next().reason
     log.finished(founder, 1.0, 2.0)
     assert isinstance(log.next(), Continue)
+
+
+def test_a_fresh_challenger_has_the_algorithm_whose_pod_time_is_furthest_below_its_share(make_log: MakeLog) -> None:
+    log = make_log(algorithms={"ppo": {}, "a2c": {}, "sac": {"ratio": 2.0}}, riser_probability=0.0)
+    founders = {name: log.fresh(name) for name in ("ppo", "a2c", "sac")}
+    for name, quanta in (("ppo", 3), ("a2c", 1), ("sac", 3)):
+        log.finished(founders[name], *[1.0 if name == "ppo" else 0.0] * quanta)
+    log.again(founders["ppo"])
+    # Shares of 70 s are 17.5 s, 17.5 s and 35 s; they have taken 30 s, 10 s and 30 s.
+    answers = [log.next(seed) for seed in range(20)]
+    fresh = [answer for answer in answers if isinstance(answer, Fresh)]
+    assert {answer.algorithm for answer in fresh} == {"a2c"}
+    assert "a2c is furthest below its share of pod time" in fresh[0].reason
+    without = [log.next(seed, left={"a2c": "its agents failed"}) for seed in range(20)]
+    # Shares of 60 s are 20 s and 40 s.
+    assert {answer.algorithm for answer in without if isinstance(answer, Fresh)} == {"sac"}
+
+
+def test_the_time_since_an_agent_was_handed_out_counts_as_pod_time(make_log: MakeLog) -> None:
+    log = make_log(algorithms={"ppo": {}, "a2c": {}}, riser_probability=0.0)
+    ppo, a2c = log.fresh("ppo"), log.fresh("a2c")
+    log.finished(ppo, 1.0, 1.0, 1.0)
+    log.finished(a2c, 0.0, 0.0)
+    first = log.again(ppo)
+    assert {answer.algorithm for answer in map(log.next, range(20)) if isinstance(answer, Fresh)} == {"a2c"}
+    log.fresh("a2c")
+    log.finished(first, 1.0)
+    log.seconds += 60.0
+    log.again(ppo)
+    answers = [answer.algorithm for answer in map(log.next, range(20)) if isinstance(answer, Fresh)]
+    # a2c has taken 20 s and the 60 s of the agent that is not scored yet.
+    assert set(answers) == {"ppo"}
