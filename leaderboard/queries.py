@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from leaderboard.decision_replay import DecisionLog
 from leaderboard.ranking.champion_selection import name_champion
-from leaderboard.ranking.contenders import Lineages
+from leaderboard.ranking.contenders import newest_by_trial
 from leaderboard.ranking.lineage_summary import summaries_of
 from leaderboard.ranking.score_history import ScoreHistory
 from leaderboard.score_statistics import statistics_of
@@ -127,8 +127,8 @@ def champion(transaction: Transaction, request: NameChampionRequest) -> NameCham
     spec = records.get_spec(transaction, request.tournament_id)
     submissions = records.board_submissions(transaction, request.tournament_id)
     board = tuple(with_current_standing(submission, rank) for rank, submission in enumerate(submissions, start=1))
-    lineages = Lineages.of(records.list_candidates(transaction, request.tournament_id), {})
-    return name_champion(spec, board, lineages, request.evaluations)
+    newest = newest_by_trial(records.list_candidates(transaction, request.tournament_id))
+    return name_champion(spec, board, newest, request.evaluations)
 
 
 def statistics(transaction: Transaction, tournament_id: str) -> GetStatisticsResponse:

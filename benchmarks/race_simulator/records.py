@@ -16,7 +16,7 @@ from leaderboard.evolution.strategy import NoWork
 from leaderboard.evolution.trials import ClockReading
 from leaderboard.ranking.board import Board, judge
 from leaderboard.ranking.champion_selection import name_champion
-from leaderboard.ranking.contenders import Lineages
+from leaderboard.ranking.contenders import newest_by_trial
 from leaderboard.ranking.score_history import ScoreHistory, add_estimate
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import (
@@ -149,9 +149,8 @@ class Records:
 
     def champion(self, fresh: Sequence[tuple[Contender, NDArray[np.float64]]]) -> NameChampionResponse:
         """Selects the champion from the returns of fresh episodes; lists what must be evaluated next."""
-        names = {agent.agent_id: str(agents.trial_of(agent)) for agent in self.agents.values()}
-        lineages = Lineages.of(self.submissions, names)
-        return name_champion(self.spec, self.board, lineages, [_fresh_evaluation(*one) for one in fresh])
+        newest = newest_by_trial(self.submissions)
+        return name_champion(self.spec, self.board, newest, [_fresh_evaluation(*one) for one in fresh])
 
     def _ranked_agents(self) -> dict[str, Agent]:
         return {candidate.agent_id: self.agents[candidate.agent_id] for candidate in self.board}

@@ -11,11 +11,12 @@ synchronous tournament the order does not depend on which pod was faster, see `s
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
 from leaderboard.ranking.board import canonical
+from leaderboard.ranking.paired import ranked_score
 from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_CONTINUATION, ORIGIN_FRESH, Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, TournamentSpec
 
@@ -95,8 +96,8 @@ class Trial:
 
     @property
     def estimate(self) -> float:
-        """Its return now: the mean of the last two scores; with one score, the score less half its error."""
-        return estimate_of(self.scores)
+        """Its return now, as the board ranks it: the estimate of its newest candidate."""
+        return ranked_score(self.newest)
 
     @property
     def environment_steps(self) -> int:
@@ -123,22 +124,6 @@ class Trial:
         self.training = True
         if agent.HasField("rung"):
             self.rung = agent.rung
-
-
-def estimate_of(scores: Sequence[Candidate]) -> float:
-    """Returns the return of a trial from its scores by arrival, at least one.
-
-    It was computed when the newest score arrived, which also moved both scores to one evaluation epoch
-    (leaderboard.ranking.score_history). Candidates of earlier versions have no estimate: a single score is the highest
-    of many in a race, so half of its standard error is taken off. The mean of two successive scores has less noise than
-    either and is late by half an interval.
-    """
-    newest = scores[-1]
-    if newest.HasField("estimate"):
-        return newest.estimate
-    if len(scores) == 1:
-        return newest.score - newest.standard_error / 2
-    return (newest.score + scores[-2].score) / 2
 
 
 class Trials:

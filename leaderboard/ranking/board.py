@@ -9,8 +9,8 @@ candidate enters a full board.
 
 Rules, for a board with a given capacity:
 
-1.  An agent has one place. A candidate that ranks before the agent's earlier one replaces it, whatever the errors: it
-    was trained longer, and refusing it would discard that training.
+1.  A trial has one place: an agent and those that continue it unchanged. A candidate that ranks before the trial's
+    earlier one replaces it, whatever the errors: it was trained longer, and refusing it would discard that training.
 2.  While there is room, every other candidate enters.
 3.  On a full board, a candidate that ranks before the last one replaces it. There is one exception: the last one stays
     if it needed no more environment steps and the difference of the two is at most one standard error of that
@@ -81,6 +81,11 @@ def rank_key(candidate: Candidate) -> tuple[bool, bool, float, float, int, int, 
     )
 
 
+def trial_key(candidate: Candidate) -> int:
+    """Returns what names the trial of a candidate: agents that continue each other unchanged."""
+    return candidate.trial if candidate.HasField("trial") else candidate.agent_number
+
+
 def judge(board: Board, candidate: Candidate, capacity: int) -> Judgement:
     """Judges one candidate by the rules above.
 
@@ -90,7 +95,7 @@ def judge(board: Board, candidate: Candidate, capacity: int) -> Judgement:
             plugin, or the reason why there is none, if the tournament has one.
         capacity: Places on the board, at least 1.
     """
-    own = next((other for other in board if other.agent_id == candidate.agent_id), None)
+    own = next((other for other in board if trial_key(other) == trial_key(candidate)), None)
     if candidate.opinion == OPINION_REFUSE:
         return _refused(board, candidate, "refused")
     if candidate.opinion == OPINION_ACCEPT:

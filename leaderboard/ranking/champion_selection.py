@@ -5,7 +5,7 @@ curse; Smith and Winkler, "The Optimizer's Curse", Management Science 52, 2006).
 that bias:
 
 1.  All contenders play set A, and only these scores choose the best of them. Contenders are the first candidates of the
-    board and the newest submission of each of their lineages. Scores are shrunk for the choice, see fresh_scores.
+    board and the newest submission of each of their trials. Scores are shrunk for the choice, see fresh_scores.
 2.  With `champion.ensemble`, the best contender and an ensemble with it play set E, and the better one is the champion.
     The members were chosen on set A, so a comparison there would favor the best contender.
 3.  The champion alone plays set B. Its mean return there is the reported score. Nothing was selected on these episodes,
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from leaderboard.ranking.board import Board, named
-from leaderboard.ranking.contenders import Lineages, contenders_of
+from leaderboard.ranking.contenders import contenders_of
 from leaderboard.ranking.ensemble_members import Scored, choose_members
 from leaderboard.ranking.fresh_scores import FreshScore, fresh_of, lead, shrunken, usable
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
@@ -46,14 +46,14 @@ class Choice:
 
 
 def name_champion(
-    spec: TournamentSpec, board: Board, lineages: Lineages, evaluations: Sequence[FreshEvaluation]
+    spec: TournamentSpec, board: Board, newest: Mapping[int, Candidate], evaluations: Sequence[FreshEvaluation]
 ) -> NameChampionResponse:
     """Selects the champion from the evaluations so far, and lists what must be evaluated next.
 
     Args:
         spec: Resolved specification.
         board: Candidates by rank.
-        lineages: Lineages of the tournament.
+        newest: The newest submission of each trial.
         evaluations: Evaluations of contenders; others are ignored. An evaluation without a result has failed.
     """
     if not board:
@@ -63,13 +63,13 @@ def name_champion(
         answer = _answer(first, [])
         answer.ClearField("selection")
         return answer
-    contenders = contenders_of(spec, board, lineages)
+    contenders = contenders_of(spec, board, newest)
     results = results_of(evaluations, choice_seed(spec))
     ranked = _ranked(contenders, results)
     choice = _best_of(ranked, results) if ranked else _without_results(first, contenders, results)
     if len(contenders) > 1 and (missing := _missing([(one,) for one in contenders], results)):
         return _answer(choice, _wanted(spec, missing, choice_seed(spec)))
-    if members := choose_members(ranked, spec.champion.ensemble, lineages):
+    if members := choose_members(ranked, spec.champion.ensemble):
         together, results = tuple(members), results_of(evaluations, ensemble_seed(spec))
         if missing := _missing([choice.team, together], results):
             return _answer(choice, _wanted(spec, missing, ensemble_seed(spec)))

@@ -4,7 +4,7 @@ An ensemble of similar policies acts like each of them; the error of a mean of k
 correlation r is r v + (1 - r) v / k (Breiman, "Random Forests", Machine Learning 45, 2001, section 2.4.2). Members are
 therefore the best contender and others that are about as good and different:
 
-1.  At most one contender of each lineage, the best of it.
+1.  At most one contender of each trial, the best of it.
 2.  None that is worse than the best contender by more than two standard errors of the difference.
 3.  Of these, repeatedly the one whose returns correlate least, on average, with those of the members so far. Without
     returns of the same episodes the correlation is unknown, and the better score comes first.
@@ -13,7 +13,7 @@ therefore the best contender and others that are about as good and different:
 from collections.abc import Sequence
 from statistics import fmean
 
-from leaderboard.ranking.contenders import Lineages
+from leaderboard.ranking.board import trial_key
 from leaderboard.ranking.fresh_scores import FreshScore, lead
 from podrace.comparison.paired import correlation
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
@@ -24,20 +24,19 @@ MOST_ERRORS = 2.0
 Scored = tuple[Candidate, FreshScore]
 
 
-def choose_members(ranked: Sequence[Scored], size: int, lineages: Lineages) -> list[Candidate]:
+def choose_members(ranked: Sequence[Scored], size: int) -> list[Candidate]:
     """Returns the members of the best ensemble, the best contender first; empty if there are fewer than two.
 
     Args:
         ranked: Contenders with their scores on the same episodes, the best first.
         size: Largest number of members.
-        lineages: Lineages of the contenders.
     """
-    by_lineage: dict[str, Scored] = {}
+    by_trial: dict[int, Scored] = {}
     for candidate, score in ranked:
-        by_lineage.setdefault(lineages.name_of(candidate), (candidate, score))
-    if size < 2 or len(by_lineage) < 2:
+        by_trial.setdefault(trial_key(candidate), (candidate, score))
+    if size < 2 or len(by_trial) < 2:
         return []
-    best, *others = by_lineage.values()
+    best, *others = by_trial.values()
     members = [best]
     left = [one for one in others if _is_close(best[1], one[1])]
     while left and len(members) < size:

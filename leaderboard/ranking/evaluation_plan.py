@@ -6,9 +6,9 @@ While the board has room every agent enters, so the bar is the first one. In ord
 Once both are decided and it does not lead, the evaluation can stop: more episodes would change neither.
 """
 
-from leaderboard.ranking.board import Board
+from leaderboard.ranking.board import Board, trial_key
 from leaderboard.ranking.paired import ranked_error, ranked_score
-from leaderboard.ranking.score_history import ScoreHistory, trial_number
+from leaderboard.ranking.score_history import ScoreHistory
 from podrace.comparison.paired import LEAST_CORRELATION
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Bar, Candidate, PlanEvaluationResponse
 
@@ -66,7 +66,7 @@ def anchors_wanted(board: Board, history: ScoreHistory, agent: Agent, epoch: int
     if epoch == 0 or history.correlation <= LEAST_CORRELATION:
         return []
     trial = agent.trial if agent.HasField("trial") else agent.number
-    if trial not in set(map(trial_number, board[:LEADERS])):
+    if trial not in set(map(trial_key, board[:LEADERS])):
         return []
     pair = {epoch, epoch - 1}
     there = sum(pair <= {result.epoch for result in anchor} for anchor in history.anchors)

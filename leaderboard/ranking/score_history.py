@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from leaderboard.ranking.board import trial_key
 from leaderboard.ranking.epochs import Anchor, EpochResult, epoch_effects
 from podrace.comparison.paired import PooledCorrelation
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
@@ -96,10 +97,10 @@ class ScoreHistory:
             for trial, other in self._recent.items()
             if other.evaluation_epoch == candidate.evaluation_epoch
         )
-        self._recent.pop(trial_number(candidate), None)
+        self._recent.pop(trial_key(candidate), None)
         for other in self._recent.values():
             self.episodes.add(candidate.episode_returns, other.episode_returns)
-        self._recent[trial_number(candidate)] = candidate
+        self._recent[trial_key(candidate)] = candidate
         while len(self._recent) > COMPARED_TRIALS:
             self._recent.popitem(last=False)
 
@@ -153,11 +154,6 @@ def anchor_of(candidate: Candidate) -> Anchor:
     return [result_of(candidate), *others]
 
 
-def trial_number(candidate: Candidate) -> int:
-    """Returns the number of a candidate's trial: the chain of agents that continue each other unchanged."""
-    return candidate.trial if candidate.HasField("trial") else candidate.agent_number
-
-
 def _key(candidate: Candidate) -> tuple[int, bool]:
     # Scores of an evaluator plugin and of the built-in evaluator are different numbers.
-    return trial_number(candidate), bool(candidate.evaluator_fault)
+    return trial_key(candidate), bool(candidate.evaluator_fault)

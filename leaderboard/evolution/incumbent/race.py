@@ -1,7 +1,7 @@
 """Keeps the state of a race for the strategy `incumbent`: who leads, who climbs which rung, who is stopped. Pure.
 
 Every score of a challenger is compared with the incumbent, newest against newest:
-    lead      the difference of the estimates, in standard errors of that difference
+    lead      the difference over common episodes, or else of the estimates, in its standard errors
     takeover  the lead exceeds `takeover_errors` for `takeover_scores` successive scores
     stop      a fork is behind by more than `stop_errors`; or a fresh challenger above the first rung is that far below
               the median of those that have reached the rung before its own
@@ -11,9 +11,9 @@ The incumbent, a founder within its share and the only trial of an algorithm are
 import math
 from statistics import median
 
-from leaderboard.evolution.comparison import error_of_difference
 from leaderboard.evolution.trials import BEGIN, ClockReading, Trial, Trials
 from leaderboard.ranking.board import named
+from leaderboard.ranking.paired import difference
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -74,8 +74,8 @@ class IncumbentRace(Trials):
         incumbent = self.incumbent
         if incumbent is None or trial is incumbent or not incumbent.scores or trial.ended:
             return trial
-        lead = trial.estimate - incumbent.estimate
-        error = error_of_difference(trial.newest, incumbent.newest)
+        compared = difference(trial.newest, incumbent.newest)
+        lead, error = compared.value, compared.error
         leads = lead > self.spec.evolution.takeover_errors * error
         self._leads[trial.number] = self._leads.get(trial.number, 0) + 1 if leads else 0
         if self._leads[trial.number] >= self.spec.evolution.takeover_scores:

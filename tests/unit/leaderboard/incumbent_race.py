@@ -9,6 +9,7 @@ from leaderboard.evolution.incumbent.race import IncumbentRace
 from leaderboard.evolution.space import declared_values
 from leaderboard.evolution.strategy import Answer, Child, Continue, Fresh, Situation
 from leaderboard.evolution.trials import ClockReading
+from leaderboard.ranking.score_history import ScoreHistory, add_estimate
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     ORIGIN_CONTINUATION,
     ORIGIN_FRESH,
@@ -36,6 +37,7 @@ class Log:
     horizon: float = 1000.0
     sequence: int = 0
     trained: dict[str, int] = field(default_factory=dict)
+    history: ScoreHistory = field(default_factory=ScoreHistory)
 
     def __post_init__(self) -> None:
         self.race = IncumbentRace(self.spec)
@@ -77,8 +79,11 @@ class Log:
             environment_steps=quanta * QUANTUM,
             core_seconds=quanta * SECONDS * self.spec.pod.cores,
             agent_number=agent.number,
+            trial=agent.trial,
             sequence=self.sequence,
         )
+        add_estimate(candidate, self.history)
+        self.history.add(candidate)
         self.race.scored(candidate)
         return candidate
 

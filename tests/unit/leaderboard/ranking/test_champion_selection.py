@@ -1,5 +1,5 @@
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from statistics import fmean, variance
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 
 from leaderboard.ranking.board import Board, fold
 from leaderboard.ranking.champion_selection import choice_seed, ensemble_seed, name_champion, report_seed
-from leaderboard.ranking.contenders import Lineages
+from leaderboard.ranking.contenders import newest_by_trial
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     OPINION_REFUSE,
@@ -20,7 +20,7 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]
 MakeCandidate = Callable[..., Candidate]
-ALONE = Lineages({}, {})
+ALONE: dict[int, Candidate] = {}
 """No lineage has a newer submission than those on the board."""
 
 
@@ -49,13 +49,13 @@ def chosen_on(spec: TournamentSpec, board: Board, *scores: float, variance: floa
 
 
 def final(
-    spec: TournamentSpec, board: Board, evaluations: list[FreshEvaluation], lineages: Lineages = ALONE
+    spec: TournamentSpec, board: Board, evaluations: list[FreshEvaluation], newest: Mapping[int, Candidate] = ALONE
 ) -> NameChampionResponse:
     """Returns the champion, whose reported score is that of the report 7 ± 0."""
-    answer = name_champion(spec, board, lineages, evaluations)
+    answer = name_champion(spec, board, newest, evaluations)
     (contender,) = answer.contenders
     reported = fresh(contender.candidate, 7.0, seed=contender.seed)
-    return name_champion(spec, board, lineages, [*evaluations, reported])
+    return name_champion(spec, board, newest, [*evaluations, reported])
 
 
 # --- contenders --------------------------------------------------------------------------------------------------
@@ -97,12 +97,12 @@ def test_contenders_are_evaluated_on_the_same_seed_derived_from_the_tournaments(
     assert [contender.candidate.agent_number for contender in some.contenders] == [0, 2]
 
 
-def test_the_newest_submission_of_each_contenders_lineage_may_become_champion(
+def test_the_newest_submission_of_each_contenders_trial_may_become_champion(
     make_spec: MakeSpec, make_candidate: MakeCandidate, board: Board
 ) -> None:
     # a0 has a newer submission that did not enter the board, a1's newest is the one on the board, a3 is no contender.
     newer = [make_candidate(number, 50.0, 3.0, candidate_id=f"newer-{number}") for number in (0, 3)]
-    newest = Lineages.of([*board, *newer], {})
+    newest = newest_by_trial([*board, *newer])
     spec = spec_of(make_spec, top=2)
     contenders = name_champion(spec, board, newest, []).contenders
     assert [one.candidate.candidate_id for one in contenders] == [
@@ -117,10 +117,9 @@ def test_the_newest_submission_of_each_contenders_lineage_may_become_champion(
 def test_agents_that_continue_each_other_have_one_newest_submission(
     make_spec: MakeSpec, make_candidate: MakeCandidate, board: Board
 ) -> None:
-    continued = make_candidate(9, 50.0, 3.0)
-    names = {board[0].agent_id: "trial", board[1].agent_id: "trial", continued.agent_id: "trial"}
-    lineages = Lineages.of([*board, continued], names)
-    contenders = name_champion(spec_of(make_spec, top=2), board, lineages, []).contenders
+    continued = make_candidate(9, 50.0, 3.0, trial=board[0].agent_number)
+    newest = newest_by_trial([*board, continued])
+    contenders = name_champion(spec_of(make_spec, top=2), board, newest, []).contenders
     assert [one.candidate.agent_number for one in contenders] == [0, 1, 9]
 
 
@@ -128,7 +127,7 @@ def test_a_candidate_that_the_updater_plugin_refused_is_no_contender(
     make_spec: MakeSpec, make_candidate: MakeCandidate, board: Board
 ) -> None:
     refused = make_candidate(0, 500.0, 3.0, candidate_id="refused", opinion=OPINION_REFUSE)
-    contenders = name_champion(spec_of(make_spec), board, Lineages.of([*board, refused], {}), []).contenders
+    contenders = name_champion(spec_of(make_spec), board, newest_by_trial([*board, refused]), []).contenders
     assert "refused" not in [one.candidate.candidate_id for one in contenders]
 
 
@@ -138,7 +137,7 @@ def test_mean_returns_do_not_overrule_the_rank_of_an_updater_plugin(
     ranked = [make_candidate(number, 10.0 * number, 3.0, rank_score=9.0 - number) for number in range(3)]
     board = fold(ranked, capacity=4).board
     spec = spec_of(make_spec)
-    (contender,) = name_champion(spec, board, Lineages.of(board, {}), []).contenders
+    (contender,) = name_champion(spec, board, newest_by_trial(board), []).contenders
     assert (contender.candidate, contender.seed) == (board[0], report_seed(spec))
 
 

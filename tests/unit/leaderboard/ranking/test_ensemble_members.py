@@ -4,13 +4,11 @@ from statistics import fmean, variance
 
 import pytest
 
-from leaderboard.ranking.contenders import Lineages
 from leaderboard.ranking.ensemble_members import Scored, choose_members
 from leaderboard.ranking.fresh_scores import FreshScore
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 MakeCandidate = Callable[..., Candidate]
-LINEAGES = Lineages({}, {})
 WAVE = [0.0, 4.0, 1.0, 5.0, 2.0, 6.0, 3.0, 7.0]
 
 
@@ -18,7 +16,7 @@ WAVE = [0.0, 4.0, 1.0, 5.0, 2.0, 6.0, 3.0, 7.0]
 def scored(make_candidate: MakeCandidate) -> Callable[..., Scored]:
     """A contender with its returns, or with a score only."""
 
-    def make(agent: int, returns: list[float] | float, error: float = 1.0, **others: str) -> Scored:
+    def make(agent: int, returns: list[float] | float, error: float = 1.0, **others: int) -> Scored:
         candidate = make_candidate(agent, 1.0, **others)
         if isinstance(returns, float):
             return candidate, FreshScore(returns, error, 64)
@@ -29,7 +27,7 @@ def scored(make_candidate: MakeCandidate) -> Callable[..., Scored]:
 
 
 def numbers(ranked: list[Scored], size: int) -> list[int]:
-    return [candidate.agent_number for candidate in choose_members(ranked, size, LINEAGES)]
+    return [candidate.agent_number for candidate in choose_members(ranked, size)]
 
 
 def test_an_ensemble_has_at_least_two_members_and_the_best_is_the_first(
@@ -47,9 +45,7 @@ def test_an_ensemble_has_at_least_two_members_and_the_best_is_the_first(
 def test_a_lineage_has_one_member_its_best(scored: Callable[..., Scored]) -> None:
     ranked = [scored(0, 10.0), scored(0, 9.9, candidate_id="newest"), scored(1, 9.8), scored(1, 9.7, candidate_id="x")]
     assert numbers(ranked, 4) == [0, 1]
-    assert [one.candidate_id for one in choose_members(ranked, 4, LINEAGES)] == [
-        one[0].candidate_id for one in ranked[::2]
-    ]
+    assert [one.candidate_id for one in choose_members(ranked, 4)] == [one[0].candidate_id for one in ranked[::2]]
     assert numbers(ranked[:2], 4) == []
 
 
@@ -74,6 +70,5 @@ def test_without_returns_the_better_score_comes_first(scored: Callable[..., Scor
 
 
 def test_agents_that_continue_each_other_have_one_member(scored: Callable[..., Scored]) -> None:
-    ranked = [scored(0, 10.0), scored(1, 9.9), scored(2, 9.8)]
-    lineages = Lineages({}, {ranked[0][0].agent_id: "trial", ranked[1][0].agent_id: "trial"})
-    assert [one.agent_number for one in choose_members(ranked, 3, lineages)] == [0, 2]
+    ranked = [scored(0, 10.0, trial=0), scored(1, 9.9, trial=0), scored(2, 9.8, trial=2)]
+    assert [one.agent_number for one in choose_members(ranked, 3)] == [0, 2]
