@@ -111,7 +111,7 @@ def test_the_given_specification_is_not_changed() -> None:
     ("texts", "words"),
     [
         (["evolution.mutation=1"], "cell evolution.mutation=1: evolution.mutation: unknown key"),
-        (["evolution.mutation=1"], "did you mean 'mutation_factor'?"),
+        (["evolution.mutation_facto=1"], "did you mean 'mutation_factor'?"),
         (["algorithm=ppo,zac"], "cell algorithm=zac: algorithms.zac: unknown algorithm 'zac'; did you mean 'sac'?"),
         (["seed=0", "pod.cores=1,0"], "cell seed=0 pod.cores=0: pod.cores = 0"),
         (["seed=x"], "cell seed=x: seed = 'x'"),
