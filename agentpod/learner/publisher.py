@@ -122,12 +122,13 @@ class Publisher:
         self._previous = self.agent.starting_checkpoint.manifest_digest
         manifest, parts = fetch(self._store, self._previous, without=PREFIX)
         note = f"checkpoint {self._previous[:12]} of {manifest.agent_id}"
-        if manifest.algorithm != self.agent.algorithm:
+        replay = _replay_parts(manifest)
+        if manifest.algorithm != self.agent.algorithm and replay:
             # Other networks, but experience is the same for all off-policy algorithms that act in the environment.
             parts, note = {}, f"new networks and the replay memory of {note}, a {manifest.algorithm} agent"
         continues = self.agent.origin == pb.ORIGIN_CONTINUATION
         counters = Counters.continuing(manifest) if continues else Counters.inheriting(manifest)
-        return StartingState(counters, parts, _replay_parts(manifest), note)
+        return StartingState(counters, parts, replay, note)
 
     async def publish(self, frozen: FrozenState, evaluation: Evaluation | None) -> None:
         """Stores a checkpoint, and submits it if it is scored and the leaderboard answers.
