@@ -4,7 +4,7 @@ The rules, for each tournament:
 
 1.  Candidates on the board are kept: the highest score ever submitted is on the board.
 2.  The last submission of each agent is kept, on the board or not. Therefore every past, present and future champion is
-    kept: it is selected from the top of the board and from the newest submissions of the agents there.
+    kept: it is selected from the top of the board and from the newest submissions of the trials there.
 3.  Candidates that the next agent may start from are kept. In a synchronous tournament its generator sees the board of
     the earlier rounds, from which the current round may have evicted candidates. Strategies with a population continue
     from the last submission of any agent.

@@ -1376,7 +1376,7 @@ class ChampionSpec(_message.Message):
     REEVALUATE_EPISODES_FIELD_NUMBER: _builtins.int
     ENSEMBLE_FIELD_NUMBER: _builtins.int
     reevaluate_top: _builtins.int
-    """Number of candidates at the top of the board that may become champion. For each of their agents, the newest
+    """Number of candidates at the top of the board that may become champion. For each of their trials, the newest
     submission may become champion as well. 0: the first candidate of the board is the champion, nothing is evaluated
     again, and its score on the board is reported. Default 4.
     """
@@ -1384,7 +1384,7 @@ class ChampionSpec(_message.Message):
     """Number of episodes to finish for each contender, and again for the champion. Default 64."""
     ensemble: _builtins.int
     """Largest number of members of an ensemble that competes with the best contender; it acts by the mean of its members'
-    continuous actions, or by majority vote. Its members are the best contender and others of different agents, none of
+    continuous actions, or by majority vote. Its members are the best contender and others of different trials, none of
     them worse by more than two standard errors; those whose returns correlate least come first. Ensemble and best
     contender play the same new episodes, which chose neither, and the better one is the champion. At most
     `reevaluate_top`. 0 or 1: no ensemble. Default 0.
