@@ -38,6 +38,8 @@ COMPARED_OF_AGENT = (
     "assignment_environment_steps",
     "rung",
 )
+COMPARED_BEFORE_TRIALS = tuple(name for name in COMPARED_OF_AGENT if name != "trial")
+"""Agents of versions without trials do not record theirs."""
 COMPARED_OF_CANDIDATE = ("rank", "verdict", "reason")
 ESTIMATED = ("estimate", "estimate_error", "episode_correlation")
 ROUNDING = 1e-9
@@ -135,7 +137,8 @@ def _generate_again(generation: Generation, state: _ReplayState) -> Iterator[str
         state.trials.handed_out(agent)
     state.unfinished.add(recorded.agent_id)
     state.unfinished_children.update(agent.parent_agent_ids)
-    yield from _compare(where, recorded, agent, COMPARED_OF_AGENT)
+    names = COMPARED_OF_AGENT if recorded.HasField("trial") else COMPARED_BEFORE_TRIALS
+    yield from _compare(where, recorded, agent, names)
     if depth != generation.depth:
         yield f"{where}: depth was {generation.depth}, is {depth}"
 

@@ -96,13 +96,6 @@ def test_every_checkpoint_of_a_release_is_whole(mesh: Mesh, podrace: Command) ->
     assert verified["damage"] == []
 
 
-def test_a_grid_that_a_release_completed_runs_no_cell_again(mesh: Mesh, podrace: Command) -> None:
-    (file,) = mesh.home.path.glob("grids/*/results.json")
-    before = json.loads(file.read_text())
-    grid = podrace("grid", str(mesh.home.specs / "grid.toml"), "--axes", "seed=0..1")
-    assert differences(before, grid) == []
-
-
 def test_the_history_of_continuous_training_survives_the_release(mesh: Mesh, podrace: Command) -> None:
     ((arguments, answer),) = mesh.home.answers("continuous")
     assert answer["champion"]

@@ -33,6 +33,8 @@ RISE_SCORES = 3
 """Number of last scores that the rise of a trial is measured over."""
 LAST_SCORE_SECONDS = 2.0
 """Time that is left to score and publish the last policy before the tournament ends."""
+SHORTEST_TRIAL_SECONDS = 1.0
+"""Pod time that a trial counts as at least: one that failed at once had a pod as well."""
 LARGEST_BROOD = 8
 """Most forks of one parent on the first rung at the same time; with more pods, the next best trial is the parent."""
 
@@ -228,7 +230,7 @@ def _algorithm_of_fresh(situation: Situation, race: IncumbentRace) -> str:
         return ""
     seconds: dict[str, float] = {}
     for trial in race.by_number.values():
-        taken = race.time_of(trial)
+        taken = max(SHORTEST_TRIAL_SECONDS, race.time_of(trial))
         if trial.training:
             # What it has trained since its last score is not submitted yet.
             handed_out = ClockReading.of(trial.agents[-1]).running_seconds

@@ -68,7 +68,8 @@ class Cell:
     values: Mapping[str, Any]
     """Value of each axis, by the name of the axis."""
     spec: TournamentSpec
-    """Resolved specification. Its name contains its digest, so the same cell has the same name in every grid."""
+    """Resolved specification. Its name contains a digest of what differs from the defaults, so the same cell has the
+    same name in every grid, and a new key of a later version does not change it."""
 
     @property
     def title(self) -> str:
@@ -173,7 +174,7 @@ def make_cells(values: Mapping[str, Any], axes: Sequence[Axis], *, source: str) 
         labels = {axis.name: axis.labels[number] for axis, number in zip(axes, numbers, strict=True)}
         chosen = {axis.name: axis.values[number] for axis, number in zip(axes, numbers, strict=True)}
         resolved = _resolve(values, axes, chosen, f"{source}: cell {_title(labels)}")
-        resolved.name = f"{resolved.name[:NAME_CHARACTERS]}-{digest(to_values(resolved))}"
+        resolved.name = f"{resolved.name[:NAME_CHARACTERS]}-{digest(_chosen_values(resolved))}"
         cell = Cell(labels, chosen, resolved)
         if resolved.name in cells:
             raise InvalidArgument(
@@ -191,6 +192,31 @@ def _title(labels: Mapping[str, str]) -> str:
 def digest(value: object) -> str:
     """Returns the first ten hexadecimal digits of the SHA-256 digest of a value as JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _chosen_values(resolved: TournamentSpec) -> dict[str, object]:
+    """Returns the values of a specification by their keys, without those that are defaults.
+
+    The strategy is never left out: a cell is another one if the default strategy changes.
+    """
+    plain = TournamentSpec(name=resolved.name, environment=resolved.environment)
+    plain.objective.CopyFrom(resolved.objective)
+    plain.evolution.strategy = resolved.evolution.strategy
+    for name in resolved.algorithms:
+        plain.algorithms[name].SetInParent()
+    defaults = _leaves(to_values(spec.resolve(plain)))
+    chosen = {key: value for key, value in _leaves(to_values(resolved)).items() if defaults.get(key) != value}
+    whole = to_values(resolved)
+    kept = {key: whole[key] for key in ("environment", "objective")}
+    return {**chosen, **kept, STRATEGY: resolved.evolution.strategy, "algorithms": sorted(resolved.algorithms)}
+
+
+def _leaves(values: Mapping[str, Any], path: str = "") -> dict[str, object]:
+    """Returns nested values by their dotted keys."""
+    found: dict[str, object] = {}
+    for key, value in values.items():
+        found |= _leaves(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+    return found
 
 
 def grid_name(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:

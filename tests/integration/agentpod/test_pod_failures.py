@@ -159,7 +159,7 @@ async def test_an_endless_evaluation_fails_the_agent_and_does_not_block_the_pod(
     mesh, make_spec, make_assignment, monkeypatch
 ):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr("agentpod.roles.evaluator.MAXIMUM_EPISODE_STEPS", 200)
+    monkeypatch.setattr("agentpod.roles.episodes.MAXIMUM_EPISODE_STEPS", 200)
     await run(mesh, make_assignment(make_spec("python:environments:endless")))
     assert only_completion(mesh).outcome == pb.OUTCOME_AGENT_FAILED
     assert "time limit" in only_completion(mesh).message
@@ -169,7 +169,7 @@ async def test_a_drain_cancels_an_evaluation_that_occupies_the_compute_thread(
     mesh, make_spec, make_assignment, monkeypatch
 ):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr("agentpod.roles.evaluator.MAXIMUM_EPISODE_STEPS", 10**9)
+    monkeypatch.setattr("agentpod.roles.episodes.MAXIMUM_EPISODE_STEPS", 10**9)
     spec = make_spec("python:environments:endless", evaluation={"episodes": 4, "every_environment_steps": 512})
 
     async def drain_while_evaluating() -> None:
@@ -205,7 +205,7 @@ async def test_a_leaderboard_that_does_not_know_the_agent_does_not_cost_the_chec
 
 async def test_a_drain_ends_an_evaluation_assignment(mesh, make_spec, make_assignment, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr("agentpod.roles.evaluator.MAXIMUM_EPISODE_STEPS", 10**9)
+    monkeypatch.setattr("agentpod.roles.episodes.MAXIMUM_EPISODE_STEPS", 10**9)
     await run(mesh, make_assignment(make_spec("python:environments:line", steps=512)))
     trained = fetch_latest(store_of(mesh), "t-a0")
     mesh.orchestrator.completed.clear()

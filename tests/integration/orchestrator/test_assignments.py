@@ -29,6 +29,7 @@ async def test_each_pod_gets_the_next_agent_with_the_whole_specification(mesh: A
 async def test_the_evaluation_epoch_comes_with_assignments_and_renewals(mesh: Any, spec: Any) -> None:
     ended_by_steps = spec()
     ended_by_steps.objective.CopyFrom(tournament_pb2.ObjectiveSpec(environment_steps=8000))
+    ended_by_steps.assignment.environment_steps = 4000
     name = await mesh.create(ended_by_steps)
     await mesh.cycle()
     first = await mesh.assigned(f"{name}-p0")
