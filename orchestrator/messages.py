@@ -50,7 +50,7 @@ def tournament_message(
         end_time=None if record.end_time is None else timestamp(record.end_time),
         running_duration=duration(runtime.running_time.seconds(name)),
         environment_steps=runtime.counters.environment_steps(name),
-        agents=record.next_agent - runtime.cache.ungenerated_agents(name),
+        agents=runtime.cache.generated_agents(name),
         failed_agents=runtime.counters.failed_agents(name),
         stopped_agents=runtime.counters.stopped_agents(name),
         steps_per_second=runtime.leases.steps_per_second(name, now),

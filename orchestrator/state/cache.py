@@ -64,9 +64,10 @@ class StateCache:
         """Agents of a tournament that are neither finished nor failed, by id, in order; read-only."""
         return self._agents.get(tournament_id, {})
 
-    def ungenerated_agents(self, tournament_id: str) -> int:
-        """Number of agents of a tournament whose number is assigned and that the generator has not made yet."""
-        return len(self._ungenerated[tournament_id])
+    def generated_agents(self, tournament_id: str) -> int:
+        """Number of agents of a tournament that the generator has made."""
+        numbered = self.tournaments[tournament_id].next_agent if tournament_id in self.tournaments else 0
+        return numbered - len(self._ungenerated[tournament_id])
 
     def failed_agent_ids(self, tournament_id: str) -> Sequence[str]:
         """Ids of the latest agents of a tournament that failed, in the order of their failures."""

@@ -3,11 +3,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator.messages import tournament_message
 from orchestrator.state import records
 from orchestrator.state.cache import StateCache
 from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import AgentRecord, EvaluationRecord, PodPhase, PodRecord, TournamentRecord, WorkPhase
+from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -108,3 +111,18 @@ def test_the_latest_failed_agents_are_kept_once_each(cache: StateCache) -> None:
     failed = cache.failed_agent_ids("t")
     assert (len(failed), failed[0], failed[-1]) == (200, "t-a100", "t-a299")
     assert cache.failed_agent_ids("u") == ()
+
+
+def test_an_agent_is_counted_once_the_generator_has_made_it(cache: StateCache) -> None:
+    assert cache.generated_agents("t") == 0
+    cache.apply_saved([replace(tournament(), next_agent=2), agent(0), agent(1)])
+    assert cache.generated_agents("t") == 0
+    cache.apply_saved([replace(agent(0), agent=Agent(agent_id="t-a0"))])
+    assert cache.generated_agents("t") == 1
+
+
+def test_a_record_that_was_read_before_an_agent_was_numbered_is_still_reported() -> None:
+    runtime = RuntimeState(30.0)
+    outdated = tournament()
+    runtime.cache.apply_saved([replace(outdated, next_agent=1), agent(0)])
+    assert tournament_message(outdated, runtime, 10.0, "").agents == 0
