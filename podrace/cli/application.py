@@ -17,7 +17,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Train on each new version of a dataset, and keep the best champion.",
     ),
     "ls": ("podrace.cli.commands.query", "List the tournaments, newest first."),
-    "show": ("podrace.cli.commands.query", "Show a tournament with its pods and latest events."),
+    "show": ("podrace.cli.commands.show", "Show a tournament, or one aspect of its results."),
     "events": ("podrace.cli.commands.query", "Show all events of a tournament with their reasons."),
     "standings": ("podrace.cli.commands.query", "Show the board of a tournament."),
     "lineage": (

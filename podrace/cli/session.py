@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 from podrace import rpc
 from podrace.cli import EXIT_INTERRUPTED
@@ -114,6 +115,11 @@ async def _check_remote(settings: Settings) -> None:
         await rpc.wait_until_serving(settings.orchestrator, deadline_seconds=REMOTE_SECONDS)
     except Unavailable as error:
         raise Unavailable(f"--orchestrator {settings.orchestrator}: {error.message}; check the address") from None
+
+
+def results_folder(settings: Settings, tournament: Tournament) -> Path:
+    """Returns the folder with the results of a tournament, whether it exists or not."""
+    return Folders.of(settings.home).tournament(tournament.tournament_id)
 
 
 async def find_tournament(client: Client, text: str, settings: Settings) -> Tournament:

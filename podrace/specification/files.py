@@ -89,18 +89,19 @@ def _table_lines(values: Mapping[str, Any], path: str) -> list[str]:
     inline = path.endswith(".hyperparameters") or path == "environment.search"
     plain = {key: value for key, value in values.items() if inline or not isinstance(value, Mapping)}
     lines = ["", f"[{path}]"] if path and (plain or not values) else []
-    lines += [f"{_key(key)} = {_literal(value)}" for key, value in plain.items()]
+    lines += [f"{_key(key)} = {toml_literal(value)}" for key, value in plain.items()]
     for key, value in values.items():
         if key not in plain:
             lines += _table_lines(value, f"{path}.{_key(key)}" if path else _key(key))
     return lines
 
 
-def _literal(value: Any) -> str:
+def toml_literal(value: Any) -> str:
+    """Returns a value as TOML; a mapping becomes an inline table."""
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{_key(key)} = {_literal(item)}' for key, item in value.items())} }}"
+        return f"{{ {', '.join(f'{_key(key)} = {toml_literal(item)}' for key, item in value.items())} }}"
     if isinstance(value, list):
-        return f"[{', '.join(_literal(item) for item in value)}]"
+        return f"[{', '.join(toml_literal(item) for item in value)}]"
     # TOML writes strings and booleans as JSON does, and floats as Python does (inf, nan).
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 

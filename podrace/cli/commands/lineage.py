@@ -10,6 +10,7 @@ from rich.tree import Tree
 
 from podrace.cli import EXIT_FAILED, session
 from podrace.cli.commands import retrain as retraining
+from podrace.cli.results.champion import submitted_elsewhere
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import check_file, whole_file
 from podrace.cli.terminal.options import Settings, mesh_options
@@ -80,11 +81,11 @@ async def _lineage(
     submissions = await client.list_submissions(tournament)
     agents = await client.list_agents(tournament)
     ancestors = await _started_from(client, tournament, agents)
-    elsewhere = await _submitted(client, tournament, ancestors)
+    elsewhere = await submitted_elsewhere(client, tournament, ancestors)
     members = family.make_members([*ancestors, *agents], [*elsewhere, *submissions])
     if agent_id:
         kin = await client.get_lineage(tournament, agent_id)
-        _show_ancestors(settings, kin, [*await _submitted(client, tournament, kin), *submissions])
+        _show_ancestors(settings, kin, [*await submitted_elsewhere(client, tournament, kin), *submissions])
     chosen = _agent_id(agent, members, tournament) if agent else agent_id
     if chosen:
         members = family.relatives_of(chosen, members)
@@ -109,18 +110,6 @@ async def _started_from(client: Client, tournament: Tournament, agents: Sequence
     known = {agent.agent_id for agent in agents}
     parents = dict.fromkeys(parent for agent in agents for parent in agent.parent_agent_ids if parent not in known)
     return [(await client.get_lineage(tournament, parent))[0] for parent in parents]
-
-
-async def _submitted(client: Client, tournament: Tournament, agents: Sequence[Agent]) -> list[Candidate]:
-    """Returns the submissions of those agents that belong to other tournaments of the same leaderboard."""
-    elsewhere = {agent.agent_id: agent.tournament_id for agent in agents}
-    found: list[Candidate] = []
-    for name in dict.fromkeys(elsewhere.values()):
-        if name != tournament.tournament_id:
-            other = Tournament(tournament_id=name, leaderboard_address=tournament.leaderboard_address)
-            everything = await client.list_submissions(other)
-            found += [entry for entry in everything if entry.agent_id in elsewhere]
-    return found
 
 
 def _retrain(settings: Settings, subject: str) -> int:

@@ -1,6 +1,4 @@
-"""Implements `podrace ls`, `show`, `events`, `standings` and `stop`."""
-
-from pathlib import Path
+"""Implements `podrace ls`, `events`, `standings` and `stop`."""
 
 import click
 
@@ -12,14 +10,11 @@ from podrace.cli.terminal.output import show as show_result
 from podrace.cli.terminal.output import show_json
 from podrace.cli.terminal.plugin_fallbacks import built_in_scores_note
 from podrace.cli.views import json_shapes, tables
-from podrace.cli.views.overview import overview
 from podrace.client import Client
 from podrace.client.client import END_STATES
 from podrace.errors import InvalidArgument
-from podrace.mesh.home import Folders
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
-EVENTS_SHOWN = 10
 STOP_REASON = "stopped by `podrace stop`"
 
 
@@ -40,38 +35,13 @@ def ls(settings: Settings) -> int:
 
 def _show_tournaments(settings: Settings, tournaments: list[Tournament]) -> None:
     if settings.as_json:
-        show_json([json_shapes.listed(tournament, _folder(settings, tournament)) for tournament in tournaments])
+        show_json(
+            [json_shapes.listed(tournament, session.results_folder(settings, tournament)) for tournament in tournaments]
+        )
     elif tournaments:
         show_result(tables.tournaments_table(tournaments))
     else:
         show_result(f"{settings.where}: there are no tournaments")
-
-
-@click.command()
-@click.argument("tournament")
-@mesh_options
-def show(settings: Settings, tournament: str) -> int:
-    """Show a tournament with its pods and latest events.
-
-    TOURNAMENT is an id, a prefix of one, or `latest`.
-    """
-
-    async def query(client: Client) -> int:
-        found = await find_tournament(client, tournament, settings)
-        pods = await client.list_pods(found.tournament_id)
-        latest = (await client.list_events(found.tournament_id))[-EVENTS_SHOWN:]
-        statistics = await client.get_statistics(found)
-        correlation = await client.get_episode_correlation(found)
-        fallbacks = await client.count_fallbacks(found)
-        if settings.as_json:
-            folder = _folder(settings, found)
-            show_json(json_shapes.shown(found, folder, pods, latest, statistics, correlation, fallbacks))
-        else:
-            show_result(overview(found, pods, latest, statistics, correlation, fallbacks))
-        return 0
-
-    session.require_tournaments(settings)
-    return session.run_query(settings, query)
 
 
 @click.command()
@@ -144,7 +114,7 @@ def stop(settings: Settings, tournament: str) -> int:
         found = await find_tournament(client, tournament, settings)
         ended = await _stopped(client, found)
         if settings.as_json:
-            show_json(json_shapes.result(ended, _folder(settings, ended)))
+            show_json(json_shapes.result(ended, session.results_folder(settings, ended)))
         else:
             show_result(f"{ended.tournament_id} is {formats.state(ended).lower()}: {ended.reason}")
         return 0 if ended.state in END_STATES else EXIT_FAILED
@@ -161,7 +131,3 @@ async def _stopped(client: Client, tournament: Tournament) -> Tournament:
     async for message in client.watch_tournament(tournament.tournament_id, resume_token=0):
         tournament = message.tournament
     return tournament
-
-
-def _folder(settings: Settings, tournament: Tournament) -> Path:
-    return Folders.of(settings.home).tournament(tournament.tournament_id)

@@ -117,7 +117,7 @@ async def _begin(settings: Settings, client: Client, wanted: TournamentSpec | st
     if tournament.state == TOURNAMENT_STATE_COMPLETED:
         raise FailedPrecondition(
             f"tournament {tournament.tournament_id} is complete ({tournament.reason}) and cannot be resumed;"
-            f" its results are in {_folder(settings, tournament)}"
+            f" its results are in {session.results_folder(settings, tournament)}"
         )
     return await client.resume_tournament(tournament.tournament_id)
 
@@ -140,7 +140,7 @@ async def _follow(
 
 
 async def _report(settings: Settings, client: Client, tournament: Tournament) -> None:
-    tournament_id, folder = tournament.tournament_id, _folder(settings, tournament)
+    tournament_id, folder = tournament.tournament_id, session.results_folder(settings, tournament)
     notify(f"{tournament_id} is complete: {tournament.reason}")
     await _report_failures(client, tournament)
     for fallbacks in await client.count_fallbacks(tournament):
@@ -177,7 +177,7 @@ def _conclude(settings: Settings, tournament: Tournament, interrupts: Interrupts
         FailedPrecondition: The tournament failed; the message contains the reason.
     """
     if settings.as_json:
-        show_json(json_shapes.result(tournament, _folder(settings, tournament)))
+        show_json(json_shapes.result(tournament, session.results_folder(settings, tournament)))
     if tournament.state == TOURNAMENT_STATE_FAILED:
         raise FailedPrecondition(f"tournament {tournament.tournament_id} failed: {tournament.reason}")
     if tournament.state == TOURNAMENT_STATE_CANCELLED:
@@ -185,10 +185,6 @@ def _conclude(settings: Settings, tournament: Tournament, interrupts: Interrupts
     if interrupts.count:
         return EXIT_INTERRUPTED
     return 0 if tournament.state == TOURNAMENT_STATE_COMPLETED else EXIT_FAILED
-
-
-def _folder(settings: Settings, tournament: Tournament) -> Path:
-    return Folders.of(settings.home).tournament(tournament.tournament_id)
 
 
 def _how_to_resume(settings: Settings, tournament: Tournament) -> str:

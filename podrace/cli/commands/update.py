@@ -12,7 +12,6 @@ from podrace.cli.terminal.output import show_json
 from podrace.cli.views import json_shapes
 from podrace.client import Client
 from podrace.errors import InvalidArgument
-from podrace.mesh.home import Folders
 from podrace.specification import resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -41,8 +40,7 @@ def update(settings: Settings, tournament: str, overrides: tuple[str, ...]) -> i
         found = await find_tournament(client, tournament, settings)
         changed = await client.update_tournament(found.tournament_id, changes)
         if settings.as_json:
-            folder = Folders.of(settings.home).tournament(changed.tournament_id)
-            show_json(json_shapes.listed(changed, folder))
+            show_json(json_shapes.listed(changed, session.results_folder(settings, changed)))
         else:
             pool = changed.spec.pool
             most = f"at most {pool.maximum_pods}" if pool.HasField("maximum_pods") else "no upper limit"

@@ -50,93 +50,6 @@ def test_standings_show_short_agent_names(type_: Any, mesh: Any) -> None:
     assert lines[3].split() == ["1", "a2", "ppo", "480.0", "±", "2.5", "300k", "a1"]
 
 
-def test_show_contains_pods_events_and_statistics(type_: Any, mesh: Any) -> None:
-    shown = type_("show", "latest", "--orchestrator", mesh.address, "--json").json
-    assert shown["pods"][0]["activity"] == "training"
-    assert shown["events"][0]["message"] == "2 cores are free"
-    assert shown["algorithms"][0]["submissions"] == 5
-    assert shown["episode_correlation"] == {"correlation": 0.81, "pairs": 228}
-    assert shown["spec"]["objective"] == {"target_return": 475.0}
-    out = type_("show", "latest", "--orchestrator", mesh.address).out
-    assert "correlation 0.81 over 228 pairs of agents; compared one by one" in out
-    for expected in (
-        "cartpole-abc123",
-        "CartPole-v1",
-        "training",
-        "2 cores are free",
-        "480.0 ± 2.5 of 475.0",
-    ):
-        assert expected in out
-
-
-def test_show_and_ls_have_the_reported_score_and_the_selection_score(type_: Any, mesh: Any) -> None:
-    selection = mesh.known.tournaments[0].champion_selection
-    selection.selection_score, selection.selection_standard_error, selection.selection_episodes = 495.0, 1.5, 64
-    selection.reported_episodes, selection.reason = 128, "a2 is best of 4"
-    for made in (
-        type_("show", "latest", "--orchestrator", mesh.address, "--json").json,
-        type_("ls", "--orchestrator", mesh.address, "--json").json[0],
-    ):
-        assert (made["best_score"], made["reported_episodes"]) == (480.0, 128)
-        assert (made["selection_score"], made["selection_score_standard_error"]) == (495.0, 1.5)
-        assert made["champion_reason"] == "a2 is best of 4"
-    out = " ".join(type_("show", "latest", "--orchestrator", mesh.address).out.split())
-    assert "480.0 ± 2.5 on 128 new episodes that selected nothing; selected by 495.0 ± 1.5" in out
-
-
-def test_show_says_if_the_score_is_the_one_that_selected_the_champion(type_: Any, mesh: Any) -> None:
-    mesh.known.tournaments[0].champion_selection.reason = "the leaderboard did not respond"
-    out = " ".join(type_("show", "latest", "--orchestrator", mesh.address).out.split())
-    assert "480.0 ± 2.5 the score by which it was selected, which is too high on average" in out
-
-
-def test_show_explains_how_algorithms_are_chosen(type_: Any, mesh: Any) -> None:
-    spec = mesh.known.tournaments[0].spec
-    spec.algorithms["a2c"].ratio = 1.0
-    spec.evolution.allocation, spec.evolution.halving_agents = "halving", 4
-    mesh.known.statistics = [
-        pb.AlgorithmStatistics(
-            algorithm="a2c",
-            agents=7,
-            submissions=8,
-            best_score=77.0,
-            core_seconds=18.0,
-            left_draw_reason="halving: is behind",
-        ),
-        pb.AlgorithmStatistics(
-            algorithm="ppo",
-            agents=9,
-            submissions=21,
-            best_score=480.0,
-            mean_best_score=123.0,
-            best_score_variance=2601.0,
-            learning_speed=0.00057,
-            environment_steps=3_400_000,
-            core_seconds=62.0,
-            hyperparameter_score_covariance={"learning_rate": -1.25, "gae_lambda": 0.5},
-            hyperparameter_speed_covariance={"learning_rate": 2e-6},
-        ),
-    ]
-    out = type_("show", "latest", "--orchestrator", mesh.address).out
-    assert "halving: after 4 scored agents of each algorithm, the worse half gets no new agents" in out
-    assert "a2c gets no new agents: halving: is behind" in out
-    rows = [line.split() for line in out.splitlines()]
-    assert ["ppo", "9", "21", "480.0", "123.0", "2601.0", "570.0", "3.4M", "1:02", "77.5", "%"] in rows
-    assert ["ppo", "learning_rate", "-1.25", "+2"] in rows
-    assert ["ppo", "gae_lambda", "+0.5", "-"] in rows
-    assert max(map(len, out.splitlines())) <= 100
-    a2c, ppo = type_("show", "latest", "--orchestrator", mesh.address, "--json").json["algorithms"]
-    assert (a2c["left_draw_reason"], ppo["left_draw_reason"]) == ("halving: is behind", None)
-    assert (ppo["best_score_variance"], ppo["learning_speed"]) == (2601.0, 0.00057)
-    assert ppo["hyperparameter_speed_covariance"] == {"learning_rate": 2e-6}
-
-
-def test_a_tournament_with_one_algorithm_shows_no_allocation(type_: Any, mesh: Any) -> None:
-    out = type_("show", "latest", "--orchestrator", mesh.address).out
-    assert "allocation" not in out
-    assert "covariance" not in out
-
-
 def test_events_shows_all_events_or_those_of_a_kind(type_: Any, mesh: Any) -> None:
     left = Event(sequence=9, kind="algorithm_left", message="a2c leaves the draw: is behind")
     mesh.known.events = [*mesh.known.events, left]
@@ -150,11 +63,6 @@ def test_an_unknown_kind_of_event_is_refused_with_the_existing_kinds(type_: Any,
     answer = type_("events", "latest", "--orchestrator", mesh.address, "--kind", "algorithm_lost")
     assert answer.code != 0
     assert f"--kind algorithm_lost: cartpole-abc123 has only events of kind {mesh.known.events[0].kind}" in answer.err
-
-
-def test_brackets_in_a_message_are_shown_literally(type_: Any, mesh: Any) -> None:
-    mesh.known.events[0].message = "see [pool] and :smile:"
-    assert "see [pool] and :smile:" in type_("show", "latest", "--orchestrator", mesh.address).out
 
 
 def test_stop_cancels_and_waits_for_the_end(type_: Any, mesh: Any, canned: Any) -> None:

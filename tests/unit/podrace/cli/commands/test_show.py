@@ -1,0 +1,165 @@
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.specification import resolve
+
+
+def test_show_contains_pods_events_and_statistics(type_: Any, mesh: Any) -> None:
+    shown = type_("show", "latest", "--orchestrator", mesh.address, "--json").json
+    assert shown["pods"][0]["activity"] == "training"
+    assert shown["events"][0]["message"] == "2 cores are free"
+    assert shown["algorithms"][0]["submissions"] == 5
+    assert shown["episode_correlation"] == {"correlation": 0.81, "pairs": 228}
+    assert shown["spec"]["objective"] == {"target_return": 475.0}
+    out = type_("show", "latest", "--orchestrator", mesh.address).out
+    assert "correlation 0.81 over 228 pairs of agents; compared one by one" in out
+    for expected in (
+        "cartpole-abc123",
+        "CartPole-v1",
+        "training",
+        "2 cores are free",
+        "480.0 ± 2.5 of 475.0",
+    ):
+        assert expected in out
+
+
+def test_show_and_ls_have_the_reported_score_and_the_selection_score(type_: Any, mesh: Any) -> None:
+    selection = mesh.known.tournaments[0].champion_selection
+    selection.selection_score, selection.selection_standard_error, selection.selection_episodes = 495.0, 1.5, 64
+    selection.reported_episodes, selection.reason = 128, "a2 is best of 4"
+    for made in (
+        type_("show", "latest", "--orchestrator", mesh.address, "--json").json,
+        type_("ls", "--orchestrator", mesh.address, "--json").json[0],
+    ):
+        assert (made["best_score"], made["reported_episodes"]) == (480.0, 128)
+        assert (made["selection_score"], made["selection_score_standard_error"]) == (495.0, 1.5)
+        assert made["champion_reason"] == "a2 is best of 4"
+    out = " ".join(type_("show", "latest", "--orchestrator", mesh.address).out.split())
+    assert "480.0 ± 2.5 on 128 new episodes that selected nothing; selected by 495.0 ± 1.5" in out
+
+
+def test_show_says_if_the_score_is_the_one_that_selected_the_champion(type_: Any, mesh: Any) -> None:
+    mesh.known.tournaments[0].champion_selection.reason = "the leaderboard did not respond"
+    out = " ".join(type_("show", "latest", "--orchestrator", mesh.address).out.split())
+    assert "480.0 ± 2.5 the score by which it was selected, which is too high on average" in out
+
+
+def test_show_explains_how_algorithms_are_chosen(type_: Any, mesh: Any) -> None:
+    spec = mesh.known.tournaments[0].spec
+    spec.algorithms["a2c"].ratio = 1.0
+    spec.evolution.allocation, spec.evolution.halving_agents = "halving", 4
+    mesh.known.statistics = [
+        pb.AlgorithmStatistics(
+            algorithm="a2c",
+            agents=7,
+            submissions=8,
+            best_score=77.0,
+            core_seconds=18.0,
+            left_draw_reason="halving: is behind",
+        ),
+        pb.AlgorithmStatistics(
+            algorithm="ppo",
+            agents=9,
+            submissions=21,
+            best_score=480.0,
+            mean_best_score=123.0,
+            best_score_variance=2601.0,
+            learning_speed=0.00057,
+            environment_steps=3_400_000,
+            core_seconds=62.0,
+            hyperparameter_score_covariance={"learning_rate": -1.25, "gae_lambda": 0.5},
+            hyperparameter_speed_covariance={"learning_rate": 2e-6},
+        ),
+    ]
+    out = type_("show", "latest", "--orchestrator", mesh.address).out
+    assert "halving: after 4 scored agents of each algorithm, the worse half gets no new agents" in out
+    assert "a2c gets no new agents: halving: is behind" in out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["ppo", "9", "21", "480.0", "123.0", "2601.0", "570.0", "3.4M", "1:02", "77.5", "%"] in rows
+    assert ["ppo", "learning_rate", "-1.25", "+2"] in rows
+    assert ["ppo", "gae_lambda", "+0.5", "-"] in rows
+    assert max(map(len, out.splitlines())) <= 100
+    a2c, ppo = type_("show", "latest", "--orchestrator", mesh.address, "--json").json["algorithms"]
+    assert (a2c["left_draw_reason"], ppo["left_draw_reason"]) == ("halving: is behind", None)
+    assert (ppo["best_score_variance"], ppo["learning_speed"]) == (2601.0, 0.00057)
+    assert ppo["hyperparameter_speed_covariance"] == {"learning_rate": 2e-6}
+
+
+def test_a_tournament_with_one_algorithm_shows_no_allocation(type_: Any, mesh: Any) -> None:
+    out = type_("show", "latest", "--orchestrator", mesh.address).out
+    assert "allocation" not in out
+    assert "covariance" not in out
+
+
+def test_brackets_in_a_message_are_shown_literally(type_: Any, mesh: Any) -> None:
+    mesh.known.events[0].message = "see [pool] and :smile:"
+    assert "see [pool] and :smile:" in type_("show", "latest", "--orchestrator", mesh.address).out
+
+
+@pytest.fixture
+def champion(known: Any, canned: Any) -> Any:
+    """A champion a2 that descends from a1, with another learning rate."""
+    values = {"environment": {"id": "cartpole"}, "algorithms": {"ppo": {}}, "objective": {"target_return": 475.0}}
+    tournament = known.tournaments[0]
+    tournament.spec.CopyFrom(resolve.resolve(resolve.parse(values, source="test")))
+    tournament.champion_manifest_digest = known.submissions[2].candidate_id
+    declared = tournament.spec.algorithms["ppo"].hyperparameters
+    parent, child = (
+        pb.Agent(agent_id=f"cartpole-abc123-a{number}", tournament_id="cartpole-abc123", number=number, algorithm="ppo")
+        for number in (1, 2)
+    )
+    for agent, rate in (parent, 0.001), (child, 0.002):
+        agent.hyperparameters.update({name: json_format.MessageToDict(declared[name].value) for name in declared})
+        agent.hyperparameters.update({"learning_rate": rate})
+    child.parent_agent_ids.append(parent.agent_id)
+    child.starting_checkpoint.manifest_digest = known.submissions[1].candidate_id
+    known.families[child.agent_id] = [child, parent]
+    return child
+
+
+def test_the_champion_is_written_as_a_specification_that_train_accepts(
+    type_: Any, mesh: Any, champion: Any, tmp_path: Any
+) -> None:
+    written = type_("show", "latest", "--champion", "--toml", "--orchestrator", mesh.address)
+    assert written.code == 0
+    (tmp_path / "champion.toml").write_text(written.out)
+    printed = type_("train", "champion.toml", "--print-config", "--json").json
+    assert printed["algorithms"]["ppo"]["hyperparameters"]["learning_rate"] == 0.002
+    assert printed["objective"] == {"target_return": 475.0}
+    assert '{ from = 0, to = 200000, agents = ["a1"], hyperparameters = { learning_rate = 0.001 } }' in written.out
+
+
+def test_the_champion_as_json_has_its_schedule(type_: Any, mesh: Any, champion: Any) -> None:
+    shown = type_("show", "latest", "--champion", "--orchestrator", mesh.address, "--json").json
+    (member,) = shown["members"]
+    assert (member["agent_id"], member["algorithm"]) == ("cartpole-abc123-a2", "ppo")
+    assert member["hyperparameters"]["learning_rate"] == 0.002
+    stages = [(stage["begin_environment_steps"], stage["end_environment_steps"]) for stage in member["schedule"]]
+    assert stages == [(0, 200_000), (200_000, 300_000)]
+    assert shown["specification"]["algorithms"]["ppo"]["hyperparameters"] == member["hyperparameters"]
+
+
+def test_the_champion_as_text_has_its_values_and_what_changed(type_: Any, mesh: Any, champion: Any) -> None:
+    rows = [
+        line.split() for line in type_("show", "latest", "--champion", "--orchestrator", mesh.address).out.split("\n")
+    ]
+    assert ["learning_rate", "0.002"] in rows
+    assert ["0", "to", "200k", "steps", "a1", "learning_rate", "0.001"] in rows
+    assert ["200k", "to", "300k", "steps", "a2", "learning_rate", "0.002"] in rows
+
+
+def test_a_tournament_without_a_champion_is_refused_in_one_line(type_: Any, mesh: Any) -> None:
+    mesh.known.tournaments[0].champion_manifest_digest = ""
+    answer = type_("show", "latest", "--champion", "--toml", "--orchestrator", mesh.address)
+    assert (answer.code, answer.out) == (2, "")
+    assert "has no candidate yet" in answer.err
+
+
+@pytest.mark.parametrize("options", [("--toml",), ("--champion", "--toml", "--json")])
+def test_options_of_the_champion_that_contradict_each_other_are_refused(type_: Any, options: tuple[str, ...]) -> None:
+    answer = type_("show", "latest", *options)
+    assert answer.code == 2
+    assert "--toml" in answer.err
