@@ -22,8 +22,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests start first; tests that need the S3 server share one process, because it occupies fixed ports."""
+    """Long tests start first. Tests that need the S3 server share one process, because it occupies fixed ports; so do
+    tests of MuJoCo Warp, because several processes would each compile the same kernels.
+    """
     for item in items:
+        if "warp" in item.nodeid and "simulators" in item.nodeid:
+            item.add_marker(pytest.mark.xdist_group("warp"))
         if "running_s3" in getattr(item, "fixturenames", ()) or "weed" in vars(getattr(item, "module", None) or object):
             item.add_marker(pytest.mark.xdist_group("s3"))
     items.sort(key=_start_order)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from statistics import fmean, variance
+from statistics import NormalDist, fmean
 from typing import Literal
 
 from podrace.comparison.paired import paired_difference
@@ -35,6 +35,8 @@ ROUNDING = 1 / 64
 """Shares of the information are rounded to multiples of this."""
 _GRID = 120
 """Intervals of the numerical integration; even."""
+_PRECISION = 1e-6
+"""Error of the probability that a boundary is computed for."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ class Sample:
     @classmethod
     def of(cls, returns: Sequence[float]) -> "Sample":
         """Returns the sample of at least two returns."""
-        return cls(fmean(returns), variance(returns), len(returns), returns)
+        mean = fmean(returns)
+        variance = math.fsum((value - mean) ** 2 for value in returns) / (len(returns) - 1)
+        return cls(mean, variance, len(returns), returns)
 
 
 def stages(episodes: int, lanes: int = 1) -> tuple[int, ...]:
@@ -136,11 +140,16 @@ def boundary_constant(information: tuple[float, ...], error: float = ERROR) -> f
         information: Shares t_k of the information at the stages, ascending; the last is 1.
         error: Probability that one of the bounds is crossed although there is no difference.
     """
-    low, high = 1.0, 6.0
-    while high - low > 1e-6:
-        middle = (low + high) / 2
-        low, high = (middle, high) if crossing_probability(information, middle) > error else (low, middle)
-    return (low + high) / 2
+    # A walk crosses with at least the probability of its last stage, and at most with the sum over the stages.
+    before = NormalDist().inv_cdf(1 - error / 2)
+    now = NormalDist().inv_cdf(1 - error / (2 * len(information)))
+    excess_before, excess = (crossing_probability(information, one) - error for one in (before, now))
+    # The secant method: the probability is smooth in the constant, and nearly linear between the two.
+    while abs(excess) > _PRECISION:
+        secant = now - excess * (now - before) / (excess - excess_before)
+        before, now = now, secant
+        excess_before, excess = excess, crossing_probability(information, secant) - error
+    return now
 
 
 def crossing_probability(information: Sequence[float], constant: float) -> float:
