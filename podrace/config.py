@@ -147,6 +147,8 @@ def _convert(hint: Any, value: Any, *, source: str, where: str) -> Any:
         origin = typing.get_origin(hint)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return build(typing.cast(type[Any], hint), value, source=source, path=f"{where}.")
+    if origin is Mapping and isinstance(value, Mapping):
+        return dict(value)
     if origin is tuple:
         if isinstance(value, str):
             value = value.split(",") if value.strip() else []

@@ -39,9 +39,9 @@ END_STATES = {
 PAGE_SIZE = 64
 """Entries a page. A page that exceeds the message limit of gRPC (4 MiB) is requested again with half as many."""
 QUICK_SECONDS = 5.0
-"""Deadline of calls to the orchestrator that write little or nothing."""
+"""Deadline of calls to the orchestrator that write little or nothing, and of calls for a single agent."""
 DURABLE_SECONDS = 10.0
-"""Deadline of calls that create a tournament, and of calls to the leaderboard."""
+"""Deadline of calls that create a tournament, and of other calls to the leaderboard."""
 REPLAY_SECONDS = 60.0
 """Deadline of ReplayTournament."""
 
@@ -282,6 +282,18 @@ class Client:
     ) -> AsyncIterator[board_pb.WatchCandidatesResponse]:
         request = board_pb.WatchCandidatesRequest(tournament_id=tournament.tournament_id, resume_token=resume_token)
         return rpc.stream(self._leaderboard(tournament).WatchCandidates, request, deadline_seconds=None)
+
+    async def get_agent(self, tournament: Tournament, agent_id: str) -> board_pb.Agent:
+        """Returns an agent of the leaderboard of a tournament.
+
+        Raises:
+            NotFound: The leaderboard never generated it.
+        """
+        method, request = self._leaderboard(tournament).GetAgent, board_pb.GetAgentRequest(agent_id=agent_id)
+        response: board_pb.GetAgentResponse = await _call(
+            tournament.leaderboard_address, method, request, QUICK_SECONDS
+        )
+        return response.agent
 
     async def get_lineage(self, tournament: Tournament, agent_id: str) -> list[board_pb.Agent]:
         """Returns an agent and its ancestors, nearest first."""

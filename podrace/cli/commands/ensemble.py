@@ -15,6 +15,7 @@ from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.cli.views import json_shapes
 from podrace.cli.views.tables import plain_table
+from podrace.client.hyperparameters import HyperparametersByAgent, read_hyperparameters
 from podrace.client.scores import standard_error
 from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
@@ -73,7 +74,9 @@ def ensemble(
 
             lines = [ScoreRow(TOGETHER, "", await scored(members))]
             lines += [ScoreRow(member.agent_id, member.algorithm, await scored([member])) for member in members]
-        _show(settings, found, lines)
+            agents = [member.agent_id for member in members]
+            known = await read_hyperparameters(client, found, agents) if settings.as_json else {}
+        _show(settings, found, members, lines, known)
         return 0
 
     return session.run(command)
@@ -97,16 +100,24 @@ def checkpoint_of(candidate: Candidate) -> Checkpoint:
     return Checkpoint(agent_id=candidate.agent_id, manifest_digest=candidate.candidate_id)
 
 
-def _show(settings: Settings, tournament: Tournament, lines: Sequence[ScoreRow]) -> None:
+def _show(
+    settings: Settings,
+    tournament: Tournament,
+    members: Sequence[Candidate],
+    lines: Sequence[ScoreRow],
+    known: HyperparametersByAgent,
+) -> None:
     if settings.as_json:
-        together, *members = lines
+        together, *alone = lines
         show_json(
             {
                 "tournament_id": tournament.tournament_id,
                 "ensemble": json_shapes.evaluation(together.evaluation),
                 "members": [
-                    {"agent_id": line.name, "algorithm": line.algorithm} | json_shapes.evaluation(line.evaluation)
-                    for line in members
+                    json_shapes.checkpoint(checkpoint_of(member), known)
+                    | {"algorithm": line.algorithm}
+                    | json_shapes.evaluation(line.evaluation)
+                    for member, line in zip(members, alone, strict=True)
                 ],
             }
         )

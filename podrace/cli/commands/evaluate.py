@@ -13,6 +13,7 @@ from podrace.cli.terminal.output import show, show_json
 from podrace.cli.views import json_shapes
 from podrace.cli.views.tables import metrics_table
 from podrace.client import Client, resolve
+from podrace.client.hyperparameters import HyperparametersByAgent, read_hyperparameters
 from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.mesh.home_lock import Use
@@ -50,7 +51,9 @@ def evaluate(
                 seed=seed,
                 stochastic=stochastic,
             )
-        _show(settings, tournament, [checkpoint, *members], evaluation)
+            agents = [one.agent_id for one in [checkpoint, *members]]
+            known = await read_hyperparameters(client, tournament, agents) if settings.as_json else {}
+        _show(settings, tournament, [checkpoint, *members], evaluation, known)
         return 0
 
     return session.run(command)
@@ -99,15 +102,18 @@ async def _find_candidate(
 
 
 def _show(
-    settings: Settings, tournament: Tournament, checkpoints: Sequence[Checkpoint], evaluation: Evaluation
+    settings: Settings,
+    tournament: Tournament,
+    checkpoints: Sequence[Checkpoint],
+    evaluation: Evaluation,
+    known: HyperparametersByAgent,
 ) -> None:
     first, *others = checkpoints
     if settings.as_json:
         named = {
             "tournament_id": tournament.tournament_id,
-            "agent_id": first.agent_id,
-            "candidate_id": first.manifest_digest,
-            "members": json_shapes.members(others),
+            **json_shapes.checkpoint(first, known),
+            "members": json_shapes.members(others, known),
         }
         show_json(named | json_shapes.evaluation(evaluation))
         return

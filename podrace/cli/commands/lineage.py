@@ -187,7 +187,8 @@ def _show_families(
     """Shows the family trees, and how the hyperparameters changed along the line to the agent `of`."""
     if settings.as_json:
         kept = [candidate for name, candidate in _best_by_agent(submissions).items() if name in members]
-        show_json([json_shapes.candidate(candidate) | {"depth": candidate.depth} for candidate in kept])
+        known = {name: member.hyperparameters for name, member in members.items() if member.hyperparameters}
+        show_json([json_shapes.candidate(candidate, known) | {"depth": candidate.depth} for candidate in kept])
         return
     root = Tree(Text(printable(tournament.tournament_id), style="bold"), guide_style="dim")
     nodes: dict[str, Tree] = {"": root}

@@ -1,5 +1,7 @@
 """Implements `podrace ls`, `events`, `standings` and `stop`."""
 
+import asyncio
+
 import click
 
 from podrace.cli import EXIT_FAILED, session
@@ -12,6 +14,7 @@ from podrace.cli.terminal.plugin_fallbacks import built_in_scores_note
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
 from podrace.client.client import END_STATES
+from podrace.client.hyperparameters import read_hyperparameters, read_of_champion
 from podrace.errors import InvalidArgument
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -24,21 +27,26 @@ def ls(settings: Settings) -> int:
     """List the tournaments, newest first."""
 
     async def query(client: Client) -> int:
-        _show_tournaments(settings, await client.list_tournaments())
+        found = await client.list_tournaments()
+        if settings.as_json:
+            known = await asyncio.gather(*(read_of_champion(client, one) for one in found))
+            folders = [session.results_folder(settings, one) for one in found]
+            show_json(list(map(json_shapes.listed, found, folders, known)))
+        else:
+            _show_tournaments(settings, found)
         return 0
 
-    if not session.has_tournaments(settings):
+    if session.has_tournaments(settings):
+        return session.run_query(settings, query)
+    if settings.as_json:
+        show_json([])
+    else:
         _show_tournaments(settings, [])
-        return 0
-    return session.run_query(settings, query)
+    return 0
 
 
 def _show_tournaments(settings: Settings, tournaments: list[Tournament]) -> None:
-    if settings.as_json:
-        show_json(
-            [json_shapes.listed(tournament, session.results_folder(settings, tournament)) for tournament in tournaments]
-        )
-    elif tournaments:
+    if tournaments:
         show_result(tables.tournaments_table(tournaments))
     else:
         show_result(f"{settings.where}: there are no tournaments")
@@ -87,7 +95,8 @@ def standings(settings: Settings, tournament: str) -> int:
         found = await find_tournament(client, tournament, settings)
         board = await client.list_board(found)
         if settings.as_json:
-            show_json([json_shapes.candidate(candidate) for candidate in board])
+            known = await read_hyperparameters(client, found, (candidate.agent_id for candidate in board))
+            show_json([json_shapes.candidate(candidate, known) for candidate in board])
         elif board:
             show_result(tables.standings_table(board, found.tournament_id, title=found.tournament_id))
             if note := built_in_scores_note(board, found.tournament_id):
@@ -114,7 +123,8 @@ def stop(settings: Settings, tournament: str) -> int:
         found = await find_tournament(client, tournament, settings)
         ended = await _stopped(client, found)
         if settings.as_json:
-            show_json(json_shapes.result(ended, session.results_folder(settings, ended)))
+            known = await read_of_champion(client, ended)
+            show_json(json_shapes.result(ended, session.results_folder(settings, ended), known))
         else:
             show_result(f"{ended.tournament_id} is {formats.state(ended).lower()}: {ended.reason}")
         return 0 if ended.state in END_STATES else EXIT_FAILED

@@ -23,6 +23,7 @@ from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import Settings
 from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.tables import NOTHING, plain_table
+from podrace.client.hyperparameters import hyperparameters_of
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.mesh import store_choice
@@ -203,7 +204,8 @@ def _show(
             }
             for entry in compared
         ]
-        show_json({"agent_id": agent_id, "same": same, "reservations": list(causes), "files": files})
+        about = {"agent_id": agent_id, "hyperparameters": hyperparameters_of(target)}
+        show_json(about | {"same": same, "reservations": list(causes), "files": files})
         return
     begin = (
         f"checkpoint {target.starting_manifest_digest[:SHORT]}" if target.starting_manifest_digest else "new networks"

@@ -13,6 +13,8 @@ from podrace.cli.terminal.output import show_json
 from podrace.cli.views import json_shapes
 from podrace.cli.views.overview import overview
 from podrace.client import Client
+from podrace.client.champion import members_of_champion
+from podrace.client.hyperparameters import read_hyperparameters
 from podrace.errors import InvalidArgument
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -54,8 +56,10 @@ async def _show_all(settings: Settings, client: Client, tournament: Tournament) 
     correlation = await client.get_episode_correlation(tournament)
     fallbacks = await client.count_fallbacks(tournament)
     if settings.as_json:
+        agents = [*(one.agent_id for one in members_of_champion(tournament)), *(pod.agent_id for pod in pods)]
+        known = await read_hyperparameters(client, tournament, agents)
         folder = results_folder(settings, tournament)
-        show_json(json_shapes.shown(tournament, folder, pods, latest, statistics, correlation, fallbacks))
+        show_json(json_shapes.shown(tournament, folder, pods, latest, statistics, correlation, fallbacks, known))
     else:
         show_result(overview(tournament, pods, latest, statistics, correlation, fallbacks))
 

@@ -16,6 +16,7 @@ from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import output_options
 from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.tables import NOTHING, plain_table
+from podrace.client.hyperparameters import hyperparameters_of
 from podrace.errors import NotFound
 from podrace.mesh.store_choice import DEADLINE_SECONDS
 from podrace.telemetry import TelemetryConfig, configure_logging
@@ -201,6 +202,7 @@ def _listed(agent: AgentFiles) -> dict[str, object]:
         "previous_manifest_digest": agent.pointer.previous_manifest_digest,
         "tournament_id": agent.manifest.tournament_id,
         "algorithm": agent.manifest.algorithm,
+        "hyperparameters": hyperparameters_of(agent.manifest) or None,
         "environment_steps": agent.manifest.environment_steps,
         "size_bytes": agent.size_bytes,
         "age_seconds": agent.age_seconds,

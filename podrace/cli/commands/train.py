@@ -22,6 +22,7 @@ from podrace.cli.views.plain_lines import PlainLines
 from podrace.cli.views.tables import best_score, champion_name, score_source
 from podrace.client import Client, resolve
 from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
+from podrace.client.hyperparameters import HyperparametersByAgent, read_of_champion
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
@@ -101,7 +102,8 @@ async def _train(
         tournament = await _follow(settings, client, begun, screen, interrupts)
         if tournament.state == TOURNAMENT_STATE_COMPLETED and not interrupts.count:
             await _report(settings, client, tournament)
-    return _conclude(settings, tournament, interrupts)
+        known = await read_of_champion(client, tournament) if settings.as_json else {}
+    return _conclude(settings, tournament, known, interrupts)
 
 
 async def _begin(settings: Settings, client: Client, wanted: TournamentSpec | str) -> Tournament:
@@ -170,14 +172,14 @@ async def _report_failures(client: Client, tournament: Tournament) -> None:
         notify(f"failed: {tournament.failed_agents} of {formats.things(tournament.agents, 'agent')}; the last: {last}")
 
 
-def _conclude(settings: Settings, tournament: Tournament, interrupts: Interrupts) -> int:
+def _conclude(settings: Settings, tournament: Tournament, known: HyperparametersByAgent, interrupts: Interrupts) -> int:
     """Reports how the tournament ended, after the mesh has stopped, and returns the exit code.
 
     Raises:
         FailedPrecondition: The tournament failed; the message contains the reason.
     """
     if settings.as_json:
-        show_json(json_shapes.result(tournament, session.results_folder(settings, tournament)))
+        show_json(json_shapes.result(tournament, session.results_folder(settings, tournament), known))
     if tournament.state == TOURNAMENT_STATE_FAILED:
         raise FailedPrecondition(f"tournament {tournament.tournament_id} failed: {tournament.reason}")
     if tournament.state == TOURNAMENT_STATE_CANCELLED:

@@ -11,6 +11,7 @@ from podrace.cli.terminal.output import show as show_result
 from podrace.cli.terminal.output import show_json
 from podrace.cli.views import json_shapes
 from podrace.client import Client
+from podrace.client.hyperparameters import read_of_champion
 from podrace.errors import InvalidArgument
 from podrace.specification import resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -40,7 +41,8 @@ def update(settings: Settings, tournament: str, overrides: tuple[str, ...]) -> i
         found = await find_tournament(client, tournament, settings)
         changed = await client.update_tournament(found.tournament_id, changes)
         if settings.as_json:
-            show_json(json_shapes.listed(changed, session.results_folder(settings, changed)))
+            known = await read_of_champion(client, changed)
+            show_json(json_shapes.listed(changed, session.results_folder(settings, changed), known))
         else:
             pool = changed.spec.pool
             most = f"at most {pool.maximum_pods}" if pool.HasField("maximum_pods") else "no upper limit"

@@ -28,7 +28,7 @@ from podrace.cli.continuous.journal import (
     ScoredAgent,
     VersionRun,
 )
-from podrace.cli.continuous.scores import champion_of, scores_of
+from podrace.cli.continuous.scores import read_champion, scores_of
 from podrace.cli.continuous.source import Source
 from podrace.cli.continuous.spec import OPTIONS_FILE, bind_version, spec_of_version
 from podrace.cli.results.report import make_report
@@ -261,7 +261,7 @@ class Controller:
         if not tournament.champion_manifest_digest:
             raise UnusableVersionError(f"tournament {tournament.tournament_id} ended before any agent was scored")
         if work.challenger is None:
-            best = champion_of(tournament)
+            best = await read_champion(client, tournament)
             self._diary.change(work=replace(self._work_now(), challenger=best))
             self._notify(f"{tournament.tournament_id} has ended: {tournament.reason}")
         return tournament

@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class EnsembleMember:
 
     agent_id: str
     manifest_digest: str
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    """Empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class ScoredAgent:
     """Score on the validation slice; None if it has not been scored or scoring failed."""
     members: tuple[EnsembleMember, ...] = ()
     """The other members of an ensemble."""
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    """Empty if unknown."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from podrace.cli.continuous.journal import EnsembleMember, ScoredAgent
 from podrace.cli.results.scoring import evaluated
 from podrace.client import Client
 from podrace.client.champion import members_of_champion
+from podrace.client.hyperparameters import read_of_champion
 from podrace.client.scores import standard_error
 from podrace.errors import FailedPrecondition
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -16,11 +17,17 @@ Scored = tuple[ValidationScore | None, str]
 """A score and an empty text, or None and the reason why there is no score."""
 
 
-def champion_of(tournament: Tournament) -> ScoredAgent:
-    """Returns the champion of an ended tournament that has one."""
+async def read_champion(client: Client, tournament: Tournament) -> ScoredAgent:
+    """Returns the champion of an ended tournament that has one, with its hyperparameters as far as they are known."""
     first, *others = members_of_champion(tournament)
-    members = tuple(EnsembleMember(one.agent_id, one.manifest_digest) for one in others)
-    return ScoredAgent(first.agent_id, tournament.tournament_id, first.manifest_digest, members=members)
+    known = await read_of_champion(client, tournament)
+    return ScoredAgent(
+        first.agent_id,
+        tournament.tournament_id,
+        first.manifest_digest,
+        members=tuple(EnsembleMember(one.agent_id, one.manifest_digest, known.get(one.agent_id, {})) for one in others),
+        hyperparameters=known.get(first.agent_id, {}),
+    )
 
 
 async def scores_of(

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from google.protobuf import json_format
@@ -37,6 +38,7 @@ from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.tables import NOTHING, plain_table
 from podrace.client import Client
+from podrace.client.hyperparameters import HyperparametersByAgent, read_hyperparameters
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 from podrace.mesh.home_lock import Use
@@ -113,6 +115,7 @@ async def _run(settings: Settings, request: CurveRequest, interrupts: Interrupts
         chosen_of = {entry.tournament_id: await snapshots_of(client, entry, request.of) for entry in found}
         points: list[CurvePoint] = []
         failures: dict[str, str] = {}
+        known: dict[str, Mapping[str, Any]] = {}
         for tournament in {entry.tournament_id: entry for entry in found}.values():
             snapshots = chosen_of[tournament.tournament_id]
             how = settings_of(request, tournament)
@@ -120,8 +123,10 @@ async def _run(settings: Settings, request: CurveRequest, interrupts: Interrupts
             results = await evaluate_snapshots(client, tournament, snapshots, how, notify, ensembles)
             points += points_of(snapshots, results)
             failures |= results.failures
+            if settings.as_json:
+                known |= await read_hyperparameters(client, tournament, (one.agent_id for one in snapshots))
     environments = {entry.tournament_id: entry.spec.environment.id for entry in found}
-    return _answer(settings, request, points, failures, environments)
+    return _answer(settings, request, points, failures, environments, known)
 
 
 def check_files(request: CurveRequest) -> None:
@@ -197,6 +202,7 @@ def _answer(
     points: Sequence[CurvePoint],
     failures: Mapping[str, str],
     environments: Mapping[str, str],
+    known: HyperparametersByAgent,
 ) -> int:
     if not points:
         raise FailedPrecondition(f"no snapshot could be evaluated: {next(iter(failures.values()))}")
@@ -209,7 +215,7 @@ def _answer(
         with whole_file(request.plot, "--plot") as place:
             plots.draw(place, points, environments=environments, by=request.by)
     if settings.as_json:
-        show_json(json_values(points, failures))
+        show_json(json_values(points, failures, known))
     else:
         show(points_table(points))
     for path in (request.csv, request.plot):

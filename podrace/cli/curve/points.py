@@ -11,6 +11,7 @@ from typing import Any
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.cli.terminal import formats
 from podrace.client.client import END_STATES
+from podrace.client.hyperparameters import HyperparametersByAgent
 from podrace.client.scores import standard_deviation, standard_error
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Snapshot
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -178,7 +179,9 @@ def csv_text(points: Sequence[CurvePoint]) -> str:
     return text.getvalue()
 
 
-def json_values(points: Sequence[CurvePoint], failures: Mapping[str, str]) -> dict[str, Any]:
+def json_values(
+    points: Sequence[CurvePoint], failures: Mapping[str, str], known: HyperparametersByAgent
+) -> dict[str, Any]:
     """Shape of `curve --json`: the values of the CSV file and `number`, the period (null: the final champion)."""
     return {
         "points": [
@@ -186,6 +189,7 @@ def json_values(points: Sequence[CurvePoint], failures: Mapping[str, str]) -> di
             | {
                 "number": point.snapshot.number or None,
                 "snapshot_agent_id": point.snapshot.agent_id,
+                "hyperparameters": known.get(point.snapshot.agent_id),
                 "policy_environment_steps": point.snapshot.environment_steps,
                 "manifest_digest": point.snapshot.manifest_digest,
             }

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf import json_format
-
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.cli.terminal import formats
 from podrace.cli.views import family
@@ -16,7 +14,6 @@ from podrace.client import Client
 from podrace.client.champion import members_of_champion
 from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
-from podrace.specification.files import whole
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 
@@ -137,12 +134,6 @@ def changing_values(member: ChampionMember) -> list[dict[str, Any]]:
         {name: stage.hyperparameters[name] for name in names if name in stage.hyperparameters}
         for stage in member.stages
     ]
-
-
-def hyperparameters_of(agent: Agent) -> dict[str, Any]:
-    """Returns the hyperparameters of an agent by name."""
-    values: dict[str, Any] = whole(json_format.MessageToDict(agent.hyperparameters))
-    return values
 
 
 def short_names(stage: Stage, tournament_id: str) -> list[str]:

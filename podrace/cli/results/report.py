@@ -22,6 +22,7 @@ from podrace.cli.terminal.output import finite
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
 from podrace.client.champion import members_of_champion
+from podrace.client.hyperparameters import HyperparametersByAgent, read_of_champion
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.printable import printable
@@ -39,6 +40,8 @@ class ChampionReport:
 
     champion: Sequence[Checkpoint]
     """Its checkpoint, or those of the members of an ensemble."""
+    hyperparameters: HyperparametersByAgent = field(default_factory=dict)
+    """Those of its agents."""
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     """By name of the report."""
     failures: dict[str, str] = field(default_factory=dict)
@@ -63,6 +66,7 @@ async def make_report(
             listed in the result instead.
     """
     report = ChampionReport(members_of_champion(tournament))
+    report.hyperparameters = await read_of_champion(client, tournament)
     for name, spec in sorted(tournament.spec.reports.items()):
         notify(f"evaluating the champion: {name}")
         await _evaluate(client, tournament, name, spec, report)
@@ -112,7 +116,8 @@ def _write(
         _draw_accounts(folder, tournament, report)
     except Unimplemented as error:
         notify(error.message)
-    _write_json(folder / "report.json", json_shapes.result(tournament, folder) | {"reports": _reports(report)})
+    ended = json_shapes.result(tournament, folder, report.hyperparameters)
+    _write_json(folder / "report.json", ended | {"reports": _reports(report)})
 
 
 def _write_pages(folder: Path, tournament: Tournament, report: ChampionReport) -> None:

@@ -5,61 +5,77 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import json_format
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.terminal import formats
 from podrace.cli.views.progress import objectives
 from podrace.client.enum_values import word_of
+from podrace.client.hyperparameters import HyperparametersByAgent, hyperparameters_of
 from podrace.client.plugin_fallbacks import PluginFallbacks
 from podrace.client.scores import standard_error
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate, EpisodeCorrelation, Origin
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
-from podrace.specification.files import to_values, whole
+from podrace.specification.files import to_values
 from podrace.tournament.v1.tournament_pb2 import Layout, Tournament
 
 
-def result(tournament: Tournament, folder: Path) -> dict[str, Any]:
-    """Shape of `train`: how a tournament ended, and the folder of its results."""
-    known = tournament.HasField("best_score")
+def result(tournament: Tournament, folder: Path, known: HyperparametersByAgent) -> dict[str, Any]:
+    """Shape of `train`: how a tournament ended, and the folder of its results.
+
+    Args:
+        tournament: The tournament.
+        folder: Folder of its results.
+        known: Hyperparameters of the agents that are its champion.
+    """
+    scored = tournament.HasField("best_score")
     return {
         "tournament_id": tournament.tournament_id,
         "state": formats.state(tournament),
         "reason": tournament.reason,
         "objective": objectives(tournament),
-        "best_score": tournament.best_score if known else None,
-        "best_score_standard_error": tournament.best_score_standard_error if known else None,
+        "best_score": tournament.best_score if scored else None,
+        "best_score_standard_error": tournament.best_score_standard_error if scored else None,
         "best_agent_id": tournament.best_agent_id or None,
+        "champion_hyperparameters": _values_of(tournament.best_agent_id, known),
         "total_environment_steps": tournament.environment_steps,
         "failed_agents": tournament.failed_agents,
         "wall_seconds": formats.seconds(tournament.running_duration),
         "champion_checkpoint": tournament.champion_manifest_digest or None,
-        **_selection(tournament),
+        **_selection(tournament, known),
         "folder": str(folder),
     }
 
 
-def _selection(tournament: Tournament) -> dict[str, Any]:
+def _selection(tournament: Tournament, known: HyperparametersByAgent) -> dict[str, Any]:
     """Keys that describe how the champion was selected; null before, and if nothing was evaluated again."""
-    known, selection = tournament.HasField("champion_selection"), tournament.champion_selection
+    selected, selection = tournament.HasField("champion_selection"), tournament.champion_selection
     return {
-        "reported_episodes": selection.reported_episodes if known else None,
-        "selection_score": selection.selection_score if known else None,
-        "selection_score_standard_error": selection.selection_standard_error if known else None,
-        "champion_reason": selection.reason if known else None,
-        "champion_members": members(selection.members),
+        "reported_episodes": selection.reported_episodes if selected else None,
+        "selection_score": selection.selection_score if selected else None,
+        "selection_score_standard_error": selection.selection_standard_error if selected else None,
+        "champion_reason": selection.reason if selected else None,
+        "champion_members": members(selection.members, known),
     }
 
 
-def members(checkpoints: Iterable[Checkpoint]) -> list[dict[str, Any]]:
+def members(checkpoints: Iterable[Checkpoint], known: HyperparametersByAgent) -> list[dict[str, Any]]:
     """Shape of the other members of an ensemble; empty for a policy that acts alone."""
-    return [{"agent_id": one.agent_id, "candidate_id": one.manifest_digest} for one in checkpoints]
+    return [checkpoint(one, known) for one in checkpoints]
 
 
-def listed(tournament: Tournament, folder: Path) -> dict[str, Any]:
+def checkpoint(entry: Checkpoint, known: HyperparametersByAgent) -> dict[str, Any]:
+    """Shape of a checkpoint: the beginning of `evaluate`, and each member of an ensemble."""
+    return {
+        "agent_id": entry.agent_id,
+        "candidate_id": entry.manifest_digest,
+        "hyperparameters": _values_of(entry.agent_id, known),
+    }
+
+
+def listed(tournament: Tournament, folder: Path, known: HyperparametersByAgent) -> dict[str, Any]:
     """Shape of one tournament in `ls`."""
-    return result(tournament, folder) | {
+    return result(tournament, folder, known) | {
         "environment": tournament.spec.environment.id,
         "agents": tournament.agents,
         "steps_per_second": tournament.steps_per_second,
@@ -76,11 +92,12 @@ def shown(
     statistics: list[AlgorithmStatistics],
     correlation: EpisodeCorrelation | None,
     fallbacks: list[PluginFallbacks],
+    known: HyperparametersByAgent,
 ) -> dict[str, Any]:
     """Shape of `show`: everything about a tournament."""
-    return listed(tournament, folder) | {
+    return listed(tournament, folder, known) | {
         "spec": to_values(tournament.spec),
-        "pods": [pod(entry) for entry in pods],
+        "pods": [pod(entry, known) for entry in pods],
         "events": [event(entry) for entry in events],
         "algorithms": [algorithm_statistics(entry) for entry in statistics],
         "episode_correlation": correlation and {"correlation": correlation.correlation, "pairs": correlation.pairs},
@@ -88,13 +105,14 @@ def shown(
     }
 
 
-def candidate(entry: Candidate) -> dict[str, Any]:
+def candidate(entry: Candidate, known: HyperparametersByAgent) -> dict[str, Any]:
     """Shape of one candidate in `standings`."""
     return {
         "rank": entry.rank,
         "agent_id": entry.agent_id,
         "candidate_id": entry.candidate_id,
         "algorithm": entry.algorithm,
+        "hyperparameters": _values_of(entry.agent_id, known),
         "score": entry.score,
         "standard_error": entry.standard_error,
         "estimate": entry.estimate if entry.HasField("estimate") else None,
@@ -109,12 +127,13 @@ def candidate(entry: Candidate) -> dict[str, Any]:
     }
 
 
-def pod(entry: Pod) -> dict[str, Any]:
+def pod(entry: Pod, known: HyperparametersByAgent) -> dict[str, Any]:
     """Shape of one pod in `show`."""
     return {
         "pod_id": entry.pod_id,
         "activity": word_of(PodActivity.DESCRIPTOR, entry.activity),
         "agent_id": entry.agent_id or None,
+        "hyperparameters": _values_of(entry.agent_id, known),
         "layout": word_of(Layout.DESCRIPTOR, entry.layout),
         "environment_steps": entry.progress.environment_steps,
         "steps_per_second": entry.progress.steps_per_second,
@@ -163,7 +182,7 @@ def agent(entry: Agent) -> dict[str, Any]:
         "algorithm": entry.algorithm,
         "origin": word_of(Origin.DESCRIPTOR, entry.origin),
         "parent_agent_ids": list(entry.parent_agent_ids),
-        "hyperparameters": whole(json_format.MessageToDict(entry.hyperparameters)),
+        "hyperparameters": hyperparameters_of(entry),
         "seed": entry.seed,
         "reason": entry.reason,
     }
@@ -187,6 +206,11 @@ def evaluation(entry: Evaluation) -> dict[str, Any]:
             for name, trace in sorted(entry.traces.items())
         },
     }
+
+
+def _values_of(agent_id: str, known: HyperparametersByAgent) -> dict[str, Any] | None:
+    """Returns the hyperparameters of an agent; None if they are not known or there is no agent."""
+    return dict(known[agent_id]) if agent_id in known else None
 
 
 def _time(timestamp: Timestamp) -> str:

@@ -228,6 +228,13 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
         self._known.requests.append(request)
         return board_pb.GetLineageResponse(agents=self._known.families.get(request.agent_id, self._known.lineage))
 
+    async def GetAgent(self, request: Any, context: Any) -> Any:
+        families = [agent for family in self._known.families.values() for agent in family]
+        for agent in [*self._known.lineage, *families]:
+            if agent.agent_id == request.agent_id:
+                return board_pb.GetAgentResponse(agent=agent)
+        raise NotFound(f"agent {request.agent_id} was never generated")
+
     async def GetStatistics(self, request: Any, context: Any) -> Any:
         correlation = board_pb.EpisodeCorrelation(correlation=0.81, pairs=228)
         return board_pb.GetStatisticsResponse(algorithms=self._known.statistics, episode_correlation=correlation)

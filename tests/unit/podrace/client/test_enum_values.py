@@ -28,7 +28,7 @@ def test_an_unknown_state_of_a_tournament_is_running(state, tmp_path):
     assert state_of(tournament) not in END_STATES
     assert state not in END_STATES, "a client keeps watching"
     assert formats.state(tournament) == "RUNNING"
-    assert json_shapes.listed(tournament, tmp_path)["state"] == "RUNNING"
+    assert json_shapes.listed(tournament, tmp_path, {})["state"] == "RUNNING"
     assert progress.elapsed_seconds(tournament, 2.0) == 7.0, "its clock runs between two messages"
 
 
@@ -44,7 +44,7 @@ def test_the_word_of_a_value_has_no_prefix():
 
 def test_unknown_values_are_shown_as_unspecified():
     pod = Pod(pod_id="t-p0", activity=UNKNOWN, layout=UNKNOWN)
-    shown = json_shapes.pod(pod)
+    shown = json_shapes.pod(pod, {})
     assert (shown["activity"], shown["layout"]) == ("unspecified", "unspecified")
     assert str(next(iter(pods_table([pod], "t").columns[1].cells))) == NOTHING
     assert json_shapes.agent(Agent(agent_id="t-a0", origin=UNKNOWN))["origin"] == "unspecified"

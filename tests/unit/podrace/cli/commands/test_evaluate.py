@@ -35,7 +35,9 @@ def test_a_champion_that_is_an_ensemble_is_evaluated_with_all_its_members(type_:
     (request,) = scored.known.asked(pb.CreateEvaluationRequest)
     assert (request.checkpoint.manifest_digest, list(request.members)) == (canned.DIGEST, [member])
     assert answer.json["candidate_id"] == canned.DIGEST
-    assert answer.json["members"] == [{"agent_id": member.agent_id, "candidate_id": member.manifest_digest}]
+    assert answer.json["members"] == [
+        {"agent_id": member.agent_id, "candidate_id": member.manifest_digest, "hyperparameters": None}
+    ]
     out = type_("evaluate", "latest", "--orchestrator", scored.address).out
     assert f"cartpole-abc123-a2 ({canned.DIGEST[:12]}) + cartpole-abc123-a1 (feed00000000): mean return" in out
 

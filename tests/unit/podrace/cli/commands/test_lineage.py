@@ -68,8 +68,8 @@ def test_json_lists_the_best_submission_of_each_agent_in_order_of_arrival(type_:
     everyone = type_("lineage", "latest", "--orchestrator", mesh.address, "--json").json
     assert [row["agent_id"] for row in everyone] == [f"{NAME}-a{number}" for number in range(3)]
     assert list(everyone[0]) == [
-        "rank", "agent_id", "candidate_id", "algorithm", "score", "standard_error", "estimate", "estimate_error",
-        "evaluation_epoch", "episodes", "environment_steps", "parent_agent_ids", "evaluator_fault",
+        "rank", "agent_id", "candidate_id", "algorithm", "hyperparameters", "score", "standard_error", "estimate",
+        "estimate_error", "evaluation_epoch", "episodes", "environment_steps", "parent_agent_ids", "evaluator_fault",
         "replay_steps", "replay_memory_steps", "depth",
     ]  # fmt: skip
     relatives = type_("lineage", "latest", "--agent", "a1", "--orchestrator", mesh.address, "--json").json

@@ -19,8 +19,9 @@ target_return = 475
 """
 DOCUMENTED = [
     "tournament_id", "state", "reason", "objective", "best_score", "best_score_standard_error", "best_agent_id",
-    "total_environment_steps", "failed_agents", "wall_seconds", "champion_checkpoint", "reported_episodes",
-    "selection_score", "selection_score_standard_error", "champion_reason", "champion_members", "folder",
+    "champion_hyperparameters", "total_environment_steps", "failed_agents", "wall_seconds", "champion_checkpoint",
+    "reported_episodes", "selection_score", "selection_score_standard_error", "champion_reason", "champion_members",
+    "folder",
 ]  # fmt: skip
 
 
@@ -131,7 +132,9 @@ def test_a_champion_that_is_an_ensemble_is_named_and_reported_with_all_its_membe
     (request,) = mesh.known.asked(pb.CreateEvaluationRequest)
     assert [member.manifest_digest for member in request.members] == ["feed"]
     report = json.loads((tmp_path / "podrace-home/tournaments/cartpole-v1-abc123/report.json").read_text())
-    assert report["champion_members"] == [{"agent_id": "cartpole-v1-abc123-a1", "candidate_id": "feed"}]
+    assert report["champion_members"] == [
+        {"agent_id": "cartpole-v1-abc123-a1", "candidate_id": "feed", "hyperparameters": None}
+    ]
 
 
 def test_a_report_of_an_account_states_the_deflated_sharpe_ratio(type_: Any, mesh: Any, tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """The journal: training resumes from it after a kill, and retries steps that could not be recorded."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from continuous_rig import Rig, champion_of, decided
 
 from podrace.cli.continuous import journal
-from podrace.cli.continuous.journal import Journal, read_journal
+from podrace.cli.continuous.journal import EnsembleMember, Journal, ScoredAgent, read_journal
 from podrace.errors import DataLoss, FailedPrecondition
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -96,3 +97,13 @@ def test_a_journal_of_other_data_is_refused_and_a_damaged_one_is_reported(rig: R
         (folder / journal.FILE).write_text(text)
         with pytest.raises(DataLoss, match="move it away"):
             read_journal(folder)
+
+
+def test_the_hyperparameters_of_a_champion_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    values = {"learning_rate": 0.001, "hidden_sizes": [64, 64], "activation": "relu", "normalize_rewards": True}
+    member = EnsembleMember("t-a1", "feed", {"gamma": 0.9})
+    champion = ScoredAgent("t-a2", "t", "beef", members=(member,), hyperparameters=values)
+    Journal.open(tmp_path, name="race", reference="prices").change(champion=champion)
+    state = read_journal(tmp_path)
+    assert state is not None
+    assert state.champion == champion

@@ -132,7 +132,7 @@ def test_deviation_and_error_of_a_single_episode_are_unknown() -> None:
     assert (point.standard_deviation, point.standard_error) == (None, None)
     (written,) = csv.DictReader(io.StringIO(points.csv_text([point])))
     assert (written["mean"], written["standard_deviation"], written["standard_error"]) == ("5.0", "", "")
-    assert points.json_values([point], {})["points"][0]["standard_error"] is None
+    assert points.json_values([point], {}, {})["points"][0]["standard_error"] is None
 
 
 def test_seeds_are_fixed_distinct_and_fit_into_a_signed_integer() -> None:
