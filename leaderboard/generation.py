@@ -16,7 +16,7 @@ from leaderboard.evolution.allocation import left_draw
 from leaderboard.evolution.history import NOTHING, History, history_of, window_begin
 from leaderboard.evolution.proposals import Proposal
 from leaderboard.evolution.strategy import NoWork, Situation
-from leaderboard.evolution.trials import ClockReading, Trials
+from leaderboard.evolution.trials import ClockReading, Trials, no_time_is_left
 from leaderboard.ranking.board import Board
 from leaderboard.store import ancestor_queries, proposal_records, records, request_records
 from leaderboard.store.records import Generation, timestamp
@@ -130,6 +130,8 @@ def generate(
     spec = _first_spec(transaction, request)
     if spec.synchronous:
         made = _make_round(transaction, request, spec, caches, proposal)
+    elif request.number and no_time_is_left(request.spec.objective, request.running_duration.ToNanoseconds() / 1e9):
+        raise NoWorkError(NoWork("the tournament ends before another agent could be scored"))
     else:
         made = [_make(transaction, request, spec, request.number, caches, begin=request.number, proposal=proposal)]
     return made[-1], made

@@ -53,6 +53,20 @@ class ClockReading:
         return elapsed * (1 - self.share) / self.share if self.share > 0 else math.inf
 
 
+LAST_SCORE_SECONDS = 2.0
+"""Time that is left to score and publish the last policy before a tournament ends."""
+LAST_SCORE_SHARE = 0.1
+"""The same as a share of the wall clock, for tournaments of a few seconds."""
+
+
+def no_time_is_left(objective: ObjectiveSpec, running_seconds: float) -> bool:
+    """Whether a tournament ends by its wall clock before a further agent could train and be scored."""
+    if not objective.HasField("wall_clock_duration"):
+        return False
+    clock = objective.wall_clock_duration.ToNanoseconds() / 1e9
+    return clock - running_seconds < min(LAST_SCORE_SECONDS, LAST_SCORE_SHARE * clock)
+
+
 BEGIN = ClockReading()
 """The reading of a tournament that has just begun."""
 

@@ -20,7 +20,7 @@ from leaderboard.evolution.incumbent.race import IncumbentRace
 from leaderboard.evolution.mutation import describe_changes
 from leaderboard.evolution.space import spaces_of
 from leaderboard.evolution.strategy import Child, Continue, Fresh, NoWork, Situation
-from leaderboard.evolution.trials import ClockReading, Trial
+from leaderboard.evolution.trials import LAST_SCORE_SECONDS, ClockReading, Trial
 from leaderboard.ranking.board import named
 from leaderboard.seeding import happens
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
@@ -31,8 +31,6 @@ FOUNDER_QUANTA = 4
 """Length of an assignment of a founder that does not lead, in quanta."""
 RISE_SCORES = 3
 """Number of last scores that the rise of a trial is measured over."""
-LAST_SCORE_SECONDS = 2.0
-"""Time that is left to score and publish the last policy before the tournament ends."""
 SHORTEST_TRIAL_SECONDS = 1.0
 """Pod time that a trial counts as at least: one that failed at once had a pod as well."""
 LARGEST_BROOD = 8

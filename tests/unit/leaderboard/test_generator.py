@@ -7,6 +7,7 @@ from known_strategies import WITH_POPULATION, settings_of
 
 from leaderboard import generation
 from leaderboard.evolution import history
+from leaderboard.evolution.strategy import NoWork
 from leaderboard.store import records
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_FRESH, Agent, GenerateAgentRequest
@@ -67,6 +68,26 @@ async def test_a_parent_has_a_bounded_number_of_unfinished_children(mesh: Any, m
     assert origins == [False, False, True, True]
     finished = await mesh.generate(spec, 5, unfinished[1:])
     assert finished.origin != ORIGIN_FRESH
+
+
+@pytest.mark.parametrize("strategy", ["random-search", "tournament", "incumbent"])
+async def test_no_agent_begins_that_could_not_be_scored_before_the_end(
+    strategy: str, mesh: Any, make_spec: MakeSpec
+) -> None:
+    spec = make_spec(evolution={"strategy": strategy}, objective={"wall_clock_duration": "100s"})
+    request = GenerateAgentRequest(tournament_id=TOURNAMENT, spec=spec, pod_id="p0")
+    request.running_duration.FromMilliseconds(98_100)
+    assert isinstance(await mesh.generator.generate(request), Agent), "without an agent there is no result at all"
+    request.number = 1
+    assert isinstance(await mesh.generator.generate(request), NoWork)
+    request.running_duration.FromMilliseconds(97_900)
+    found = await mesh.generator.generate(request)
+    assert isinstance(found, Agent) or strategy == "incumbent"
+    spec.objective.wall_clock_duration.FromSeconds(200)
+    request.number = 2
+    request.spec.CopyFrom(spec)
+    request.running_duration.FromMilliseconds(99_900)
+    assert isinstance(await mesh.generator.generate(request), Agent), "the objective of the request counts"
 
 
 async def test_unknown_unfinished_agents_are_ignored(mesh: Any, make_spec: MakeSpec) -> None:
