@@ -49,6 +49,7 @@ RANGES: Mapping[str, str] = {
 DEFAULTS: Mapping[str, str] = {
     "pod.layout": "`separate` from 2 cores on, else `fused`",
     "environment.id": "required",
+    "evolution.strategy": '`incumbent`; with `search = "wide"` and at most two pods `asha`',
 }
 """Defaults that depend on other keys."""
 

@@ -4,8 +4,9 @@ agents.py            makes an agent from the answer of a strategy or a generator
 proposals.py         checks the answer of a generator plugin
 strategy.py          interface of a strategy: its input and its answer
 history.py           the latest agents and their scores, in addition to the board
-trials.py          the whole log, folded into chains of agents that continue each other
+trials.py            the whole log, folded into chains of agents that continue each other
 incumbent/           strategy: one trial trains on, and all others challenge it
+asha.py              strategy: fresh trials climb rungs, from each of which the best are promoted
 tournament.py        strategy: the best of a few candidates drawn at random becomes the parent
 softmax.py           strategy: candidates become parents with a probability that grows with the score
 populations/         strategies with a population of seats:
@@ -17,6 +18,7 @@ populations/         strategies with a population of seats:
   gaussian_process.py  model of the bandit (needs scikit-learn)
   generational.py      every generation restarts from the best
 random_search.py     strategy: every agent is fresh; the control
+rungs.py             rungs, and which trials are promoted
 allocation.py        which algorithms new agents may have
 comparison.py        comparison of noisy scores
 mutation.py          hyperparameters of a child
@@ -27,14 +29,16 @@ randomness.py        random streams and seeds
 
 from collections.abc import Mapping
 
-from leaderboard.evolution import random_search, softmax, tournament
+from leaderboard.evolution import asha, random_search, softmax, tournament
 from leaderboard.evolution.incumbent import choice
 from leaderboard.evolution.incumbent.race import IncumbentRace
 from leaderboard.evolution.populations import dexpbt, generational, pb2, truncation
+from leaderboard.evolution.rungs import RungTrials
 from leaderboard.evolution.strategy import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
     "incumbent": Strategy(choice.propose, fold=IncumbentRace),
+    "asha": Strategy(asha.propose, fold=RungTrials),
     "tournament": Strategy(tournament.propose),
     "softmax": Strategy(softmax.propose),
     "truncation": Strategy(truncation.propose, reads_history=True),

@@ -8,9 +8,9 @@ the shares are as exact as whole agents allow (1 : 1 : 1 gives each algorithm on
 algorithm has exactly the values of the specification, or the first agents have those of its `starts`, in order; for
 later ones, searched values are drawn. With `search = "wide"` they are drawn for the first agent too.
 
-A tournament that is not synchronous may instead give the turns by pod time (`turn_by_pod_time`): agents of different
-algorithms, and agents that are stopped early or continued, do not take the same time, so equal numbers of agents are
-not equal shares of the pods.
+A strategy may instead give the turns by pod time (`turn_by_pod_time`), or by environment steps in a synchronous
+tournament: agents of different algorithms, and agents that are stopped early or continued, do not take the same time,
+so equal numbers of agents are not equal shares of the pods.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -152,6 +152,7 @@ class Trials:
         self.spec = spec
         self.by_number: dict[int, Trial] = {}
         self._by_agent: dict[str, Trial] = {}
+        self._stops: dict[str, str] = {}
 
     def of(self, agent_id: str) -> Trial | None:
         """Returns the trial of an agent; None if the agent is not of this tournament."""
@@ -172,7 +173,7 @@ class Trials:
 
     def ended(self, agent_id: str, *, failed: bool) -> Trial | None:
         """Records that an agent has finished, was stopped, or has failed; None if it was recorded before."""
-        trial = self._by_agent[agent_id]
+        trial, stopped = self._by_agent[agent_id], self._stops.pop(agent_id, "")
         if failed and not trial.ended:
             trial.ended = "failed"
         current = trial.agents[-1].agent_id == agent_id
@@ -181,12 +182,14 @@ class Trials:
         trial.training = False
         if not trial.scores or trial.newest.agent_id != agent_id:
             trial.ended = trial.ended or "ended without a score"
+        if stopped:
+            trial.ended = trial.ended or f"stopped: {stopped}"
         return trial
 
     @property
     def stops(self) -> dict[str, str]:
         """The agents in training that must be stopped early, by id, with the reason in one line."""
-        return {}
+        return dict(self._stops)
 
     def in_training(self) -> list[Trial]:
         """Returns the trials in training, by number."""

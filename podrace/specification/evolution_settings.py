@@ -42,6 +42,7 @@ SETTINGS: Mapping[str, Mapping[str, float | int]] = {
         "exploration_begin": 0.5,
         "exploration_end": 0.1,
     },
+    "asha": {"rung_factor": 3.0, "first_rung": 2},
     "tournament": {},
     "random-search": {},
     "softmax": {"temperature": 1.0},

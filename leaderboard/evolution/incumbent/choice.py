@@ -10,20 +10,25 @@ A pod that asks for work gets the first of these that applies:
 Nothing is started that could not be scored before the end.
 """
 
-import math
-from collections.abc import Iterator
 from random import Random
 
-from leaderboard.evolution.fresh import turn_by_pod_time
 from leaderboard.evolution.incumbent.forks import fork_values
 from leaderboard.evolution.incumbent.race import IncumbentRace
 from leaderboard.evolution.mutation import describe_changes
+from leaderboard.evolution.rungs import (
+    algorithm_by_time,
+    by_rung,
+    first_steps,
+    ladders_of_fresh,
+    promoted,
+    quota_of,
+    waiting,
+)
 from leaderboard.evolution.space import spaces_of
 from leaderboard.evolution.strategy import Child, Continue, Fresh, NoWork, Situation
-from leaderboard.evolution.trials import LAST_SCORE_SECONDS, ClockReading, Trial
+from leaderboard.evolution.trials import ClockReading, Trial
 from leaderboard.ranking.board import named
 from leaderboard.seeding import happens
-from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 SHORTEST_QUANTA = 2
 """Shortest assignment of the incumbent, in quanta (multiples of the steps between two scores)."""
@@ -31,8 +36,6 @@ FOUNDER_QUANTA = 4
 """Length of an assignment of a founder that does not lead, in quanta."""
 RISE_SCORES = 3
 """Number of last scores that the rise of a trial is measured over."""
-SHORTEST_TRIAL_SECONDS = 1.0
-"""Pod time that a trial counts as at least: one that failed at once had a pod as well."""
 LARGEST_BROOD = 8
 """Most forks of one parent on the first rung at the same time; with more pods, the next best trial is the parent."""
 
@@ -48,14 +51,14 @@ def propose(situation: Situation, random: Random) -> Fresh | Child | Continue | 
             f"the founder of {founder}",
             founder,
             values_as_specified=True,
-            environment_steps=_first_steps(situation.spec.evolution, race),
+            environment_steps=first_steps(race),
             rung=0,
         )
     leader = _leader(situation, race)
     if leader is not None and not leader.training and leader.scores and _gets_its_share(leader, race, situation.clock):
         quanta = max(SHORTEST_QUANTA, int(race.quanta(leader) / 2))
         return _continue(leader, f"continues the incumbent {named(leader.newest)}", quanta * race.quantum)
-    if leader is not None and _ends_unscored(leader, race, situation.clock):
+    if leader is not None and race.ends_unscored(leader, situation.clock):
         return NoWork("the tournament ends before another agent could be scored")
     return (
         _untried_start(situation, race)
@@ -81,7 +84,7 @@ def _untried_start(situation: Situation, race: IncumbentRace) -> Fresh | None:
     for name, algorithm in sorted(situation.spec.algorithms.items()):
         position = race.fresh_agents(name)
         if algorithm.ratio > 0 and name not in situation.left and position < len(algorithm.starts):
-            steps = _first_steps(situation.spec.evolution, race)
+            steps = first_steps(race)
             return Fresh(f"starts[{position}] of {name} is next", name, environment_steps=steps, rung=0)
     return None
 
@@ -91,9 +94,7 @@ def _leader(situation: Situation, race: IncumbentRace) -> Trial | None:
     incumbent = race.incumbent
     if incumbent is None or incumbent.algorithm not in situation.left:
         return incumbent
-    staying = [one for one in race.by_number.values() if one.algorithm not in situation.left and not one.ended]
-    scored = [one for one in staying if one.scores]
-    return max(scored, key=lambda one: (one.estimate, -one.number), default=None)
+    return race.best(one for one in race.by_number.values() if one.algorithm not in situation.left)
 
 
 def _gets_its_share(leader: Trial, race: IncumbentRace, clock: ClockReading) -> bool:
@@ -107,16 +108,8 @@ def _gets_its_share(leader: Trial, race: IncumbentRace, clock: ClockReading) -> 
     return leader.environment_steps <= (1 - explored) * total
 
 
-def _ends_unscored(leader: Trial, race: IncumbentRace, clock: ClockReading) -> bool:
-    """Whether less time is left than the training between two scores takes, and the last evaluation."""
-    quanta = race.quanta(leader)
-    left = clock.left(race.elapsed(clock))
-    last = 0.0 if race.spec.synchronous else LAST_SCORE_SECONDS
-    return quanta > 0 and left < race.time_of(leader) / quanta + last
-
-
-def _continue(trial: Trial, reason: str, steps: int, rung: int | None = None) -> Continue:
-    return Continue(trial.newest, reason, environment_steps=steps, rung=rung)
+def _continue(trial: Trial, reason: str, steps: int) -> Continue:
+    return Continue(trial.newest, reason, environment_steps=steps)
 
 
 def _founder_with_time(situation: Situation, race: IncumbentRace, leader: Trial | None) -> Continue | None:
@@ -141,55 +134,31 @@ def _founder_with_time(situation: Situation, race: IncumbentRace, leader: Trial 
 # --- rungs -------------------------------------------------------------------------------------------------------
 
 
-def rung_steps(evolution: EvolutionSpec, quantum: int, rung: int) -> int:
-    """Returns the environment steps of a trial at the end of a rung, a whole number of quanta."""
-    return quantum * math.ceil(evolution.first_rung * evolution.rung_factor**rung - 1e-9)
-
-
-def _first_steps(evolution: EvolutionSpec, race: IncumbentRace) -> int:
-    return rung_steps(evolution, race.quantum, 0)
-
-
 def _promotion(
     situation: Situation, race: IncumbentRace, leader: Trial | None, *, favors_riser: bool
 ) -> Continue | None:
     """Returns the continuation of a trial that is promoted to the next rung; None if none may be."""
-    evolution = situation.spec.evolution
-    for rung, members in _ladders(situation, race, leader):
-        quota = int(len(members) / evolution.rung_factor + 1e-9)
-        free = [one for one in members if one.rung == rung and not one.training and not one.ended]
-        chosen: Trial | None
+    for rung, members in by_rung(_ladders(situation, race, leader)):
+        quota, free = quota_of(members, situation.spec.evolution), waiting(members, rung)
         if favors_riser and len(members) > 1 and free:
-            chosen = max(free, key=lambda one: (_rise(one), -one.number))
-            how = "rose most over its last scores"
-        else:
-            chosen = next((one for one in members[:quota] if one in free), None)
-            how = f"is among the best {quota} of {len(members)}"
+            riser = max(free, key=lambda one: (_rise(one), -one.number))
+            return promoted(race, riser, "rose most over its last scores")
+        chosen = next(iter(waiting(members[:quota], rung)), None)
         if chosen is not None:
-            steps = rung_steps(evolution, race.quantum, rung + 1) - rung_steps(evolution, race.quantum, rung)
-            reason = f"promoted from rung {rung} to {rung + 1}: {named(chosen.newest)} {how}"
-            return _continue(chosen, reason, steps, rung + 1)
+            return promoted(race, chosen, f"is among the best {quota} of {len(members)}")
     return None
 
 
-def _ladders(situation: Situation, race: IncumbentRace, leader: Trial | None) -> Iterator[tuple[int, list[Trial]]]:
-    """Yields each rung with the challengers that have reached it, best first, from the highest rung down.
+def _ladders(situation: Situation, race: IncumbentRace, leader: Trial | None) -> list[list[Trial]]:
+    """Returns the ladders that challengers climb.
 
     Forks and fresh challengers climb separate ladders: forks start near the incumbent, so fresh ones would never be
-    promoted among them. Fresh ones of different algorithms are compared once each algorithm has one above rung 0.
+    promoted among them.
     """
     climbing = [one for one in race.by_number.values() if one is not leader and one.at_rung]
     climbing = [one for one in climbing if one.algorithm not in situation.left]
-    fresh = [one for one in climbing if one.fresh]
-    names = sorted({one.algorithm for one in fresh})
-    compared = all(any(one.algorithm == name and len(one.at_rung) > 1 for one in fresh) for name in names)
-    ladders = [[one for one in climbing if not one.fresh]]
-    ladders += [fresh] if compared else [[one for one in fresh if one.algorithm == name] for name in names]
-    for rung in reversed(range(max((len(one.at_rung) for one in climbing), default=0))):
-        for ladder in ladders:
-            members = [one for one in ladder if len(one.at_rung) > rung]
-            if members:
-                yield rung, sorted(members, key=lambda one: (-one.at_rung[rung], one.number))
+    forks, fresh = ([one for one in climbing if one.fresh is fresh] for fresh in (False, True))
+    return [forks, *ladders_of_fresh(fresh)]
 
 
 def _rise(trial: Trial) -> float:
@@ -203,10 +172,10 @@ def _rise(trial: Trial) -> float:
 
 def _challenger(situation: Situation, race: IncumbentRace, leader: Trial | None, random: Random) -> Fresh | Child:
     evolution = situation.spec.evolution
-    steps = _first_steps(evolution, race)
+    steps = first_steps(race)
     parent = _parent(situation, race, leader)
     if parent is None or happens(random, fresh_probability(race, parent, situation.clock)):
-        algorithm = _algorithm_of_fresh(situation, race)
+        algorithm = algorithm_by_time(situation, race)
         reason = f"a challenger; {algorithm} is furthest below its share of pod time" if algorithm else "a challenger"
         return Fresh(reason, algorithm, environment_steps=steps, rung=0)
     inherited = situation.values_of(parent.newest)
@@ -216,26 +185,6 @@ def _challenger(situation: Situation, race: IncumbentRace, leader: Trial | None,
     whose = "the incumbent" if parent is leader else "a challenger"
     reason = f"fork of {whose} {named(parent.newest)}; {changes}"
     return Child(parent.newest, values, reason, environment_steps=steps, rung=0)
-
-
-def _algorithm_of_fresh(situation: Situation, race: IncumbentRace) -> str:
-    """Returns the algorithm of a fresh challenger by pod time; empty if the turns by number decide.
-
-    They do when there is one algorithm only, and in a synchronous tournament, where times are not reproducible.
-    """
-    spec = situation.spec
-    if spec.synchronous or len(spec.algorithms) - len(situation.left) < 2:
-        return ""
-    seconds: dict[str, float] = {}
-    for trial in race.by_number.values():
-        taken = max(SHORTEST_TRIAL_SECONDS, race.time_of(trial))
-        if trial.training:
-            # What it has trained since its last score is not submitted yet.
-            handed_out = ClockReading.of(trial.agents[-1]).running_seconds
-            running = situation.clock.running_seconds - handed_out
-            taken = max(taken, trial.earlier_core_seconds / spec.pod.cores + running)
-        seconds[trial.algorithm] = seconds.get(trial.algorithm, 0.0) + taken
-    return turn_by_pod_time(spec, seconds, situation.left).algorithm
 
 
 def _parent(situation: Situation, race: IncumbentRace, leader: Trial | None) -> Trial | None:
@@ -254,7 +203,7 @@ def fresh_probability(race: IncumbentRace, parent: Trial, clock: ClockReading) -
     before the end. It is 1/2 if nothing says when the tournament ends.
     """
     evolution = race.spec.evolution
-    if clock.left(race.elapsed(clock)) * evolution.catch_up < race.time_of(parent):
+    if race.time_left(clock) * evolution.catch_up < race.time_of(parent):
         return 0.0
     objective = race.spec.objective
     if not objective.HasField("wall_clock_duration") and not objective.HasField("environment_steps"):

@@ -11,7 +11,8 @@ The incumbent, a founder within its share and the only trial of an algorithm are
 import math
 from statistics import median
 
-from leaderboard.evolution.trials import BEGIN, ClockReading, Trial, Trials
+from leaderboard.evolution.rungs import RungTrials
+from leaderboard.evolution.trials import BEGIN, ClockReading, Trial
 from leaderboard.ranking.board import named
 from leaderboard.ranking.paired import difference
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
@@ -23,7 +24,7 @@ SHORTEST_FORK_QUANTA = 2
 """Quanta of its own training after which a fork may be stopped."""
 
 
-class IncumbentRace(Trials):
+class IncumbentRace(RungTrials):
     """The trials of a tournament, and who leads.
 
     Attributes:
@@ -37,26 +38,11 @@ class IncumbentRace(Trials):
         self.clock = BEGIN
         self._incumbent: int | None = None
         self._leads: dict[int, int] = {}
-        self._stops: dict[str, str] = {}
 
     @property
     def incumbent(self) -> Trial | None:
         """The trial that leads; None before the first agent."""
         return None if self._incumbent is None else self.by_number[self._incumbent]
-
-    @property
-    def stops(self) -> dict[str, str]:
-        """The agents in training that must be stopped early, by id, with the reason in one line."""
-        return dict(self._stops)
-
-    @property
-    def quantum(self) -> int:
-        """Environment steps between two scores."""
-        return max(1, self.spec.evaluation.every_environment_steps)
-
-    def quanta(self, trial: Trial) -> float:
-        """Returns the own training of a trial, in multiples of the steps between two scores."""
-        return trial.environment_steps / self.quantum
 
     def handed_out(self, agent: Agent) -> Trial:
         """Records that an agent was generated for a pod."""
@@ -85,35 +71,19 @@ class IncumbentRace(Trials):
         return trial
 
     def ended(self, agent_id: str, *, failed: bool) -> Trial | None:
-        """Records that an agent has ended; its trial has reached a rung unless it was stopped or failed."""
-        stopped = self._stops.pop(agent_id, "")
+        """Records that an agent has ended; if the incumbent failed, the best of the others leads."""
         trial = super().ended(agent_id, failed=failed)
-        if trial is None:
-            return None
-        if stopped and not trial.ended and trial is not self.incumbent:
-            trial.ended = f"stopped: {stopped}"
-        if not trial.ended and len(trial.at_rung) == trial.rung and trial.agents[-1].HasField("rung"):
-            trial.at_rung.append(trial.estimate)
-        if trial.ended and trial is self.incumbent:
-            self._incumbent = self._best_left()
+        if trial is not None and trial.ended and trial is self.incumbent:
+            leader = self.best(self.by_number.values())
+            self._incumbent = None if leader is None else leader.number
+            if leader is not None:
+                self._stops.pop(leader.agents[-1].agent_id, None)
         return trial
 
     def founder_time_left(self, trial: Trial, clock: ClockReading) -> bool:
         """Whether a founder has had less than its share of the time so far."""
         share = self.spec.evolution.founder_share / max(1, len(self.founders))
         return self.time_of(trial) < share * self.elapsed(clock)
-
-    def time_of(self, trial: Trial) -> float:
-        """Returns the training of a trial: pod seconds, or environment steps in a synchronous tournament."""
-        if self.spec.synchronous:
-            return trial.environment_steps
-        return trial.core_seconds / self.spec.pod.cores
-
-    def elapsed(self, clock: ClockReading) -> float:
-        """Returns how long each pod has trained, in the unit of `time_of`."""
-        if self.spec.synchronous:
-            return clock.environment_steps / max(1, self.spec.pool.maximum_pods)
-        return clock.running_seconds
 
     def _founder_is_gone(self, algorithm: str) -> bool:
         number = self.founders.get(algorithm)
@@ -130,11 +100,6 @@ class IncumbentRace(Trials):
             rungs = math.log(max(1.0, self.quanta(old) / evolution.first_rung)) / math.log(evolution.rung_factor)
             old.rung = int(rungs)
             old.at_rung = [old.estimate] * (old.rung + 1)
-
-    def _best_left(self) -> int | None:
-        """Returns the number of the best trial that may continue; None if there is none."""
-        left = [one for one in self.by_number.values() if not one.ended and one.scores]
-        return max(left, key=lambda one: (one.estimate, -one.number)).number if left else None
 
     def _why_stopped(self, trial: Trial, lead: float, error: float) -> str:
         """Returns why a challenger in training is stopped; empty if it is not."""

@@ -1049,8 +1049,9 @@ class EvolutionSpec(_message.Message):
     EXPLORATION_BEGIN_FIELD_NUMBER: _builtins.int
     EXPLORATION_END_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
-    """Built-in strategy, see `podrace strategies`: `incumbent`, `tournament`, `softmax`, `truncation`, `dexpbt`, `pb2`,
-    `generational` or `random-search`. Default `incumbent`.
+    """Built-in strategy, see `podrace strategies`: `incumbent`, `asha`, `tournament`, `softmax`, `truncation`, `dexpbt`,
+    `pb2`, `generational` or `random-search`. If nothing is given with `search = "wide"` and `pool.maximum_pods` of 1 or
+    2, it is `asha`, unless a setting of `incumbent` is given that `asha` does not have. Default `incumbent`.
     """
     board_capacity: _builtins.int
     """Number of candidates that the board holds, at most one for each agent. Default 16."""
@@ -1059,7 +1060,7 @@ class EvolutionSpec(_message.Message):
     fresh_probability: _builtins.float
     """`tournament`, `softmax`: probability of a fresh agent once there are parents. Default 0.1."""
     initial_agents: _builtins.int
-    """`tournament`, `softmax`: number of fresh agents before the first child. Default 4."""
+    """`asha`, `tournament`, `softmax`: number of fresh agents before the first promotion or child. Default 4."""
     mutation_probability: _builtins.float
     """Probability that a mutation changes a searched hyperparameter of a child. Default 0.5; for `truncation` 1, for
     `dexpbt` 0.15.
@@ -1146,11 +1147,11 @@ class EvolutionSpec(_message.Message):
     early. Default 1.5.
     """
     rung_factor: _builtins.float
-    """`incumbent`: one in this many trials of a rung is promoted to the next rung, which is this many times as long.
-    Default 3.
+    """`incumbent`, `asha`: one in this many trials of a rung is promoted to the next rung, which is this many times as
+    long. Default 3.
     """
     first_rung: _builtins.int
-    """`incumbent`: length of the first rung, in multiples of `evaluation.every_environment_steps`. Default 2."""
+    """`incumbent`, `asha`: length of the first rung, in multiples of `evaluation.every_environment_steps`. Default 2."""
     riser_probability: _builtins.float
     """`incumbent`: probability that the trial whose score rises fastest is promoted instead of the best one. Default
     0.1.

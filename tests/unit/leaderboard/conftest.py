@@ -397,6 +397,7 @@ class Population:
                 number=number,
                 algorithm=row.algorithm,
                 seat=row.seat,
+                rung=0,
                 left_algorithms=row.left,
             )
             agent.hyperparameters.update(declared_values(self.spec.algorithms[row.algorithm]) | dict(row.values))

@@ -130,7 +130,7 @@ def test_candidates_of_an_algorithm_that_has_left_have_no_children(
     make_population: MakePopulation, row: Row, strategy: str
 ) -> None:
     rows = [row(0, 50.0), row(1, 90.0, algorithm="a2c"), row(2, 80.0, algorithm="a2c"), row(3, 40.0)]
-    evolution = settings_of(strategy, initial_agents=2, fresh_probability=0.0, population_size=4)
+    evolution = settings_of(strategy, initial_agents=2, fresh_probability=0.0, population_size=4, rung_factor=2.0)
     population = make_population(rows, algorithms={"ppo": {}, "a2c": {}}, evolution=evolution)
     situation = replace(population.situation({"a2c": "halved"}), board=tuple(population.history.submissions))
     answers = [STRATEGIES[strategy].propose(situation, Random(seed)) for seed in range(40)]

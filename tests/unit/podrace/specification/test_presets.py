@@ -100,6 +100,24 @@ def test_founders_keep_no_share_of_their_own() -> None:
     assert resolved(evolution={"strategy": "incumbent"}, search="declared").evolution.founder_share == 0.5
 
 
+@pytest.mark.parametrize(
+    ("pods", "strategy"), [(1, "asha"), (2, "asha"), (3, "incumbent"), (8, "incumbent"), (None, "incumbent")]
+)
+def test_with_few_pods_the_strategy_is_successive_halving(pods: int | None, strategy: str) -> None:
+    pool = {} if pods is None else {"maximum_pods": pods}
+    assert resolved(pool=pool).evolution.strategy == strategy
+    assert resolve(resolved(pool=pool)) == resolved(pool=pool)
+    assert resolved(pool=pool, search="declared").evolution.strategy == "incumbent"
+    assert resolved(pool=pool, evolution={"strategy": "tournament"}).evolution.strategy == "tournament"
+
+
+def test_a_setting_that_only_the_usual_strategy_has_names_that_strategy() -> None:
+    pool = {"maximum_pods": 2}
+    assert resolved(pool=pool, evolution={"founder_share": 0.5}).evolution.strategy == "incumbent"
+    assert resolved(pool=pool, evolution={"rung_factor": 4.0}).evolution.strategy == "asha"
+    assert not resolved(pool=pool).evolution.HasField("founder_share")
+
+
 def test_the_preset_has_its_own_defaults_for_settings_of_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presets, "WIDE_SETTINGS", {"perturbation": 0.4, "temperature": 3.0})
     truncation = resolved(evolution={"strategy": "truncation"}).evolution

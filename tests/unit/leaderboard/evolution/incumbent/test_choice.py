@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from incumbent_race import QUANTUM, Log, kind_of
+from trial_log import QUANTUM, Log, kind_of
 
-from leaderboard.evolution.incumbent.choice import rung_steps
 from leaderboard.evolution.space import plain
 from leaderboard.evolution.strategy import Child, Continue, Fresh, NoWork
 
@@ -116,13 +115,6 @@ def test_one_in_three_of_a_rung_is_promoted_the_best_first(log: Log) -> None:
     assert answer.rung == 1
     log.again(log.agents[2], rung=1)
     assert kind_of(log.next()) == "fresh", "the quota of this rung is used"
-
-
-def test_rungs_grow_by_the_factor() -> None:
-    class Settings:
-        first_rung, rung_factor = 2, 3.0
-
-    assert [rung_steps(Settings, QUANTUM, rung) // QUANTUM for rung in range(4)] == [2, 6, 18, 54]
 
 
 def test_the_highest_rung_with_a_promotion_goes_first(log: Log) -> None:

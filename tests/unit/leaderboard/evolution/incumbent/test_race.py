@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from incumbent_race import Log
+from trial_log import Log
 
 MakeLog = Callable[..., Log]
 

@@ -1,11 +1,11 @@
-"""A race that a test writes down event by event, as the strategy `incumbent` sees it."""
+"""A log that a test writes down event by event, as a strategy with a fold sees it."""
 
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from leaderboard.evolution.incumbent.choice import propose
-from leaderboard.evolution.incumbent.race import IncumbentRace
+from leaderboard.evolution import STRATEGIES
+from leaderboard.evolution.agents import trials_of
 from leaderboard.evolution.space import declared_values
 from leaderboard.evolution.strategy import Answer, Child, Continue, Fresh, Situation
 from leaderboard.evolution.trials import ClockReading
@@ -31,7 +31,8 @@ class Log:
     """Hands out agents, scores them and ends them; a quantum of training is one score."""
 
     spec: TournamentSpec
-    race: IncumbentRace = field(init=False)
+    race: Any = field(init=False)
+    """The fold of the strategy."""
     agents: list[Agent] = field(default_factory=list)
     seconds: float = 0.0
     horizon: float = 1000.0
@@ -40,7 +41,7 @@ class Log:
     history: ScoreHistory = field(default_factory=ScoreHistory)
 
     def __post_init__(self) -> None:
-        self.race = IncumbentRace(self.spec)
+        self.race = trials_of(self.spec)
 
     @property
     def clock(self) -> ClockReading:
@@ -102,7 +103,7 @@ class Log:
         situation = Situation(
             self.spec, len(self.agents), (), {}, {}, left=left or {}, trials=self.race, clock=self.clock
         )
-        return propose(situation, Random(seed))
+        return STRATEGIES[self.spec.evolution.strategy].propose(situation, Random(seed))
 
     def kinds(self, seeds: int = 60) -> list[str]:
         """What the answers are for many random streams."""

@@ -1,0 +1,154 @@
+"""Ranks trials on rungs and promotes the best of each: the part that strategies with rungs share. Pure.
+
+A rung is a length of training, a multiple of the steps between two scores. Each rung is `rung_factor` times as long as
+the one before. A trial that has reached a rung waits until it is among the best `1 / rung_factor` of all trials that
+have reached this rung. It is then promoted: it continues until it reaches the next one. Pods never wait for a rung to
+fill up. There is no highest rung.
+
+Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, arXiv 1810.05934, algorithm 2.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from leaderboard.evolution.fresh import turn_by_pod_time
+from leaderboard.evolution.strategy import Continue, Situation
+from leaderboard.evolution.trials import LAST_SCORE_SECONDS, ClockReading, Trial, Trials
+from leaderboard.ranking.board import named
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
+
+SHORTEST_TRIAL_SECONDS = 1.0
+"""Pod time that a trial counts as at least: one that failed at once had a pod as well."""
+
+
+class RungTrials(Trials):
+    """The trials of a tournament in which trials climb rungs."""
+
+    @property
+    def quantum(self) -> int:
+        """Environment steps between two scores."""
+        return max(1, self.spec.evaluation.every_environment_steps)
+
+    def quanta(self, trial: Trial) -> float:
+        """Returns the own training of a trial, in multiples of the steps between two scores."""
+        return trial.environment_steps / self.quantum
+
+    def ended(self, agent_id: str, *, failed: bool) -> Trial | None:
+        """Records that an agent has ended; its trial has reached a rung unless it was stopped or failed."""
+        trial = super().ended(agent_id, failed=failed)
+        if trial is None:
+            return None
+        if not trial.ended and len(trial.at_rung) == trial.rung and trial.agents[-1].HasField("rung"):
+            trial.at_rung.append(trial.estimate)
+        return trial
+
+    @staticmethod
+    def best(trials: Iterable[Trial]) -> Trial | None:
+        """Returns the best of some trials that may continue; None if there is none with a score."""
+        able = [one for one in trials if not one.ended and one.scores]
+        return max(able, key=lambda one: (one.estimate, -one.number), default=None)
+
+    def time_of(self, trial: Trial) -> float:
+        """Returns the training of a trial: pod seconds, or environment steps in a synchronous tournament."""
+        if self.spec.synchronous:
+            return trial.environment_steps
+        return trial.core_seconds / self.spec.pod.cores
+
+    def elapsed(self, clock: ClockReading) -> float:
+        """Returns how long each pod has trained, in the unit of `time_of`."""
+        if self.spec.synchronous:
+            return clock.environment_steps / max(1, self.spec.pool.maximum_pods)
+        return clock.running_seconds
+
+    def time_left(self, clock: ClockReading) -> float:
+        """Returns how long each pod may still train, in the unit of `time_of`; infinite if the end is unknown."""
+        return clock.left(self.elapsed(clock))
+
+    def ends_unscored(self, trial: Trial, clock: ClockReading) -> bool:
+        """Whether less time is left than a trial takes between two scores, and the last evaluation."""
+        quanta = self.quanta(trial)
+        last = 0.0 if self.spec.synchronous else LAST_SCORE_SECONDS
+        return quanta > 0 and self.time_left(clock) < self.time_of(trial) / quanta + last
+
+
+# --- promotions --------------------------------------------------------------------------------------------------
+
+
+def rung_steps(evolution: EvolutionSpec, quantum: int, rung: int) -> int:
+    """Returns the environment steps of a trial at the end of a rung, a whole number of quanta."""
+    return quantum * math.ceil(evolution.first_rung * evolution.rung_factor**rung - 1e-9)
+
+
+def first_steps(trials: RungTrials) -> int:
+    """Returns the environment steps of a new trial, which end at the first rung."""
+    return rung_steps(trials.spec.evolution, trials.quantum, 0)
+
+
+def promoted(trials: RungTrials, trial: Trial, how: str) -> Continue:
+    """Returns the continuation of a trial to the rung above the one that it has reached."""
+    evolution, rung = trials.spec.evolution, trial.rung
+    steps = rung_steps(evolution, trials.quantum, rung + 1) - rung_steps(evolution, trials.quantum, rung)
+    reason = f"promoted from rung {rung} to {rung + 1}: {named(trial.newest)} {how}"
+    return Continue(trial.newest, reason, environment_steps=steps, rung=rung + 1)
+
+
+def quota_of(members: Sequence[Trial], evolution: EvolutionSpec) -> int:
+    """Returns how many of the trials that have reached a rung may be promoted."""
+    return int(len(members) / evolution.rung_factor + 1e-9)
+
+
+def waiting(members: Iterable[Trial], rung: int) -> list[Trial]:
+    """Returns those of the trials that have reached a rung that may be promoted from it, in the given order."""
+    return [one for one in members if one.rung == rung and not one.training and not one.ended]
+
+
+def ladders_of_fresh(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Divides fresh trials that have reached a rung into ladders, within which they are compared.
+
+    Trials of different algorithms are compared once each algorithm has one above rung 0. Earlier, the algorithm that
+    learns fastest at first would get all promotions.
+    """
+    names = sorted({one.algorithm for one in trials})
+    if all(any(one.algorithm == name and len(one.at_rung) > 1 for one in trials) for name in names):
+        return [list(trials)]
+    return [[one for one in trials if one.algorithm == name] for name in names]
+
+
+def by_rung(ladders: Sequence[Sequence[Trial]]) -> Iterator[tuple[int, list[Trial]]]:
+    """Yields each rung with the trials of a ladder that have reached it, best first, from the highest rung down."""
+    for rung in reversed(range(max((len(one.at_rung) for ladder in ladders for one in ladder), default=0))):
+        for ladder in ladders:
+            members = [one for one in ladder if len(one.at_rung) > rung]
+            if members:
+                yield rung, sorted(members, key=lambda one: (-one.at_rung[rung], one.number))
+
+
+# --- fresh trials ------------------------------------------------------------------------------------------------
+
+
+def algorithm_by_time(situation: Situation, trials: RungTrials) -> str:
+    """Returns the algorithm that is furthest below its share of training; empty if there is one algorithm only.
+
+    Training is measured in pod time, or in environment steps in a synchronous tournament, where times are not
+    reproducible.
+    """
+    spec = situation.spec
+    if len(spec.algorithms) - len(situation.left) < 2:
+        return ""
+    taken: dict[str, float] = {}
+    for trial in trials.by_number.values():
+        taken[trial.algorithm] = taken.get(trial.algorithm, 0.0) + _time_taken(trial, trials, situation.clock)
+    return turn_by_pod_time(spec, taken, situation.left).algorithm
+
+
+def _time_taken(trial: Trial, trials: RungTrials, clock: ClockReading) -> float:
+    """Returns the training of a trial, in the unit of `time_of`, with what it has trained since its last score."""
+    current = trial.agents[-1]
+    if trials.spec.synchronous:
+        planned = current.assignment_environment_steps if trial.training else 0
+        return max(trials.quantum, trial.environment_steps, trial.earlier_steps + planned)
+    taken = max(SHORTEST_TRIAL_SECONDS, trials.time_of(trial))
+    if not trial.training:
+        return taken
+    running = clock.running_seconds - ClockReading.of(current).running_seconds
+    return max(taken, trial.earlier_core_seconds / trials.spec.pod.cores + running)
