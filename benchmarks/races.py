@@ -132,6 +132,7 @@ def record(cell: Cell, outcome: CellOutcome) -> dict[str, Any]:
         "selection_score": outcome.score,
         "environment_steps": outcome.environment_steps,
         "training_seconds": outcome.training_seconds,
+        **outcome.compute,
         "load": os.getloadavg()[0],
         "reports": {
             name: {key: value for key, value in report.items() if key != "traces"}

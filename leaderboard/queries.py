@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from leaderboard.decision_replay import DecisionLog
 from leaderboard.ranking.champion_selection import name_champion
+from leaderboard.ranking.compute import compute_of
 from leaderboard.ranking.contenders import newest_by_trial
 from leaderboard.ranking.lineage_summary import summaries_of
 from leaderboard.ranking.score_history import ScoreHistory
@@ -17,6 +18,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     EpisodeCorrelation,
     GetLineageRequest,
     GetLineageResponse,
+    GetStatisticsRequest,
     GetStatisticsResponse,
     ListCandidatesRequest,
     ListCandidatesResponse,
@@ -131,8 +133,9 @@ def champion(transaction: Transaction, request: NameChampionRequest) -> NameCham
     return name_champion(spec, board, newest, request.evaluations)
 
 
-def statistics(transaction: Transaction, tournament_id: str) -> GetStatisticsResponse:
-    """Returns statistics for each algorithm and of the episodes; none for a tournament without agents."""
+def statistics(transaction: Transaction, request: GetStatisticsRequest) -> GetStatisticsResponse:
+    """Returns statistics of a tournament; none if it has no agents."""
+    tournament_id = request.tournament_id
     spec = records.find_spec(transaction, tournament_id)
     if spec is None:
         return GetStatisticsResponse()
@@ -140,7 +143,11 @@ def statistics(transaction: Transaction, tournament_id: str) -> GetStatisticsRes
     candidates = records.list_candidates(transaction, tournament_id)
     episodes = ScoreHistory(candidates).episodes
     found = EpisodeCorrelation(correlation=episodes.value, pairs=episodes.pairs) if episodes.pairs else None
-    return GetStatisticsResponse(algorithms=statistics_of(spec, agents, candidates), episode_correlation=found)
+    return GetStatisticsResponse(
+        algorithms=statistics_of(spec, agents, candidates),
+        episode_correlation=found,
+        compute=compute_of(agents, candidates, request.champion_candidate_ids, spec.pod.cores),
+    )
 
 
 def decision_log(transaction: Transaction, tournament_id: str) -> DecisionLog:

@@ -88,7 +88,7 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
 
     async def GetStatistics(self, request: pb.GetStatisticsRequest, context: Context) -> pb.GetStatisticsResponse:
         """Reads and computes; see the contract."""
-        return await self._state.transact(queries.statistics, request.tournament_id)
+        return await self._state.transact(queries.statistics, request)
 
     async def ReplayTournament(
         self, request: pb.ReplayTournamentRequest, context: Context

@@ -225,6 +225,7 @@ def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generatio
         replay_steps=manifest.replay_steps,
         replay_memory_steps=manifest.replay_memory_steps,
         episode_metrics={name: evaluation.episode_metrics[name] for name in measures},
+        evaluation_seconds=evaluation.wall_seconds if evaluation.wall_seconds > 0 else None,
     )
 
 
@@ -283,6 +284,7 @@ def _check_evaluation(manifest: Manifest, manifest_digest: str) -> None:
     numbers = {
         "evaluation.mean_return": evaluation.mean_return,
         "evaluation.variance": evaluation.variance,
+        "evaluation.wall_seconds": evaluation.wall_seconds,
         "core_seconds": manifest.core_seconds,
         **{f"evaluation.episode_returns[{i}]": value for i, value in enumerate(evaluation.episode_returns)},
         **{

@@ -11,9 +11,10 @@ from benchmarks.comparison.fresh import ROOT, Policy
 from benchmarks.comparison.outcome import Moment, Outcome
 from podrace.client import Client
 from podrace.client.client import END_STATES
+from podrace.client.compute import read_compute
 from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
 from podrace.errors import DeadlineExceeded
-from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Snapshot
+from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 from podrace.mesh import open_mesh
 from podrace.mesh.home import Folders
 from podrace.mesh.store_choice import choose_store
@@ -28,9 +29,10 @@ most."""
 @dataclass(frozen=True)
 class _Ended:
     tournament: Tournament
-    submissions: Sequence[Candidate]
     snapshots: Sequence[Snapshot]
     agents: int
+    share_behind: float | None
+    """Share of all environment steps that the champion was trained on."""
 
 
 def run(spec: TournamentSpec, folder: Path, budget_seconds: float, notify: Callable[[str], None]) -> Outcome:
@@ -72,9 +74,9 @@ async def _run(spec: TournamentSpec, home: Path, budget_seconds: float, notify: 
         tournament = await client.get_tournament(view.tournament.tournament_id)
         return _Ended(
             tournament,
-            await client.list_submissions(tournament),
             await client.list_snapshots(tournament),
             len(await client.list_agents(tournament)),
+            (await read_compute(client, tournament)).champion_share,
         )
 
 
@@ -88,7 +90,6 @@ def outcome_of(ended: _Ended, store: str) -> Outcome:
         return Outcome(None, seconds, steps, ended.agents, reason=reason)
     # Several, if the champion is an ensemble.
     digests = [digest, *(member.manifest_digest for member in tournament.champion_selection.members)]
-    behind = sum(one.environment_steps for one in ended.submissions if one.candidate_id in digests)
     return Outcome(
         policy=Policy("podrace", store, digests),
         wall_seconds=seconds,
@@ -96,7 +97,7 @@ def outcome_of(ended: _Ended, store: str) -> Outcome:
         agents=ended.agents,
         reported_score=tournament.best_score,
         reported_error=tournament.best_score_standard_error,
-        share_behind=min(1.0, behind / steps) if steps else None,
+        share_behind=ended.share_behind,
         moments=moments_of(ended.snapshots, tournament, store),
     )
 

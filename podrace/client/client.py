@@ -309,16 +309,20 @@ class Client:
 
     async def get_statistics(self, tournament: Tournament) -> list[board_pb.AlgorithmStatistics]:
         """Returns the statistics of each algorithm of a tournament."""
-        return list((await self._statistics(tournament)).algorithms)
+        return list((await self.get_all_statistics(tournament)).algorithms)
 
     async def get_episode_correlation(self, tournament: Tournament) -> board_pb.EpisodeCorrelation | None:
         """Returns how the returns of different agents correlate on the same episodes; None if that is unknown."""
-        found = await self._statistics(tournament)
+        found = await self.get_all_statistics(tournament)
         return found.episode_correlation if found.HasField("episode_correlation") else None
 
-    async def _statistics(self, tournament: Tournament) -> board_pb.GetStatisticsResponse:
+    async def get_all_statistics(self, tournament: Tournament) -> board_pb.GetStatisticsResponse:
+        """Returns the statistics of a tournament: of algorithms, of episodes, and of its compute."""
         method = self._leaderboard(tournament).GetStatistics
-        request = board_pb.GetStatisticsRequest(tournament_id=tournament.tournament_id)
+        request = board_pb.GetStatisticsRequest(
+            tournament_id=tournament.tournament_id,
+            champion_candidate_ids=[one.manifest_digest for one in members_of_champion(tournament)],
+        )
         found: board_pb.GetStatisticsResponse = await _call(
             tournament.leaderboard_address, method, request, DURABLE_SECONDS
         )

@@ -14,6 +14,7 @@ from podrace.cli.views import json_shapes
 from podrace.cli.views.overview import overview
 from podrace.client import Client
 from podrace.client.champion import members_of_champion
+from podrace.client.compute import summary_of
 from podrace.client.hyperparameters import read_hyperparameters
 from podrace.errors import InvalidArgument
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -51,17 +52,19 @@ def show(settings: Settings, tournament: str, champion: bool, as_toml: bool) -> 
 
 async def _show_all(settings: Settings, client: Client, tournament: Tournament) -> None:
     pods = await client.list_pods(tournament.tournament_id)
-    latest = (await client.list_events(tournament.tournament_id))[-EVENTS_SHOWN:]
-    statistics = await client.get_statistics(tournament)
-    correlation = await client.get_episode_correlation(tournament)
+    events = await client.list_events(tournament.tournament_id)
+    statistics = await client.get_all_statistics(tournament)
+    evaluations = [entry.evaluation for entry in await client.list_evaluations(tournament.tournament_id)]
+    compute = summary_of(tournament, statistics, events, evaluations)
+    latest, algorithms = events[-EVENTS_SHOWN:], list(statistics.algorithms)
     fallbacks = await client.count_fallbacks(tournament)
     if settings.as_json:
         agents = [*(one.agent_id for one in members_of_champion(tournament)), *(pod.agent_id for pod in pods)]
         known = await read_hyperparameters(client, tournament, agents)
         folder = results_folder(settings, tournament)
-        show_json(json_shapes.shown(tournament, folder, pods, latest, statistics, correlation, fallbacks, known))
+        show_json(json_shapes.shown(tournament, folder, pods, latest, algorithms, compute, fallbacks, known))
     else:
-        show_result(overview(tournament, pods, latest, statistics, correlation, fallbacks))
+        show_result(overview(tournament, pods, latest, algorithms, compute, fallbacks))
 
 
 async def _show_champion(settings: Settings, client: Client, tournament: Tournament, *, as_toml: bool) -> None:

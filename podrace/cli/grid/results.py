@@ -51,6 +51,8 @@ class CellOutcome:
     """Running time since the first agent, without pauses."""
     curve: tuple[BestScorePoint, ...] = ()
     """Best score so far over the course of the tournament."""
+    compute: Mapping[str, Any] = field(default_factory=dict)
+    """What the compute was used for, in the shape of `show --json`."""
     reports: Mapping[str, Any] = field(default_factory=dict)
     """Reports about the champion from report.json, by name."""
 
@@ -227,6 +229,7 @@ def _cell_values(cell: Cell, outcome: CellOutcome) -> dict[str, Any]:
         "environment_steps": outcome.environment_steps,
         "training_seconds": outcome.training_seconds,
         "wall_seconds": outcome.wall_seconds,
+        **outcome.compute,
         "reports": dict(outcome.reports),
         "curve": {
             "environment_steps": [point.environment_steps for point in outcome.curve],

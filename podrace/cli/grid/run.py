@@ -22,7 +22,9 @@ from podrace.cli.grid.statistics import best_so_far, running_seconds
 from podrace.cli.results.report import make_report
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import Settings
+from podrace.cli.views import compute as compute_view
 from podrace.client import Client
+from podrace.client.compute import read_compute
 from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
 from podrace.errors import PodraceError
 from podrace.mesh.home import Folders
@@ -147,6 +149,7 @@ class Runner:
             wall_seconds=formats.seconds(tournament.running_duration),
             training_seconds=seconds,
             curve=best_so_far(submissions, arrived, end_steps=tournament.environment_steps, end_seconds=seconds),
+            compute=compute_view.as_json(await read_compute(self._client, tournament)),
             reports=await self._reports(cell, tournament) if scored and complete else {},
         )
 

@@ -63,12 +63,9 @@ def as_text(tournament: Tournament, members: Sequence[ChampionMember]) -> Render
 
 
 def _values_table(member: ChampionMember) -> Table:
-    table = tables.EscapingTable.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in sorted(member.hyperparameters.items()):
-        table.add_row(f"  {name}", family.plain(value))
-    return table
+    return tables.facts_table(
+        (f"  {name}", family.plain(value)) for name, value in sorted(member.hyperparameters.items())
+    )
 
 
 def _schedule_table(tournament: Tournament, member: ChampionMember) -> Table:

@@ -19,9 +19,11 @@ from podrace.cli.results.deflated_sharpe import Deflation, deflate
 from podrace.cli.results.scoring import evaluated, headline
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.output import finite
+from podrace.cli.views import compute as compute_view
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
 from podrace.client.champion import members_of_champion
+from podrace.client.compute import ComputeSummary, read_compute
 from podrace.client.hyperparameters import HyperparametersByAgent, read_of_champion
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
@@ -42,6 +44,8 @@ class ChampionReport:
     """Its checkpoint, or those of the members of an ensemble."""
     hyperparameters: HyperparametersByAgent = field(default_factory=dict)
     """Those of its agents."""
+    compute: ComputeSummary | None = None
+    """What the compute of the tournament was used for, before the reports were made."""
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     """By name of the report."""
     failures: dict[str, str] = field(default_factory=dict)
@@ -67,6 +71,7 @@ async def make_report(
     """
     report = ChampionReport(members_of_champion(tournament))
     report.hyperparameters = await read_of_champion(client, tournament)
+    report.compute = await read_compute(client, tournament)
     for name, spec in sorted(tournament.spec.reports.items()):
         notify(f"evaluating the champion: {name}")
         await _evaluate(client, tournament, name, spec, report)
@@ -117,7 +122,8 @@ def _write(
     except Unimplemented as error:
         notify(error.message)
     ended = json_shapes.result(tournament, folder, report.hyperparameters)
-    _write_json(folder / "report.json", ended | {"reports": _reports(report)})
+    spent = compute_view.as_json(report.compute) if report.compute else {}
+    _write_json(folder / "report.json", ended | spent | {"reports": _reports(report)})
 
 
 def _write_pages(folder: Path, tournament: Tournament, report: ChampionReport) -> None:
@@ -161,8 +167,10 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def render(report: ChampionReport) -> RenderableType:
-    """Returns the metrics of each report as a table."""
+    """Returns what the compute was used for, and the metrics of each report as a table."""
     parts: list[RenderableType] = []
+    if report.compute and (facts := compute_view.facts(report.compute)):
+        parts.append(tables.facts_table(facts))
     for name, evaluation in report.evaluations.items():
         parts += [Text(), Text.assemble((printable(name), "bold"), f": {headline(evaluation)}")]
         # The table has room for one baseline; the page shows all.

@@ -224,7 +224,9 @@ def compute(core_seconds: float) -> str:
 
 
 def plain(value: object) -> str:
-    """Formats the value of a hyperparameter: 0.00125, 64, relu."""
+    """Formats the value of a hyperparameter: 0.00125, 64, relu, true."""
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -9,12 +9,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.terminal import formats
+from podrace.cli.views import compute as compute_view
 from podrace.cli.views.progress import objectives
+from podrace.client.compute import ComputeSummary
 from podrace.client.enum_values import word_of
 from podrace.client.hyperparameters import HyperparametersByAgent, hyperparameters_of
 from podrace.client.plugin_fallbacks import PluginFallbacks
 from podrace.client.scores import standard_error
-from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate, EpisodeCorrelation, Origin
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AlgorithmStatistics, Candidate, Origin
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
 from podrace.specification.files import to_values
 from podrace.tournament.v1.tournament_pb2 import Layout, Tournament
@@ -90,7 +92,7 @@ def shown(
     pods: list[Pod],
     events: list[Event],
     statistics: list[AlgorithmStatistics],
-    correlation: EpisodeCorrelation | None,
+    compute: ComputeSummary,
     fallbacks: list[PluginFallbacks],
     known: HyperparametersByAgent,
 ) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def shown(
         "pods": [pod(entry, known) for entry in pods],
         "events": [event(entry) for entry in events],
         "algorithms": [algorithm_statistics(entry) for entry in statistics],
-        "episode_correlation": correlation and {"correlation": correlation.correlation, "pairs": correlation.pairs},
+        **compute_view.as_json(compute),
         "plugin_fallbacks": [asdict(entry) for entry in fallbacks],
     }
 

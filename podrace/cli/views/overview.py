@@ -8,11 +8,12 @@ from rich.text import Text
 
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.plugin_fallbacks import describe_fallbacks
+from podrace.cli.views import compute as compute_view
 from podrace.cli.views import tables
 from podrace.cli.views.progress import progress
+from podrace.client.compute import ComputeSummary
 from podrace.client.plugin_fallbacks import PluginFallbacks, named_plugins
-from podrace.comparison.paired import LEAST_CORRELATION
-from podrace.leaderboard.v1.leaderboard_pb2 import AlgorithmStatistics, EpisodeCorrelation
+from podrace.leaderboard.v1.leaderboard_pb2 import AlgorithmStatistics
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod
 from podrace.printable import printable
 from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentSpec
@@ -28,7 +29,7 @@ def overview(
     pods: Sequence[Pod],
     events: Sequence[Event],
     statistics: Sequence[AlgorithmStatistics],
-    correlation: EpisodeCorrelation | None = None,
+    compute: ComputeSummary,
     fallbacks: Sequence[PluginFallbacks] = (),
 ) -> RenderableType:
     """Returns everything about a tournament as text and tables.
@@ -38,10 +39,10 @@ def overview(
         pods: All of its pods.
         events: Its latest events, oldest first.
         statistics: Statistics of each algorithm.
-        correlation: Correlation of the evaluation episodes; None if it is unknown.
+        compute: What its compute was used for.
         fallbacks: Fallbacks of each plugin that built-in components replaced.
     """
-    parts: list[RenderableType] = [_facts(tournament), Text()]
+    parts: list[RenderableType] = [_facts(tournament, compute), Text()]
     if fallbacks:
         parts += [*(Text(printable(describe_fallbacks(one)), style="yellow") for one in fallbacks), Text()]
     if pods:
@@ -49,8 +50,6 @@ def overview(
     if statistics:
         notes = Text(STATISTICS_NOTE, style="dim"), *_departures(statistics)
         parts += [_statistics_table(statistics), *notes, Text()]
-    if correlation:
-        parts += [Text(_described(correlation)), Text()]
     if any(entry.hyperparameter_score_covariance for entry in statistics):
         parts += [_covariance_table(statistics), Text(COVARIANCE_NOTE, style="dim"), Text()]
     if events:
@@ -58,7 +57,7 @@ def overview(
     return Group(*parts)
 
 
-def _facts(tournament: Tournament) -> Table:
+def _facts(tournament: Tournament, compute: ComputeSummary) -> Table:
     facts = tables.EscapingTable.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
@@ -71,16 +70,9 @@ def _facts(tournament: Tournament) -> Table:
         facts.add_row("its score", f"{tables.best_score(tournament)} {source}")
     facts.add_row("trained", formats.agents(tournament))
     facts.add_row("created", formats.local_time(tournament.create_time))
-    for name, text in _settings(tournament.spec):
+    for name, text in [*compute_view.facts(compute), *_settings(tournament.spec)]:
         facts.add_row(name, text)
     return facts
-
-
-def _described(correlation: EpisodeCorrelation) -> str:
-    """Describes how scores are compared."""
-    how = "one by one" if correlation.correlation > LEAST_CORRELATION else "by their means, because that is too low"
-    over = formats.things(correlation.pairs, "pair")
-    return f"evaluation episodes: correlation {correlation.correlation:.2f} over {over} of agents; compared {how}"
 
 
 def _settings(spec: TournamentSpec) -> list[tuple[str, str]]:

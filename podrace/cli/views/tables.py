@@ -61,6 +61,16 @@ def plain_table(*columns: str, title: str = "", right: Sequence[str] = ()) -> Ta
     return table
 
 
+def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """Returns a table of names and texts without lines."""
+    table = EscapingTable.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in facts:
+        table.add_row(name, text)
+    return table
+
+
 def standings_table(candidates: Sequence[Candidate], tournament_id: str, *, title: str = "") -> Table:
     """Returns the board: ranks, agents, scores with standard errors, and parents."""
     numbers = "rank", "score ± standard error", "steps"

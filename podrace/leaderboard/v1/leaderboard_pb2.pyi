@@ -342,6 +342,7 @@ class Candidate(_message.Message):
     REPLAY_MEMORY_STEPS_FIELD_NUMBER: _builtins.int
     SELECTION_FIELD_NUMBER: _builtins.int
     EPISODE_METRICS_FIELD_NUMBER: _builtins.int
+    EVALUATION_SECONDS_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
     """SHA-256 of the manifest of the checkpoint."""
     tournament_id: _builtins.str
@@ -407,6 +408,8 @@ class Candidate(_message.Message):
     """
     replay_memory_steps: _builtins.int
     """Environment steps that the replay memory of its agent had at that time."""
+    evaluation_seconds: _builtins.float
+    """Wall-clock time of its evaluation, in seconds, those in other epochs included; absent if its pod did not report it."""
     @_builtins.property
     def parent_agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The parents of its agent; empty if the agent is fresh."""
@@ -472,15 +475,18 @@ class Candidate(_message.Message):
         replay_memory_steps: _builtins.int = ...,
         selection: _tournament_pb2.ChampionSelection | None = ...,
         episode_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        evaluation_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_rank_score", b"_rank_score", "_trial", b"_trial", "estimate", b"estimate", "evaluation_epoch", b"evaluation_epoch", "rank_score", b"rank_score", "selection", b"selection", "submit_time", b"submit_time", "trial", b"trial"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_evaluation_seconds", b"_evaluation_seconds", "_rank_score", b"_rank_score", "_trial", b"_trial", "estimate", b"estimate", "evaluation_epoch", b"evaluation_epoch", "evaluation_seconds", b"evaluation_seconds", "rank_score", b"rank_score", "selection", b"selection", "submit_time", b"submit_time", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_rank_score", b"_rank_score", "_trial", b"_trial", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episode_correlation", b"episode_correlation", "episode_metrics", b"episode_metrics", "episode_returns", b"episode_returns", "episodes", b"episodes", "estimate", b"estimate", "estimate_error", b"estimate_error", "evaluation_epoch", b"evaluation_epoch", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "other_epochs", b"other_epochs", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "trial", b"trial", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_evaluation_seconds", b"_evaluation_seconds", "_rank_score", b"_rank_score", "_trial", b"_trial", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episode_correlation", b"episode_correlation", "episode_metrics", b"episode_metrics", "episode_returns", b"episode_returns", "episodes", b"episodes", "estimate", b"estimate", "estimate_error", b"estimate_error", "evaluation_epoch", b"evaluation_epoch", "evaluation_seconds", b"evaluation_seconds", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "other_epochs", b"other_epochs", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "trial", b"trial", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__estimate: _TypeAlias = _typing.Literal["estimate"]  # noqa: Y015
     _WhichOneofArgType__estimate: _TypeAlias = _typing.Literal["_estimate", b"_estimate"]  # noqa: Y015
     _WhichOneofReturnType__evaluation_epoch: _TypeAlias = _typing.Literal["evaluation_epoch"]  # noqa: Y015
     _WhichOneofArgType__evaluation_epoch: _TypeAlias = _typing.Literal["_evaluation_epoch", b"_evaluation_epoch"]  # noqa: Y015
+    _WhichOneofReturnType__evaluation_seconds: _TypeAlias = _typing.Literal["evaluation_seconds"]  # noqa: Y015
+    _WhichOneofArgType__evaluation_seconds: _TypeAlias = _typing.Literal["_evaluation_seconds", b"_evaluation_seconds"]  # noqa: Y015
     _WhichOneofReturnType__rank_score: _TypeAlias = _typing.Literal["rank_score"]  # noqa: Y015
     _WhichOneofArgType__rank_score: _TypeAlias = _typing.Literal["_rank_score", b"_rank_score"]  # noqa: Y015
     _WhichOneofReturnType__trial: _TypeAlias = _typing.Literal["trial"]  # noqa: Y015
@@ -489,6 +495,8 @@ class Candidate(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__estimate) -> _WhichOneofReturnType__estimate | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation_epoch) -> _WhichOneofReturnType__evaluation_epoch | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation_seconds) -> _WhichOneofReturnType__evaluation_seconds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rank_score) -> _WhichOneofReturnType__rank_score | None: ...
     @_typing.overload
@@ -871,16 +879,24 @@ class GetStatisticsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    CHAMPION_CANDIDATE_IDS_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """The tournament."""
+    @_builtins.property
+    def champion_candidate_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The candidates that act together as champion, for `ComputeStatistics.champion_environment_steps`. Ids that are not
+        of this tournament are ignored.
+        """
+
     def __init__(
         self,
         *,
         tournament_id: _builtins.str = ...,
+        champion_candidate_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["champion_candidate_ids", b"champion_candidate_ids", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1033,6 +1049,43 @@ class EpisodeCorrelation(_message.Message):
 Global___EpisodeCorrelation: _TypeAlias = EpisodeCorrelation  # noqa: Y015
 
 @_typing.final
+class ComputeStatistics(_message.Message):
+    """What the compute of a tournament was used for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAMPION_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    POD_SECONDS_FIELD_NUMBER: _builtins.int
+    EVALUATION_SECONDS_FIELD_NUMBER: _builtins.int
+    champion_environment_steps: _builtins.int
+    """Environment steps that the candidates of the request were trained on: their own and those of their ancestors in this
+    tournament, each step once. What an ancestor trained after the checkpoint that its child started from is not behind
+    them. 0 without candidates in the request.
+    """
+    pod_seconds: _builtins.float
+    """Time that pods worked on agents, up to the last submission of each agent, in seconds."""
+    evaluation_seconds: _builtins.float
+    """Wall-clock time of the evaluations of all submissions, in seconds. They are part of `pod_seconds`; an evaluator that
+    is a separate process works at the same time as the learner. Absent if a submission does not state its time.
+    """
+    def __init__(
+        self,
+        *,
+        champion_environment_steps: _builtins.int = ...,
+        pod_seconds: _builtins.float = ...,
+        evaluation_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluation_seconds", b"_evaluation_seconds", "evaluation_seconds", b"evaluation_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_seconds", b"_evaluation_seconds", "champion_environment_steps", b"champion_environment_steps", "evaluation_seconds", b"evaluation_seconds", "pod_seconds", b"pod_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__evaluation_seconds: _TypeAlias = _typing.Literal["evaluation_seconds"]  # noqa: Y015
+    _WhichOneofArgType__evaluation_seconds: _TypeAlias = _typing.Literal["_evaluation_seconds", b"_evaluation_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__evaluation_seconds) -> _WhichOneofReturnType__evaluation_seconds | None: ...
+
+Global___ComputeStatistics: _TypeAlias = ComputeStatistics  # noqa: Y015
+
+@_typing.final
 class GetStatisticsResponse(_message.Message):
     """Statistics of a tournament."""
 
@@ -1040,6 +1093,7 @@ class GetStatisticsResponse(_message.Message):
 
     ALGORITHMS_FIELD_NUMBER: _builtins.int
     EPISODE_CORRELATION_FIELD_NUMBER: _builtins.int
+    COMPUTE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def algorithms(self) -> _containers.RepeatedCompositeFieldContainer[Global___AlgorithmStatistics]:
         """One entry for each algorithm, ordered by name."""
@@ -1048,15 +1102,20 @@ class GetStatisticsResponse(_message.Message):
     def episode_correlation(self) -> Global___EpisodeCorrelation:
         """Correlation of the evaluation episodes; absent as long as there is no pair of candidates to compare."""
 
+    @_builtins.property
+    def compute(self) -> Global___ComputeStatistics:
+        """What the compute was used for; absent for an unknown tournament."""
+
     def __init__(
         self,
         *,
         algorithms: _abc.Iterable[Global___AlgorithmStatistics] | None = ...,
         episode_correlation: Global___EpisodeCorrelation | None = ...,
+        compute: Global___ComputeStatistics | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["episode_correlation", b"episode_correlation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "episode_correlation", b"episode_correlation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithms", b"algorithms", "episode_correlation", b"episode_correlation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithms", b"algorithms", "compute", b"compute", "episode_correlation", b"episode_correlation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

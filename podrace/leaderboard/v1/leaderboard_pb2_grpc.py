@@ -119,8 +119,8 @@ class LeaderboardServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStatistics(self, request, context):
-        """Returns statistics of each algorithm: scores, learning speed, compute, and the covariance of each numeric
-        hyperparameter with the score. Called by user clients. Does not block. The list is empty for an unknown tournament.
+        """Returns statistics of each algorithm (scores, learning speed, compute, and the covariance of each numeric
+        hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user clients. Does not block. The list is empty for an unknown tournament.
         Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -55,8 +55,8 @@ class LeaderboardServiceStub:
     `resume_token`. No deadline.
     """
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GetStatisticsRequest, _leaderboard_pb2.GetStatisticsResponse]
-    """Returns statistics of each algorithm: scores, learning speed, compute, and the covariance of each numeric
-    hyperparameter with the score. Called by user clients. Does not block. The list is empty for an unknown tournament.
+    """Returns statistics of each algorithm (scores, learning speed, compute, and the covariance of each numeric
+    hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user clients. Does not block. The list is empty for an unknown tournament.
     Deadline: 10 s.
     """
     ReplayTournament: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ReplayTournamentRequest, _leaderboard_pb2.ReplayTournamentResponse]
@@ -105,8 +105,8 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     `resume_token`. No deadline.
     """
     GetStatistics: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GetStatisticsRequest, _leaderboard_pb2.GetStatisticsResponse]  # type: ignore[assignment]
-    """Returns statistics of each algorithm: scores, learning speed, compute, and the covariance of each numeric
-    hyperparameter with the score. Called by user clients. Does not block. The list is empty for an unknown tournament.
+    """Returns statistics of each algorithm (scores, learning speed, compute, and the covariance of each numeric
+    hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user clients. Does not block. The list is empty for an unknown tournament.
     Deadline: 10 s.
     """
     ReplayTournament: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ReplayTournamentRequest, _leaderboard_pb2.ReplayTournamentResponse]  # type: ignore[assignment]
@@ -182,8 +182,8 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.GetStatisticsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.GetStatisticsResponse, _abc.Awaitable[_leaderboard_pb2.GetStatisticsResponse]]:
-        """Returns statistics of each algorithm: scores, learning speed, compute, and the covariance of each numeric
-        hyperparameter with the score. Called by user clients. Does not block. The list is empty for an unknown tournament.
+        """Returns statistics of each algorithm (scores, learning speed, compute, and the covariance of each numeric
+        hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user clients. Does not block. The list is empty for an unknown tournament.
         Deadline: 10 s.
         """
 

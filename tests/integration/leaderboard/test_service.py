@@ -197,6 +197,12 @@ async def test_statistics_and_replay_report_what_happened(client: Any) -> None:
     (ppo,) = statistics.algorithms
     assert (ppo.algorithm, ppo.agents, ppo.submissions, ppo.best_score) == ("ppo", 6, 6, 3.0)
     assert "learning_rate" in ppo.hyperparameter_score_covariance
+    assert statistics.HasField("compute")
+    assert statistics.compute.champion_environment_steps == 0, "the request names no champion"
+    best = (await client.candidates())[0].candidate_id
+    request = pb.GetStatisticsRequest(tournament_id=TOURNAMENT, champion_candidate_ids=[best])
+    found = (await client.call(client.reading.GetStatistics, request)).compute
+    assert 0 < found.champion_environment_steps <= ppo.environment_steps
     replayed = await client.call(client.reading.ReplayTournament, pb.ReplayTournamentRequest(tournament_id=TOURNAMENT))
     assert (replayed.agents, replayed.submissions, list(replayed.differences)) == (6, 6, [])
 

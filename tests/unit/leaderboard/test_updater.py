@@ -200,6 +200,7 @@ async def test_a_score_that_is_not_finite_is_data_loss_and_is_not_recorded(
             r"episode_metrics\['sharpe'\] = nan is not finite",
         ),
         ({"core_seconds": math.inf}, DataLoss, "core_seconds = inf is not finite"),
+        ({"evaluation": {"wall_seconds": math.nan}}, DataLoss, "evaluation.wall_seconds = nan is not finite"),
         ({"variance": -1.0}, InvalidArgument, r"evaluation\.variance = -1 is negative"),
         ({"episodes": 0}, InvalidArgument, "has no score; publish it with an evaluation"),
         ({"algorithm": "sac"}, InvalidArgument, "algorithm = 'sac': expected 'ppo'"),
@@ -344,6 +345,14 @@ async def test_the_plan_of_an_evaluation_names_the_bar(mesh: Any, agents: list[A
     assert (await plan(agents[1])).bar.agent_id == agents[1].agent_id
     with pytest.raises(NotFound):
         await mesh.updater.plan_evaluation(PlanEvaluationRequest(agent_id="unknown"))
+
+
+async def test_a_candidate_knows_how_long_its_evaluation_took_if_its_pod_reported_it(
+    mesh: Any, agents: list[Agent]
+) -> None:
+    answer = await mesh.submit(agents[0], 5.0, evaluation={"wall_seconds": 1.5})
+    assert answer.candidate.evaluation_seconds == 1.5
+    assert not (await mesh.submit(agents[1], 5.0)).candidate.HasField("evaluation_seconds")
 
 
 async def test_a_candidate_keeps_the_means_of_the_first_measures_by_name(mesh: Any, agents: list[Agent]) -> None:

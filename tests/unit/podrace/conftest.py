@@ -90,6 +90,8 @@ class Known:
             board_pb.AlgorithmStatistics(algorithm="ppo", agents=3, submissions=5, best_score=480.0)
         ]
     )
+    compute: Any = None
+    statistics_requests: list[Any] = field(default_factory=list)
     snapshots: list[Any] = field(default_factory=list)
     evaluations: list[Any] = field(default_factory=list)
     evaluation: Any = field(default_factory=Evaluation)
@@ -237,7 +239,10 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
 
     async def GetStatistics(self, request: Any, context: Any) -> Any:
         correlation = board_pb.EpisodeCorrelation(correlation=0.81, pairs=228)
-        return board_pb.GetStatisticsResponse(algorithms=self._known.statistics, episode_correlation=correlation)
+        self._known.statistics_requests.append(request)
+        return board_pb.GetStatisticsResponse(
+            algorithms=self._known.statistics, episode_correlation=correlation, compute=self._known.compute
+        )
 
     async def ReplayTournament(self, request: Any, context: Any) -> Any:
         return board_pb.ReplayTournamentResponse(agents=3, submissions=5, differences=self._known.differences)

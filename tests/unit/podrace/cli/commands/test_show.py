@@ -3,7 +3,9 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.orchestrator.v1.orchestrator_pb2 import EvaluationEntry, Event
 from podrace.specification import resolve
 
 
@@ -24,6 +26,49 @@ def test_show_contains_pods_events_and_statistics(type_: Any, mesh: Any) -> None
         "480.0 ± 2.5 of 475.0",
     ):
         assert expected in out
+
+
+@pytest.fixture
+def spent(mesh: Any) -> Any:
+    """The mesh with statistics of its compute, and two agents that were stopped early."""
+    mesh.known.compute = pb.ComputeStatistics(
+        champion_environment_steps=300_000, pod_seconds=80.0, evaluation_seconds=10.0
+    )
+    mesh.known.tournaments[0].stopped_agents = 2
+    mesh.known.evaluations = [EvaluationEntry(evaluation=Evaluation(wall_seconds=42.0), done=True)]
+    for number, score in (4, 7), (5, 9):
+        reason = f"a{number} ({score} ± 1) is behind the incumbent a0 (480 ± 2.5) by 470"
+        message = f"cartpole-abc123-a{number} stopped early after 1000 steps: {reason}"
+        mesh.known.events.append(Event(sequence=number, kind="agent_stopped", message=message))
+    return mesh
+
+
+def test_show_says_what_the_compute_was_used_for(type_: Any, spent: Any) -> None:
+    out = " ".join(type_("show", "latest", "--orchestrator", spent.address).out.split())
+    assert "behind champion 300k of 1.2M steps (24.3 %)" in out
+    assert "evaluation time 12.5 % of the time of training pods, and 0:42 of pod time outside of training" in out
+    assert "stopped early 2 agents 2, for instance: a5 (9 ± 1) is behind the incumbent" in out
+    request = spent.known.statistics_requests[0]
+    assert list(request.champion_candidate_ids) == [spent.known.tournaments[0].champion_manifest_digest]
+    shown = type_("show", "latest", "--orchestrator", spent.address, "--json").json
+    assert shown["compute"] == {
+        "environment_steps": 1_234_567,
+        "champion_environment_steps": 300_000,
+        "champion_step_share": pytest.approx(300_000 / 1_234_567),
+        "pod_seconds": 80.0,
+        "evaluation_seconds": 10.0,
+        "evaluation_share": 0.125,
+        "separate_evaluation_seconds": 42.0,
+    }
+    (kind,) = shown["early_stops"]["kinds"]
+    assert (shown["early_stops"]["agents"], kind["agents"]) == (2, 2)
+    assert kind["kind"] == "… is behind the incumbent … by …"
+
+
+def test_show_omits_what_an_older_leaderboard_does_not_know(type_: Any, mesh: Any) -> None:
+    answer = type_("show", "latest", "--orchestrator", mesh.address)
+    assert answer.code == 0
+    assert not any(word in answer.out for word in ("behind champion", "evaluation time", "stopped early"))
 
 
 def test_show_and_ls_have_the_reported_score_and_the_selection_score(type_: Any, mesh: Any) -> None:
