@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from podrace.errors import InvalidArgument
+from podrace.gpus import MIG
 from podrace.plugins.server import ChildConfig
 from podrace.telemetry import TelemetryConfig
 
@@ -56,8 +57,8 @@ class PodConfig:
     """Processors that the processes may run on; empty: any."""
     threads: int = 1
     """Number of torch threads of a role."""
-    gpus: tuple[int, ...] = ()
-    """Numbers of the GPUs of the pod; see `device`."""
+    gpus: tuple[str, ...] = ()
+    """GPUs of the pod: UUIDs, or numbers among the GPUs that its processes see, in the order of the PCI bus."""
     host: str = "127.0.0.1"
     """Address of this machine, reachable from the other processes of the pod."""
     log_path: str = ""
@@ -148,15 +149,29 @@ class PodConfig:
         """
         if not self.gpus:
             return "cpu"
+        return f"cuda:{0 if self._partitioned else self._gpu_index(role)}"
+
+    def visible_gpus(self, role: str) -> tuple[str, ...]:
+        """Returns the GPUs that the process of a role sees, which are numbered in this order.
+
+        A process can use only one instance of a partitioned GPU, so it sees only its own.
+        """
+        return (self.gpus[self._gpu_index(role)],) if self._partitioned else self.gpus
+
+    @property
+    def _partitioned(self) -> bool:
+        return any(gpu.startswith(MIG) for gpu in self.gpus)
+
+    def _gpu_index(self, role: str) -> int:
         kind, _, number = role.partition("-")
         index = int(number or 0)
         if kind == LEADER_ROLE:
-            return f"cuda:{index % len(self.gpus)}"
+            return index % len(self.gpus)
         if self.plane == "group":
             unused = range(self.learners_here, len(self.gpus)) or range(len(self.gpus))
-            return f"cuda:{unused[index % len(unused)]}"
+            return unused[index % len(unused)]
         learner = index // self.workers if kind == "worker" else 0
-        return f"cuda:{learner % len(self.gpus)}"
+        return learner % len(self.gpus)
 
     def socket(self, role: str) -> Path:
         """Returns the socket of a role; in a fused pod, all roles share that of the leader."""

@@ -289,7 +289,7 @@ def _run_child(child: BecomeRole, run_role: RunRole) -> int:
 
 
 def _detach(pod: PodConfig) -> None:
-    """Gives a forked child its own session, log file, processors and GPUs."""
+    """Gives a forked child its own session, log file and processors."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -300,8 +300,6 @@ def _detach(pod: PodConfig) -> None:
         os.close(log)
     if pod.cpus:
         os.sched_setaffinity(0, pod.cpus)
-    if pod.gpus:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, pod.gpus))
 
 
 @contextlib.contextmanager

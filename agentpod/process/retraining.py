@@ -197,7 +197,7 @@ def pod_config(spec: PodSpec, config: RetrainConfig, store_uri: str) -> PodConfi
         cores=spec.cores,
         memory_bytes=spec.memory_bytes,
         threads=max(1, int(spec.cores / computing)),
-        gpus=tuple(range(spec.gpus)),
+        gpus=tuple(map(str, range(spec.gpus))),
         lifeline=str(config.folder / "retrain.lifeline"),
         telemetry=config.telemetry,
     )
@@ -250,7 +250,7 @@ def settings_of(pod: PodConfig) -> dict[str, object]:
         "plane", "cores", "memory_bytes", "threads", "lifeline",
     )  # fmt: skip
     settings = {name: getattr(pod, name) for name in names}
-    gpus = {"gpus": ",".join(map(str, pod.gpus))} if pod.gpus else {}
+    gpus = {"gpus": ",".join(pod.gpus)} if pod.gpus else {}
     return {**settings, **gpus, "telemetry.log_level": pod.telemetry.log_level}
 
 

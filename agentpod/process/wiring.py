@@ -16,6 +16,7 @@ from agentpod.compute_thread import ComputeThread
 from agentpod.config import LEADER_ROLE, PodConfig
 from agentpod.learner.follower import Follower
 from agentpod.learner.leader import Leader, LearnerServicer
+from agentpod.process.gpu_binding import bind_gpus
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.worker import WorkerServicer
 from agentpod.session.session import GPU_MEMORY
@@ -56,11 +57,13 @@ def run_role(config: PodConfig, role: str) -> int:
     """Runs one process of a pod until it has finished and returns its exit code.
 
     Raises:
-        InvalidArgument: The pod has no such role.
+        InvalidArgument: The pod has no such role, or a GPU of the pod does not exist.
+        FailedPrecondition: The driver shows no GPU to this process, although the pod has some.
         Unavailable: An address cannot be bound.
     """
     if role not in config.roles:
         raise InvalidArgument(f"role {role!r}: pod {config.pod_id} has {', '.join(config.roles)}")
+    config = bind_gpus(config, role)
     torch.set_num_threads(config.threads)
     if role == "evaluator":
         os.nice(EVALUATOR_NICENESS)

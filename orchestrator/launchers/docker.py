@@ -20,6 +20,7 @@ import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
+from orchestrator.launchers.gpu_names import check_gpu_names, names_in_container
 from orchestrator.launchers.log_tail import last_line_of
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import (
@@ -65,7 +66,11 @@ class DockerLauncher:
             pod_environment: Settings that all pods share; addresses must be reachable from containers.
             options: Options of this launcher.
             environ: Environment with the credentials of the store.
+
+        Raises:
+            InvalidArgument: `gpus` has a name that is not a GPU's.
         """
+        check_gpu_names(options.gpus)
         self._pod_environment, self._options, self._environ = pod_environment, options, environ
         self._last_log_line: dict[str, str] = {}
         self._starting: set[str] = set()
@@ -251,7 +256,7 @@ class DockerLauncher:
         settings = pod_settings(pod, self._pod_environment) | {
             "folder": f"{POD_FOLDER}/pod",
             "plane_folder": f"{POD_FOLDER}/planes",
-            "gpus": tuple(range(len(gpus))),
+            "gpus": names_in_container(gpus),
         }
         return environment(settings) | credentials(self._environ)
 

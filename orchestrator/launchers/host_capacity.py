@@ -1,15 +1,12 @@
-"""Measures the processors, memory and GPUs that this process may use.
+"""Measures the processors and the memory that this process may use.
 
 In a container, /proc shows the whole machine, while the limits are in its control groups. Both versions of control
 groups are read, each group and its parents, because any of them can have the lowest limit.
 """
 
-import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-
-import pynvml
 
 from orchestrator.decisions.resources import Capacity, Resources
 
@@ -17,38 +14,20 @@ KIBIBYTE = 1024
 MICROSECONDS = 1e6
 
 
-def sense(root: Path = Path("/")) -> Capacity:
+def sense(gpus: int = 0, root: Path = Path("/")) -> Capacity:
     """Measures the current capacity.
 
     Args:
+        gpus: Number of GPUs that pods may use.
         root: Folder that contains /proc and /sys.
     """
     memory, available = _memory_bytes(root)
-    return Capacity(Resources(_cores(root, len(allowed_cpus())), memory, len(gpu_ids())), available)
+    return Capacity(Resources(_cores(root, len(allowed_cpus())), memory, gpus), available)
 
 
 def allowed_cpus() -> list[int]:
     """The processors this process may run on."""
     return sorted(os.sched_getaffinity(0))
-
-
-def gpu_ids(environ: Mapping[str, str] = os.environ) -> list[int]:
-    """GPUs that pods may use: all that the driver has, or those that CUDA_VISIBLE_DEVICES lists by number."""
-    present = range(int(pynvml.nvmlDeviceGetCount())) if _driver_answers() else range(0)
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return list(present)
-    return [index for index in present if str(index) in [name.strip() for name in visible.split(",")]]
-
-
-@functools.cache
-def _driver_answers() -> bool:
-    """Whether there is a GPU driver; cached, because the call is slow without a driver."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return False
-    return True
 
 
 def _cores(root: Path, allowed: int) -> float:

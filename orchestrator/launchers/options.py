@@ -14,7 +14,8 @@ class DockerOptions:
     scope: str = "podrace"
     """Containers and volumes with this label belong to this orchestrator; it must be unique on the engine."""
     gpus: tuple[str, ...] = ()
-    """Ids or indices of the GPUs that pods may use; the engine needs NVIDIA's container toolkit."""
+    """GPUs that pods may use: UUIDs as `nvidia-smi -L` prints them, or numbers, which may change when the
+    machine restarts. The engine needs NVIDIA's container toolkit."""
     mounts: tuple[str, ...] = ()
     """Additional mounts of every container, for instance `/etc/ssl/store.crt:/etc/ssl/store.crt:ro`."""
     metrics_port: int = 9090

@@ -21,10 +21,11 @@ import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
-from orchestrator.launchers.host_capacity import allowed_cpus, gpu_ids, sense
+from orchestrator.launchers.host_capacity import allowed_cpus, sense
 from orchestrator.launchers.log_tail import last_line
 from orchestrator.launchers.pod_settings import LAYOUTS, LEADER, check_one_host, pod_settings
 from orchestrator.launchers.process.forkserver_client import ForkServerClient
+from orchestrator.launchers.process.local_gpus import LocalGpus
 from podrace.errors import InvalidArgument, Unavailable
 from podrace.processes.identity import Process, boot_id
 from podrace.tournament.v1.tournament_pb2 import PodSpec
@@ -47,7 +48,8 @@ class PodFile:
     pod: ListedPod
     boot_id: str
     cpus: tuple[int, ...]
-    gpus: tuple[int, ...]
+    gpus: tuple[str, ...]
+    """UUIDs."""
     roles: dict[str, Process]
 
     @property
@@ -64,7 +66,12 @@ class ProcessLauncher:
     """
 
     def __init__(
-        self, pod_environment: PodEnvironment, on_death: Callable[[], None], *, shared_memory: Path = SHARED_MEMORY
+        self,
+        pod_environment: PodEnvironment,
+        on_death: Callable[[], None],
+        *,
+        shared_memory: Path = SHARED_MEMORY,
+        gpus: LocalGpus | None = None,
     ) -> None:
         """Creates the launcher; the fork server is started with the first pod.
 
@@ -72,10 +79,11 @@ class ProcessLauncher:
             pod_environment: Settings that all pods share.
             on_death: Called on the event loop when a pod has died.
             shared_memory: Folder where the pods' planes keep their files.
+            gpus: GPUs of this machine; None: as the driver reports them.
         """
         self._pod_environment = pod_environment
         self._on_death = on_death
-        self._shared_memory = shared_memory
+        self._shared_memory, self._gpus = shared_memory, gpus or LocalGpus()
         self._folder = pod_environment.runtime_folder / "pods"
         self._forkserver = ForkServerClient(
             pod_environment.runtime_folder / "forkserver.sock",
@@ -83,10 +91,15 @@ class ProcessLauncher:
             lifeline=pod_environment.lifeline,
         )
         self._watched: dict[str, int] = {}
-        self._starting: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._starting: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
     async def __aenter__(self) -> Self:
-        """Creates the folder of the pods."""
+        """Creates the folder of the pods.
+
+        Raises:
+            InvalidArgument: CUDA_VISIBLE_DEVICES names GPUs that do not exist.
+        """
+        self._gpus.check()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self
 
@@ -138,7 +151,7 @@ class ProcessLauncher:
 
     async def capacity(self) -> Capacity:
         """Returns the capacity of this machine, as far as this process may use it."""
-        return sense()
+        return sense(len(self._gpus.usable(self._held_gpus())))
 
     def last_log_line(self, pod_id: str) -> str:
         """See Launcher."""
@@ -146,7 +159,7 @@ class ProcessLauncher:
 
     # --- starting ---------------------------------------------------------------------------------------------
 
-    def _pod_order(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[int, ...]) -> dict[str, Any]:
+    def _pod_order(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[str, ...]) -> dict[str, Any]:
         pod_environment = self._pod_environment
         settings = pod_settings(pod, pod_environment)
         host = pod_environment.telemetry.metrics_listen.rpartition(":")[0]
@@ -170,18 +183,23 @@ class ProcessLauncher:
                 " choose a shorter name or a shorter runtime_folder"
             )
 
-    def _choose(self, spec: PodSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _choose(self, spec: PodSpec) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Chooses processors and GPUs that no other pod has."""
-        files = [file for file in self._files().values() if file is not None and file.lives]
-        cpus = choose_cpus(spec.cores, allowed_cpus(), [*(file.cpus for file in files), *self._promised(0)])
-        taken = {gpu for gpus in (*(file.gpus for file in files), *self._promised(1)) for gpu in gpus}
-        gpus = [gpu for gpu in gpu_ids() if gpu not in taken] if spec.gpus else []
+        promised = [cpus for cpus, _ in self._starting.values()]
+        cpus = choose_cpus(spec.cores, allowed_cpus(), [*(file.cpus for file in self._living()), *promised])
+        held = self._held_gpus()
+        gpus = [gpu for gpu in self._gpus.usable(held) if gpu not in held] if spec.gpus else []
         if len(gpus) < spec.gpus:
             raise Unavailable(f"a pod needs {spec.gpus} GPUs, {len(gpus)} are free")
         return cpus, tuple(gpus[: spec.gpus])
 
-    def _promised(self, index: int) -> Iterable[tuple[int, ...]]:
-        return (promised[index] for promised in self._starting.values())
+    def _living(self) -> Sequence[PodFile]:
+        return [file for file in self._files().values() if file is not None and file.lives]
+
+    def _held_gpus(self) -> set[str]:
+        """GPUs of pods that run or are being started."""
+        groups = (*(file.gpus for file in self._living()), *(gpus for _, gpus in self._starting.values()))
+        return {gpu for gpus in groups for gpu in gpus}
 
     def _log_path(self, pod_id: str) -> Path:
         return self._pod_environment.log_folder / f"{pod_id}.log"

@@ -114,7 +114,7 @@ async def test_data_of_a_simulator_on_the_gpu_stays_on_the_gpu(
     if torch.cuda.device_count() < gpus:
         pytest.skip(f"needs {gpus} GPUs")
     mesh.orchestrator.assignments.append(make_assignment(make_spec("cartpole", pod={"gpus": gpus})))
-    pod = mesh.pod_config(layout, plane=plane, gpus=tuple(range(gpus)))
+    pod = mesh.pod_config(layout, plane=plane, gpus=tuple(map(str, range(gpus))))
     await fork_server.start(pod)
     await until(lambda: bool(mesh.orchestrator.completed), seconds=120.0)
     completed = mesh.orchestrator.completed[0]

@@ -13,7 +13,9 @@ import pytest
 from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.pod_settings import threads_of_a_role
 from orchestrator.launchers.process.launcher import ProcessLauncher, choose_cpus
+from orchestrator.launchers.process.local_gpus import LocalGpus
 from podrace.errors import InvalidArgument, Unavailable
+from podrace.gpus import Gpu, Reading
 from podrace.processes.identity import Process
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1 import tournament_pb2
@@ -32,12 +34,12 @@ def pod(pod_id: str = "race-aaaaaa-p0", **fields: Any) -> NewPod:
 class LauncherHarness:
     """A launcher with a separate folder, and what its pods leave there."""
 
-    def __init__(self, folder: Path, store: str = "") -> None:
+    def __init__(self, folder: Path, store: str = "", gpus: LocalGpus | None = None) -> None:
         self.folder, self.died = folder, asyncio.Event()
         self.shared_memory = folder / "shm"
         self.shared_memory.mkdir(exist_ok=True)
         pod_environment = PodEnvironment("unix:/o", "unix:/l", store, folder, folder, "", 60.0, TelemetryConfig())
-        self.launcher = ProcessLauncher(pod_environment, self.died.set, shared_memory=self.shared_memory)
+        self.launcher = ProcessLauncher(pod_environment, self.died.set, shared_memory=self.shared_memory, gpus=gpus)
 
     def file(self, pod_id: str = "race-aaaaaa-p0") -> dict[str, Any]:
         content: dict[str, Any] = json.loads((self.folder / "pods" / pod_id / "pod.json").read_text())
@@ -294,3 +296,17 @@ def test_the_cores_are_divided_among_the_computing_roles(
     layout: tournament_pb2.Layout.ValueType, workers: int, cores: float, threads: int
 ) -> None:
     assert threads_of_a_role(PodSpec(layout=layout, workers=workers, cores=cores)) == threads
+
+
+async def test_pods_get_gpus_of_their_own_by_uuid(short_folder: Path) -> None:
+    reading = Reading(tuple(Gpu(f"GPU-{name}", "H100", index, 80, 79) for index, name in enumerate("abc")))
+    gpus = LocalGpus(lambda: reading, environ={"CUDA_VISIBLE_DEVICES": "GPU-c,GPU-a"}, owner=lambda _: None)
+    harness = LauncherHarness(short_folder, gpus=gpus)
+    async with harness.launcher as launcher:
+        assert (await launcher.capacity()).total.gpus == 2
+        for name in ("p0", "p1"):
+            await launcher.start(pod(f"race-aaaaaa-{name}", gpus=1))
+        assert [harness.file(f"race-aaaaaa-{name}")["order"]["gpus"] for name in ("p0", "p1")] == [["GPU-c"], ["GPU-a"]]
+        assert [listed.reserved.gpus for listed in await launcher.list()] == [1, 1]
+        with pytest.raises(Unavailable, match="a pod needs 1 GPUs, 0 are free"):
+            await launcher.start(pod("race-aaaaaa-p2", gpus=1))

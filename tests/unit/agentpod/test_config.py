@@ -22,7 +22,7 @@ def test_without_gpus_everything_is_computed_by_processors() -> None:
 
 
 def test_learners_take_the_gpus_in_turn_and_their_workers_stay_with_them() -> None:
-    assert devices(pod(learners=3, workers=2, gpus=(4, 7))) == {
+    assert devices(pod(learners=3, workers=2, gpus=("4", "7"))) == {
         "learner": "cuda:0",
         "learner-1": "cuda:1",
         "learner-2": "cuda:0",
@@ -39,12 +39,12 @@ def test_learners_take_the_gpus_in_turn_and_their_workers_stay_with_them() -> No
 @pytest.mark.parametrize(
     ("gpus", "expected"),
     [
-        ((0, 1, 2, 3), ["cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:2"]),
-        ((0, 1, 2), ["cuda:0", "cuda:1", "cuda:2", "cuda:2", "cuda:2"]),
-        ((0, 1), ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]),
+        (("0", "1", "2", "3"), ["cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:2"]),
+        (("0", "1", "2"), ["cuda:0", "cuda:1", "cuda:2", "cuda:2", "cuda:2"]),
+        (("0", "1"), ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]),
     ],
 )
-def test_a_group_spans_the_gpus_that_the_learners_leave_over(gpus: tuple[int, ...], expected: list[str]) -> None:
+def test_a_group_spans_the_gpus_that_the_learners_leave_over(gpus: tuple[str, ...], expected: list[str]) -> None:
     config = pod(learners=2, gpus=gpus, plane="group")
     assert config.roles == ("learner", "learner-1", "worker-0", "worker-1", "evaluator")
     assert list(devices(config).values()) == expected

@@ -1,5 +1,6 @@
 """Tests the requests of the Docker launcher, and how it interprets the responses; the engine is faked in memory."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from fake_docker import GIB, Engine
 
 from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.docker import DockerLauncher, credentials
+from orchestrator.launchers.gpu_names import check_gpu_names
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import roles_of
 from podrace.errors import InvalidArgument, Unavailable
@@ -89,6 +91,20 @@ async def test_a_container_gets_the_settings_of_its_pod(launcher: DockerLauncher
     assert arguments["device_requests"][0]["DeviceIDs"] == ["0"]
     assert arguments["device_requests"][0]["Capabilities"] == [["gpu", "compute", "utility"]]
     assert arguments["pid_mode"] == "container:podrace-race-p0-learner"
+
+
+async def test_gpus_named_by_uuid_keep_their_names_in_the_containers(launcher: DockerLauncher, engine: Engine) -> None:
+    launcher._options = replace(launcher._options, gpus=("GPU-a1", "MIG-b2"))
+    await launcher.start(new_pod(gpus=2))
+    arguments = engine.running["podrace-race-p0-worker-0"].arguments
+    assert arguments["environment"]["PODRACE_AGENTPOD__GPUS"] == "GPU-a1,MIG-b2"
+    assert arguments["device_requests"][0]["DeviceIDs"] == ["GPU-a1", "MIG-b2"]
+
+
+@pytest.mark.parametrize(("gpus", "message"), [(("all",), "'all' is not a GPU; list UUIDs"), (("1", "1"), "twice")])
+def test_names_that_are_no_gpus_are_refused_at_start(gpus: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"docker.gpus: .*{message}"):
+        check_gpu_names(gpus)
 
 
 async def test_each_gpu_is_assigned_once(launcher: DockerLauncher) -> None:

@@ -1,0 +1,120 @@
+"""Decides which GPUs of this machine pods may use, and reports those that are left out."""
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import prometheus_client
+import structlog
+
+from podrace.gpus import VISIBLE, Gpu, Reading, check_selection, read_gpus, visible
+
+FREE = prometheus_client.Gauge("podrace_orchestrator_gpu_free_bytes", "Free memory of a GPU", ["gpu"])
+ERRORS = prometheus_client.Gauge(
+    "podrace_orchestrator_gpu_uncorrected_errors",
+    "Uncorrected memory errors (ECC) of a GPU since its driver was loaded",
+    ["gpu"],
+)
+WITHHELD = prometheus_client.Gauge("podrace_orchestrator_gpu_withheld", "1 if pods do not get this GPU", ["gpu"])
+READ_SECONDS = 5.0
+"""Time between two readings of the driver."""
+
+_log = structlog.get_logger(__name__)
+
+
+class LocalGpus:
+    """The GPUs of this machine that pods may use.
+
+    gpus = LocalGpus()
+    gpus.check()
+    uuids = gpus.usable(held)
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Reading] = read_gpus,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        owner: Callable[[int], int | None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            read: Reads the driver.
+            environ: Environment with CUDA_VISIBLE_DEVICES.
+            owner: Returns the user id of a process, None if it is not known; None: read from /proc.
+            clock: Returns seconds.
+        """
+        self._read, self._environ, self._owner, self._clock = read, environ, owner or owner_of, clock
+        self._reading: tuple[float, Reading] | None = None
+        self._reported: frozenset[str] = frozenset()
+
+    def check(self) -> None:
+        """Rejects a CUDA_VISIBLE_DEVICES that names GPUs which do not exist; ignored on a machine without GPUs.
+
+        Raises:
+            InvalidArgument: A name selects no GPU, or may mean several.
+        """
+        gpus = self._read().gpus
+        if gpus:
+            check_selection(visible(gpus, self._environ), gpus, VISIBLE, self._environ.get(VISIBLE, ""))
+
+    def usable(self, held: Collection[str] = ()) -> list[str]:
+        """UUIDs of the GPUs that pods may use, those without memory errors first.
+
+        Args:
+            held: UUIDs of GPUs that pods have; these stay usable, so that no pod is stopped for what others do.
+        """
+        reading = self._current()
+        selected = visible(reading.gpus, self._environ)
+        reasons = {gpu.uuid: why_withheld(gpu, os.getuid(), self._owner) for gpu in selected.gpus}
+        reasons = {uuid: reason for uuid, reason in reasons.items() if reason and uuid not in held}
+        self._report(
+            selected.gpus, reasons, (*reading.problems, *(f"there is no GPU {name}" for name in selected.unknown))
+        )
+        chosen = [gpu for gpu in selected.gpus if gpu.uuid not in reasons]
+        return [gpu.uuid for gpu in sorted(chosen, key=lambda gpu: gpu.uncorrected_errors > 0)]
+
+    def _current(self) -> Reading:
+        now = self._clock()
+        if self._reading is None or now - self._reading[0] >= READ_SECONDS:
+            self._reading = now, self._read()
+        return self._reading[1]
+
+    def _report(self, gpus: Collection[Gpu], reasons: Mapping[str, str], problems: Collection[str]) -> None:
+        """Exports metrics, and logs each problem once, and again when it was gone in between."""
+        for gpu in gpus:
+            FREE.labels(gpu.uuid).set(gpu.free_bytes)
+            ERRORS.labels(gpu.uuid).set(gpu.uncorrected_errors)
+            WITHHELD.labels(gpu.uuid).set(gpu.uuid in reasons)
+        lines = {*problems, *(f"GPU {uuid} is not given to pods: {reason}" for uuid, reason in reasons.items())}
+        lines |= {
+            f"GPU {gpu.uuid} has uncorrected memory errors since its driver was loaded; pods get it last"
+            for gpu in gpus
+            if gpu.uncorrected_errors and gpu.uuid not in reasons
+        }
+        for line in sorted(lines - self._reported):
+            _log.warning(line)
+        self._reported = frozenset(lines)
+
+
+def why_withheld(gpu: Gpu, user: int, owner: Callable[[int], int | None]) -> str:
+    """Decides why pods of a user do not get a GPU; empty if they may. Pure apart from `owner`."""
+    if gpu.fault:
+        return gpu.fault
+    for pid in gpu.pids:
+        other = owner(pid)
+        # The daemon of MPS and of the driver run as root and occupy nothing.
+        if other not in (None, 0, user):
+            return f"process {pid} of user {other} computes on it"
+    return ""
+
+
+def owner_of(pid: int) -> int | None:
+    """User id of a process; None if this process cannot see it, as in a container."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}").stat().st_uid
+    return None
