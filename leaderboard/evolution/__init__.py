@@ -14,8 +14,9 @@ populations/         strategies with a population of seats:
   seats.py             the seats, and which one the next agent takes
   truncation.py        the worst of a population continue from its best
   dexpbt.py            the same, if the difference is significant and the comparison fair
-  pb2.py               the same, with hyperparameters that a bandit chooses
-  gaussian_process.py  model of the bandit (needs scikit-learn)
+  pb2.py               the same, with hyperparameters that bandits choose
+  gaussian_process.py  model of the bandit that chooses numbers (needs scikit-learn)
+  category_bandit.py   the bandits that choose among choices
   generational.py      every generation restarts from the best
 random_search.py     strategy: every agent is fresh; the control
 rungs.py             rungs, and which trials are promoted

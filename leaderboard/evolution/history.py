@@ -57,7 +57,12 @@ NOTHING = History()
 
 def window_begin(spec: TournamentSpec, number: int) -> int:
     """Returns the lowest number of an agent in the history of agent `number`."""
-    return max(0, number - max(SMALLEST_WINDOW, SEATS_IN_WINDOW * spec.evolution.population_size))
+    return max(0, number - window_size(spec))
+
+
+def window_size(spec: TournamentSpec) -> int:
+    """Returns how many agents the history has at most."""
+    return max(SMALLEST_WINDOW, SEATS_IN_WINDOW * spec.evolution.population_size)
 
 
 def history_of(

@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -7,8 +8,8 @@ import pytest
 
 from leaderboard.evolution.populations import pb2
 from leaderboard.evolution.populations.gaussian_process import Point, most_promising, standardized
-from leaderboard.evolution.populations.pb2 import observations
-from leaderboard.evolution.space import Range, spaces_of
+from leaderboard.evolution.populations.pb2 import observe, points_of, probabilities
+from leaderboard.evolution.space import Choices, Range, spaces_of
 from leaderboard.evolution.strategy import Child
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
@@ -25,6 +26,8 @@ SEARCHED = {
     "gae_lambda": 0.95,
     "entropy_coefficient": 0.01,
 }
+EPOCHS = [2.0, 4.0, 8.0]
+FIXED = {"learning_rate": 1e-3, "clip_range": 0.2, "gae_lambda": 0.95, "entropy_coefficient": 0.01}
 
 
 def points(*positions: float, time: float = 0.0) -> list[Point]:
@@ -80,6 +83,30 @@ def test_the_kernel_is_a_gaussian_times_a_decay() -> None:
     assert model.kernel_([[0.2, 0.0]], [[0.5, 3.0]])[0][0] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("mixture", [0.0, 0.5, 1.0])
+def test_the_kernel_with_choices_is_a_sum_and_a_product(mixture: float) -> None:
+    import numpy
+
+    from leaderboard.evolution.populations.gaussian_process import _kernel
+
+    kernel = _kernel(1, 2, 0.4, 0.1, mixture)
+    rows = numpy.array([[0.2, 0.0, 3.0, 0.0], [0.5, 1.0, 3.0, 3.0]])
+    numeric, categorical = math.exp(-(0.3**2) / (2 * 0.4**2)) * 0.9**1.5, 0.5 * 0.9**1.5
+    expected = (1 - mixture) / 2 * (numeric + categorical) + mixture * numeric * categorical
+    assert kernel(rows)[0][1] == pytest.approx(expected, rel=1e-6)
+    assert kernel(rows).diagonal() == pytest.approx([1.0, 1.0])
+    assert kernel.diag(rows) == pytest.approx([1.0, 1.0])
+
+
+def test_the_best_numbers_depend_on_the_choices() -> None:
+    positions = [n / 10 for n in range(11)]
+    tried = [Point((position,), 0.0, (choice,)) for choice in (0, 1) for position in positions]
+    values = [-((point.position[0] - (0.8 if point.choices[0] else 0.2)) ** 2) for point in tried]
+    for choice, best in ((0, 0), (1, 1)):
+        offered = [Point((0.2,), 0.0, (choice,)), Point((0.8,), 0.0, (choice,))]
+        assert most_promising(offered, tried, values, []) == best
+
+
 def test_observations_are_position_start_and_speed(make_population: MakePopulation, row: Row) -> None:
     rows = [
         row(0, 10.0, steps=2000, values={"learning_rate": 1e-4}),
@@ -96,11 +123,13 @@ def test_observations_are_position_start_and_speed(make_population: MakePopulati
         situation.history.agents[child].starting_checkpoint.CopyFrom(Checkpoint(manifest_digest=f"c{start}"))
     spaces = spaces_of("ppo", situation.spec.algorithms["ppo"])
     ranges = {name: space for name, space in spaces.items() if isinstance(space, Range)}
-    tried, gained, pending = observations(situation, "ppo", ranges)
+    observed = observe(situation, "ppo")
+    tried = points_of(observed.ended, observed.starts, ranges, {})
+    pending = points_of(observed.training, observed.training_starts, ranges, {})
     assert list(ranges) == ["clip_range", "learning_rate"]
     # Agent 0 has one score and no beginning; agent 1 began after half an assignment and gained 20 in 4,000 steps.
     assert tried == [Point((pytest.approx(0.5), pytest.approx(0.5)), 0.5)]
-    assert gained == [20.0 / 4000]
+    assert observed.speeds == [20.0 / 4000]
     assert pending == [Point((pytest.approx(0.5), pytest.approx(1.0)), 1.5)]
 
 
@@ -111,8 +140,8 @@ def four_generations(row: Row, best_position: float) -> list[Any]:
     for number in range(16):
         seat, position = number % 4, (number * 7 % 16) / 15
         scores[seat] += 10 * math.exp(-10 * (position - best_position) ** 2)
-        rate = 1e-5 * 1e4**position
-        rows.append(row(seat, scores[seat], steps=1000 * (number // 4 + 1), values={"learning_rate": rate}))
+        values = {"learning_rate": 1e-5 * 1e4**position, "epochs": EPOCHS[number % 3]}
+        rows.append(row(seat, scores[seat], steps=1000 * (number // 4 + 1), values=values))
     return rows
 
 
@@ -138,9 +167,63 @@ def test_a_replaced_agent_gets_the_most_promising_values(make_population: MakePo
         assert isinstance(rate, float)
         assert math.log10(rate / 1e-5) / 4 == pytest.approx(best, abs=0.2)
         assert answer.hyperparameters["hidden_sizes"] == [32.0, 32.0], "structural: the parent's"
-    drawn = [answer.hyperparameters["epochs"] for answer in answers]
-    assert set(drawn) <= {2.0, 4.0, 8.0}
-    assert len(set(drawn)) > 1
+
+
+def with_epochs(make_population: MakePopulation, row: Row, **searched: Any) -> Any:
+    """Twenty agents in four seats; those with more epochs gained more."""
+    rows, scores = [], [-100.0, 0.0, 0.0, 0.0]
+    for number in range(20):
+        seat, choice = number % 4, number % 3
+        scores[seat] += 10.0 * choice
+        values = {"epochs": EPOCHS[choice], "clip_range": 0.2 if choice < 2 else 0.25}
+        rows.append(row(seat, scores[seat], steps=1000 * (number // 4 + 1), values=values))
+    sections: dict[str, Any] = {
+        "algorithms": {"ppo": {"hyperparameters": FIXED | {"epochs": {"choices": [2, 4, 8]}, **searched}}},
+        "evolution": PB2,
+        "assignment": {"environment_steps": 1000},
+    }
+    return linked(make_population(rows, **sections).situation())
+
+
+def epochs_of(situation: Any) -> Any:
+    spec = situation.spec.algorithms["ppo"]
+    space = spaces_of("ppo", spec)["epochs"]
+    assert isinstance(space, Choices)
+    return probabilities(situation, observe(situation, "ppo"), "ppo", "epochs", space)
+
+
+def test_the_choice_that_gained_most_is_the_most_probable(make_population: MakePopulation, row: Row) -> None:
+    situation = with_epochs(make_population, row)
+    expected = epochs_of(situation)
+    assert expected == sorted(expected)
+    assert expected[2] > 0.38
+    answers = [pb2.propose(situation, Random(seed)) for seed in range(600)]
+    drawn = Counter(answer.hyperparameters["epochs"] for answer in answers if isinstance(answer, Child))
+    assert [drawn[value] / 600 for value in EPOCHS] == pytest.approx(expected, abs=0.06)
+
+
+def test_choices_are_drawn_evenly_before_an_agent_has_ended(make_population: MakePopulation, row: Row) -> None:
+    situation = with_epochs(make_population, row)
+    fresh = type(situation)(**vars(situation) | {"number": 0})
+    assert epochs_of(fresh) == pytest.approx([1 / 3] * 3)
+
+
+def test_an_agent_in_which_a_condition_is_not_met_is_no_play(make_population: MakePopulation, row: Row) -> None:
+    conditional = {
+        "clip_range": {"choices": [0.2, 0.25]},
+        "epochs": {"choices": [2, 4, 8], "when": {"clip_range": 0.2}},
+    }
+    two, four, eight = epochs_of(with_epochs(make_population, row, **conditional))
+    # Agents with eight epochs do not count, so that choice has no reward.
+    assert eight < two < four
+
+
+def test_choices_are_drawn_where_no_number_is_searched(make_population: MakePopulation, row: Row) -> None:
+    situation = with_epochs(make_population, row)
+    answer = pb2.propose(situation, Random(0))
+    assert isinstance(answer, Child)
+    changed = {key for key, value in answer.hyperparameters.items() if value != situation.values_of(answer.parent)[key]}
+    assert changed <= {"epochs"}
 
 
 def test_values_are_perturbed_until_there_are_enough_observations(make_population: MakePopulation, row: Row) -> None:
