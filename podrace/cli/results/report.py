@@ -16,15 +16,18 @@ from rich.text import Text
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.results import backtest_html, deflated_sharpe, plots
 from podrace.cli.results.deflated_sharpe import Deflation, deflate
+from podrace.cli.results.importance_plot import draw_importance
 from podrace.cli.results.scoring import evaluated, headline
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.output import finite
 from podrace.cli.views import compute as compute_view
+from podrace.cli.views import importance as importance_view
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
 from podrace.client.champion import members_of_champion
 from podrace.client.compute import ComputeSummary, read_compute
 from podrace.client.hyperparameters import HyperparametersByAgent, read_of_champion
+from podrace.client.importance import AlgorithmImportance, importance_of
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.printable import printable
@@ -50,6 +53,8 @@ class ChampionReport:
     """By name of the report."""
     failures: dict[str, str] = field(default_factory=dict)
     """Errors of the reports that failed, by name."""
+    importance: Sequence[AlgorithmImportance] = ()
+    """Importance of the hyperparameters of each algorithm."""
     deflations: dict[str, Deflation] = field(default_factory=dict)
     """Deflated Sharpe ratios of the reports that have an account value, by name, if candidates have Sharpe ratios."""
 
@@ -77,6 +82,7 @@ async def make_report(
         await _evaluate(client, tournament, name, spec, report)
     submissions = await client.list_submissions(tournament)
     report.deflations = _deflations(report, submissions)
+    report.importance = importance_of(tournament.spec, await client.list_agents(tournament), submissions)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -119,11 +125,14 @@ def _write(
     try:
         plots.draw_learning_curves(folder / "learning_curves.png", tournament, submissions)
         _draw_accounts(folder, tournament, report)
+        title = f"Scores of trials by hyperparameter: {tournament.tournament_id}"
+        draw_importance(folder / "hyperparameters.png", tournament.spec, report.importance, title=title)
     except Unimplemented as error:
         notify(error.message)
     ended = json_shapes.result(tournament, folder, report.hyperparameters)
     spent = compute_view.as_json(report.compute) if report.compute else {}
-    _write_json(folder / "report.json", ended | spent | {"reports": _reports(report)})
+    about = {"importance": importance_view.as_json(report.importance), "reports": _reports(report)}
+    _write_json(folder / "report.json", ended | spent | about)
 
 
 def _write_pages(folder: Path, tournament: Tournament, report: ChampionReport) -> None:

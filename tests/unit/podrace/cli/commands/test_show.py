@@ -208,3 +208,73 @@ def test_options_of_the_champion_that_contradict_each_other_are_refused(type_: A
     answer = type_("show", "latest", *options)
     assert answer.code == 2
     assert "--toml" in answer.err
+
+
+@pytest.fixture
+def trials(mesh: Any, canned: Any) -> Any:
+    """The mesh with twelve trials, whose score is the rank of their learning rate; one of them was continued."""
+    mesh.known.submissions = []
+    for number in range(13):
+        trial = 0 if number == 12 else number
+        agent = pb.Agent(agent_id=f"cartpole-abc123-a{number}", number=number, algorithm="ppo")
+        agent.hyperparameters.update({"learning_rate": 0.001 * (trial + 1), "epochs": 4 + trial % 2, "horizon": 32})
+        mesh.known.lineage.append(agent)
+        candidate = canned.candidate("cartpole-abc123", number, float(trial))
+        candidate.trial = trial
+        mesh.known.submissions.append(candidate)
+    return mesh
+
+
+def test_importance_shows_the_shares_and_the_scores_by_slices(type_: Any, trials: Any) -> None:
+    rows = [
+        line.split()
+        for line in type_("show", "latest", "--importance", "--orchestrator", trials.address).out.split("\n")
+    ]
+    assert ["ppo:", "12", "trials"] in rows
+    names = [row[0] for row in rows if len(row) >= 4 and row[1] == "12"]
+    assert names[:2] == ["learning_rate", "epochs"]
+    assert ["learning_rate", "0.001", "to", "0.004", "4", "1.5", "±", "0.65"] in [
+        [cell if cell != "1.50" else "1.5" for cell in row] for row in rows
+    ]
+    assert not any("horizon" in row for row in rows)
+
+
+def test_importance_as_json_has_all_slices(type_: Any, trials: Any) -> None:
+    (ppo,) = type_("show", "latest", "--importance", "--orchestrator", trials.address, "--json").json
+    assert (ppo["algorithm"], ppo["trials"]) == ("ppo", 12)
+    rate, epochs = ppo["hyperparameters"]
+    assert rate["name"] == "learning_rate"
+    assert rate["share"] > 0.8 > 0.5 > epochs["share"]
+    assert [part["trials"] for part in rate["slices"]] == [4, 4, 4]
+    assert [part["low"] for part in epochs["slices"]] == [4, 5]
+    assert ppo["environment_steps"]["trials"] == 12
+
+
+@pytest.mark.long
+def test_importance_can_be_drawn(type_: Any, trials: Any, tmp_path: Any) -> None:
+    answer = type_("show", "latest", "--importance", "--plot", "i.png", "--orchestrator", trials.address)
+    assert answer.err == "wrote i.png\n"
+    assert (tmp_path / "i.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--champion", "--importance"], "give only one"),
+        (["--plot", "x.png"], "give --importance too"),
+        (["--importance", "--plot", "missing/x.png"], "missing"),
+    ],
+)
+def test_options_of_importance_that_contradict_each_other_are_refused(
+    type_: Any, trials: Any, options: list[str], line: str
+) -> None:
+    answer = type_("show", "latest", *options, "--orchestrator", trials.address)
+    assert answer.code == 2
+    assert line in answer.err
+
+
+def test_importance_without_scores_is_refused(type_: Any, mesh: Any) -> None:
+    mesh.known.submissions = []
+    answer = type_("show", "latest", "--importance", "--orchestrator", mesh.address)
+    assert answer.code == 2
+    assert "has no candidate yet" in answer.err
