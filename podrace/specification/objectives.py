@@ -20,6 +20,9 @@ MEASURES: Mapping[str, Collection[str]] = {
     )
 }
 """Measures of single episodes that built-in simulators report, for all splits but `train`."""
+LOWER_IS_BETTER = {"annual_volatility"}
+HIGHER_IS_BETTER = {name for names in MEASURES.values() for name in names} - LOWER_IS_BETTER
+"""Measures of built-in simulators by their good end. A drawdown is at most 0, so the higher one is better."""
 OF_USERS = ("python:", "grpc://")
 """Prefixes of simulators whose measures only they know; the evaluator refuses those that they do not report."""
 MOST_EPISODES = 1024

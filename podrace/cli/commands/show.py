@@ -1,6 +1,9 @@
 """Implements `podrace show`: a tournament, or one aspect of its results."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,12 +20,14 @@ from podrace.cli.terminal.output import notify, show_json
 from podrace.cli.terminal.output import show as show_result
 from podrace.cli.views import importance as importance_view
 from podrace.cli.views import json_shapes
+from podrace.cli.views import pareto as pareto_view
 from podrace.cli.views.overview import overview
 from podrace.client import Client
 from podrace.client.champion import members_of_champion
 from podrace.client.compute import summary_of
 from podrace.client.hyperparameters import read_hyperparameters
 from podrace.client.importance import importance_of
+from podrace.client.pareto import SCORE, STEPS, front, parse_measure
 from podrace.errors import InvalidArgument, NotFound
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -40,39 +45,76 @@ EVENTS_SHOWN = 10
     metavar="FILE",
     help="With --importance: draw it as PNG.",
 )
+@click.option("--pareto", is_flag=True, help="Show the candidates that no other is better than in all measures.")
+@click.option(
+    "--measure",
+    "measures",
+    multiple=True,
+    metavar="NAME=max|min",
+    help="With --pareto: a measure besides the score; repeatable.  [default: environment_steps=min]",
+)
 @mesh_options
-def show(
-    settings: Settings, tournament: str, champion: bool, as_toml: bool, importance: bool, plot: Path | None
-) -> int:
+def show(settings: Settings, tournament: str, **options: Any) -> int:
     """Show a tournament, or one aspect of its results.
 
     TOURNAMENT is an id, a prefix of one, or `latest`. Without further options, show the tournament with its pods and
     latest events. `podrace show latest --champion --toml` writes a specification for `podrace train`.
+
+    --pareto compares candidates in several measures and does not change how the board ranks them. Measures are
+    environment_steps, core_seconds, standard_error, and what the simulator reports for single episodes, such as
+    annual_volatility. Where it is known whether a higher or a lower value is better, NAME is enough.
     """
-    if champion and importance:
-        raise InvalidArgument("show: --champion and --importance are two aspects; give only one")
-    if as_toml and not champion:
-        raise InvalidArgument("show: --toml writes the champion; give --champion too")
-    if as_toml and settings.as_json:
-        raise InvalidArgument("show: --toml and --json are two formats; give only one")
-    if plot is not None:
-        if not importance:
-            raise InvalidArgument(f"show: --plot {plot} draws the importance; give --importance too")
-        check_file(plot, "--plot")
-        new_figure(1, 1)
+    aspect = Aspect(**options)
+    aspect.check(as_json=settings.as_json)
 
     async def query(client: Client) -> int:
         found = await find_tournament(client, tournament, settings)
-        if champion:
-            await _show_champion(settings, client, found, as_toml=as_toml)
-        elif importance:
-            await _show_importance(settings, client, found, plot)
+        if aspect.champion:
+            await _show_champion(settings, client, found, as_toml=aspect.as_toml)
+        elif aspect.importance:
+            await _show_importance(settings, client, found, aspect.plot)
+        elif aspect.pareto:
+            await _show_pareto(settings, client, found, aspect.measures)
         else:
             await _show_all(settings, client, found)
         return 0
 
     session.require_tournaments(settings)
     return session.run_query(settings, query)
+
+
+@dataclass(frozen=True)
+class Aspect:
+    """Options of the command."""
+
+    champion: bool
+    as_toml: bool
+    importance: bool
+    plot: Path | None
+    pareto: bool
+    measures: Sequence[str]
+
+    def check(self, *, as_json: bool) -> None:
+        """Checks that the options belong together, and the file of the plot.
+
+        Raises:
+            InvalidArgument: They do not, or the folder of the file does not exist.
+            Unimplemented: A plot is wanted and matplotlib is not installed.
+        """
+        wanted = [name for name in ("champion", "importance", "pareto") if getattr(self, name)]
+        if len(wanted) > 1:
+            raise InvalidArgument(f"show: --{wanted[0]} and --{wanted[1]} are two aspects; give only one")
+        if self.as_toml and not self.champion:
+            raise InvalidArgument("show: --toml writes the champion; give --champion too")
+        if self.as_toml and as_json:
+            raise InvalidArgument("show: --toml and --json are two formats; give only one")
+        if self.measures and not self.pareto:
+            raise InvalidArgument(f"show: --measure {self.measures[0]} is for --pareto; give that too")
+        if self.plot is not None:
+            if not self.importance:
+                raise InvalidArgument(f"show: --plot {self.plot} draws the importance; give --importance too")
+            check_file(self.plot, "--plot")
+            new_figure(1, 1)
 
 
 async def _show_all(settings: Settings, client: Client, tournament: Tournament) -> None:
@@ -119,3 +161,22 @@ async def _show_importance(settings: Settings, client: Client, tournament: Tourn
     if plot is not None:
         drawn = draw_importance(plot, tournament.spec, found, title=tournament.tournament_id)
         notify(f"wrote {plot}" if drawn else "there is nothing to draw: no hyperparameter has different values")
+
+
+async def _show_pareto(settings: Settings, client: Client, tournament: Tournament, measures: Sequence[str]) -> None:
+    """Shows the candidates that are not dominated in the score and some other measures.
+
+    Raises:
+        NotFound: There is no candidate yet.
+        InvalidArgument: A measure is not recorded, or its direction is not known.
+    """
+    submissions = await client.list_submissions(tournament)
+    if not submissions:
+        raise NotFound(f"tournament {tournament.tournament_id} has no candidate yet")
+    others = [parse_measure(text, submissions) for text in measures] or [STEPS]
+    found = front(submissions, list({one.name: one for one in [SCORE, *others]}.values()))
+    if settings.as_json:
+        known = await read_hyperparameters(client, tournament, (one.agent_id for one in found.candidates))
+        show_json(pareto_view.as_json(found, known))
+    else:
+        show_result(pareto_view.as_text(found, tournament.tournament_id))

@@ -126,6 +126,7 @@ def candidate(entry: Candidate, known: HyperparametersByAgent) -> dict[str, Any]
         "evaluator_fault": entry.evaluator_fault or None,
         "replay_steps": entry.replay_steps,
         "replay_memory_steps": entry.replay_memory_steps,
+        "episode_metrics": dict(sorted(entry.episode_metrics.items())),
     }
 
 

@@ -70,7 +70,7 @@ def test_json_lists_the_best_submission_of_each_agent_in_order_of_arrival(type_:
     assert list(everyone[0]) == [
         "rank", "agent_id", "candidate_id", "algorithm", "hyperparameters", "score", "standard_error", "estimate",
         "estimate_error", "evaluation_epoch", "episodes", "environment_steps", "parent_agent_ids", "evaluator_fault",
-        "replay_steps", "replay_memory_steps", "depth",
+        "replay_steps", "replay_memory_steps", "episode_metrics", "depth",
     ]  # fmt: skip
     relatives = type_("lineage", "latest", "--agent", "a1", "--orchestrator", mesh.address, "--json").json
     assert relatives == everyone[1:]

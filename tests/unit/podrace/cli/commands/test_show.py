@@ -278,3 +278,50 @@ def test_importance_without_scores_is_refused(type_: Any, mesh: Any) -> None:
     answer = type_("show", "latest", "--importance", "--orchestrator", mesh.address)
     assert answer.code == 2
     assert "has no candidate yet" in answer.err
+
+
+def test_pareto_lists_the_candidates_that_are_best_for_their_steps(type_: Any, mesh: Any) -> None:
+    out = type_("show", "latest", "--pareto", "--orchestrator", mesh.address).out
+    assert "3 of 3 candidates are not dominated in score (higher is better), environment_steps (lower is better)" in out
+    rows = [line.split()[:5] for line in out.splitlines()]
+    assert rows[3] == ["1", "a2", "ppo", "480", "300000"]
+    assert "not on the board" not in out
+    mesh.known.submissions[1].score = 100.0
+    mesh.known.submissions[2].rank = 0
+    out = type_("show", "latest", "--pareto", "--orchestrator", mesh.address).out
+    assert "2 of 3 candidates" in out
+    assert "rank -: not on the board, so its checkpoint may have been deleted" in out
+
+
+def test_pareto_compares_recorded_measures_in_the_stated_direction(type_: Any, mesh: Any) -> None:
+    for candidate, risk in zip(mesh.known.submissions, (0.3, 0.1, 0.2), strict=True):
+        candidate.episode_metrics["annual_volatility"] = risk
+    arguments = "show", "latest", "--pareto", "--orchestrator", mesh.address, "--json"
+    shown = type_(*arguments, "--measure", "annual_volatility").json
+    assert shown["measures"] == [
+        {"name": "score", "direction": "max"},
+        {"name": "annual_volatility", "direction": "min"},
+    ]
+    assert [entry["measures"] for entry in shown["candidates"]] == [
+        {"score": 480.0, "annual_volatility": 0.2},
+        {"score": 300.0, "annual_volatility": 0.1},
+    ]
+    assert (shown["compared"], shown["left_out"]) == (3, 0)
+    worst = type_(*arguments, "--measure", "annual_volatility=max").json
+    assert [entry["measures"]["annual_volatility"] for entry in worst["candidates"]] == [0.2, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--pareto", "--importance"], "give only one"),
+        (["--measure", "environment_steps"], "is for --pareto; give that too"),
+        (["--pareto", "--measure", "sharpe_ratio"], "unknown measure 'sharpe_ratio'"),
+    ],
+)
+def test_options_of_pareto_that_cannot_be_used_are_refused(
+    type_: Any, mesh: Any, options: list[str], line: str
+) -> None:
+    answer = type_("show", "latest", *options, "--orchestrator", mesh.address)
+    assert answer.code == 2
+    assert line in answer.err

@@ -86,6 +86,7 @@ def entries(value: Any, key: str = "") -> Iterator[dict[str, Any]]:
     [
         (["ls"], 2),
         (["show", "latest"], 3),
+        (["show", "latest", "--pareto"], 3),
         (["standings", "latest"], 3),
         (["lineage", "latest"], 3),
         (["lineage", "latest-a2"], 3),
