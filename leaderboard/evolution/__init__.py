@@ -7,6 +7,8 @@ history.py           the latest agents and their scores, in addition to the boar
 trials.py            the whole log, folded into chains of agents that continue each other
 incumbent/           strategy: one trial trains on, and all others challenge it
 asha.py              strategy: fresh trials climb rungs, from each of which the best are promoted
+bohb.py              strategy: the same, with values that a model proposes
+parzen.py            model of bohb: densities of good and bad hyperparameters
 tournament.py        strategy: the best of a few candidates drawn at random becomes the parent
 softmax.py           strategy: candidates become parents with a probability that grows with the score
 populations/         strategies with a population of seats:
@@ -30,7 +32,7 @@ randomness.py        random streams and seeds
 
 from collections.abc import Mapping
 
-from leaderboard.evolution import asha, random_search, softmax, tournament
+from leaderboard.evolution import asha, bohb, random_search, softmax, tournament
 from leaderboard.evolution.incumbent import choice
 from leaderboard.evolution.incumbent.race import IncumbentRace
 from leaderboard.evolution.populations import dexpbt, generational, pb2, truncation
@@ -40,6 +42,7 @@ from leaderboard.evolution.strategy import Strategy
 STRATEGIES: Mapping[str, Strategy] = {
     "incumbent": Strategy(choice.propose, fold=IncumbentRace),
     "asha": Strategy(asha.propose, fold=RungTrials),
+    "bohb": Strategy(bohb.propose, fold=RungTrials),
     "tournament": Strategy(tournament.propose),
     "softmax": Strategy(softmax.propose),
     "truncation": Strategy(truncation.propose, reads_history=True),

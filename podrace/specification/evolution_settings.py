@@ -43,6 +43,8 @@ SETTINGS: Mapping[str, Mapping[str, float | int]] = {
         "exploration_end": 0.1,
     },
     "asha": {"rung_factor": 3.0, "first_rung": 2},
+    # Falkner et al. 2018, section 4 and the authors' implementation.
+    "bohb": {"rung_factor": 3.0, "first_rung": 2, "random_probability": 0.33, "good_share": 0.15},
     "tournament": {},
     "random-search": {},
     "softmax": {"temperature": 1.0},
@@ -118,6 +120,8 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "evolution.catch_up": (0.0, 1000.0),
     "evolution.exploration_begin": (0.0, 1.0),
     "evolution.exploration_end": (0.0, 1.0),
+    "evolution.random_probability": (0.0, 1.0),
+    "evolution.good_share": (0.0, 1.0),
 }
 
 

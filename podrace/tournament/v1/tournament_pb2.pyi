@@ -1048,10 +1048,13 @@ class EvolutionSpec(_message.Message):
     CATCH_UP_FIELD_NUMBER: _builtins.int
     EXPLORATION_BEGIN_FIELD_NUMBER: _builtins.int
     EXPLORATION_END_FIELD_NUMBER: _builtins.int
+    RANDOM_PROBABILITY_FIELD_NUMBER: _builtins.int
+    GOOD_SHARE_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
-    """Built-in strategy, see `podrace strategies`: `incumbent`, `asha`, `tournament`, `softmax`, `truncation`, `dexpbt`,
-    `pb2`, `generational` or `random-search`. If nothing is given with `search = "wide"` and `pool.maximum_pods` of 1 or
-    2, it is `asha`, unless a setting of `incumbent` is given that `asha` does not have. Default `incumbent`.
+    """Built-in strategy, see `podrace strategies`: `incumbent`, `asha`, `bohb`, `tournament`, `softmax`, `truncation`,
+    `dexpbt`, `pb2`, `generational` or `random-search`. If nothing is given with `search = "wide"` and
+    `pool.maximum_pods` of 1 or 2, it is `asha`, unless a setting of `incumbent` is given that `asha` does not have.
+    Default `incumbent`.
     """
     board_capacity: _builtins.int
     """Number of candidates that the board holds, at most one for each agent. Default 16."""
@@ -1060,7 +1063,7 @@ class EvolutionSpec(_message.Message):
     fresh_probability: _builtins.float
     """`tournament`, `softmax`: probability of a fresh agent once there are parents. Default 0.1."""
     initial_agents: _builtins.int
-    """`asha`, `tournament`, `softmax`: number of fresh agents before the first promotion or child. Default 4."""
+    """`asha`, `bohb`, `tournament`, `softmax`: number of fresh agents before the first promotion or child. Default 4."""
     mutation_probability: _builtins.float
     """Probability that a mutation changes a searched hyperparameter of a child. Default 0.5; for `truncation` 1, for
     `dexpbt` 0.15.
@@ -1147,11 +1150,13 @@ class EvolutionSpec(_message.Message):
     early. Default 1.5.
     """
     rung_factor: _builtins.float
-    """`incumbent`, `asha`: one in this many trials of a rung is promoted to the next rung, which is this many times as
-    long. Default 3.
+    """`incumbent`, `asha`, `bohb`: one in this many trials of a rung is promoted to the next rung, which is this many
+    times as long. Default 3.
     """
     first_rung: _builtins.int
-    """`incumbent`, `asha`: length of the first rung, in multiples of `evaluation.every_environment_steps`. Default 2."""
+    """`incumbent`, `asha`, `bohb`: length of the first rung, in multiples of `evaluation.every_environment_steps`.
+    Default 2.
+    """
     riser_probability: _builtins.float
     """`incumbent`: probability that the trial whose score rises fastest is promoted instead of the best one. Default
     0.1.
@@ -1172,6 +1177,10 @@ class EvolutionSpec(_message.Message):
     """
     exploration_end: _builtins.float
     """`incumbent` with a single pod: share of the training that challengers get at the end. Default 0.1."""
+    random_probability: _builtins.float
+    """`bohb`: probability that the values of a new trial are drawn at random, not proposed by the model. Default 0.33."""
+    good_share: _builtins.float
+    """`bohb`: share of the trials on a rung that count as good in the model. Default 0.15."""
     @_builtins.property
     def answer_duration(self) -> _duration_pb2.Duration:
         """Time limit for one answer of `generator` or `updater`, from 50 ms to 8 s. Refused without one of them. Default 5 s."""
@@ -1215,10 +1224,12 @@ class EvolutionSpec(_message.Message):
         catch_up: _builtins.float | None = ...,
         exploration_begin: _builtins.float | None = ...,
         exploration_end: _builtins.float | None = ...,
+        random_probability: _builtins.float | None = ...,
+        good_share: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_good_share", b"_good_share", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_random_probability", b"_random_probability", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "good_share", b"good_share", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "random_probability", b"random_probability", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_good_share", b"_good_share", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_random_probability", b"_random_probability", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "good_share", b"good_share", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "random_probability", b"random_probability", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocation: _TypeAlias = _typing.Literal["allocation"]  # noqa: Y015
     _WhichOneofArgType__allocation: _TypeAlias = _typing.Literal["_allocation", b"_allocation"]  # noqa: Y015
@@ -1244,6 +1255,8 @@ class EvolutionSpec(_message.Message):
     _WhichOneofArgType__fresh_until: _TypeAlias = _typing.Literal["_fresh_until", b"_fresh_until"]  # noqa: Y015
     _WhichOneofReturnType__generator: _TypeAlias = _typing.Literal["generator"]  # noqa: Y015
     _WhichOneofArgType__generator: _TypeAlias = _typing.Literal["_generator", b"_generator"]  # noqa: Y015
+    _WhichOneofReturnType__good_share: _TypeAlias = _typing.Literal["good_share"]  # noqa: Y015
+    _WhichOneofArgType__good_share: _TypeAlias = _typing.Literal["_good_share", b"_good_share"]  # noqa: Y015
     _WhichOneofReturnType__halving_agents: _TypeAlias = _typing.Literal["halving_agents"]  # noqa: Y015
     _WhichOneofArgType__halving_agents: _TypeAlias = _typing.Literal["_halving_agents", b"_halving_agents"]  # noqa: Y015
     _WhichOneofReturnType__initial_agents: _TypeAlias = _typing.Literal["initial_agents"]  # noqa: Y015
@@ -1266,6 +1279,8 @@ class EvolutionSpec(_message.Message):
     _WhichOneofArgType__perturbation: _TypeAlias = _typing.Literal["_perturbation", b"_perturbation"]  # noqa: Y015
     _WhichOneofReturnType__population_size: _TypeAlias = _typing.Literal["population_size"]  # noqa: Y015
     _WhichOneofArgType__population_size: _TypeAlias = _typing.Literal["_population_size", b"_population_size"]  # noqa: Y015
+    _WhichOneofReturnType__random_probability: _TypeAlias = _typing.Literal["random_probability"]  # noqa: Y015
+    _WhichOneofArgType__random_probability: _TypeAlias = _typing.Literal["_random_probability", b"_random_probability"]  # noqa: Y015
     _WhichOneofReturnType__replaced_share: _TypeAlias = _typing.Literal["replaced_share"]  # noqa: Y015
     _WhichOneofArgType__replaced_share: _TypeAlias = _typing.Literal["_replaced_share", b"_replaced_share"]  # noqa: Y015
     _WhichOneofReturnType__resample_probability: _TypeAlias = _typing.Literal["resample_probability"]  # noqa: Y015
@@ -1315,6 +1330,8 @@ class EvolutionSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__generator) -> _WhichOneofReturnType__generator | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__good_share) -> _WhichOneofReturnType__good_share | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__halving_agents) -> _WhichOneofReturnType__halving_agents | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__initial_agents) -> _WhichOneofReturnType__initial_agents | None: ...
@@ -1336,6 +1353,8 @@ class EvolutionSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__perturbation) -> _WhichOneofReturnType__perturbation | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__population_size) -> _WhichOneofReturnType__population_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__random_probability) -> _WhichOneofReturnType__random_probability | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__replaced_share) -> _WhichOneofReturnType__replaced_share | None: ...
     @_typing.overload
