@@ -16,6 +16,8 @@ so the environment steps are listed like a hyperparameter. If they have a large 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from random import Random
 from statistics import fmean, stdev
 from typing import Any
 
@@ -31,6 +33,8 @@ MOST_SLICES = 5
 """Slices of a range; choices have one slice each."""
 TRIALS_PER_SLICE = 4
 """Smallest number of trials in a slice of a range, on average."""
+SHUFFLES = 199
+"""Random assignments of the scores by which the probability of a share by chance is estimated."""
 STEPS = "environment steps"
 """Name of the entry for the training of a trial."""
 
@@ -82,6 +86,8 @@ class HyperparameterImportance:
     """Value and score of each trial."""
     share: float | None
     """Share of the variance of the scores between its slices, from 0 to 1; None for too few trials."""
+    p_value: float | None = None
+    """Probability that slices explain at least as much by chance; None if `share` is."""
     forest_share: float | None = None
     """The same by a random forest; None for too few trials or without scikit-learn."""
 
@@ -180,12 +186,14 @@ def _of_algorithm(
 def _entry(name: str, points: Sequence[tuple[Any, float]]) -> HyperparameterImportance:
     groups = slices_of(points)
     scores = [[score for _, score in group] for group in groups]
+    share = explained_share(scores) if len(points) >= SMALLEST_SAMPLE else None
     return HyperparameterImportance(
         name,
         len(points),
         tuple(_slice(group) for group in groups),
         tuple(points),
-        explained_share(scores) if len(points) >= SMALLEST_SAMPLE else None,
+        share,
+        None if share is None else chance_of(scores),
     )
 
 
@@ -236,6 +244,35 @@ def explained_share(groups: Sequence[Sequence[float]]) -> float | None:
         return None
     within = math.fsum(_squares(group) for group in groups)
     return 1.0 - (within / free) / (total / (len(scores) - 1))
+
+
+def chance_of(groups: Sequence[Sequence[float]]) -> float:
+    """Returns the probability that groups of these sizes differ at least as much by chance.
+
+    It is (1 + b) / (1 + m), where b of m random assignments of the scores to the groups explain at least as much
+    (permutation test, Phipson and Smyth 2010). The result is the same for the same groups.
+
+    Args:
+        groups: Scores by group; none is empty.
+    """
+    sizes = [len(group) for group in groups]
+    scores = [score for group in groups for score in group]
+    middle = fmean(scores)
+    deviations = [score - middle for score in scores]
+    # Rounding must not make an assignment with equal groups worse than the observed one.
+    observed = _between(deviations, sizes) * (1 - 1e-9)
+    random = Random(0)
+    as_good = 0
+    for _ in range(SHUFFLES):
+        random.shuffle(deviations)
+        as_good += _between(deviations, sizes) >= observed
+    return (1 + as_good) / (1 + SHUFFLES)
+
+
+def _between(deviations: Sequence[float], sizes: Sequence[int]) -> float:
+    """Returns the sum of squares between consecutive groups of the given sizes."""
+    ends = list(accumulate(sizes))
+    return math.fsum(math.fsum(deviations[end - size : end]) ** 2 / size for size, end in zip(sizes, ends, strict=True))
 
 
 def _squares(scores: Sequence[float]) -> float:

@@ -12,6 +12,7 @@ from podrace.cli.views import tables
 from podrace.client.importance import SMALLEST_SAMPLE, AlgorithmImportance, HyperparameterImportance, Slice
 
 NOTE = "share: of the variance of the scores of trials, explained by this hyperparameter alone"
+CHANCE_NOTE = "by chance: probability of such a share without any effect; of many hyperparameters, some are below 0.05"
 STEPS_NOTE = "a large share of the environment steps: scores differ because some trials were trained longer than others"
 
 
@@ -27,7 +28,7 @@ def as_text(found: Sequence[AlgorithmImportance]) -> RenderableType:
             continue
         if algorithm.trials < SMALLEST_SAMPLE:
             parts.append(Text(f"shares need {SMALLEST_SAMPLE} trials", style="dim"))
-        parts += [_shares_table(entries), Text(NOTE, style="dim")]
+        parts += [_shares_table(entries), Text(NOTE, style="dim"), Text(CHANCE_NOTE, style="dim")]
         if algorithm.steps:
             parts.append(Text(STEPS_NOTE, style="dim"))
         parts += [Text(), _slices_table(entries), Text()]
@@ -52,6 +53,7 @@ def _values(entry: HyperparameterImportance) -> dict[str, Any]:
         "name": entry.name,
         "trials": entry.trials,
         "share": entry.share,
+        "p_value": entry.p_value,
         "forest_share": entry.forest_share,
         "slices": [_slice_values(part) for part in entry.slices],
     }
@@ -74,13 +76,17 @@ def _entries(algorithm: AlgorithmImportance) -> list[HyperparameterImportance]:
 
 def _shares_table(entries: Sequence[HyperparameterImportance]) -> Table:
     forest = any(entry.forest_share is not None for entry in entries)
-    numbers = ("trials", "share by slices", *(("share by forest",) if forest else ()))
+    numbers = ("trials", "share by slices", "by chance", *(("share by forest",) if forest else ()))
     table = tables.plain_table("hyperparameter", *numbers, right=numbers)
     for entry in entries:
-        shares = [entry.share, entry.forest_share] if forest else [entry.share]
-        shown = [tables.NOTHING if share is None else formats.percent(max(0.0, share)) for share in shares]
-        table.add_row(entry.name, formats.count(entry.trials), *shown)
+        chance = tables.NOTHING if entry.p_value is None else f"{entry.p_value:.3f}"
+        by_forest = [_percent(entry.forest_share)] if forest else []
+        table.add_row(entry.name, formats.count(entry.trials), _percent(entry.share), chance, *by_forest)
     return table
+
+
+def _percent(share: float | None) -> str:
+    return tables.NOTHING if share is None else formats.percent(max(0.0, share))
 
 
 def _slices_table(entries: Sequence[HyperparameterImportance]) -> Table:

@@ -11,6 +11,7 @@ from podrace.client.forest import forest_shares
 from podrace.client.importance import (
     SMALLEST_SAMPLE,
     AlgorithmImportance,
+    chance_of,
     explained_share,
     importance_of,
     observations_of,
@@ -118,6 +119,20 @@ def test_the_share_of_what_has_no_effect_is_zero_on_average() -> None:
     assert len(known) == 400
     error = (sum((share - fmean(known)) ** 2 for share in known) / 399 / 400) ** 0.5
     assert abs(fmean(known)) < 3 * error
+
+
+def test_the_probability_by_chance_is_small_only_for_an_effect() -> None:
+    random = Random(2)
+    below = 0
+    for _ in range(200):
+        points = [(random.random(), random.gauss(0, 1)) for _ in range(20)]
+        below += chance_of([[score for _, score in group] for group in slices_of(points)]) <= 0.05
+    assert below <= 20, "200 x 0.05 = 10 with a standard deviation of 3"
+    assert chance_of([[1.0, 2.0, 3.0, 2.0, 1.0], [7.0, 8.0, 9.0, 8.0, 7.0], [4.0, 5.0, 4.0, 5.0]]) == 1 / 200
+
+
+def test_groups_that_do_not_differ_are_certain_by_chance() -> None:
+    assert chance_of([[1.0, 2.0], [2.0, 1.0]]) == 1.0
 
 
 @pytest.mark.parametrize("groups", [[], [[1.0, 2.0]], [[1.0], [2.0]], [[1.0, 1.0], [1.0]]])

@@ -245,6 +245,7 @@ def test_importance_as_json_has_all_slices(type_: Any, trials: Any) -> None:
     rate, epochs = ppo["hyperparameters"]
     assert rate["name"] == "learning_rate"
     assert rate["share"] > 0.8 > 0.5 > epochs["share"]
+    assert rate["p_value"] < 0.05 < epochs["p_value"]
     assert [part["trials"] for part in rate["slices"]] == [4, 4, 4]
     assert [part["low"] for part in epochs["slices"]] == [4, 5]
     assert ppo["environment_steps"]["trials"] == 12
