@@ -10,7 +10,7 @@ from podrace.cli.views import tables
 from podrace.printable import printable
 from podrace.specification import presets, resolve
 from podrace.specification.files import to_toml, toml_literal
-from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, Tournament, TournamentSpec
 
 NEW_AGENTS = (
     "The specification trains new agents with these values: nothing is searched, and no checkpoint is reused. To start",
@@ -41,7 +41,11 @@ def specification_of(spec: TournamentSpec, member: ChampionMember) -> Tournament
     algorithm.ratio = 1.0
     for name, value in member.hyperparameters.items():
         json_format.ParseDict(value, algorithm.hyperparameters[name].value)
-    return resolve.resolve(made)
+    made = resolve.resolve(made)
+    # An agent of an earlier version lacks hyperparameters that were added since. Left out, they would be searched.
+    for entry in made.algorithms[member.algorithm].hyperparameters.values():
+        entry.CopyFrom(HyperparameterSpec(value=entry.value))
+    return made
 
 
 def champion_toml(tournament: Tournament, members: Sequence[ChampionMember]) -> str:

@@ -114,6 +114,17 @@ def test_options_of_the_environment_that_were_searched_keep_the_value_of_the_cha
     assert list(again.environment.search_in_evaluation) == ["options.max_episode_steps"]
 
 
+def test_a_hyperparameter_that_an_older_agent_does_not_have_is_not_searched() -> None:
+    spec = specification()
+    values = values_of(spec)
+    del values["clip_range"]
+    made = specification_of(spec, member_of([agent(0, values)], []))
+    clip_range = made.algorithms["ppo"].hyperparameters["clip_range"]
+    assert clip_range.HasField("value")
+    assert not clip_range.HasField("low")
+    assert resolve.resolve(made) == made
+
+
 def test_the_tournament_of_the_file_starts_from_no_ancestor() -> None:
     spec = specification(evolution={"ancestor_agent_id": "pole-abc123-a7"})
     assert not specification_of(spec, member_of([agent(0, values_of(spec))], [])).evolution.ancestor_agent_id
