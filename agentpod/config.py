@@ -58,7 +58,10 @@ class PodConfig:
     threads: int = 1
     """Number of torch threads of a role."""
     gpus: tuple[str, ...] = ()
-    """GPUs of the pod: UUIDs, or numbers among the GPUs that its processes see, in the order of the PCI bus."""
+    """GPUs of the pod: UUIDs, or numbers among the GPUs that its processes see, in the order of the PCI bus.
+    In a container these are its own."""
+    pod_gpus: int = 0
+    """Number of GPUs that are reserved for the pod on this host, over all its containers; 0: those in `gpus`."""
     host: str = "127.0.0.1"
     """Address of this machine, reachable from the other processes of the pod."""
     log_path: str = ""
@@ -144,8 +147,8 @@ class PodConfig:
     def device(self, role: str) -> str:
         """Returns the torch device that a role computes on; GPU numbers count the GPUs of the pod.
 
-        Learners take the GPUs in turn. Workers and the evaluator compute where their plane has its memory: with the
-        plane `cuda` on their learner's GPU; with the plane `group` on the GPUs that no learner uses, if there are any.
+        Learners take the GPUs in turn. Workers and the evaluator take the GPUs that no learner uses if the plane is
+        `group`, or if it is `auto` and there is a GPU for each role. Otherwise they share that of their learner.
         """
         if not self.gpus:
             return "cpu"
@@ -159,6 +162,16 @@ class PodConfig:
         return (self.gpus[self._gpu_index(role)],) if self._partitioned else self.gpus
 
     @property
+    def gpus_of_pod(self) -> int:
+        """Number of GPUs that are reserved for the pod on this host."""
+        return self.pod_gpus or len(self.gpus)
+
+    @property
+    def one_gpu_each(self) -> bool:
+        """Whether the pod has several processes on this host, and a GPU for each of them."""
+        return self.gpus_of_pod >= len(self.roles) > 1
+
+    @property
     def _partitioned(self) -> bool:
         return any(gpu.startswith(MIG) for gpu in self.gpus)
 
@@ -167,9 +180,10 @@ class PodConfig:
         index = int(number or 0)
         if kind == LEADER_ROLE:
             return index % len(self.gpus)
-        if self.plane == "group":
+        if self.plane == "group" or (self.plane == "auto" and self.one_gpu_each):
             unused = range(self.learners_here, len(self.gpus)) or range(len(self.gpus))
-            return unused[index % len(unused)]
+            place = index if kind == "worker" else self.workers * self.learners_here
+            return unused[place % len(unused)]
         learner = index // self.workers if kind == "worker" else 0
         return learner % len(self.gpus)
 

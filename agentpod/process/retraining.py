@@ -198,6 +198,7 @@ def pod_config(spec: PodSpec, config: RetrainConfig, store_uri: str) -> PodConfi
         memory_bytes=spec.memory_bytes,
         threads=max(1, int(spec.cores / computing)),
         gpus=tuple(map(str, range(spec.gpus))),
+        pod_gpus=spec.gpus,
         lifeline=str(config.folder / "retrain.lifeline"),
         telemetry=config.telemetry,
     )
@@ -247,7 +248,7 @@ def settings_of(pod: PodConfig) -> dict[str, object]:
     """Returns the configuration of a pod as keys and values for a command line."""
     names = (
         "pod_id", "orchestrator", "leaderboard", "store", "folder", "layout", "workers", "learners", "precision",
-        "plane", "cores", "memory_bytes", "threads", "lifeline",
+        "plane", "cores", "memory_bytes", "pod_gpus", "threads", "lifeline",
     )  # fmt: skip
     settings = {name: getattr(pod, name) for name in names}
     gpus = {"gpus": ",".join(pod.gpus)} if pod.gpus else {}

@@ -18,6 +18,7 @@ from agentpod.learner.follower import Follower
 from agentpod.learner.leader import Leader, LearnerServicer
 from agentpod.process.gpu_binding import bind_gpus
 from agentpod.roles.evaluator import EvaluatorServicer
+from agentpod.roles.placement import placed
 from agentpod.roles.worker import WorkerServicer
 from agentpod.session.session import GPU_MEMORY
 from podrace import rpc, telemetry
@@ -94,8 +95,8 @@ def learner_planes(config: PodConfig, role: str) -> list[Plane]:
         on_gpu = [MemoryPlane(f"{GPU_MEMORY}:", device)] if config.gpus else []
         return [*on_gpu, MemoryPlane()]
     if config.plane == "auto":
-        names = ["cuda", "shared", "grpc"] if config.gpus else ["shared", "grpc"]
-        return [_plane(config, role, name) for name in names]
+        on_gpus = ["cuda", *(["group"] if config.one_gpu_each else [])] if config.gpus else []
+        return [_plane(config, role, name) for name in (*on_gpus, "shared", "grpc")]
     return [_plane(config, role, config.plane)]
 
 
@@ -142,7 +143,8 @@ async def run_leader(config: PodConfig) -> int:
     services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
     if config.layout == "fused":
         seen = Planes(*planes)
-        services += _role_services("worker", seen, compute) + _role_services("evaluator", seen, compute)
+        for role in ("worker-0", "evaluator"):
+            services += _role_services(config, role, seen, compute)
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
@@ -201,7 +203,7 @@ async def _run_worker_or_evaluator(config: PodConfig, role: str) -> int:
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(planes.close)
-        services = _role_services(role.partition("-")[0], planes, compute)
+        services = _role_services(config, role, planes, compute)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         reason = await _leader_exited(config)
         _log.info("role exits", reason=reason)
@@ -226,14 +228,15 @@ async def _leader_exited(config: PodConfig) -> str:
     return reason
 
 
-def _role_services(kind: str, planes: Planes, compute: ComputeThread) -> list[Service]:
-    if kind == "worker":
-        servicer = WorkerServicer(planes, compute)
+def _role_services(config: PodConfig, role: str, planes: Planes, compute: ComputeThread) -> list[Service]:
+    place = placed(config, role)
+    if role != "evaluator":
+        servicer = WorkerServicer(planes, compute, place)
         return [Service(SERVICES["WorkerService"], pb_grpc.add_WorkerServiceServicer_to_server, servicer)]
     return [
         Service(
             SERVICES["EvaluatorService"],
             pb_grpc.add_EvaluatorServiceServicer_to_server,
-            EvaluatorServicer(planes, compute),
+            EvaluatorServicer(planes, compute, place=place),
         )
     ]

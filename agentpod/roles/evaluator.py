@@ -24,6 +24,7 @@ from agentpod.models.policy import Policy
 from agentpod.roles.episodes import Episodes, Play, add_report, play, score
 from agentpod.roles.evaluation_check import MOST_RETURNS
 from agentpod.roles.objectives import FOLD, MOST_FOLDS, MOST_MEASURES, episode_values
+from agentpod.roles.placement import Place, at_the_plane
 from agentpod.roles.repeatability import find_difference
 from agentpod.seeding import derive_generator
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -192,10 +193,10 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     """Serves the evaluator of a pod."""
 
     def __init__(
-        self, planes: Planes, compute: ComputeThread, play: Play = play, device: torch.device | None = None
+        self, planes: Planes, compute: ComputeThread, play: Play = play, *, place: Place = at_the_plane
     ) -> None:
-        """Starts without a session; computes on `device`, or where the plane has its memory."""
-        self._planes, self._compute, self._play, self._device = planes, compute, play, device
+        """Starts without a session; computes on the device that `place` chooses."""
+        self._planes, self._compute, self._play, self._place = planes, compute, play, place
         self._session: EvaluationSession | None = None
         self._made: EvaluationSession | None = None
         """The last session that was made, even if its caller did not wait for it."""
@@ -207,7 +208,8 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
         """Opens a session; see the contract."""
         await self._close_session()
         answer = await answer_probe(self._planes, request.probe)
-        session = self._session = await self._compute.run(self._make, request, self._device or answer.device)
+        device = self._place(request.environment.id, answer.device)
+        session = self._session = await self._compute.run(self._make, request, device)
         simulator = session.simulator
         return pb.OpenEvaluatorResponse(
             observation_space=space_message(simulator.observation_space),

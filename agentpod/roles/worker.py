@@ -12,10 +12,11 @@ import prometheus_client
 import torch
 
 from agentpod.compute_thread import ComputeThread
-from agentpod.experience.rollout import CollectResult, Lanes, collect
+from agentpod.experience.rollout import CollectResult, Lanes, Staging, collect
 from agentpod.experience.slots import POLICY
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
+from agentpod.roles.placement import Place, at_the_plane
 from agentpod.seeding import derive_generator, derive_seed
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
@@ -53,6 +54,7 @@ class Collector:
         self.request, self.device = request, device
         self.simulator: Simulator
         self.reusable = True
+        self._staging = Staging(device)
         if previous and previous.reusable and previous.makes(request.environment, device):
             self.simulator = previous.simulator
         else:
@@ -96,7 +98,9 @@ class Collector:
         own = {name: slot[name][box.index] for name, box in self.own_boxes(request.slot).items()}
         self.reusable = False
         with torch.no_grad():
-            result = collect(self.simulator, self.policy, own, self.lanes, generator, cancelled)
+            rollout = self._staging.of(own)
+            result = collect(self.simulator, self.policy, rollout, self.lanes, generator, cancelled)
+            self._staging.copy_to(own)
         self.lanes, self.reusable = result.lanes, True
         return result
 
@@ -117,9 +121,9 @@ class Collector:
 class WorkerServicer(pb_grpc.WorkerServiceServicer):
     """Serves one worker of a pod."""
 
-    def __init__(self, planes: Planes, compute: ComputeThread) -> None:
-        """Starts without a session."""
-        self._planes = planes
+    def __init__(self, planes: Planes, compute: ComputeThread, place: Place = at_the_plane) -> None:
+        """Starts without a session; computes on the device that `place` chooses."""
+        self._planes, self._place = planes, place
         self._compute = compute
         self._collector: Collector | None = None
         self._made: Collector | None = None
@@ -134,7 +138,8 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         self._collector = None
         self._forget()
         answer = await answer_probe(self._planes, request.probe)
-        self._collector = await self._compute.run(self._make, request, answer.device)
+        device = self._place(request.environment.id, answer.device)
+        self._collector = await self._compute.run(self._make, request, device)
         simulator, policy = self._collector.simulator, self._collector.policy
         return pb.OpenWorkerResponse(
             observation_space=space_message(simulator.observation_space),

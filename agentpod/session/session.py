@@ -26,12 +26,15 @@ from podrace.specification import catalog
 from podrace.tensor_transport.cuda import SCHEME as CUDA
 from podrace.tensor_transport.plane import Plane
 from podrace.tensor_transport.probe import PLANE_UNUSABLE, PROBE_SPEC, check_probe, write_probe
+from podrace.tensor_transport.transfer import SCHEME as GROUP
 from simulators import Space
 from simulators.messages import space_of
 
 PLANE = prometheus_client.Gauge("podrace_learner_plane", "1 for the plane that connects the roles", ["plane"])
 GPU_MEMORY = "gpu-memory"
 """Scheme of the plane `memory` whose regions are on a GPU."""
+GPU_PLANES = (GPU_MEMORY, CUDA, GROUP)
+"""Planes with memory on GPUs."""
 _log = structlog.get_logger(__name__)
 
 
@@ -160,6 +163,8 @@ class Roles:
                 self._chosen = plane
                 PLANE.labels(plane.scheme).set(1)
                 _log.info("roles connected", plane=plane.scheme)
+                if refusals and self._config.gpus and plane.scheme not in GPU_PLANES:
+                    _log.warning("data of a simulator on a GPU passes through the host's memory", plane=plane.scheme)
             return opened
         raise Unimplemented(f"no plane connects the roles of this pod: {'; '.join(refusals)}")
 
@@ -167,7 +172,7 @@ class Roles:
         """Returns the planes to try. Those in GPU memory need a simulator on the GPU or an explicit request."""
         if self._config.plane != "auto" or catalog.steps_on_gpu(session.environment.id):
             return list(self._planes)
-        return [plane for plane in self._planes if plane.scheme not in (GPU_MEMORY, CUDA)]
+        return [plane for plane in self._planes if plane.scheme not in GPU_PLANES]
 
     async def _open_on(self, plane: Plane, session: SessionSpec) -> list[Any]:
         """Opens on a plane with a self-test; raises PLANE_UNUSABLE if a role does not read what was written here."""

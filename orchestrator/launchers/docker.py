@@ -248,8 +248,12 @@ class DockerLauncher:
             from docker.types import DeviceRequest
 
             arguments["device_requests"] = [DeviceRequest(device_ids=list(gpus), capabilities=[GPU_CAPABILITIES])]
-            # CUDA IPC between containers needs a common process namespace.
+            # CUDA opens memory of another process by its process id, and its events and NCCL's peer paths need a
+            # common /dev/shm.
             arguments["pid_mode"] = None if role == LEADER else leader
+            arguments |= (
+                {"ipc_mode": "shareable", "shm_size": options.shm_bytes} if role == LEADER else {"ipc_mode": leader}
+            )
         return arguments
 
     def _environment(self, pod: NewPod, gpus: Sequence[str]) -> dict[str, str]:

@@ -16,6 +16,8 @@ class DockerOptions:
     gpus: tuple[str, ...] = ()
     """GPUs that pods may use: UUIDs as `nvidia-smi -L` prints them, or numbers, which may change when the
     machine restarts. The engine needs NVIDIA's container toolkit."""
+    shm_bytes: int = 1 << 30
+    """Size of /dev/shm of a pod with GPUs, which its containers share: NCCL and CUDA keep buffers and events there."""
     mounts: tuple[str, ...] = ()
     """Additional mounts of every container, for instance `/etc/ssl/store.crt:/etc/ssl/store.crt:ro`."""
     metrics_port: int = 9090

@@ -28,6 +28,7 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
         "plane": pod.spec.plane or "auto",
         "cores": pod.spec.cores,
         "memory_bytes": pod.spec.memory_bytes,
+        "pod_gpus": pod.spec.gpus // hosts_of(pod.spec),
         "threads": threads_of_a_role(pod.spec),
         "orchestrator": pod_environment.orchestrator,
         "leaderboard": pod_environment.leaderboard,

@@ -369,7 +369,7 @@ PRECISIONS: Mapping[str, str] = {
 }
 
 PLANES: Mapping[str, str] = {
-    "auto": "the first of `cuda`, `shared` and `grpc` that passes its self-test",
+    "auto": "the first of `cuda`, `group`, `shared` and `grpc` that passes its self-test",
     "shared": "shared memory, between processes of one host",
     "grpc": "messages over gRPC, between any two processes",
     "cuda": "memory of one GPU, shared by processes; simulators step there",

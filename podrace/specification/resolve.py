@@ -139,7 +139,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     spec.search = spec.search or presets.DECLARED
     _check_choices(spec)
     _check_lengths(spec)
-    _resolve_layout(spec.pod)
+    _resolve_layout(spec.pod, steps_on_gpu=catalog.steps_on_gpu(spec.environment.id))
     if not spec.evaluation.HasField("every_environment_steps"):
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
     if not spec.evaluation.HasField("racing"):
@@ -166,9 +166,17 @@ def _resolve_environment(spec: pb.TournamentSpec) -> None:
         raise bad_spec(f"name = {spec.name!r}: expected letters, digits, '-' and '_', starting with a letter or digit")
 
 
-def _resolve_layout(pod: pb.PodSpec) -> None:
+def _default_layout(pod: pb.PodSpec, *, steps_on_gpu: bool) -> "pb.Layout.ValueType":
+    if pod.gpus and steps_on_gpu:
+        # Processes on one GPU take turns anyway, and only one process can be sure to see the GPU.
+        alone = pod.gpus == pod.workers == pod.learners == 1 and pod.plane == "auto"
+        return pb.LAYOUT_FUSED if alone else pb.LAYOUT_SEPARATE
+    return pb.LAYOUT_SEPARATE if pod.cores >= 2 else pb.LAYOUT_FUSED
+
+
+def _resolve_layout(pod: pb.PodSpec, *, steps_on_gpu: bool) -> None:
     if pod.layout == pb.LAYOUT_UNSPECIFIED:
-        pod.layout = pb.LAYOUT_SEPARATE if pod.cores >= 2 else pb.LAYOUT_FUSED
+        pod.layout = _default_layout(pod, steps_on_gpu=steps_on_gpu)
     for name in ("workers", "learners", "hosts"):
         number = getattr(pod, name)
         if pod.layout == pb.LAYOUT_FUSED and number > 1:
@@ -186,6 +194,17 @@ def _resolve_layout(pod: pb.PodSpec) -> None:
         number = getattr(pod, name)
         if number % pod.hosts:
             raise bad_spec(f"pod.{name} = {number}: is not divisible by pod.hosts = {pod.hosts}")
+    _check_gpus(pod)
+
+
+def _check_gpus(pod: pb.PodSpec) -> None:
+    if pod.layout == pb.LAYOUT_FUSED and pod.gpus > 1:
+        raise bad_spec(f"pod.gpus = {pod.gpus}: a fused pod computes on one GPU; set it to 1, or layout = 'separate'")
+    if 0 < pod.gpus < pod.learners:
+        raise bad_spec(
+            f"pod.gpus = {pod.gpus}: NCCL connects GPUs, so each of the {pod.learners} learners needs its own; set it"
+            f" to {pod.learners} or more, or to 0"
+        )
 
 
 def _check_choices(spec: pb.TournamentSpec) -> None:

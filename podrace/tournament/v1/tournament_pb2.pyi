@@ -64,7 +64,9 @@ class _Layout:
 class _LayoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Layout.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LAYOUT_UNSPECIFIED: _Layout.ValueType  # 0
-    """`separate` if the pod has two cores or more, else `fused`."""
+    """`fused` if the pod has one GPU, on which the simulator steps, and one worker and learner. Otherwise `separate` if
+    the pod has two cores or more, or if the simulator steps on a GPU of the pod, else `fused`.
+    """
     LAYOUT_SEPARATE: _Layout.ValueType  # 1
     """Each role is a separate process or container. Workers collect while the learner updates."""
     LAYOUT_FUSED: _Layout.ValueType  # 2
@@ -76,7 +78,9 @@ class Layout(_Layout, metaclass=_LayoutEnumTypeWrapper):
     """
 
 LAYOUT_UNSPECIFIED: Layout.ValueType  # 0
-"""`separate` if the pod has two cores or more, else `fused`."""
+"""`fused` if the pod has one GPU, on which the simulator steps, and one worker and learner. Otherwise `separate` if
+the pod has two cores or more, or if the simulator steps on a GPU of the pod, else `fused`.
+"""
 LAYOUT_SEPARATE: Layout.ValueType  # 1
 """Each role is a separate process or container. Workers collect while the learner updates."""
 LAYOUT_FUSED: Layout.ValueType  # 2
@@ -667,7 +671,7 @@ class PodSpec(_message.Message):
     PLANE_FIELD_NUMBER: _builtins.int
     HOSTS_FIELD_NUMBER: _builtins.int
     layout: Global___Layout.ValueType
-    """Whether the roles are separate processes. Default: by the number of cores, see Layout."""
+    """Whether the roles are separate processes. Default: by the number of cores and GPUs, see Layout."""
     workers: _builtins.int
     """Number of workers of each learner. Default 1."""
     cores: _builtins.float
@@ -675,7 +679,7 @@ class PodSpec(_message.Message):
     memory_bytes: _builtins.int
     """Memory to reserve, in bytes. Default 1 GiB."""
     gpus: _builtins.int
-    """Number of GPUs to reserve. Default 0."""
+    """Number of GPUs to reserve: one with `layout = fused`, none or at least one for each learner otherwise. Default 0."""
     learners: _builtins.int
     """Number of learners that train the agent together, each with its own `workers` workers. More than one needs
     `layout = separate` and is refused when `synchronous`. Default 1.
@@ -687,12 +691,14 @@ class PodSpec(_message.Message):
     """
     plane: _builtins.str
     """Plane: how tensors travel between the processes of the pod.
-    - `shared`: in memory of one host that the processes map.
-    - `grpc`: in messages, between any two processes.
+    - `shared`: in memory of one host that the processes map. If it is named, simulators step on processors.
+    - `grpc`: in messages, between any two processes. If it is named, simulators step on processors.
     - `cuda`: in memory of one GPU, where the simulators step as well. Needs `gpus`.
     - `group`: by NCCL between the GPUs of learners and workers, or by gloo without `gpus`.
-    - `auto`: the first of `cuda` (only if a GPU is reserved and the simulator steps there), `shared` and `grpc` that
-      passes a self-test when the processes connect. The only one with `layout = fused`, where there is one process.
+    - `auto`: the first of these that passes a self-test when the processes connect: `cuda` (only if a GPU is reserved
+      and the simulator steps there), `group` (only if each role has a GPU as well), `shared`, `grpc`. The simulator
+      steps on the GPU with each of them; a role without a GPU is an error. The only one with `layout = fused`, where
+      there is one process.
     A named plane has no fallback: if it fails its self-test, the tournament fails. Default `auto`.
     """
     hosts: _builtins.int

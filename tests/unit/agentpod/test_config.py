@@ -50,6 +50,20 @@ def test_a_group_spans_the_gpus_that_the_learners_leave_over(gpus: tuple[str, ..
     assert list(devices(config).values()) == expected
 
 
+def test_with_a_gpu_for_each_role_the_plane_auto_gives_each_its_own() -> None:
+    assert devices(pod(gpus=("0", "1", "2"))) == {"learner": "cuda:0", "worker-0": "cuda:1", "evaluator": "cuda:2"}
+    assert set(devices(pod(gpus=("0", "1", "2"), plane="cuda")).values()) == {"cuda:0"}
+    assert set(devices(pod(gpus=("0", "1"))).values()) == {"cuda:0"}
+
+
+def test_a_container_numbers_its_own_gpu_from_0_and_knows_how_many_the_pod_has() -> None:
+    for pod_gpus, each in ((3, True), (2, False)):
+        container = pod(gpus=("0",), pod_gpus=pod_gpus)
+        assert set(devices(container).values()) == {"cuda:0"}
+        assert container.one_gpu_each is each
+    assert not pod(gpus=("0",), layout="fused").one_gpu_each
+
+
 def test_roles_are_numbered_per_host_and_mapped_to_learners() -> None:
     hosts = [pod(learners=4, workers=2, hosts=2, host_index=index, head="p-0.names:5") for index in range(2)]
     for host in hosts:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentpod.experience.rollout import CollectResult, Lanes, collect, rollout_fields
+from agentpod.experience.rollout import CollectResult, Lanes, Staging, collect, rollout_fields
 from agentpod.models.distributions import require_distribution
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.seeding import derive_generator
@@ -210,3 +210,21 @@ def test_observations_have_one_more_row_than_steps() -> None:
     }
     assert fields["observation"].dtype == fields["final_observation"].dtype == torch.uint8
     assert all(field.name == name for name, field in fields.items())
+
+
+def test_a_rollout_that_is_staged_on_another_device_ends_in_the_slot() -> None:
+    slots = []
+    for staging in (Staging(torch.device("cpu")), Staging(torch.device("cpu"), always=True)):
+        slot, simulator = new_rollout(CONTINUOUS, horizon=6, count=2), Countdown((3, 4), CONTINUOUS)
+        lanes, generator = Lanes.start(simulator.reset(0)), derive_generator("cpu", 1, "act")
+        for _ in range(2):
+            rollout = staging.of(slot)
+            assert (rollout is slot) is not staging._always
+            lanes = collect(simulator, new_policy(CONTINUOUS), rollout, lanes, generator).lanes
+            staging.copy_to(slot)
+        slots.append(slot)
+    direct, staged = slots
+    truncated = direct["truncated"]
+    for name in direct.keys() - {"final_observation"}:
+        assert torch.equal(direct[name], staged[name]), name
+    assert torch.equal(direct["final_observation"][truncated], staged["final_observation"][truncated])

@@ -126,6 +126,14 @@ async def test_gpu_memory_is_used_only_for_simulators_on_the_gpu(environment: st
     await roles.close()
 
 
+@pytest.mark.parametrize(("environment", "taken"), [("warp:ant", "group"), ("CartPole-v1", "shared")])
+async def test_a_group_of_gpus_is_used_only_for_simulators_on_the_gpu(environment: str, taken: str) -> None:
+    roles = ConnectedRoles([Named("cuda"), Named("group"), Named("shared")], sees={"group", "shared"})
+    await opened(roles, environment)
+    assert roles.plane == taken
+    await roles.close()
+
+
 async def test_a_restarted_role_can_be_called_although_a_connection_failed_while_it_was_down() -> None:
     with tempfile.TemporaryDirectory(prefix="pr") as folder:
         config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path(folder), layout="separate")

@@ -93,6 +93,18 @@ async def test_a_container_gets_the_settings_of_its_pod(launcher: DockerLauncher
     assert arguments["pid_mode"] == "container:podrace-race-p0-learner"
 
 
+async def test_containers_with_gpus_share_processes_and_shared_memory(launcher: DockerLauncher, engine: Engine) -> None:
+    launcher._options = replace(launcher._options, shm_bytes=3 * GIB)
+    await launcher.start(new_pod(gpus=1))
+    leader, *others = (container.arguments for container in engine.running.values())
+    assert (leader["ipc_mode"], leader["shm_size"], leader["pid_mode"]) == ("shareable", 3 * GIB, None)
+    for arguments in others:
+        assert arguments["ipc_mode"] == arguments["pid_mode"] == "container:podrace-race-p0-learner"
+        assert "shm_size" not in arguments, "the engine takes the leader's"
+    await launcher.start(new_pod("race-p1"))
+    assert not {"ipc_mode", "shm_size"} & engine.running["podrace-race-p1-worker-0"].arguments.keys()
+
+
 async def test_gpus_named_by_uuid_keep_their_names_in_the_containers(launcher: DockerLauncher, engine: Engine) -> None:
     launcher._options = replace(launcher._options, gpus=("GPU-a1", "MIG-b2"))
     await launcher.start(new_pod(gpus=2))

@@ -68,6 +68,23 @@ def test_the_default_layout_is_separate_from_two_cores_on():
     assert resolve(pod__cores=2, pod__layout="fused").pod.layout == pb.LAYOUT_FUSED
 
 
+@pytest.mark.parametrize(
+    ("environment", "pod", "layout"),
+    [
+        ("cartpole", {"gpus": 1, "cores": 8}, pb.LAYOUT_FUSED),
+        ("cartpole", {"gpus": 1, "cores": 1}, pb.LAYOUT_FUSED),
+        ("CartPole-v1", {"gpus": 1, "cores": 8}, pb.LAYOUT_SEPARATE),
+        ("cartpole", {"gpus": 3, "cores": 1}, pb.LAYOUT_SEPARATE),
+        ("cartpole", {"gpus": 1, "cores": 8, "workers": 2}, pb.LAYOUT_SEPARATE),
+        ("cartpole", {"gpus": 1, "cores": 8, "plane": "cuda"}, pb.LAYOUT_SEPARATE),
+        ("cartpole", {"gpus": 1, "cores": 8, "layout": "separate"}, pb.LAYOUT_SEPARATE),
+        ("cartpole", {"cores": 8}, pb.LAYOUT_SEPARATE),
+    ],
+)
+def test_the_default_layout_is_fused_where_one_gpu_steps_the_simulator(environment, pod, layout):
+    assert resolve(environment__id=environment, pod=pod).pod.layout == layout
+
+
 def test_a_hyperparameter_is_fixed_by_a_value_and_searched_by_a_range():
     given = {
         "learning_rate": 1e-3,
@@ -163,6 +180,11 @@ def test_zero_is_searched_with_a_logarithmic_range_and_one_with_a_reverse_one():
         ({"pod": {"cores": 2, "hosts": 2, "learners": 4, "gpus": 3}}, "pod.gpus = 3: is not divisible by"),
         ({"pod__precision": "float16"}, "pod.precision"),
         ({"pod": {"layout": "separate", "plane": "pigeon"}}, "pod.plane: unknown plane 'pigeon'"),
+        ({"pod": {"layout": "fused", "gpus": 2}}, "pod.gpus = 2: a fused pod computes on one GPU"),
+        (
+            {"pod": {"layout": "separate", "learners": 3, "gpus": 2}},
+            "pod.gpus = 2: NCCL connects GPUs, so each of the 3 learners needs its own; set it to 3 or more, or to 0",
+        ),
         ({"pod": {"layout": "fused", "plane": "shared"}}, "pod.plane = 'shared': a fused pod is one process"),
         ({"pod": {"layout": "separate", "plane": "cuda"}}, "pod.plane = 'cuda': set pod.gpus"),
         ({"fusion__mode": "mean"}, "fusion.mode"),
