@@ -7,7 +7,10 @@ order in which they were submitted.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
+
+from agentpod.current_device import use_device
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -16,7 +19,13 @@ Result = TypeVar("Result")
 class ComputeThread:
     """Runs functions one after another on a dedicated thread, which is started by the first call."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        """Starts no thread yet.
+
+        Args:
+            device: Device that the functions compute on; if it is a GPU, it is the current device of the thread.
+        """
+        self._device, self._prepared = device, False
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
 
     async def run(
@@ -33,11 +42,21 @@ class ComputeThread:
 
         Returns:
             What the function returned; an exception that it raised is raised here.
+
+        Raises:
+            FailedPrecondition: The thread cannot use its GPU.
         """
-        future = asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
+        future = asyncio.wrap_future(self._executor.submit(self._call, partial(function, *args, **kwargs)))
         # Retrieves the exception, so that asyncio does not log it as unhandled when the caller was cancelled.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(future)
+
+    def _call(self, function: Callable[[], Result]) -> Result:
+        if not self._prepared:
+            # The current device belongs to a thread, and a new thread starts with the first GPU.
+            use_device(self._device)
+            self._prepared = True
+        return function()
 
     def close(self) -> None:
         """Discards queued calls. A running call is not interrupted; it ends by itself or with the process."""

@@ -9,7 +9,9 @@ simulators.stocks.
     simulator = CudaGraphSimulator(StockSimulator(market, options, 65536), [simulator.generator])
 """
 
+import warnings
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -20,8 +22,12 @@ from simulators.base import Report, Simulator, Space, Step
 WARM_UP_STEPS = 3
 """Steps before a capture: libraries allocate memory and choose kernels on first use, which a graph must not contain."""
 
-Record = Callable[[Callable[[], Step], Sequence[torch.Generator]], tuple[Callable[[], None], Step]]
-"""Records what a function does on the device; returns a function that replays it, and the recorded result."""
+EMPTY = "CUDA Graph is empty"
+"""Part of torch's warning about a capture in which nothing was launched."""
+
+Result = TypeVar("Result")
+Record = Callable[[Callable[[], Step], Sequence[torch.Generator], torch.device], tuple[Callable[[], None], Step]]
+"""Records what a function does on a device; returns a function that replays it, and the recorded result."""
 
 
 class CudaGraphSimulator:
@@ -60,7 +66,9 @@ class CudaGraphSimulator:
         dtype = torch.int64 if discrete else self.action_space.dtype
         shape = (self.count, *self.action_space.shape)
         self._action = torch.zeros(shape, dtype=dtype, device=observation.device)
-        self._play, self._step = (record or record_graph)(lambda: simulator.step(self._action), generators)
+        self._play, self._step = (record or record_graph)(
+            lambda: simulator.step(self._action), generators, observation.device
+        )
         self.reset(0)
 
     def reset(self, seed: int) -> Tensor:
@@ -83,26 +91,47 @@ class CudaGraphSimulator:
 
 
 def record_graph(
-    function: Callable[[], Step], generators: Sequence[torch.Generator]
-) -> tuple[Callable[[], None], Step]:
-    """Captures a function as a CUDA graph, after a few runs to warm up.
+    function: Callable[[], Result], generators: Sequence[torch.Generator], device: torch.device
+) -> tuple[Callable[[], None], Result]:
+    """Captures a function as a CUDA graph on a device, after a few runs to warm up.
+
+    Everything runs with the device as the current one: torch captures on a stream of the current device, so a function
+    that computes on another one would give an empty graph. Other threads may call CUDA during the capture.
+
+    Returns:
+        A function that replays the graph, and what the captured run returned.
 
     Raises:
-        FailedPrecondition: The function cannot be captured.
+        FailedPrecondition: The function cannot be captured, or launched nothing on the device.
     """
-    graph = torch.cuda.CUDAGraph()
-    for generator in generators:
-        graph.register_generator_state(generator)
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP_STEPS):
-            function()
-    torch.cuda.current_stream().wait_stream(stream)
-    try:
-        with torch.cuda.graph(graph):
-            step = function()
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise FailedPrecondition(f"a step of this simulator cannot be captured as a CUDA graph: {reason}") from error
-    return graph.replay, step
+    with torch.cuda.device(device):
+        graph = torch.cuda.CUDAGraph()
+        for generator in generators:
+            graph.register_generator_state(generator)
+        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP_STEPS):
+                function()
+        torch.cuda.current_stream(device).wait_stream(side)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    result = function()
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0]
+                raise FailedPrecondition(
+                    f"a step of this simulator cannot be captured as a CUDA graph: {reason}"
+                ) from error
+    if any(EMPTY in str(warning.message) for warning in caught):
+        raise FailedPrecondition(
+            f"a step of this simulator cannot be captured as a CUDA graph: it launched nothing on {device}; its tensors"
+            " must be on that device"
+        )
+
+    def replay() -> None:
+        with torch.cuda.device(device):
+            graph.replay()
+
+    return replay, result

@@ -14,6 +14,7 @@ import torch
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.config import LEADER_ROLE, PodConfig
+from agentpod.current_device import use_device
 from agentpod.learner.follower import Follower
 from agentpod.learner.leader import Leader, LearnerServicer
 from agentpod.process.gpu_binding import bind_gpus
@@ -59,12 +60,13 @@ def run_role(config: PodConfig, role: str) -> int:
 
     Raises:
         InvalidArgument: The pod has no such role, or a GPU of the pod does not exist.
-        FailedPrecondition: The driver shows no GPU to this process, although the pod has some.
+        FailedPrecondition: The pod has GPUs, but the driver shows none to this process, or PyTorch cannot use it.
         Unavailable: An address cannot be bound.
     """
     if role not in config.roles:
         raise InvalidArgument(f"role {role!r}: pod {config.pod_id} has {', '.join(config.roles)}")
     config = bind_gpus(config, role)
+    use_device(config.device(role))
     torch.set_num_threads(config.threads)
     if role == "evaluator":
         os.nice(EVALUATOR_NICENESS)
@@ -137,7 +139,7 @@ async def run_leader(config: PodConfig) -> int:
     if config.layout == "separate" and (left := shared.remove_regions(config.region_prefix, config.plane_folder)):
         # A previous run of this pod was killed. No other process of this run owns regions before the leader starts.
         _log.warning("removed the shared memory of a previous run of this pod", files=len(left))
-    planes, compute = learner_planes(config, LEADER_ROLE), ComputeThread()
+    planes, compute = learner_planes(config, LEADER_ROLE), ComputeThread(config.device(LEADER_ROLE))
     leader = Leader(config, planes, compute, open_store(config.store), device=config.device(LEADER_ROLE))
     learner = LearnerServicer(leader)
     services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
@@ -172,7 +174,7 @@ def _reachable(config: PodConfig) -> str:
 async def run_follower(config: PodConfig, role: str) -> int:
     """Runs the process of a follower and returns its exit code."""
     index, is_first = config.learner_of(role), role == LEADER_ROLE
-    planes, compute = learner_planes(config, role), ComputeThread()
+    planes, compute = learner_planes(config, role), ComputeThread(config.device(role))
     device = config.device(role)
     with ExitStack() as resources:
         resources.callback(compute.close)
@@ -199,7 +201,7 @@ async def run_follower(config: PodConfig, role: str) -> int:
 
 async def _run_worker_or_evaluator(config: PodConfig, role: str) -> int:
     planes = Planes(*(_plane(config, role, name) for name in ("shared", "grpc", "cuda", "group")))
-    compute = ComputeThread()
+    compute = ComputeThread(config.device(role))
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(planes.close)

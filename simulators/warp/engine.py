@@ -14,6 +14,7 @@ import warp
 from torch import Tensor
 
 from podrace.errors import ResourceExhausted
+from simulators.cuda_graph import record_graph
 from simulators.warp.models import Body
 from simulators.warp.tasks import Fields
 
@@ -21,7 +22,6 @@ from simulators.warp.tasks import Fields
 warp.config.log_level = warp.LOG_WARNING
 
 Program = Callable[[], None]
-_WARM_UPS = 3
 
 
 class WarpPhysics:
@@ -190,17 +190,7 @@ def as_cuda_graph(function: Program, device: torch.device) -> Program:
     """
     if device.type != "cuda":
         return function
-    with torch.cuda.device(device):
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UPS):
-                function()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            function()
-    replay: Program = graph.replay
+    replay, _ = record_graph(function, (), device)
     return replay
 
 

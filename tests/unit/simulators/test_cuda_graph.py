@@ -1,4 +1,8 @@
-from collections.abc import Callable, Sequence
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +12,7 @@ from podrace.errors import FailedPrecondition, InvalidArgument
 from simulators import Simulator, Step, make
 from simulators.classic import ClassicOnDevice
 from simulators.classic_tasks import CartPole, Pendulum
-from simulators.cuda_graph import WARM_UP_STEPS, CudaGraphSimulator
+from simulators.cuda_graph import WARM_UP_STEPS, CudaGraphSimulator, record_graph
 from simulators.stocks.environment import StockSimulator
 from simulators.stocks.market import load_market
 from simulators.stocks.options import StockOptions
@@ -24,7 +28,7 @@ class Tape:
         self.played = 0
 
     def __call__(
-        self, function: Callable[[], Step], generators: Sequence[torch.Generator]
+        self, function: Callable[[], Step], generators: Sequence[torch.Generator], device: torch.device
     ) -> tuple[Callable[[], None], Step]:
         self.generators += generators
         for _ in range(WARM_UP_STEPS):
@@ -135,12 +139,16 @@ def test_the_report_is_that_of_the_simulator() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_graph_computes_the_same_as_the_steps(name: str) -> None:
-    plain, _ = MAKERS[name]("cuda:0")
-    inner, generator = MAKERS[name]("cuda:0")
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_graph_computes_the_same_as_the_steps(name: str, index: int) -> None:
+    if torch.cuda.device_count() <= index:
+        pytest.skip(f"needs {index + 1} GPUs")
+    device = f"cuda:{index}"
+    plain, _ = MAKERS[name](device)
+    inner, generator = MAKERS[name](device)
     captured = CudaGraphSimulator(inner, [generator])
     # Episodes end at different moments; only the order of random draws could differ, and it does not.
-    same_steps(plain, captured, "cuda:0")
+    same_steps(plain, captured, device)
 
 
 @pytest.mark.gpu
@@ -182,3 +190,69 @@ def test_a_step_that_synchronizes_cannot_be_captured() -> None:
     simulator.step = synchronizing  # type: ignore[method-assign]
     with pytest.raises(FailedPrecondition, match="cannot be captured"):
         CudaGraphSimulator(simulator, [generator])
+
+
+class FakeCuda:
+    """Replaces what `record_graph` uses of torch.cuda, and lists what happened on which current device."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, warning: str = "") -> None:
+        self.current, self.happened, self._warning = "cuda:0", list[str](), warning
+        replaced: dict[str, Any] = {
+            "device": self._device,
+            "Stream": lambda device: self._stream(f"side of {device}"),
+            "current_stream": lambda device: self._stream(f"stream of {device}"),
+            "stream": lambda stream: contextlib.nullcontext(),
+            "CUDAGraph": lambda: SimpleNamespace(replay=lambda: self.note("replay")),
+            "graph": self._graph,
+        }
+        for name, fake in replaced.items():
+            monkeypatch.setattr(torch.cuda, name, fake)
+
+    def note(self, what: str) -> None:
+        self.happened.append(f"{what} on {self.current}")
+
+    def _stream(self, name: str) -> Any:
+        return SimpleNamespace(
+            name=name, wait_stream=lambda other: self.happened.append(f"{name} waits for {other.name}")
+        )
+
+    @contextlib.contextmanager
+    def _device(self, device: torch.device) -> Iterator[None]:
+        before, self.current = self.current, str(device)
+        yield
+        self.current = before
+
+    @contextlib.contextmanager
+    def _graph(self, graph: object, *, capture_error_mode: str) -> Iterator[None]:
+        self.note(f"{capture_error_mode} capture")
+        yield
+        if self._warning:
+            warnings.warn(self._warning, stacklevel=1)
+
+
+def test_warm_up_capture_and_replay_run_on_the_device_of_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+    replay, result = record_graph(lambda: cuda.note("step") or 7, [], torch.device("cuda", 1))
+    assert result == 7
+    assert cuda.current == "cuda:0"
+    assert cuda.happened == [
+        "side of cuda:1 waits for stream of cuda:1",
+        *["step on cuda:1"] * WARM_UP_STEPS,
+        "stream of cuda:1 waits for side of cuda:1",
+        "thread_local capture on cuda:1",
+        "step on cuda:1",
+    ]
+    cuda.happened.clear()
+    replay()
+    assert cuda.happened == ["replay on cuda:1"]
+
+
+def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeCuda(monkeypatch, warning="The CUDA Graph is empty. This usually means that the graph was attempted to be ...")
+    with pytest.raises(FailedPrecondition, match="cannot be captured as a CUDA graph: it launched nothing on cuda:1"):
+        record_graph(lambda: None, [], torch.device("cuda", 1))
+
+
+def test_other_warnings_of_a_capture_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeCuda(monkeypatch, warning="something else")
+    record_graph(lambda: None, [], torch.device("cuda", 1))

@@ -329,15 +329,15 @@ def test_a_function_is_run_before_its_capture_on_a_gpu_and_replayed_after(monkey
             happened.append("replay")
 
     @contextlib.contextmanager
-    def within(*_: object) -> Iterator[None]:
+    def within(*_: object, capture_error_mode: str) -> Iterator[None]:
         happened.append("[")
         yield
         happened.append("]")
 
     for name, fake in {
         "device": lambda device: contextlib.nullcontext(),
-        "Stream": Stream,
-        "current_stream": Stream,
+        "Stream": lambda device: Stream(),
+        "current_stream": lambda device: Stream(),
         "stream": lambda stream: contextlib.nullcontext(),
         "CUDAGraph": Graph,
         "graph": within,
