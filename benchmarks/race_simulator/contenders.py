@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leaderboard.evolution import STRATEGIES
+from podrace.specification import budget, evolution_settings
 from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -52,7 +53,7 @@ class Contender:
         return 1 if self.one_agent else pods
 
 
-ASSIGNMENT_QUANTA: Mapping[str, int] = {"truncation": QUANTA // 12, "dexpbt": QUANTA // 12, "pb2": QUANTA // 12}
+ASSIGNMENT_QUANTA: Mapping[str, int] = dict.fromkeys(("truncation", "dexpbt", "mf-pbt", "pb2"), QUANTA // 12)
 """Quanta of an assignment, if not QUANTA / 6: a population takes turns on few pods."""
 CONTROLS: Mapping[str, Contender] = {
     "vanilla": Contender("random-search", QUANTA, search=False, one_agent=True),
@@ -98,7 +99,7 @@ def specification_of(
             "episodes": episodes,
             "every_environment_steps": round(QUANTUM_STEPS * contender.speed(pods)),
         },
-        "evolution": {"strategy": contender.strategy, **contender.settings},
+        "evolution": {"strategy": contender.strategy, **_population_of(contender, pods), **contender.settings},
         "champion": {"reevaluate_top": REEVALUATED, "reevaluate_episodes": REEVALUATION * episodes},
     }
     for key, value in overrides:
@@ -108,3 +109,14 @@ def specification_of(
             table = table.setdefault(name, {})
         table[last] = value
     return specification.resolve(specification.parse(values, source="race"))
+
+
+def _population_of(contender: Contender, pods: int) -> dict[str, int]:
+    """Returns the size of the population that a budget of so many assignments gives, if the strategy has one.
+
+    Resolving would derive it from the typical rate of the environment, which the simulated pods do not have.
+    """
+    if "population_size" not in evolution_settings.SETTINGS[contender.strategy]:
+        return {}
+    count = contender.pods(pods)
+    return {"population_size": budget.population_of(count * QUANTA / contender.quanta, count, starts=0)}

@@ -16,6 +16,7 @@ populations/         strategies with a population of seats:
   seats.py             the seats, and which one the next agent takes
   truncation.py        the worst of a population continue from its best
   dexpbt.py            the same, if the difference is significant and the comparison fair
+  mf_pbt.py            the same in sub-populations, which evolve at different frequencies and exchange agents
   pb2.py               the same, with hyperparameters that bandits choose
   gaussian_process.py  model of the bandit that chooses numbers (needs scikit-learn)
   category_bandit.py   the bandits that choose among choices
@@ -35,7 +36,7 @@ from collections.abc import Mapping
 from leaderboard.evolution import asha, bohb, random_search, softmax, tournament
 from leaderboard.evolution.incumbent import choice
 from leaderboard.evolution.incumbent.race import IncumbentRace
-from leaderboard.evolution.populations import dexpbt, generational, pb2, truncation
+from leaderboard.evolution.populations import dexpbt, generational, mf_pbt, pb2, truncation
 from leaderboard.evolution.rungs import RungTrials
 from leaderboard.evolution.strategy import Strategy
 
@@ -47,6 +48,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "softmax": Strategy(softmax.propose),
     "truncation": Strategy(truncation.propose, reads_history=True),
     "dexpbt": Strategy(dexpbt.propose, reads_history=True),
+    "mf-pbt": Strategy(mf_pbt.propose, reads_history=True),
     "pb2": Strategy(pb2.propose, reads_history=True, requires="sklearn"),
     "generational": Strategy(generational.propose, reads_history=True),
     "random-search": Strategy(random_search.propose),

@@ -384,6 +384,7 @@ STRATEGIES: Mapping[str, str] = {
     "softmax": "the higher the score of a candidate, the more likely it becomes the parent; its hyperparameters mutate",
     "truncation": "the worst of a population restart from the best, perturbed (PBT, Jaderberg et al. 2017)",
     "dexpbt": "as truncation, if the gap in score is significant and experience is comparable (Petrenko et al. 2023)",
+    "mf-pbt": "as truncation, in sub-populations of different frequency that exchange agents (Doulazmi et al. 2025)",
     "pb2": "as truncation, with hyperparameters that bandits choose (Parker-Holder et al. 2020 and 2021)",
     "generational": "every generation restarts from the best earlier candidate (FinRL-Podracer, Li et al. 2021)",
     "random-search": "every agent is fresh; the baseline for the other strategies",

@@ -69,6 +69,16 @@ SETTINGS: Mapping[str, Mapping[str, float | int]] = {
         "mutation_factor": 1.5,
         "resample_probability": 0.0,
     },
+    # Doulazmi et al. 2025, as published: quarters, 4 sub-populations, values are multiplied by 0.8 or 1.25. The periods
+    # there are 1, 10, 25 and 50 of 1000 rounds.
+    "mf-pbt": {
+        "population_size": 8,
+        "subpopulations": 4,
+        "frequency_factor": 3,
+        "replaced_share": 0.25,
+        "mutation_probability": 1.0,
+        "resample_probability": 0.0,
+    },
     # Parker-Holder et al. 2020, section 5 and the implementation in Ray Tune.
     "pb2": {
         "population_size": 8,
@@ -104,6 +114,8 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "evolution.replaced_share": (0.0, 1.0),
     "evolution.donor_share": (0.0, 1.0),
     "evolution.perturbation": (0.0, 0.99),
+    "evolution.subpopulations": (1, 16),
+    "evolution.frequency_factor": (2, 100),
     "evolution.lead_deviations": (0.0, 100.0),
     "evolution.lead_share": (0.0, 100.0),
     "evolution.halving_agents": (1, 10_000),

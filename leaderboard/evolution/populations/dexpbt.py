@@ -25,9 +25,9 @@ from statistics import pstdev
 
 from leaderboard.evolution.comparison import ranked, share_of
 from leaderboard.evolution.mutation import vary
-from leaderboard.evolution.populations.population import Selection, propose_for_seat, standing_of
+from leaderboard.evolution.populations.population import Selection, propose_for_seat, standing_of, unstructural
 from leaderboard.evolution.populations.seats import Seat
-from leaderboard.evolution.space import Space, Value, is_structural, perturbed, spaces_of
+from leaderboard.evolution.space import Space, Value, perturbed, spaces_of
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import Board, named
 from leaderboard.ranking.paired import difference, ranked_score
@@ -41,8 +41,9 @@ OUTLIERS = 0.2
 """Share of the lowest scores, rounded down, that the deviation leaves out."""
 
 
-def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, random: Random) -> Selection:
+def select(own: Candidate, others: Sequence[Seat], situation: Situation, random: Random) -> Selection:
     """Replaces one of the worst by one of the best, if its lead is large enough."""
+    evolution = situation.spec.evolution
     peers = [seat.newest_within(own.environment_steps) for seat in others]
     members = ranked([own, *(peer for peer in peers if peer is not None)])
     standing = standing_of(own, members)
@@ -83,7 +84,7 @@ def explore(
     source = situation.values_of(parent)
     keeps_own = happens(random, 0.5)
     if keeps_own and own_values:
-        source |= {name: value for name, value in own_values.items() if not is_structural(parent.algorithm, name)}
+        source |= unstructural(parent.algorithm, own_values)
 
     def perturb(value: Value, space: Space) -> Value:
         low, high = evolution.mutation_factor_low, evolution.mutation_factor

@@ -23,11 +23,10 @@ from leaderboard.evolution.comparison import ranked
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.mutation import describe_changes
 from leaderboard.evolution.populations.seats import Seat, next_seat, seats_of
-from leaderboard.evolution.space import Value
+from leaderboard.evolution.space import Value, is_structural
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.ranking.board import Board, named
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
-from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,12 @@ class Selection:
     """Whether the hyperparameters change."""
     reason: str
     """Why, in one line."""
+    values_of: Candidate | None = None
+    """Whose hyperparameters it takes, if they do not change; None: those of the parent."""
 
 
-Select = Callable[[Candidate, Sequence[Seat], EvolutionSpec, Random], Selection]
-"""Arguments: the newest candidate of the seat, the other seats of its algorithm with a score, the settings, and the
+Select = Callable[[Candidate, Sequence[Seat], Situation, Random], Selection]
+"""Arguments: the newest candidate of the seat, the other seats of its algorithm with a score, the situation, and the
 random stream."""
 Explore = Callable[[Situation, Candidate, Mapping[str, Value], Random], dict[str, Value]]
 """Arguments: the situation, the parent, the hyperparameters of the last agent of the seat (empty if it had another
@@ -64,10 +65,15 @@ def propose_for_seat(situation: Situation, random: Random, select: Select, explo
     if moved or seat.failed or own is None:
         choice = _instead_of_the_last(seat, own, others, moved=moved)
     else:
-        choice = select(own, others, situation.spec.evolution, random)
+        choice = select(own, others, situation, random)
     if choice is None:
         return Fresh(f"seat {number}: no agent of {algorithm} was scored", algorithm, number)
     return _child(situation, number, choice, {} if own is None else situation.values_of(own), explore, random)
+
+
+def unstructural(algorithm: str, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Returns the hyperparameters that may differ from those of a parent: they do not shape networks or memories."""
+    return {name: value for name, value in values.items() if not is_structural(algorithm, name)}
 
 
 def newest_of(seats: Sequence[Seat]) -> list[Candidate]:
@@ -102,5 +108,7 @@ def _child(
 ) -> Child:
     inherited = situation.values_of(choice.parent)
     values = explore(situation, choice.parent, own_values, random) if choice.explores else inherited
+    if choice.values_of is not None:
+        values = inherited | unstructural(choice.parent.algorithm, situation.values_of(choice.values_of))
     changes = describe_changes(inherited, values) or "hyperparameters unchanged"
     return Child(choice.parent, values, f"seat {number}: {choice.reason}; {changes}", number)

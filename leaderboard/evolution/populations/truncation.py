@@ -24,11 +24,11 @@ from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import named
 from leaderboard.seeding import draw_one, happens
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
-from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 
-def select(own: Candidate, others: Sequence[Seat], evolution: EvolutionSpec, random: Random) -> Selection:
+def select(own: Candidate, others: Sequence[Seat], situation: Situation, random: Random) -> Selection:
     """Replaces one of the worst by one of the best with a significant lead."""
+    evolution = situation.spec.evolution
     members = ranked([own, *newest_of(others)])
     standing = standing_of(own, members)
     worst = members[len(members) - share_of(len(members), evolution.replaced_share) :]

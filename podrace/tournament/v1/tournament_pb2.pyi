@@ -1054,11 +1054,13 @@ class EvolutionSpec(_message.Message):
     CATCH_UP_FIELD_NUMBER: _builtins.int
     EXPLORATION_BEGIN_FIELD_NUMBER: _builtins.int
     EXPLORATION_END_FIELD_NUMBER: _builtins.int
+    SUBPOPULATIONS_FIELD_NUMBER: _builtins.int
+    FREQUENCY_FACTOR_FIELD_NUMBER: _builtins.int
     RANDOM_PROBABILITY_FIELD_NUMBER: _builtins.int
     GOOD_SHARE_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
     """Built-in strategy, see `podrace strategies`: `incumbent`, `asha`, `bohb`, `tournament`, `softmax`, `truncation`,
-    `dexpbt`, `pb2`, `generational` or `random-search`. If nothing is given with `search = "wide"` and
+    `dexpbt`, `mf-pbt`, `pb2`, `generational` or `random-search`. If nothing is given with `search = "wide"` and
     `pool.maximum_pods` of 1 or 2, it is `asha`, unless a setting of `incumbent` is given that `asha` does not have.
     Default `incumbent`.
     """
@@ -1071,8 +1073,8 @@ class EvolutionSpec(_message.Message):
     initial_agents: _builtins.int
     """`asha`, `bohb`, `tournament`, `softmax`: number of fresh agents before the first promotion or child. Default 4."""
     mutation_probability: _builtins.float
-    """Probability that a mutation changes a searched hyperparameter of a child. Default 0.5; for `truncation` 1, for
-    `dexpbt` 0.15.
+    """Probability that a mutation changes a searched hyperparameter of a child. Default 0.5; for `truncation` and `mf-pbt`
+    1, for `dexpbt` 0.15.
     """
     mutation_factor: _builtins.float
     """Factor by which a perturbation multiplies or divides a value. On a linear scale, a factor f moves the value by the
@@ -1081,22 +1083,24 @@ class EvolutionSpec(_message.Message):
     """
     resample_probability: _builtins.float
     """Probability that a mutation draws a new value from the range or the choices instead of perturbing the old one.
-    Default 0.1; for `truncation` and `pb2` 0.25, for `dexpbt` 0.
+    Default 0.1; for `truncation` and `pb2` 0.25, for `dexpbt` and `mf-pbt` 0.
     """
     maximum_unfinished_children: _builtins.int
     """`tournament`, `softmax`: largest number of unfinished children of one parent. Default 2."""
     population_size: _builtins.int
-    """`truncation`, `dexpbt`, `pb2`: number of seats. `generational`: number of agents of a generation. The first agents,
-    this many, are fresh. With a budget in `objective`: a sixth of the assignments that the budget holds, from 4 to 32,
-    and at least the number of pods and of `starts`. Default 8 without a budget.
+    """`truncation`, `dexpbt`, `mf-pbt`, `pb2`: number of seats. `generational`: number of agents of a generation. The first
+    agents, this many, are fresh. With a budget in `objective`: a sixth of the assignments that the budget holds, from 4
+    to 32, and at least the number of pods and of `starts`. Default 8 without a budget.
     """
     temperature: _builtins.float
     """`softmax`: selection weight of a candidate is exp(z / temperature), where z is its score in standard deviations.
     Near 0 the best candidate is always the parent; a large temperature makes all candidates equally likely. Default 1.
     """
     replaced_share: _builtins.float
-    """`truncation`, `dexpbt`, `pb2`: share of the population, from the worst upwards, that may be replaced. Default for
-    `truncation` 0.2, for `dexpbt` 0.125, for `pb2` 0.25.
+    """`truncation`, `dexpbt`, `pb2`: share of the population, from the worst upwards, that may be replaced. `mf-pbt`: share
+    of a sub-population that each of its brackets has: those that replace, those that are replaced by agents of other
+    sub-populations, and those that are replaced within it. Default for `truncation` 0.2, for `dexpbt` 0.125, for
+    `mf-pbt` and `pb2` 0.25.
     """
     donor_share: _builtins.float
     """`truncation`, `dexpbt`, `pb2`: share of the population, from the best downwards, that may replace others (donors).
@@ -1183,6 +1187,12 @@ class EvolutionSpec(_message.Message):
     """
     exploration_end: _builtins.float
     """`incumbent` with a single pod: share of the training that challengers get at the end. Default 0.1."""
+    subpopulations: _builtins.int
+    """`mf-pbt`: largest number of sub-populations. Each has at least 4 seats, so a small population has fewer. Default 4."""
+    frequency_factor: _builtins.int
+    """`mf-pbt`: each sub-population evolves this many times less often than the one before. The first evolves at every
+    turn of a seat. Default 3.
+    """
     random_probability: _builtins.float
     """`bohb`: probability that the values of a new trial are drawn at random, not proposed by the model. Default 0.33."""
     good_share: _builtins.float
@@ -1230,12 +1240,14 @@ class EvolutionSpec(_message.Message):
         catch_up: _builtins.float | None = ...,
         exploration_begin: _builtins.float | None = ...,
         exploration_end: _builtins.float | None = ...,
+        subpopulations: _builtins.int | None = ...,
+        frequency_factor: _builtins.int | None = ...,
         random_probability: _builtins.float | None = ...,
         good_share: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_good_share", b"_good_share", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_random_probability", b"_random_probability", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "good_share", b"good_share", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "random_probability", b"random_probability", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_frequency_factor", b"_frequency_factor", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_good_share", b"_good_share", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_random_probability", b"_random_probability", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_subpopulations", b"_subpopulations", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "frequency_factor", b"frequency_factor", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "good_share", b"good_share", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "random_probability", b"random_probability", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "subpopulations", b"subpopulations", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_good_share", b"_good_share", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_random_probability", b"_random_probability", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "good_share", b"good_share", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "random_probability", b"random_probability", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_frequency_factor", b"_frequency_factor", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_good_share", b"_good_share", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_random_probability", b"_random_probability", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_subpopulations", b"_subpopulations", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "frequency_factor", b"frequency_factor", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "good_share", b"good_share", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "random_probability", b"random_probability", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "subpopulations", b"subpopulations", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocation: _TypeAlias = _typing.Literal["allocation"]  # noqa: Y015
     _WhichOneofArgType__allocation: _TypeAlias = _typing.Literal["_allocation", b"_allocation"]  # noqa: Y015
@@ -1255,6 +1267,8 @@ class EvolutionSpec(_message.Message):
     _WhichOneofArgType__first_rung: _TypeAlias = _typing.Literal["_first_rung", b"_first_rung"]  # noqa: Y015
     _WhichOneofReturnType__founder_share: _TypeAlias = _typing.Literal["founder_share"]  # noqa: Y015
     _WhichOneofArgType__founder_share: _TypeAlias = _typing.Literal["_founder_share", b"_founder_share"]  # noqa: Y015
+    _WhichOneofReturnType__frequency_factor: _TypeAlias = _typing.Literal["frequency_factor"]  # noqa: Y015
+    _WhichOneofArgType__frequency_factor: _TypeAlias = _typing.Literal["_frequency_factor", b"_frequency_factor"]  # noqa: Y015
     _WhichOneofReturnType__fresh_probability: _TypeAlias = _typing.Literal["fresh_probability"]  # noqa: Y015
     _WhichOneofArgType__fresh_probability: _TypeAlias = _typing.Literal["_fresh_probability", b"_fresh_probability"]  # noqa: Y015
     _WhichOneofReturnType__fresh_until: _TypeAlias = _typing.Literal["fresh_until"]  # noqa: Y015
@@ -1299,6 +1313,8 @@ class EvolutionSpec(_message.Message):
     _WhichOneofArgType__stop_errors: _TypeAlias = _typing.Literal["_stop_errors", b"_stop_errors"]  # noqa: Y015
     _WhichOneofReturnType__strategy: _TypeAlias = _typing.Literal["strategy"]  # noqa: Y015
     _WhichOneofArgType__strategy: _TypeAlias = _typing.Literal["_strategy", b"_strategy"]  # noqa: Y015
+    _WhichOneofReturnType__subpopulations: _TypeAlias = _typing.Literal["subpopulations"]  # noqa: Y015
+    _WhichOneofArgType__subpopulations: _TypeAlias = _typing.Literal["_subpopulations", b"_subpopulations"]  # noqa: Y015
     _WhichOneofReturnType__takeover_errors: _TypeAlias = _typing.Literal["takeover_errors"]  # noqa: Y015
     _WhichOneofArgType__takeover_errors: _TypeAlias = _typing.Literal["_takeover_errors", b"_takeover_errors"]  # noqa: Y015
     _WhichOneofReturnType__takeover_scores: _TypeAlias = _typing.Literal["takeover_scores"]  # noqa: Y015
@@ -1329,6 +1345,8 @@ class EvolutionSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__first_rung) -> _WhichOneofReturnType__first_rung | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__founder_share) -> _WhichOneofReturnType__founder_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__frequency_factor) -> _WhichOneofReturnType__frequency_factor | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fresh_probability) -> _WhichOneofReturnType__fresh_probability | None: ...
     @_typing.overload
@@ -1373,6 +1391,8 @@ class EvolutionSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__stop_errors) -> _WhichOneofReturnType__stop_errors | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__strategy) -> _WhichOneofReturnType__strategy | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__subpopulations) -> _WhichOneofReturnType__subpopulations | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__takeover_errors) -> _WhichOneofReturnType__takeover_errors | None: ...
     @_typing.overload

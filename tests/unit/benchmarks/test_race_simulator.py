@@ -188,6 +188,15 @@ def test_settings_replace_those_of_strategies_and_unknown_ones_are_refused():
         command.override("evolution")
 
 
+@pytest.mark.parametrize("name", ["truncation", "mf-pbt"])
+def test_a_population_has_the_size_that_its_budget_gives(name: str):
+    # Assignments of 4 of 48 quanta: 12 for each pod, a sixth of which are seats, at least 4.
+    sizes = [specification_of(known()[name], pods, EPISODES).evolution.population_size for pods in (2, 8, 12)]
+    assert sizes == [4, 16, 24]
+    given = specification_of(known()[name], 8, EPISODES, [("evolution.population_size", 9)])
+    assert given.evolution.population_size == 9
+
+
 def test_an_unknown_contender_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(sys, "argv", ["race_simulator", "--contenders", "unknown-name"])
     with pytest.raises(SystemExit):
