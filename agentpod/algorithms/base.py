@@ -7,6 +7,7 @@ agentpod.algorithms.off_policy learns from a replay buffer. An algorithm is a su
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import torch
@@ -250,11 +251,18 @@ def parse_hyperparameters(cls: type[Hyperparameters], values: Mapping[str, objec
     Raises:
         InvalidArgument: A name is unknown, or a value has another type or is out of range.
     """
-    types = {field.name: get_type_hints(cls)[field.name] for field in fields(cls)}  # type: ignore[arg-type]
+    types = _field_types(cls)  # type: ignore[arg-type]
     for name in values:
         if name not in types:
             raise InvalidArgument(f"hyperparameter {name!r} is unknown: choose among {', '.join(types)}")
     return cls(**{name: _convert(name, value, types[name]) for name, value in values.items()})
+
+
+@cache
+def _field_types(cls: type[Any]) -> dict[str, Any]:
+    """Returns the type of each field of a dataclass, by name."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls)}
 
 
 def _convert(name: str, value: object, wanted: Any) -> object:

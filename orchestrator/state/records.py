@@ -232,9 +232,13 @@ def _decoder(hint: Any) -> Any:
     return hint.FromString if issubclass(hint, Message) else hint
 
 
+def _decoders(kind: type[Any]) -> Mapping[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(kind)}
+
+
 DECODERS: Mapping[type[Any], Mapping[str, Any]] = {
-    kind: {field.name: _decoder(typing.get_type_hints(kind)[field.name]) for field in dataclasses.fields(kind)}
-    for kind in (TournamentRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
+    kind: _decoders(kind) for kind in (TournamentRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
 }
 """Decoder of each column, by record class and column name, in the order of the columns."""
 
