@@ -6,7 +6,7 @@ having received an event, so the process can be killed at any moment.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -112,6 +112,11 @@ class Reconciler:
         self._recorded_shortages: dict[str, set[str]] = {}
         self._starts: dict[str, asyncio.Task[None]] = {}
         self._line = ""
+
+    @property
+    def starting(self) -> Collection[str]:
+        """Ids of the pods that are being started."""
+        return self._starts.keys()
 
     async def run(self) -> str:
         """Runs cycles, at least one per period, until it is stopped."""

@@ -78,13 +78,15 @@ class Mesh:
         return f"request-{next(self.requests)}"
 
     async def cycle(self, seconds: float = 0.0) -> None:
-        """Advances the clock, and runs reconcile cycles until none is requested."""
+        """Advances the clock, and runs reconcile cycles until none is requested and no pod is being started."""
         self.clock.now += seconds
         self.runtime.reconcile_requested.set()
         while self.runtime.reconcile_requested.is_set():
             self.runtime.reconcile_requested.clear()
             await self.reconciler.cycle()
             await asyncio.sleep(0)
+            while self.reconciler.starting:
+                await asyncio.sleep(0)
 
     # --- calls of users ---------------------------------------------------------------------------------------
 

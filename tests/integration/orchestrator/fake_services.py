@@ -76,6 +76,12 @@ class FakeLeaderboard(
         board = [best, *self.others] if best else []
         return leaderboard_pb2.ListCandidatesResponse(candidates=board[: request.page_size])
 
+    async def ReviewAgents(
+        self, request: leaderboard_pb2.ReviewAgentsRequest, context: Any
+    ) -> leaderboard_pb2.ReviewAgentsResponse:
+        """Stops no agent."""
+        return leaderboard_pb2.ReviewAgentsResponse()
+
     async def NameChampion(
         self, request: leaderboard_pb2.NameChampionRequest, context: Any
     ) -> leaderboard_pb2.NameChampionResponse:
