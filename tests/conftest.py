@@ -20,17 +20,38 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-@pytest.hookimpl(trylast=True)
+ONE_PROCESS = {"running_s3": "s3", "node_program": "node"}
+"""Fixtures whose tests share one process, with the name of the group: an S3 server takes much memory, and every process
+would fetch the packages of Node.js again."""
+ONE_PROCESS_FILES = {
+    "simulators/test_contract.py": "simulators",
+    "simulators/isaac/test_client.py": "isaac",
+    "simulators/test_remote.py": "remote",
+    "simulators/test_remote_contract.py": "remote",
+}
+"""Likewise for files: each simulator, and the service, is started once."""
+
+
+# Before xdist reads the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests start first. Tests that need the S3 server share one process, because it occupies fixed ports; so do
-    tests of MuJoCo Warp, because several processes would each compile the same kernels.
-    """
+    """Long tests start first; tests that share what takes long to make run in one process."""
     for item in items:
-        if "warp" in item.nodeid and "simulators" in item.nodeid:
-            item.add_marker(pytest.mark.xdist_group("warp"))
-        if "running_s3" in getattr(item, "fixturenames", ()) or "weed" in vars(getattr(item, "module", None) or object):
-            item.add_marker(pytest.mark.xdist_group("s3"))
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=_start_order)
+
+
+def _group(item: pytest.Item) -> str:
+    if "warp" in item.nodeid and "simulators/" in item.nodeid:
+        # Several processes would compile the same kernels of MuJoCo Warp.
+        return "warp"
+    for fixture in getattr(item, "fixturenames", ()):
+        if fixture in ONE_PROCESS:
+            return ONE_PROCESS[fixture]
+    if "weed" in vars(getattr(item, "module", None) or object):
+        return "s3"
+    return next((group for file, group in ONE_PROCESS_FILES.items() if item.path.as_posix().endswith(file)), "")
 
 
 def _start_order(item: pytest.Item) -> int:
