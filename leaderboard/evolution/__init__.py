@@ -20,6 +20,7 @@ populations/         strategies with a population of seats:
   pb2.py               the same, with hyperparameters that bandits choose
   gaussian_process.py  model of the bandit that chooses numbers (needs scikit-learn)
   category_bandit.py   the bandits that choose among choices
+  gpbt.py              the worse of a pair continues from the better and learns from its hyperparameters
   generational.py      every generation restarts from the best
 random_search.py     strategy: every agent is fresh; the control
 rungs.py             rungs, and which trials are promoted
@@ -36,7 +37,7 @@ from collections.abc import Mapping
 from leaderboard.evolution import asha, bohb, random_search, softmax, tournament
 from leaderboard.evolution.incumbent import choice
 from leaderboard.evolution.incumbent.race import IncumbentRace
-from leaderboard.evolution.populations import dexpbt, generational, mf_pbt, pb2, truncation
+from leaderboard.evolution.populations import dexpbt, generational, gpbt, mf_pbt, pb2, truncation
 from leaderboard.evolution.rungs import RungTrials
 from leaderboard.evolution.strategy import Strategy
 
@@ -50,6 +51,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "dexpbt": Strategy(dexpbt.propose, reads_history=True),
     "mf-pbt": Strategy(mf_pbt.propose, reads_history=True),
     "pb2": Strategy(pb2.propose, reads_history=True, requires="sklearn"),
+    "gpbt": Strategy(gpbt.propose, reads_history=True),
     "generational": Strategy(generational.propose, reads_history=True),
     "random-search": Strategy(random_search.propose),
 }

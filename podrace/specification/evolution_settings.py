@@ -87,6 +87,8 @@ SETTINGS: Mapping[str, Mapping[str, float | int]] = {
         "perturbation": 0.2,
         "resample_probability": 0.25,
     },
+    # Bai and Cheng 2024, the authors' implementation.
+    "gpbt": {"population_size": 8, "resample_probability": 0.25, "inertia_weight": 1.0, "learning_weight": 1.0},
     "generational": {"population_size": 8},
 }
 """Settings and defaults of each strategy: those that only it has, and those that override `DEFAULTS`."""
@@ -134,6 +136,8 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "evolution.exploration_end": (0.0, 1.0),
     "evolution.random_probability": (0.0, 1.0),
     "evolution.good_share": (0.0, 1.0),
+    "evolution.inertia_weight": (0.0, 10.0),
+    "evolution.learning_weight": (0.0, 10.0),
 }
 
 

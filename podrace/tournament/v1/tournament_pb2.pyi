@@ -1008,12 +1008,12 @@ class EvolutionSpec(_message.Message):
 
     Strategies share settings by name. A comment that begins with names of strategies lists those that use the setting.
     `board_capacity` to `maximum_unfinished_children` (fields 2 to 9) have a default for every strategy, and a strategy
-    that does not use one of them ignores it. `population_size` to `lead_share` (fields 10 to 17) and `founder_share` to
-    `exploration_end` (fields 24 to 36) are refused (BAD_SPEC) with a strategy that their comment does not name, and
+    that does not use one of them ignores it. `population_size` to `lead_share` (fields 10 to 17), `founder_share` and all
+    later ones (fields from 24 on) are refused (BAD_SPEC) with a strategy that their comment does not name, and
     `halving_agents` without `allocation = "halving"`.
 
-    `truncation`, `dexpbt` and `pb2` keep a population as a row of seats. Agents take a seat one after another: the next
-    agent of a seat starts from the last checkpoint there, or from a better one of another seat.
+    `truncation`, `dexpbt`, `mf-pbt`, `pb2` and `gpbt` keep a population as a row of seats. Agents take a seat one after
+    another: the next agent of a seat starts from the last checkpoint there, or from a better one of another seat.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1058,9 +1058,11 @@ class EvolutionSpec(_message.Message):
     FREQUENCY_FACTOR_FIELD_NUMBER: _builtins.int
     RANDOM_PROBABILITY_FIELD_NUMBER: _builtins.int
     GOOD_SHARE_FIELD_NUMBER: _builtins.int
+    INERTIA_WEIGHT_FIELD_NUMBER: _builtins.int
+    LEARNING_WEIGHT_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
     """Built-in strategy, see `podrace strategies`: `incumbent`, `asha`, `bohb`, `tournament`, `softmax`, `truncation`,
-    `dexpbt`, `mf-pbt`, `pb2`, `generational` or `random-search`. If nothing is given with `search = "wide"` and
+    `dexpbt`, `mf-pbt`, `pb2`, `gpbt`, `generational` or `random-search`. If nothing is given with `search = "wide"` and
     `pool.maximum_pods` of 1 or 2, it is `asha`, unless a setting of `incumbent` is given that `asha` does not have.
     Default `incumbent`.
     """
@@ -1083,14 +1085,14 @@ class EvolutionSpec(_message.Message):
     """
     resample_probability: _builtins.float
     """Probability that a mutation draws a new value from the range or the choices instead of perturbing the old one.
-    Default 0.1; for `truncation` and `pb2` 0.25, for `dexpbt` and `mf-pbt` 0.
+    Default 0.1; for `truncation`, `pb2` and `gpbt` 0.25, for `dexpbt` and `mf-pbt` 0.
     """
     maximum_unfinished_children: _builtins.int
     """`tournament`, `softmax`: largest number of unfinished children of one parent. Default 2."""
     population_size: _builtins.int
-    """`truncation`, `dexpbt`, `mf-pbt`, `pb2`: number of seats. `generational`: number of agents of a generation. The first
-    agents, this many, are fresh. With a budget in `objective`: a sixth of the assignments that the budget holds, from 4
-    to 32, and at least the number of pods and of `starts`. Default 8 without a budget.
+    """`truncation`, `dexpbt`, `mf-pbt`, `pb2`, `gpbt`: number of seats. `generational`: number of agents of a generation.
+    The first agents, this many, are fresh. With a budget in `objective`: a sixth of the assignments that the budget
+    holds, from 4 to 32, and at least the number of pods and of `starts`. Default 8 without a budget.
     """
     temperature: _builtins.float
     """`softmax`: selection weight of a candidate is exp(z / temperature), where z is its score in standard deviations.
@@ -1197,6 +1199,10 @@ class EvolutionSpec(_message.Message):
     """`bohb`: probability that the values of a new trial are drawn at random, not proposed by the model. Default 0.33."""
     good_share: _builtins.float
     """`bohb`: share of the trials on a rung that count as good in the model. Default 0.15."""
+    inertia_weight: _builtins.float
+    """`gpbt`: weight of the previous move of an agent's hyperparameters when it learns from a better agent. Default 1."""
+    learning_weight: _builtins.float
+    """`gpbt`: weight of the difference to the better agent's hyperparameters. Default 1."""
     @_builtins.property
     def answer_duration(self) -> _duration_pb2.Duration:
         """Time limit for one answer of `generator` or `updater`, from 50 ms to 8 s. Refused without one of them. Default 5 s."""
@@ -1244,10 +1250,12 @@ class EvolutionSpec(_message.Message):
         frequency_factor: _builtins.int | None = ...,
         random_probability: _builtins.float | None = ...,
         good_share: _builtins.float | None = ...,
+        inertia_weight: _builtins.float | None = ...,
+        learning_weight: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_frequency_factor", b"_frequency_factor", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_good_share", b"_good_share", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_random_probability", b"_random_probability", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_subpopulations", b"_subpopulations", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "frequency_factor", b"frequency_factor", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "good_share", b"good_share", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "random_probability", b"random_probability", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "subpopulations", b"subpopulations", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_frequency_factor", b"_frequency_factor", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_good_share", b"_good_share", "_halving_agents", b"_halving_agents", "_inertia_weight", b"_inertia_weight", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_learning_weight", b"_learning_weight", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_random_probability", b"_random_probability", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_subpopulations", b"_subpopulations", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "frequency_factor", b"frequency_factor", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "good_share", b"good_share", "halving_agents", b"halving_agents", "inertia_weight", b"inertia_weight", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "learning_weight", b"learning_weight", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "random_probability", b"random_probability", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "subpopulations", b"subpopulations", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_frequency_factor", b"_frequency_factor", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_good_share", b"_good_share", "_halving_agents", b"_halving_agents", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_random_probability", b"_random_probability", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_subpopulations", b"_subpopulations", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "frequency_factor", b"frequency_factor", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "good_share", b"good_share", "halving_agents", b"halving_agents", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "random_probability", b"random_probability", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "subpopulations", b"subpopulations", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allocation", b"_allocation", "_ancestor_agent_id", b"_ancestor_agent_id", "_board_capacity", b"_board_capacity", "_catch_up", b"_catch_up", "_donor_share", b"_donor_share", "_exploration_begin", b"_exploration_begin", "_exploration_end", b"_exploration_end", "_first_rung", b"_first_rung", "_founder_share", b"_founder_share", "_frequency_factor", b"_frequency_factor", "_fresh_probability", b"_fresh_probability", "_fresh_until", b"_fresh_until", "_generator", b"_generator", "_good_share", b"_good_share", "_halving_agents", b"_halving_agents", "_inertia_weight", b"_inertia_weight", "_initial_agents", b"_initial_agents", "_lead_deviations", b"_lead_deviations", "_lead_share", b"_lead_share", "_learning_weight", b"_learning_weight", "_maximum_unfinished_children", b"_maximum_unfinished_children", "_mutation_factor", b"_mutation_factor", "_mutation_factor_low", b"_mutation_factor_low", "_mutation_probability", b"_mutation_probability", "_mutation_step", b"_mutation_step", "_perturbation", b"_perturbation", "_population_size", b"_population_size", "_random_probability", b"_random_probability", "_replaced_share", b"_replaced_share", "_resample_probability", b"_resample_probability", "_riser_probability", b"_riser_probability", "_rung_factor", b"_rung_factor", "_stop_errors", b"_stop_errors", "_strategy", b"_strategy", "_subpopulations", b"_subpopulations", "_takeover_errors", b"_takeover_errors", "_takeover_scores", b"_takeover_scores", "_temperature", b"_temperature", "_tournament_size", b"_tournament_size", "_unchanged_probability", b"_unchanged_probability", "_updater", b"_updater", "allocation", b"allocation", "ancestor_agent_id", b"ancestor_agent_id", "answer_duration", b"answer_duration", "board_capacity", b"board_capacity", "catch_up", b"catch_up", "donor_share", b"donor_share", "exploration_begin", b"exploration_begin", "exploration_end", b"exploration_end", "first_rung", b"first_rung", "founder_share", b"founder_share", "frequency_factor", b"frequency_factor", "fresh_probability", b"fresh_probability", "fresh_until", b"fresh_until", "generator", b"generator", "good_share", b"good_share", "halving_agents", b"halving_agents", "inertia_weight", b"inertia_weight", "initial_agents", b"initial_agents", "lead_deviations", b"lead_deviations", "lead_share", b"lead_share", "learning_weight", b"learning_weight", "maximum_unfinished_children", b"maximum_unfinished_children", "mutation_factor", b"mutation_factor", "mutation_factor_low", b"mutation_factor_low", "mutation_probability", b"mutation_probability", "mutation_step", b"mutation_step", "perturbation", b"perturbation", "population_size", b"population_size", "random_probability", b"random_probability", "replaced_share", b"replaced_share", "resample_probability", b"resample_probability", "riser_probability", b"riser_probability", "rung_factor", b"rung_factor", "stop_errors", b"stop_errors", "strategy", b"strategy", "subpopulations", b"subpopulations", "takeover_errors", b"takeover_errors", "takeover_scores", b"takeover_scores", "temperature", b"temperature", "tournament_size", b"tournament_size", "unchanged_probability", b"unchanged_probability", "updater", b"updater"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allocation: _TypeAlias = _typing.Literal["allocation"]  # noqa: Y015
     _WhichOneofArgType__allocation: _TypeAlias = _typing.Literal["_allocation", b"_allocation"]  # noqa: Y015
@@ -1279,12 +1287,16 @@ class EvolutionSpec(_message.Message):
     _WhichOneofArgType__good_share: _TypeAlias = _typing.Literal["_good_share", b"_good_share"]  # noqa: Y015
     _WhichOneofReturnType__halving_agents: _TypeAlias = _typing.Literal["halving_agents"]  # noqa: Y015
     _WhichOneofArgType__halving_agents: _TypeAlias = _typing.Literal["_halving_agents", b"_halving_agents"]  # noqa: Y015
+    _WhichOneofReturnType__inertia_weight: _TypeAlias = _typing.Literal["inertia_weight"]  # noqa: Y015
+    _WhichOneofArgType__inertia_weight: _TypeAlias = _typing.Literal["_inertia_weight", b"_inertia_weight"]  # noqa: Y015
     _WhichOneofReturnType__initial_agents: _TypeAlias = _typing.Literal["initial_agents"]  # noqa: Y015
     _WhichOneofArgType__initial_agents: _TypeAlias = _typing.Literal["_initial_agents", b"_initial_agents"]  # noqa: Y015
     _WhichOneofReturnType__lead_deviations: _TypeAlias = _typing.Literal["lead_deviations"]  # noqa: Y015
     _WhichOneofArgType__lead_deviations: _TypeAlias = _typing.Literal["_lead_deviations", b"_lead_deviations"]  # noqa: Y015
     _WhichOneofReturnType__lead_share: _TypeAlias = _typing.Literal["lead_share"]  # noqa: Y015
     _WhichOneofArgType__lead_share: _TypeAlias = _typing.Literal["_lead_share", b"_lead_share"]  # noqa: Y015
+    _WhichOneofReturnType__learning_weight: _TypeAlias = _typing.Literal["learning_weight"]  # noqa: Y015
+    _WhichOneofArgType__learning_weight: _TypeAlias = _typing.Literal["_learning_weight", b"_learning_weight"]  # noqa: Y015
     _WhichOneofReturnType__maximum_unfinished_children: _TypeAlias = _typing.Literal["maximum_unfinished_children"]  # noqa: Y015
     _WhichOneofArgType__maximum_unfinished_children: _TypeAlias = _typing.Literal["_maximum_unfinished_children", b"_maximum_unfinished_children"]  # noqa: Y015
     _WhichOneofReturnType__mutation_factor: _TypeAlias = _typing.Literal["mutation_factor"]  # noqa: Y015
@@ -1358,11 +1370,15 @@ class EvolutionSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__halving_agents) -> _WhichOneofReturnType__halving_agents | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__inertia_weight) -> _WhichOneofReturnType__inertia_weight | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__initial_agents) -> _WhichOneofReturnType__initial_agents | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lead_deviations) -> _WhichOneofReturnType__lead_deviations | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lead_share) -> _WhichOneofReturnType__lead_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_weight) -> _WhichOneofReturnType__learning_weight | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__maximum_unfinished_children) -> _WhichOneofReturnType__maximum_unfinished_children | None: ...
     @_typing.overload

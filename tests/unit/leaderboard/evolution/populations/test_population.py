@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from known_strategies import WITH_SEATS
+from known_strategies import WITH_SEATS, settings_of
 
 from leaderboard.evolution import STRATEGIES
 from leaderboard.evolution.strategy import Child, Fresh
@@ -95,7 +95,7 @@ def test_the_seat_of_an_algorithm_that_left_goes_to_the_best_of_another(
 def test_the_best_is_never_replaced(make_population: MakePopulation, row: Row, strategy: str) -> None:
     for errors in (0.0, 3.0):
         rows = [row(0, 50.0, errors), *(row(seat, 49.0 - seat, errors) for seat in range(1, 8))]
-        population = make_population(rows, evolution=evolution(strategy, 8) | {"replaced_share": 1.0})
+        population = make_population(rows, evolution=settings_of(strategy, population_size=8, replaced_share=1.0))
         for seed in range(20):
             answer = STRATEGIES[strategy].propose(population.situation(), Random(seed))
             assert isinstance(answer, Child)
