@@ -9,7 +9,7 @@ TESTS ?=
 # Tests start hundreds of processes that import the project. With this variable set, each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image release release-images format clean
+.PHONY: install install-gpu run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image release release-images format clean
 
 install: $(STAMP)
 
@@ -33,7 +33,12 @@ test-unit: install
 test-slow: install
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(TESTS)
 
-test-gpu: install
+# PyTorch and CuPy for the CUDA of this machine's driver, and a check that they fit together.
+install-gpu: install
+	requirements="$$($(BIN)/python deploy/gpu_packages.py requirements)" && $(BIN)/python -m pip install --quiet --constraint constraints.txt $$requirements
+	$(BIN)/python deploy/gpu_packages.py check
+
+test-gpu: install-gpu
 	$(BIN)/python -m pytest -m gpu --timeout 600 $(TESTS)
 
 # Runs the commands and examples of README and docs that are marked `run`.
