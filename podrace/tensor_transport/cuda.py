@@ -31,10 +31,15 @@ from podrace.tensor_transport.shared import FOLDER, SharedPlane
 
 SCHEME = "cuda"
 HANDLE_BYTES = 64
+SIZE_BYTES, UUID_BYTES = 8, 16
 HANDLES = TensorSpec(
-    name="handles", data_type=tensor_pb2.DATA_TYPE_UINT8, shape=[2 * HANDLE_BYTES + 8], layout_version=LAYOUT_VERSION
+    name="handles",
+    data_type=tensor_pb2.DATA_TYPE_UINT8,
+    shape=[2 * HANDLE_BYTES + SIZE_BYTES + UUID_BYTES],
+    layout_version=LAYOUT_VERSION,
 )
-"""Follows the header: handle of the memory, handle of the event, size of the slab in bytes (little-endian)."""
+"""Follows the header: handle of the memory, handle of the event, size of the slab in bytes (little-endian), UUID of its
+GPU."""
 
 
 @dataclass(frozen=True)

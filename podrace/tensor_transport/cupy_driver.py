@@ -5,13 +5,17 @@ CuPy's memory pool is not used: memory of its pool, and of torch's, cannot be ex
 
 import weakref
 from typing import Any
+from uuid import UUID
 
 import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from podrace.errors import FailedPrecondition, ResourceExhausted, Unimplemented
-from podrace.tensor_transport.cuda import HANDLE_BYTES, Slab
+from podrace.tensor_transport.cuda import HANDLE_BYTES, SIZE_BYTES, UUID_BYTES, Slab
+
+BLOCK_BYTES = 2 << 20
+"""Allocations are multiples of this. CUDA cuts smaller ones out of one block, and a handle exports the whole block."""
 
 
 class CupyDriver:
@@ -40,30 +44,59 @@ class CupyDriver:
         """Allocates memory with cudaMalloc."""
         with self._cupy.cuda.Device(self._index):
             try:
-                memory = self._cupy.cuda.Memory(size)
+                memory = self._cupy.cuda.Memory(-(-size // BLOCK_BYTES) * BLOCK_BYTES)
             except (self._cupy.cuda.memory.OutOfMemoryError, self._runtime.CUDARuntimeError) as error:
                 free, total = self._runtime.memGetInfo()
                 raise ResourceExhausted(
                     f"GPU {self._index} has {free} of {total} bytes free, a region needs {size}: make the slots smaller"
                 ) from error
             event = self._cupy.cuda.Event(disable_timing=True, interprocess=True)
-            handles = self._runtime.ipcGetMemHandle(memory.ptr), self._runtime.ipcGetEventHandle(event.ptr)
-            return Slab(self._tensor(memory.ptr, size, memory), event, b"".join(handles) + size.to_bytes(8, "little"))
+            exported = self._runtime.ipcGetMemHandle(memory.ptr), self._runtime.ipcGetEventHandle(event.ptr)
+            handles = b"".join((*exported, size.to_bytes(SIZE_BYTES, "little"), self._uuid(self._index)))
+            return Slab(self._tensor(memory.ptr, size, memory), event, handles)
 
     def open(self, handles: bytes) -> Slab:
         """Maps memory of another process; it is unmapped with the last tensor that views it."""
-        memory_handle, event_handle = handles[:HANDLE_BYTES], handles[HANDLE_BYTES : 2 * HANDLE_BYTES]
-        size = int.from_bytes(handles[2 * HANDLE_BYTES :], "little")
+        parts = (HANDLE_BYTES, HANDLE_BYTES, SIZE_BYTES, UUID_BYTES)
+        starts = [sum(parts[:index]) for index in range(len(parts))]
+        memory_handle, event_handle, size_bytes, owner = (
+            handles[start : start + part] for start, part in zip(starts, parts, strict=True)
+        )
+        self._check_reach(owner)
+        size = int.from_bytes(size_bytes, "little")
         with self._cupy.cuda.Device(self._index):
             try:
-                memory = _OpenedMemory(self._runtime, self._runtime.ipcOpenMemHandle(memory_handle))
-                event = _OpenedEvent(self._runtime, self._runtime.ipcOpenEventHandle(event_handle))
+                memory = _OpenedMemory(self._cupy, self._index, self._runtime.ipcOpenMemHandle(memory_handle))
+                event = _OpenedEvent(self._cupy, self._index, self._runtime.ipcOpenEventHandle(event_handle))
             except self._runtime.CUDARuntimeError as error:
                 raise FailedPrecondition(
-                    f"memory of another process cannot be mapped on GPU {self._index}: {error}; both must be on one"
-                    " host, in containers that share a PID namespace, and neither may have exported it again"
+                    f"memory of {_name(owner)} cannot be mapped on GPU {self._index}: {error}; both processes must be"
+                    " on one host, in containers that share the process namespace and /dev/shm, and neither may have"
+                    " exported it again"
                 ) from error
             return Slab(self._tensor(memory.pointer, size, memory), event, handles)
+
+    def _check_reach(self, owner: bytes) -> None:
+        """Checks that memory of the GPU with this UUID can be mapped.
+
+        Raises:
+            FailedPrecondition: This process does not see the GPU, or its own has no peer access to it.
+        """
+        uuids = [self._uuid(index) for index in range(self._runtime.getDeviceCount())]
+        if owner not in uuids:
+            raise FailedPrecondition(
+                f"memory of {_name(owner)} cannot be mapped: this process sees only {', '.join(map(_name, uuids))};"
+                " give both containers that GPU, or use the plane 'group'"
+            )
+        index = uuids.index(owner)
+        if index != self._index and not self._runtime.deviceCanAccessPeer(self._index, index):
+            raise FailedPrecondition(
+                f"memory of {_name(owner)} cannot be mapped on {_name(uuids[self._index])}: these GPUs have no peer"
+                " access to each other"
+            )
+
+    def _uuid(self, index: int) -> bytes:
+        return bytes(self._runtime.getDeviceProperties(index)["uuid"])[:UUID_BYTES]
 
     def zero(self, memory: Tensor) -> None:
         """Fills memory with zeros, on the stream."""
@@ -71,11 +104,13 @@ class CupyDriver:
 
     def record(self, event: Any) -> None:
         """Records the event on torch's current stream."""
-        self._runtime.eventRecord(event.ptr, self._stream())
+        with self._cupy.cuda.Device(self._index):
+            self._runtime.eventRecord(event.ptr, self._stream())
 
     def wait(self, event: Any) -> None:
         """Lets torch's current stream wait for the event."""
-        self._runtime.streamWaitEvent(self._stream(), event.ptr)
+        with self._cupy.cuda.Device(self._index):
+            self._runtime.streamWaitEvent(self._stream(), event.ptr)
 
     def finish(self) -> None:
         """Waits for torch's current stream."""
@@ -93,16 +128,35 @@ class CupyDriver:
 
 
 class _OpenedMemory:
-    """Mapped memory that is unmapped when nothing refers to it."""
+    """Mapped memory that is unmapped when nothing refers to it, after the GPU has finished its work on it."""
 
-    def __init__(self, runtime: Any, pointer: int) -> None:
+    def __init__(self, cupy: Any, index: int, pointer: int) -> None:
         self.pointer = pointer
-        weakref.finalize(self, runtime.ipcCloseMemHandle, pointer)
+        # At the exit of the process the driver unmaps it; CUDA may be gone by then.
+        weakref.finalize(self, _unmap, cupy, index, pointer).atexit = False
 
 
 class _OpenedEvent:
     """An event of another process, with `ptr` like CuPy's own events."""
 
-    def __init__(self, runtime: Any, pointer: int) -> None:
+    def __init__(self, cupy: Any, index: int, pointer: int) -> None:
         self.ptr = pointer
-        weakref.finalize(self, runtime.eventDestroy, pointer)
+        weakref.finalize(self, _destroy, cupy, index, pointer).atexit = False
+
+
+def _unmap(cupy: Any, index: int, pointer: int) -> None:
+    # Whichever thread drops the last view, with whatever current device.
+    with cupy.cuda.Device(index):
+        # Kernels that were launched may still use the memory, on any stream.
+        cupy.cuda.runtime.deviceSynchronize()
+        cupy.cuda.runtime.ipcCloseMemHandle(pointer)
+
+
+def _destroy(cupy: Any, index: int, pointer: int) -> None:
+    with cupy.cuda.Device(index):
+        cupy.cuda.runtime.eventDestroy(pointer)
+
+
+def _name(uuid: bytes) -> str:
+    """A GPU's UUID as NVIDIA's tools print it."""
+    return f"GPU-{UUID(bytes=uuid)}"

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 from torch import Tensor
 
 from podrace.errors import FailedPrecondition, ResourceExhausted
-from podrace.tensor_transport.cuda import HANDLE_BYTES, Slab
+from podrace.tensor_transport.cuda import HANDLE_BYTES, SIZE_BYTES, UUID_BYTES, Slab
 from podrace.tensor_transport.layout import mapped
 
 
@@ -40,7 +40,12 @@ class FakeDriver:
             raise ResourceExhausted("the GPU is full")
         number = next(gpu.numbers)
         handles = b"".join(
-            (number.to_bytes(HANDLE_BYTES, "little"), number.to_bytes(HANDLE_BYTES, "big"), size.to_bytes(8, "little"))
+            (
+                number.to_bytes(HANDLE_BYTES, "little"),
+                number.to_bytes(HANDLE_BYTES, "big"),
+                size.to_bytes(SIZE_BYTES, "little"),
+                bytes(UUID_BYTES),
+            )
         )
         # Contains what was there before.
         slab = Slab(mapped(-1, max(size, 1)).fill_(0xAA)[:size], number, handles)

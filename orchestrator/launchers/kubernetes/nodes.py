@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.decisions.resources import Capacity, FreeResources, Resources
+from orchestrator.launchers.kubernetes import node_affinity
 from orchestrator.launchers.kubernetes.api_client import Object
 
 UNKNOWN_GPUS = 1 << 20
@@ -100,9 +101,10 @@ def _bound_resources(
 
 
 def takes_pods(node: Object, template: Object) -> bool:
-    """Whether a node accepts agent pods: it is ready, not cordoned, has the selected labels, and no untolerated taint.
+    """Whether a node accepts agent pods: it is ready, not cordoned, has the required labels, and no untolerated taint.
 
-    Affinities are not evaluated: a pod that stays pending because of them stops the growth, and its reason is recorded.
+    Affinities to other pods are not evaluated: a pod that stays pending because of them stops the growth, and its
+    reason is recorded.
     """
     spec = template["template"]["spec"]
     conditions = {each["type"]: each["status"] for each in node.get("status", {}).get("conditions") or []}
@@ -110,6 +112,8 @@ def takes_pods(node: Object, template: Object) -> bool:
         return False
     labels = node["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
+        return False
+    if not node_affinity.allows(node, spec.get("affinity")):
         return False
     tolerations = spec.get("tolerations") or []
     taints = [taint for taint in node["spec"].get("taints") or [] if taint["effect"] != "PreferNoSchedule"]

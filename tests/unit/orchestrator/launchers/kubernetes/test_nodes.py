@@ -87,6 +87,10 @@ def test_nodes_that_accept_no_agent_pods_do_not_count() -> None:
     assert not takes_pods(tainted_too, template(tolerations=[{"operator": "Exists", "effect": "NoSchedule"}]))
     assert takes_pods(avoided, template(nodeSelector={"kubernetes.io/hostname": "avoided"}))
     assert not takes_pods(avoided, template(nodeSelector={"gpu": "h100"}))
+    expression = {"key": "gpu", "operator": "In", "values": ["h100"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    assert not takes_pods(avoided, template(affinity=affinity))
 
 
 def test_gpus_are_counted_per_node() -> None:

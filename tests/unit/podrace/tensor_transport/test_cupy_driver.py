@@ -1,0 +1,131 @@
+"""The calls of CUDA that the plane `cuda` makes through CuPy, on which device and in which order; CuPy is faked."""
+
+import contextlib
+import gc
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from podrace.errors import FailedPrecondition
+from podrace.tensor_transport import cupy_driver
+from podrace.tensor_transport.cuda import HANDLE_BYTES
+from podrace.tensor_transport.cupy_driver import BLOCK_BYTES, CupyDriver
+
+SIZE = 5000
+
+
+class CudaError(Exception):
+    pass
+
+
+class FakeCupy:
+    """What CupyDriver calls of CuPy, for a process that sees some GPUs; lists the calls with the current device."""
+
+    def __init__(self, *uuids: str, peer_access: bool = True) -> None:
+        self.calls: list[str] = []
+        self._current, self._uuids, self._peer_access = 0, uuids, peer_access
+        runtime = SimpleNamespace(
+            CUDARuntimeError=CudaError,
+            getDeviceCount=lambda: len(uuids),
+            getDeviceProperties=lambda index: {"uuid": uuids[index].ljust(16).encode()},
+            deviceCanAccessPeer=lambda own, other: peer_access,
+            ipcGetMemHandle=lambda pointer: self._note("export", b"m" * HANDLE_BYTES),
+            ipcGetEventHandle=lambda pointer: b"e" * HANDLE_BYTES,
+            ipcOpenMemHandle=lambda handle: self._note("map", 77),
+            ipcOpenEventHandle=lambda handle: 78,
+            ipcCloseMemHandle=lambda pointer: self._note(f"unmap {pointer}"),
+            deviceSynchronize=lambda: self._note("synchronize"),
+            eventDestroy=lambda pointer: self._note(f"destroy {pointer}"),
+        )
+        self.cuda = SimpleNamespace(
+            runtime=runtime,
+            is_available=lambda: True,
+            Device=self._device,
+            Memory=lambda size: self._note(f"allocate {size}", SimpleNamespace(ptr=66)),
+            Event=lambda **_: SimpleNamespace(ptr=67),
+            UnownedMemory=lambda pointer, size, owner, index: owner,
+            MemoryPointer=lambda memory, offset: memory,
+            memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+        )
+        self.uint8 = "uint8"
+
+    def ndarray(self, shape: tuple[int], dtype: str, memptr: object) -> Any:
+        return SimpleNamespace(shape=shape, owner=memptr)
+
+    def _note(self, call: str, answer: Any = None) -> Any:
+        self.calls.append(f"{call} on {self._current}")
+        return answer
+
+    @contextlib.contextmanager
+    def _device(self, index: int) -> Iterator[None]:
+        before, self._current = self._current, index
+        yield
+        self._current = before
+
+
+class Owned(torch.Tensor):
+    owner: object
+
+
+def as_tensor(array: Any) -> torch.Tensor:
+    tensor = torch.zeros(array.shape, dtype=torch.uint8).as_subclass(Owned)
+    tensor.owner = array.owner
+    return tensor
+
+
+@pytest.fixture(autouse=True)
+def _tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupy_driver, "from_dlpack", as_tensor)
+
+
+def driver(monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy, device: int = 0) -> CupyDriver:
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return CupyDriver(device)
+
+
+def test_memory_is_allocated_in_whole_blocks_and_its_handle_names_the_gpu_of_its_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cupy = FakeCupy("a", "b")
+    slab = driver(monkeypatch, cupy, 1).allocate(SIZE)
+    assert cupy.calls == [f"allocate {BLOCK_BYTES} on 1", "export on 1"]
+    assert slab.memory.numel() == SIZE
+    assert slab.handles[-16:] == b"b".ljust(16)
+    assert slab.handles[2 * HANDLE_BYTES : -16] == SIZE.to_bytes(8, "little")
+
+
+def test_memory_is_unmapped_on_its_gpu_after_the_gpu_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = driver(monkeypatch, FakeCupy("a", "b")).allocate(SIZE).handles
+    cupy = FakeCupy("a", "b")
+    slab = driver(monkeypatch, cupy, 1).open(handles)
+    assert cupy.calls == ["map on 1"]
+    del slab
+    gc.collect()
+    assert sorted(cupy.calls[1:]) == ["destroy 78 on 1", "synchronize on 1", "unmap 77 on 1"]
+    assert cupy.calls.index("synchronize on 1") < cupy.calls.index("unmap 77 on 1")
+
+
+@pytest.mark.parametrize(
+    ("cupy", "device", "message"),
+    [
+        (FakeCupy("b"), 0, "GPU-6120.* cannot be mapped: this process sees only GPU-6220"),
+        (FakeCupy("a", "b", peer_access=False), 1, "GPU-6120.* cannot be mapped on GPU-6220.*: these GPUs have no"),
+    ],
+)
+def test_memory_of_a_gpu_out_of_reach_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy, device: int, message: str
+) -> None:
+    handles = driver(monkeypatch, FakeCupy("a")).allocate(SIZE).handles
+    with pytest.raises(FailedPrecondition, match=message):
+        driver(monkeypatch, cupy, device).open(handles)
+    assert cupy.calls == []
+
+
+def test_memory_of_the_same_gpu_needs_no_peer_access(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles = driver(monkeypatch, FakeCupy("a")).allocate(SIZE).handles
+    cupy = FakeCupy("z", "a", peer_access=False)
+    assert driver(monkeypatch, cupy, 1).open(handles).memory.numel() == SIZE
