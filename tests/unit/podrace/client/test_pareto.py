@@ -42,7 +42,7 @@ def test_equal_in_one_measure_and_worse_in_another_is_dominated() -> None:
     assert names(front([candidate(0, 5.0, 100), candidate(1, 5.0, 101)], [SCORE, STEPS]).candidates) == ["c0"]
 
 
-@pytest.mark.parametrize(("directions", "seed"), product(product(["max", "min"], repeat=3), range(3)))
+@pytest.mark.parametrize(("directions", "seed"), list(product(product(["max", "min"], repeat=3), range(3))))
 def test_the_front_is_what_the_definition_says(directions: tuple[str, ...], seed: int) -> None:
     random = Random(seed)
     measures = [Measure(name, direction) for name, direction in zip(["score", "x", "y"], directions, strict=True)]
