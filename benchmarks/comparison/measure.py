@@ -127,6 +127,9 @@ class Measurement:
             reported_error=outcome.reported_error,
             z=z_of(outcome, final),
             share_behind=outcome.share_behind,
+            evaluation_share=outcome.evaluation_share,
+            stopped_agents=outcome.stopped_agents,
+            correlation=outcome.correlation,
             backtest_return=backtest,
             curve=name,
         )

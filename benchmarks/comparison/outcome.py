@@ -28,6 +28,13 @@ class Outcome:
     reported_score: float | None = None
     reported_error: float | None = None
     share_behind: float | None = None
+    """Share of all environment steps that the final policy was trained on."""
+    evaluation_share: float | None = None
+    """Share of the time of training pods in which an evaluation ran."""
+    stopped_agents: int | None = None
+    """Agents that were stopped early."""
+    correlation: float | None = None
+    """Correlation of the returns of different agents on the same episodes."""
     moments: Sequence[Moment] = field(default_factory=list)
     """In order of time, without the end."""
     reason: str = ""

@@ -11,7 +11,7 @@ from benchmarks.comparison.fresh import ROOT, Policy
 from benchmarks.comparison.outcome import Moment, Outcome
 from podrace.client import Client
 from podrace.client.client import END_STATES
-from podrace.client.compute import read_compute
+from podrace.client.compute import ComputeSummary, read_compute
 from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
 from podrace.errors import DeadlineExceeded
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
@@ -31,8 +31,7 @@ class _Ended:
     tournament: Tournament
     snapshots: Sequence[Snapshot]
     agents: int
-    share_behind: float | None
-    """Share of all environment steps that the champion was trained on."""
+    compute: ComputeSummary
 
 
 def run(spec: TournamentSpec, folder: Path, budget_seconds: float, notify: Callable[[str], None]) -> Outcome:
@@ -76,7 +75,7 @@ async def _run(spec: TournamentSpec, home: Path, budget_seconds: float, notify: 
             tournament,
             await client.list_snapshots(tournament),
             len(await client.list_agents(tournament)),
-            (await read_compute(client, tournament)).champion_share,
+            await read_compute(client, tournament),
         )
 
 
@@ -97,7 +96,10 @@ def outcome_of(ended: _Ended, store: str) -> Outcome:
         agents=ended.agents,
         reported_score=tournament.best_score,
         reported_error=tournament.best_score_standard_error,
-        share_behind=ended.share_behind,
+        share_behind=ended.compute.champion_share,
+        evaluation_share=ended.compute.evaluation_share,
+        stopped_agents=ended.compute.stopped_agents,
+        correlation=ended.compute.correlation.correlation if ended.compute.correlation else None,
         moments=moments_of(ended.snapshots, tournament, store),
     )
 

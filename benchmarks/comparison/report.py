@@ -110,17 +110,28 @@ def report(results: Results, base: str) -> Iterator[str]:
 def _aggregates(results: Results, conditions: str) -> Iterator[str]:
     yield "Normalized return of the final policy on fresh episodes: interquartile mean over tasks and seeds, with its"
     yield "90 % interval; medians of steps and load.\n"
-    yield "| contender | runs | return | anytime area | steps | share behind the policy | load |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| contender | runs | return | anytime area | steps | load |\n|---|---|---|---|---|---|"
     for name in results.contenders(conditions):
         runs = results.of(conditions, name)
         scores = {task: list(seeds.values()) for task, seeds in results.scores(conditions, name).items()}
         areas = [area(results.curve(row), row.budget_seconds, before=0.0) for row in runs if row.curve] or [math.nan]
-        shares = [row.share_behind for row in runs if row.share_behind is not None] or [math.nan]
         yield (
             f"| `{name}` | {len(runs)} | {shown(interval_of(scores))}"
             f" | {interquartile_mean(areas):.3f} | {_median([row.environment_steps for row in runs]):,.0f}"
-            f" | {statistics.fmean(shares):.2f} | {_median([row.load for row in runs]):.1f} |"
+            f" | {_median([row.load for row in runs]):.1f} |"
+        )
+    yield from _compute(results, conditions)
+
+
+def _compute(results: Results, conditions: str) -> Iterator[str]:
+    yield "\nWhat the compute was used for: shares and numbers, means over runs; empty where they are not known.\n"
+    yield "| contender | steps behind the policy | pod time in evaluations | agents | stopped early |\n|---|---|---|---|---|"
+    for name in results.contenders(conditions):
+        runs = results.of(conditions, name)
+        yield (
+            f"| `{name}` | {_mean([row.share_behind for row in runs], '.2f')}"
+            f" | {_mean([row.evaluation_share for row in runs], '.2f')} | {_mean([row.agents for row in runs], '.1f')}"
+            f" | {_mean([row.stopped_agents for row in runs], '.1f')} |"
         )
 
 
@@ -243,6 +254,11 @@ def _failures(results: Results) -> Iterator[str]:
 def shown(interval: Interval) -> str:
     """Formats a value with its interval."""
     return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _mean(values: Sequence[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    return format(statistics.fmean(known), form) if known else ""
 
 
 def _median(values: Sequence[float]) -> float:

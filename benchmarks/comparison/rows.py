@@ -64,6 +64,12 @@ class Row:
     """Reported minus final, in standard errors of the difference."""
     share_behind: float | None = None
     """Share of all steps that the final policy was trained on."""
+    evaluation_share: float | None = None
+    """Share of the time of training pods in which an evaluation ran."""
+    stopped_agents: int | None = None
+    """Agents that the strategy stopped early."""
+    correlation: float | None = None
+    """Correlation of the returns of different agents on the same episodes."""
     backtest_return: float | None = None
     """Stocks only: return on fresh windows of the backtest split."""
     curve: str = ""
@@ -92,7 +98,7 @@ class Point:
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
-_WHOLE = {"seed", "environment_steps", "agents", "final_episodes", "episodes"}
+_WHOLE = {"seed", "environment_steps", "agents", "stopped_agents", "final_episodes", "episodes"}
 _TEXT = {
     "conditions", "task", "contender", "settings", "version", "machine", "date", "state", "reason", "curve",
 }  # fmt: skip

@@ -23,7 +23,8 @@ from benchmarks.comparison.measure import Measurement, points_of, z_of
 from benchmarks.comparison.outcome import Moment, Outcome, moments_at
 from benchmarks.comparison.plan import BLOCKS, PEER_TASKS, Choice, Run, plan_table, runs, unknown_contenders
 from benchmarks.comparison.tasks import CONDITIONS, DEFAULTS, LINEAR, LOG, REVERSE_LOG, TASKS, UNKNOWN, WIDE, Prior
-from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
+from podrace.client.compute import ComputeSummary
+from podrace.leaderboard.v1.leaderboard_pb2 import EpisodeCorrelation, Snapshot
 from podrace.specification import catalog
 from podrace.tournament.v1.tournament_pb2 import TOURNAMENT_STATE_COMPLETED, TOURNAMENT_STATE_FAILED, Tournament
 
@@ -282,13 +283,15 @@ def ended(**changes: object):
                  tournament_environment_steps=10 * seconds)
         for champion, number, seconds in ((True, 2, 20), (False, 1, 10), (True, 1, 10), (True, 9, 90))
     ]  # fmt: skip
-    return own._Ended(tournament, snapshots, agents=3, share_behind=0.1)
+    compute = ComputeSummary(1000, 100, 50.0, 10.0, 1.0, 2, (), EpisodeCorrelation(correlation=0.5, pairs=3))
+    return own._Ended(tournament, snapshots, agents=3, compute=compute)
 
 
 def test_the_outcome_of_a_tournament_is_its_champion_with_the_snapshots_until_its_end():
     outcome = own.outcome_of(ended(), "folder:///x")
     assert outcome.policy == Policy("podrace", "folder:///x", ["c1"])
     assert (outcome.share_behind, outcome.reported_score, outcome.wall_seconds) == (0.1, 5.0, 60.0)
+    assert (outcome.evaluation_share, outcome.stopped_agents, outcome.correlation) == (0.2, 2, 0.5)
     assert [(one.seconds, one.environment_steps) for one in outcome.moments] == [(10.0, 100), (20.0, 200)]
 
 

@@ -49,6 +49,11 @@ def test_failed_runs_are_listed_and_not_counted(tmp_path: Path):
     assert f"| {UNKNOWN} | docking | `a` | 2 | why |" in found
 
 
+def test_the_use_of_the_compute_is_a_mean_over_the_runs_where_it_is_known(tmp_path: Path):
+    made = [row("a", 1, 0.0, evaluation_share=0.1, stopped_agents=3), row("a", 2, 0.0, evaluation_share=0.2, agents=4)]
+    assert "| `a` | 0.50 | 0.15 | 3.0 | 3.0 |" in lines(Results(made, SCALES, tmp_path))
+
+
 def test_the_base_is_compared_at_equal_seeds(tmp_path: Path):
     leads = (("incumbent", 20), ("a", 0))
     made = [row(name, seed, 10.0 * seed + lead) for seed in (1, 2, 3, 4) for name, lead in leads]

@@ -10,8 +10,8 @@ ROW = Row(
     conditions="unknown", task="docking", contender="vanilla", seed=3, settings="abc", version="0123456789ab",
     machine="a processor, 2 cores", date="2026-11-22 10:00", load=0.25, budget_seconds=60.0, wall_seconds=60.5,
     environment_steps=123_456_789, agents=1, state="completed", reason="", final_return=-1.5, final_error=0.25,
-    final_episodes=512, reported_score=-1.25, reported_error=0.5, z=0.447214, share_behind=1.0, backtest_return=None,
-    curve="curves/x.csv",
+    final_episodes=512, reported_score=-1.25, reported_error=0.5, z=0.447214, share_behind=1.0, evaluation_share=0.125,
+    stopped_agents=2, correlation=-0.5, backtest_return=None, curve="curves/x.csv",
 )  # fmt: skip
 
 
