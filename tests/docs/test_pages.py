@@ -22,7 +22,8 @@ NOT_HERE = {
     "leaderboard/evolution/greedy.py",
     "deploy/compose/secrets/store_access_key",
     "deploy/compose/secrets/store_secret_key",
-    # An image.
+    # Images.
+    "podrace/agentpod-cuda",
     "podrace/simulators",
 }
 """What looks like a path of the repository and is not there."""
