@@ -125,7 +125,8 @@ def _aggregates(results: Results, conditions: str) -> Iterator[str]:
 
 def _compute(results: Results, conditions: str) -> Iterator[str]:
     yield "\nWhat the compute was used for: shares and numbers, means over runs; empty where they are not known.\n"
-    yield "| contender | steps behind the policy | pod time in evaluations | agents | stopped early |\n|---|---|---|---|---|"
+    yield "| contender | steps behind the policy | pod time in evaluations | agents | stopped early |"
+    yield "|---|---|---|---|---|"
     for name in results.contenders(conditions):
         runs = results.of(conditions, name)
         yield (
