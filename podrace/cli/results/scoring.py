@@ -85,5 +85,5 @@ def headline(evaluation: Evaluation) -> str:
     """Returns the result in one line. The result of a single episode has no standard error."""
     mean = formats.score(evaluation.mean_return, standard_error(evaluation))
     episodes = formats.things(evaluation.episodes, "episode")
-    worth = evaluation.objective.replace("_", " ") or "return"
-    return f"mean {worth} {mean} over {episodes} of {evaluation.mean_length_steps:.0f} steps"
+    measure, steps = formats.measure(evaluation.objective), evaluation.mean_length_steps
+    return f"mean {measure} {mean} over {episodes} of {steps:.0f} steps"

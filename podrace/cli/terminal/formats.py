@@ -35,6 +35,11 @@ def agents(tournament: Tournament) -> str:
     return f"{things(tournament.agents, 'agent')}{failed}"
 
 
+def measure(objective: str) -> str:
+    """Formats what an episode is worth, `evaluation.objective`: return, sharpe ratio."""
+    return objective.replace("_", " ") or "return"
+
+
 def duration(seconds: float) -> str:
     """Formats a duration as 0:42, 12:05 or 1:02:03."""
     minutes, rest = divmod(max(0, int(seconds)), 60)

@@ -26,7 +26,7 @@ def line(view: TournamentView, *, now: float) -> str:
         tournament.tournament_id,
         formats.state(tournament),
         elapsed.text,
-        f"return {best.text}",
+        f"{best.name} {best.text}",
         f"{steps.text} steps",
         f"{formats.count(tournament.steps_per_second)} steps/s",
         formats.agents(tournament),

@@ -61,13 +61,13 @@ def _time(tournament: Tournament, elapsed: float) -> ObjectiveProgress:
 def _return(tournament: Tournament, first_score: float | None) -> ObjectiveProgress:
     known = tournament.HasField("best_score")
     text = formats.score(tournament.best_score, tournament.best_score_standard_error) if known else "none yet"
-    goal = objectives(tournament).get("target_return")
+    goal, name = objectives(tournament).get("target_return"), formats.measure(tournament.spec.evaluation.objective)
     if goal is None:
-        return ObjectiveProgress("return", text, None)
+        return ObjectiveProgress(name, text, None)
     fraction = None
     if known and first_score is not None:
         fraction = _share(tournament.best_score - first_score, goal - first_score)
-    return ObjectiveProgress("return", f"{text} of {formats.number(goal)}", fraction)
+    return ObjectiveProgress(name, f"{text} of {formats.number(goal)}", fraction)
 
 
 def _steps(tournament: Tournament) -> ObjectiveProgress:

@@ -46,6 +46,14 @@ def test_scores_have_the_significant_decimals_of_their_error(value: float, error
     assert formats.score(value, error) == text
 
 
+def test_a_measure_is_named_in_words_and_no_measure_is_the_return() -> None:
+    assert (formats.measure("sharpe_ratio"), formats.measure("return"), formats.measure("")) == (
+        "sharpe ratio",
+        "return",
+        "return",
+    )
+
+
 def test_numbers_that_are_not_finite_can_be_formatted() -> None:
     assert formats.number(math.nan) == "nan"
     assert formats.number(math.inf) == "inf"

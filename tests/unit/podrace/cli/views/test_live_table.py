@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from podrace.cli.views import plain_lines
 from podrace.cli.views.live_table import render
 from podrace.cli.views.progress import elapsed_seconds, progress
 from podrace.client.follow import TournamentView
@@ -95,6 +96,13 @@ def test_progress_towards_the_target_return_starts_at_the_first_score(
     tournament = canned.tournament("t")
     tournament.spec.objective.target_return, tournament.best_score = target, best
     assert progress(tournament, 0.0, first)[1].fraction == fraction
+
+
+def test_what_an_episode_is_worth_is_named(canned: Any) -> None:
+    tournament = canned.tournament("t")
+    tournament.spec.evaluation.objective = "sharpe_ratio"
+    view = TournamentView(tournament, last_update=100.0)
+    assert "  sharpe ratio 480.0 ± 2.5 of 475.0  " in plain_lines.line(view, now=100.0)
 
 
 def test_a_quantity_that_is_not_an_objective_has_no_progress(canned: Any) -> None:
