@@ -1,6 +1,7 @@
 """Runs one process of a pod: `python -m agentpod ROLE`.
 
 - `learner`, `learner-N`, `worker-N`, `evaluator`: a role of a pod; containers run these.
+- `pod`: all roles of a pod, as processes of one container.
 - `forkserver`: forks the roles of pods for the process launcher.
 - `evaluation-function`: runs a user's evaluation function for the leader of a pod.
 - `retrain`: trains an agent again and prints the result, for `podrace lineage AGENT --retrain`.
@@ -25,7 +26,8 @@ def main(arguments: list[str]) -> int:
     try:
         if not arguments:
             raise InvalidArgument(
-                "a role is missing: python -m agentpod learner | learner-<n> | worker-<n> | evaluator | forkserver"
+                "a role is missing: python -m agentpod learner | learner-<n> | worker-<n> | evaluator | pod |"
+                " forkserver"
             )
         role, *rest = arguments
         command = COMMANDS.get(role)
@@ -75,12 +77,26 @@ def _run_role(role: str, arguments: list[str]) -> int:
     os._exit(code)
 
 
+def _run_pod(arguments: list[str]) -> int:
+    config = config_from_arguments(PodConfig, arguments, program="agentpod")
+    config = replace(config, pod_id=config.pod_id or socket.gethostname())
+    telemetry.configure_logging(config.telemetry)
+    # This imports torch: after the configuration was read, and before the first fork.
+    from agentpod.process import one_container, wiring
+
+    wiring.preload()
+    for folder in (config.folder, config.plane_folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return one_container.main(config, wiring.run_role)
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "forkserver": _run_fork_server,
+    "pod": _run_pod,
     "evaluation-function": _run_evaluation_function,
     "retrain": _retrain,
 }
-"""Processes that are not a role of a pod."""
+"""Processes that are not a single role of a pod."""
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -59,11 +59,13 @@ class ForkServer:
         config: Where to listen, and when to exit.
         children: Running children by pid.
         started: Wall-clock start time of each pod, in seconds since 1970.
+        exit_codes: Exit code of the leader of each pod that has ended; negative: the number of a signal.
     """
 
     config: ForkServerConfig
     children: dict[int, ForkedRole] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
+    exit_codes: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
         """Serves until it has been idle for long enough, or its lifeline is lost and its children have exited."""
@@ -71,8 +73,8 @@ class ForkServer:
             selector = resources.enter_context(selectors.DefaultSelector())
             listener = resources.enter_context(_listen(self.config.socket))
             selector.register(listener, selectors.EVENT_READ, self._accept)
-            wakeup = resources.enter_context(_woken_by_signals())
-            selector.register(wakeup, selectors.EVENT_READ, _drain)
+            wakeup = resources.enter_context(woken_by_signals())
+            selector.register(wakeup, selectors.EVENT_READ, drain)
             line = lifeline.attach(self.config.lifeline) if self.config.lifeline else None
             if line is not None:
                 resources.callback(os.close, line)
@@ -89,7 +91,7 @@ class ForkServer:
                     selector.unregister(key.fileobj)
                 else:
                     key.data(selector, key.fileobj)
-            self._reap(restart=not orphaned)
+            self.reap(restart=not orphaned)
             connections = sum(isinstance(key.data, _Connection) for key in selector.get_map().values())
             if self.children or (connections and not orphaned):
                 idle_since = time.monotonic()
@@ -173,7 +175,8 @@ class ForkServer:
 
     # --- children ---------------------------------------------------------------------------------------------
 
-    def _reap(self, *, restart: bool) -> None:
+    def reap(self, *, restart: bool) -> None:
+        """Reaps children that have exited; restarts workers and evaluators among them if `restart`."""
         while self.children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
@@ -183,6 +186,7 @@ class ForkServer:
                 code = os.waitstatus_to_exitcode(status)
                 _log.info("role exited", pod_id=child.pod.pod_id, role=child.role, exit_code=code)
                 if child.role == LEADER_ROLE:
+                    self.exit_codes[child.pod.pod_id] = code
                     self._terminate_roles(child.pod)
                 elif restart and code != 0:
                     # A role with exit code 0 was asked to stop: its leader has exited or is about to.
@@ -269,10 +273,10 @@ def main(config: ForkServerConfig, run_role: RunRole) -> int:
         child = caught
     # Outside the handler and without the parent's stack, so that nothing of the parent stays alive.
     child.__traceback__ = None
-    os._exit(_run_child(child, run_role))
+    os._exit(run_child(child, run_role))
 
 
-def _run_child(child: BecomeRole, run_role: RunRole) -> int:
+def run_child(child: BecomeRole, run_role: RunRole) -> int:
     """Runs the role of a forked child and returns its exit code; never raises."""
     code = 1
     try:
@@ -293,6 +297,7 @@ def _detach(pod: PodConfig) -> None:
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if pod.log_path:
         log = os.open(pod.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
@@ -329,7 +334,7 @@ def _listen(path: Path) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def _woken_by_signals() -> Iterator[socket.socket]:
+def woken_by_signals() -> Iterator[socket.socket]:
     """Provides a socket that becomes readable when a child has exited."""
     reader, writer = socket.socketpair()
     for end in (reader, writer):
@@ -357,6 +362,7 @@ def _connect(path: str) -> socket.socket | None:
     return connection
 
 
-def _drain(selector: selectors.BaseSelector, wakeup: socket.socket) -> None:
+def drain(selector: selectors.BaseSelector, wakeup: socket.socket) -> None:
+    """Reads what signals have written to the socket of `woken_by_signals`."""
     with contextlib.suppress(BlockingIOError):
         wakeup.recv(4096)

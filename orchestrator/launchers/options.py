@@ -38,6 +38,8 @@ class KubernetesOptions:
     """Jobs with this label belong to this orchestrator; it must be unique in the namespace."""
     gpu_resource: str = "nvidia.com/gpu"
     """Resource that a container requests per GPU; empty: resource claims of the template provide the GPUs."""
+    one_container: bool = False
+    """Whether the roles of a pod are processes of one container, which gets all GPUs of the pod (on each host)."""
     sense_seconds: float = 2.0
     """Time between two reads of the nodes' resources."""
     keep_seconds: float = 300.0

@@ -35,7 +35,7 @@ KUBERNETES = REPOSITORY / "deploy" / "k8s"
 VERSION = "1.37"
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
-WAYS_TO_A_GPU = {"gpu-dedicated", "gpu-fused", "gpu-dra", "gpu-mps"}
+WAYS_TO_A_GPU = {"gpu-dedicated", "gpu-fused", "gpu-node", "gpu-dra", "gpu-mps"}
 """One of them at a time."""
 COMBINATIONS = [
     tuple(sorted({*others, *gpu}))
@@ -262,6 +262,7 @@ def test_databases_belong_to_one_pod_at_a_time() -> None:
     [
         ("gpu-dedicated", "nvidia.com/gpu", None),
         ("gpu-fused", "nvidia.com/gpu", None),
+        ("gpu-node", "nvidia.com/gpu", None),
         ("gpu-mps", "nvidia.com/gpu.shared", None),
         ("gpu-dra", "", [{"name": "gpu"}]),
     ],

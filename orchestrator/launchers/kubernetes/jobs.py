@@ -45,6 +45,8 @@ ROLE_WAIT_SECONDS = 60.0
 """Time that roles wait for each other: the containers of a pod start one after the other."""
 SOCKETS_BYTES = 16 << 20
 METRICS_PORT = 9090
+ALL_ROLES = "pod"
+"""Command of the image that runs all roles as processes of one container."""
 FOLDER = "/run/podrace"
 SHARED_MEMORY = "/dev/shm"
 
@@ -144,6 +146,8 @@ def _pod_spec(
     if base is None:
         raise FailedPrecondition(f"PodTemplate {options.template!r} has no container {CONTAINER!r}: apply deploy/k8s")
     share, name, roles = share_of_host(pod.spec), job_name(pod.pod_id), roles_of(pod.spec)
+    together = options.one_container and len(roles) > 1
+    roles = (LEADER,) if together else roles
     gpus = gpus_of_roles(share, roles, claimed=not options.gpu_resource)
     resources = resources_of_roles(share, roles)
     hosts = host_environment(name, pod.spec, template)
@@ -151,6 +155,7 @@ def _pod_spec(
         _container(
             base,
             role,
+            command=ALL_ROLES if together else role,
             environment=[*_environment(pod, pod_environment, role, gpus[role]), *hosts],
             ports=_ports(index, leader=bool(hosts) and role == LEADER),
             resources=_resources(base, resources[role], gpus[role], options.gpu_resource),
@@ -174,6 +179,7 @@ def _container(
     base: Object,
     role: str,
     *,
+    command: str,
     environment: Sequence[Mapping[str, Any]],
     ports: Sequence[Mapping[str, Any]],
     resources: Mapping[str, Any],
@@ -181,7 +187,7 @@ def _container(
     """The container of a role, built from that of the template."""
     container: dict[str, Any] = copy.deepcopy(dict(base))
     container["name"] = role
-    container["args"] = [role]
+    container["args"] = [command]
     container["env"] = [*(base.get("env") or []), *environment]
     container["ports"] = list(ports)
     container["resources"] = resources

@@ -118,6 +118,23 @@ async def test_claims_of_the_template_give_all_containers_access_to_the_gpus(
         assert {"name": "PODRACE_AGENTPOD__GPUS", "value": "0"} in container["env"]
 
 
+async def test_all_roles_of_a_pod_may_be_processes_of_one_container_with_all_its_gpus(
+    make: Callable[..., KubernetesLauncher], cluster: FakeCluster
+) -> None:
+    await make(one_container=True).start(new_pod(gpus=8, learners=8))
+    spec = spec_of(cluster)
+    container = next(each for each in spec["containers"] if each["name"] == "learner")
+    assert [each["name"] for each in spec["containers"] if each["name"].startswith(("worker", "evaluator"))] == []
+    assert container["args"] == ["pod"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    environ = {each["name"]: each.get("value") for each in container["env"]}
+    assert environ["PODRACE_AGENTPOD__GPUS"] == "0,1,2,3,4,5,6,7"
+    assert (environ["PODRACE_AGENTPOD__LAYOUT"], environ["PODRACE_AGENTPOD__LEARNERS"]) == ("separate", "8")
+    assert "shareProcessNamespace" not in spec
+    await make(one_container=True).start(new_pod("race-p1", layout=LAYOUT_FUSED))
+    assert spec_of(cluster, "race-p1")["containers"][0]["args"] == ["learner"]
+
+
 def test_gpus_that_cannot_be_distributed_over_containers_are_rejected() -> None:
     many, group = new_pod(gpus=4).spec, new_pod(gpus=2, plane="group").spec
     with pytest.raises(InvalidArgument, match=r"pod.gpus = 4: a pod of 3 containers .* can use one GPU each"):
