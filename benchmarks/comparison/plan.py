@@ -62,7 +62,7 @@ class Run:
 BLOCKS: Sequence[Block] = (
     Block(
         "unknown", UNKNOWN, UNKNOWN_TASKS,
-        ("incumbent", "random-long", "tournament", "vanilla", "best-of-2", "ray-pbt", "optuna-median"), 10,
+        ("incumbent", "asha", "random-long", "tournament", "vanilla", "best-of-2", "ray-pbt", "optuna-median"), 10,
         "nothing is known about the hyperparameters",
     ),
     Block(
@@ -80,7 +80,7 @@ BLOCKS: Sequence[Block] = (
         "peers", UNKNOWN, PEER_TASKS, ("optuna-halving", "ray-pb2", "ray-asha"), 5, "other methods of these libraries",
     ),
     Block(
-        "strategies", UNKNOWN, UNKNOWN_TASKS, ("asha", "truncation", "pb2", "random-short", "vanilla-all"), 5,
+        "strategies", UNKNOWN, UNKNOWN_TASKS, ("truncation", "pb2", "random-short", "vanilla-all"), 4,
         "the other strategies and controls",
     ),
     Block(
