@@ -4,8 +4,13 @@ import os
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+import hypothesis
 import pytest
 import structlog
+
+# Examples take longer while other processes use the processors.
+hypothesis.settings.register_profile("podrace", deadline=None)
+hypothesis.settings.load_profile("podrace")
 
 # Before anything imports torch: small operations on two threads take many times as long as soon as another process
 # wants one of the processors.

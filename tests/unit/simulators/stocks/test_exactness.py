@@ -118,7 +118,7 @@ def accounts(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(accounts())
 def test_an_account_has_no_debt_and_only_whole_lots(account: dict[str, Any]) -> None:
     cash, shares = trade_in_lots(**account)
@@ -127,7 +127,7 @@ def test_an_account_has_no_debt_and_only_whole_lots(account: dict[str, Any]) -> 
     assert torch.equal(shares % account["lot_size"], torch.zeros_like(shares))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(accounts())
 def test_value_is_lost_only_to_fees(account: dict[str, Any]) -> None:
     cash, shares = trade_in_lots(**account)
@@ -137,7 +137,7 @@ def test_value_is_lost_only_to_fees(account: dict[str, Any]) -> None:
     torch.testing.assert_close(after, before - fees, rtol=1e-12, atol=1e-6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(accounts())
 def test_no_order_fills_beyond_its_size_or_against_its_sign(account: dict[str, Any]) -> None:
     orders = account["orders"]
@@ -147,7 +147,7 @@ def test_no_order_fills_beyond_its_size_or_against_its_sign(account: dict[str, A
     assert (filled.abs() <= orders.abs()).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(accounts())
 def test_an_unfilled_purchase_was_not_affordable(account: dict[str, Any]) -> None:
     cash, shares = trade_in_lots(**account)

@@ -64,7 +64,7 @@ def test_too_many_folds_are_refused() -> None:
         place_folds(days(100), range(10, 90), 70, 10, lambda row: max(0, row - 8))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     total=st.integers(60, 300),
     bars=st.integers(1, 5),

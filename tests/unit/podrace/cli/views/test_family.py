@@ -137,7 +137,7 @@ def segments(found: dict[str, Position], born: dict[str, FamilyMember]) -> dict[
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(parents=lists_of_parents, champion=st.integers(0, 59))
 def test_agents_do_not_overlap_and_no_edge_passes_through_another_agent(
     parents: Sequence[int | None], champion: int
@@ -154,7 +154,7 @@ def test_agents_do_not_overlap_and_no_edge_passes_through_another_agent(
         assert born[one].parent_id == born[other].parent_id or not passed[one] & passed[other]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(parents=lists_of_parents)
 def test_a_list_contains_every_agent_once_after_its_parent(parents: Sequence[int | None]) -> None:
     born = members(*parents)
