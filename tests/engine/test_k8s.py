@@ -97,6 +97,8 @@ ENDLESS = {
     "objective__wall_clock_duration": "10m",
     "assignment__environment_steps": 10**9,
     "evaluation__every_environment_steps": 10**6,
+    # An agent keeps its pod to the end; the default strategy divides its training into assignments.
+    "evolution__strategy": "tournament",
 }
 
 

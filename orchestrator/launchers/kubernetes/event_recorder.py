@@ -19,8 +19,8 @@ QUEUE_LIMIT = 100
 """Further events are dropped while this many wait; the orchestrator's own event list is complete."""
 LONGEST_MESSAGE = 1000
 WARNING_KINDS = ("pod_died", "pod_killed", "pool_short", "tournament_failed")
-AGENT_KIND_PREFIX = "agent_"
-"""Events about single agents are not recorded: they are too many, and no decisions about pods."""
+UNRECORDED_PREFIXES = ("agent_", "evaluation_")
+"""Events about single agents and evaluations are not recorded: they are too many, and no decisions about pods."""
 _log = structlog.get_logger(__name__)
 
 
@@ -55,7 +55,7 @@ class EventRecorder:
     def record_event(self, kind: str, message: str, ids: Mapping[str, str]) -> None:
         """Queues an event; never blocks."""
         tournament_id = ids.get("tournament_id", "")
-        if not tournament_id or kind.startswith(AGENT_KIND_PREFIX):
+        if not tournament_id or kind.startswith(UNRECORDED_PREFIXES):
             return
         if len(self._queue) >= QUEUE_LIMIT:
             self.dropped += 1

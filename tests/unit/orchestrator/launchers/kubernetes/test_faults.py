@@ -83,6 +83,7 @@ async def test_decisions_become_events_on_the_configmap(launcher: KubernetesLaun
     assert isinstance(launcher, EventSink)
     launcher.record_event("pool_short", "a pod needs 1 GPUs, 0 are free", {"tournament_id": "race"})
     launcher.record_event("agent_generated", "a0", {"tournament_id": "race", "agent_id": "a0"})
+    launcher.record_event("evaluation_finished", "e0 is done", {"tournament_id": "race"})
     sending = launcher._event_recorder._sending
     assert sending is not None
     await asyncio.gather(sending)
