@@ -176,7 +176,7 @@ async def test_the_pod_of_a_drained_node_returns_its_agent_and_the_next_one_wait
     record(
         "capacity_to_a_pod_training", await until(lambda: grown(mesh, tournament, published), "training to continue")
     )
-    assert await handed_back(mesh, tournament)
+    assert await handed_back(mesh, tournament), await mesh.events(tournament, "agent_assigned")
 
 
 async def test_a_pod_that_lost_a_role_publishes_and_is_replaced(mesh: Mesh) -> None:
@@ -208,7 +208,7 @@ async def test_the_agent_of_an_evicted_pod_continues_in_another(mesh: Mesh, reco
     await until(lambda: victim not in mesh.running() and mesh.running(), "another pod")
     await until(lambda: grown(mesh, tournament, seen), "training to continue")
     record("pod_evicted_to_its_agent_training_again", time.monotonic() - begin)
-    assert await handed_back(mesh, tournament)
+    assert await handed_back(mesh, tournament), await mesh.events(tournament, "agent_assigned")
 
 
 @pytest.mark.parametrize(
