@@ -20,7 +20,7 @@ different categories is 1.
 No library is used. The densities are functions of the rows alone, and every draw is made with a random stream that is
 the same in every version of Python. The next value of Optuna's TPE depends on the order in which it is given the trials
 and, for the same order and seed, on its release: 4.2 and 5.0 differ. A tournament could then not be replayed after an
-upgrade. It has neither the rule for the size of the good part nor the wider kernels.
+upgrade.
 """
 
 import math
