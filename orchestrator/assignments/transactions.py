@@ -8,7 +8,6 @@ from orchestrator.decisions.dispatch import Holder
 from orchestrator.state import records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
-    ENDING,
     AgentRecord,
     EvaluationRecord,
     PodPhase,
@@ -85,7 +84,7 @@ def assign_from_tournament(
         agents=[work for record, work in works if isinstance(record, AgentRecord)],
         next_number=tournament.next_agent,
         rounds=_rounds(transaction, tournament, inputs),
-        selects_champion=tournament.state == ENDING and bool(tournament.spec.champion.reevaluate_top),
+        selects_champion=tournament.selects_champion,
     )
     choice = dispatch.choose(requester, state)
     if isinstance(choice, dispatch.AssignNew):

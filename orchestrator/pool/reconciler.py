@@ -247,7 +247,9 @@ class Reconciler:
                 )
             )
             for tournament in observed.tournaments
-            if tournament.state == RUNNING or tournament.tournament_id in observed.evaluating
+            if tournament.state == RUNNING
+            or tournament.selects_champion
+            or tournament.tournament_id in observed.evaluating
         ]
 
     async def _act(self, action: pool_size.Action) -> None:
@@ -347,19 +349,29 @@ async def _yield_to_calls() -> None:
 def demand_of(
     tournament: TournamentRecord, *, evaluating: bool, not_before: float, granted: pool_size.PoolGrant | None = None
 ) -> Demand:
-    """Computes what a tournament with work asks for: its pool, or a single pod for evaluations after its end."""
+    """Computes what a tournament with work asks for: its pool, or pods for evaluations after its end.
+
+    While the champion is selected, as many of the tournament's pods stay as there are candidates to evaluate: a pod
+    that is started again, on a cluster with an image to pull, takes longer than the evaluations. Later evaluations,
+    which users ask for, get a single pod.
+    """
     pool = tournament.spec.pool
-    running = tournament.state == RUNNING
+    if tournament.state == RUNNING:
+        minimum, maximum = pool.minimum_pods, pool.maximum_pods if pool.HasField("maximum_pods") else None
+    elif tournament.selects_champion:
+        minimum, maximum = 0, max(1, min(granted.pods if granted else 1, tournament.spec.champion.reevaluate_top))
+    else:
+        minimum, maximum = 0, 1
     return Demand(
         tournament_id=tournament.tournament_id,
         pod=tournament.pod_resources,
-        minimum_pods=max(pool.minimum_pods if running else 0, int(evaluating)),
-        maximum_pods=(pool.maximum_pods if pool.HasField("maximum_pods") else None) if running else 1,
+        minimum_pods=max(minimum, int(evaluating)),
+        maximum_pods=maximum,
         not_before=not_before,
         step_pods=pool.step_pods if pool.HasField("step_pods") else None,
         cooldown_seconds=pool.cooldown_duration.ToNanoseconds() / 1e9,
         granted=granted,
-        evaluations_only=not running,
+        evaluations_only=tournament.state != RUNNING,
     )
 
 

@@ -97,6 +97,11 @@ class TournamentRecord:
         """Why its agents are no longer trained; empty while it is running."""
         return "" if self.state == RUNNING else f"tournament {self.tournament_id}: {self.reason}"
 
+    @property
+    def selects_champion(self) -> bool:
+        """Whether evaluations that select the champion may still be queued although no agents are trained."""
+        return self.state == ENDING and bool(self.spec.champion.reevaluate_top)
+
 
 @dataclass(frozen=True)
 class AgentRecord:

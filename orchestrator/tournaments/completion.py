@@ -77,6 +77,8 @@ class CompletionCheck:
         if reason:
             await self._state.transact(end_tournament, name, ENDING, reason)
             self._runtime.changes.notify_all()
+            # If nothing is being trained any more, the champion can be selected at once.
+            self._runtime.reconcile_requested.set()
         elif between_rounds and rounds_done > self._runtime.judged_rounds.get(name, 0):
             self._runtime.judged_rounds[name] = rounds_done
             self._runtime.changes.notify_all()

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import NotFound
@@ -84,6 +85,37 @@ async def test_one_pod_plays_all_evaluations_and_is_drained_afterwards(mesh: Any
     await mesh.cycle()
     assert (await mesh.get(name)).state == COMPLETED
     assert (await mesh.acquire(pod.pod_id)).WhichOneof("answer") == "drain"
+
+
+async def test_pods_stay_for_the_evaluations_of_the_champion(mesh: Any, spec: Any) -> None:
+    objective, champion = ObjectiveSpec(wall_clock_duration=Duration(seconds=60)), ChampionSpec(reevaluate_top=2)
+    name = await mesh.create(spec(objective=objective, champion=champion, minimum_pods=3, maximum_pods=3))
+    await mesh.cycle()
+    names = [f"{name}-p{number}" for number in range(3)]
+    works = [await mesh.assigned(pod) for pod in names]
+    mesh.leaderboard.score(name, 490.0)
+    mesh.leaderboard.contenders = [
+        Candidate(candidate_id=f"digest-{agent}", agent_id=f"{name}-a{agent}", score=490.0 - agent)
+        for agent in range(2)
+    ]
+    await mesh.cycle(60.0)
+    for work in works:
+        await mesh.complete(work, pb.OUTCOME_DRAINED)
+    await mesh.cycle()
+    staying = [pod.pod_id for pod in await mesh.pods(name) if pod.activity != pb.POD_ACTIVITY_DRAINING]
+    assert len(staying) == 2, "as many as there are candidates to evaluate"
+    assert set(staying) < set(names)
+    evaluations = [await mesh.assigned(pod) for pod in staying]
+    assert {work.evaluate.checkpoint.manifest_digest for work in evaluations} == {"digest-0", "digest-1"}
+    for work, score in zip(evaluations, (300.0, 480.0), strict=True):
+        await mesh.complete(work, evaluation=Evaluation(mean_return=score, episodes=50))
+    await mesh.cycle()
+    report = await mesh.assigned(staying[0])
+    await mesh.complete(report, evaluation=Evaluation(mean_return=470.0, episodes=60))
+    await mesh.cycle()
+    assert (await mesh.get(name)).state == COMPLETED
+    assert {(await mesh.acquire(pod)).WhichOneof("answer") for pod in staying} == {"drain"}
+    assert (await mesh.kinds(name)).count("pod_started") == 3
 
 
 async def test_how_the_champion_was_selected_is_known_after_a_restart(open_mesh: Any, spec: Any) -> None:
