@@ -1,5 +1,6 @@
 """Set-up that all tests share: threads, logs, and how tests are spread over processes."""
 
+import gc
 import os
 from collections.abc import Iterator, MutableMapping
 from typing import Any
@@ -33,8 +34,22 @@ ONE_PROCESS_FILES = {
     "simulators/isaac/test_client.py": "isaac",
     "simulators/test_remote.py": "remote",
     "simulators/test_remote_contract.py": "remote",
+    "populations/test_pb2.py": "scikit-learn",
+    "client/test_importance.py": "scikit-learn",
+    "simulators/test_envpool.py": "envpool",
 }
-"""Likewise for files: each simulator, and the service, is started once."""
+"""Likewise for files: each simulator, and the service, is started once, and a large library is imported once."""
+
+
+def pytest_collection() -> None:
+    """The garbage collection pauses: modules and tests stay, so looking for garbage among them takes time only."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """From here on only what tests create is looked at."""
+    gc.freeze()
+    gc.enable()
 
 
 # Before xdist reads the groups.

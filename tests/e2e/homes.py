@@ -29,10 +29,10 @@ horizon = 64
 minibatch_size = 128
 hidden_sizes = [16]
 [assignment]
-environment_steps = 8192
+environment_steps = 4096
 [evaluation]
 episodes = 8
-every_environment_steps = 4096
+every_environment_steps = 2048
 share = 1.0
 [evolution]
 initial_agents = 2

@@ -36,11 +36,11 @@ STANDINGS_KEYS = {
 
 
 def test_one_command_trains_and_the_others_show_its_results(home):
-    spec = home.spec("environment_steps = 50000", pool="maximum_pods = 2")
+    spec = home.spec("environment_steps = 25000", pool="maximum_pods = 2")
     trained = home.json("train", str(spec))
     assert set(trained) >= TRAIN_KEYS
     assert trained["state"] == "COMPLETED"
-    assert trained["total_environment_steps"] >= 50_000
+    assert trained["total_environment_steps"] >= 25_000
     tournament = trained["tournament_id"]
     folder = home.folders.tournament(tournament)
     assert (folder / "learning_curves.png").stat().st_size > 10_000
@@ -73,7 +73,7 @@ def test_one_command_trains_and_the_others_show_its_results(home):
     ],
 )
 def test_an_environment_that_does_not_work_fails_the_tournament_with_one_line(home, environment, words):
-    spec = home.spec("environment_steps = 50000")
+    spec = home.spec("environment_steps = 25000")
     code, _, err = home.run("train", str(spec), "--set", f'environment.id="{environment}"')
     assert code != 0
     last = err.strip().splitlines()[-1]
@@ -92,7 +92,7 @@ def test_a_home_that_is_a_file_is_refused_in_one_line(home):
 
 
 def test_a_corrupted_champion_is_reported_in_one_line(home):
-    trained = home.json("train", str(home.spec("environment_steps = 20000")))
+    trained = home.json("train", str(home.spec("environment_steps = 10000")))
     manifest = trained["champion_checkpoint"]
     (path,) = home.folders.store.glob(f"**/{manifest}*")
     path.write_bytes(b"{}")

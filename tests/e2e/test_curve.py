@@ -10,7 +10,7 @@ EPISODES = ("--episodes", "4")
 
 
 def test_curves_of_snapshots_are_written_as_csv_and_plot(home):
-    spec = home.spec("environment_steps = 60000", pool="maximum_pods = 2")
+    spec = home.spec("environment_steps = 40000", pool="maximum_pods = 2")
     trained = home.json("train", str(spec), "--set", "evaluation.snapshot_period=1s")
     tournament = trained["tournament_id"]
     numbers, picture = home.path.parent / "curve.csv", home.path.parent / "curve.png"

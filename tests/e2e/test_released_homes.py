@@ -64,7 +64,7 @@ def test_the_policies_of_a_release_earn_on_the_same_seeds_what_they_earned_then(
 
 def test_an_agent_of_a_release_can_be_the_ancestor_of_a_new_tournament(home: Home, released: ReleasedHome) -> None:
     raced = released.tournament("raced")
-    arguments = ("--ancestor", raced["tournament_id"], "--set", "objective.environment_steps=40000")
+    arguments = ("--ancestor", raced["tournament_id"], "--set", "objective.environment_steps=20000")
     trained = home.json("train", str(released.specs / "stopped.toml"), "--set", 'name="next"', *arguments)
     assert trained["state"] == "COMPLETED"
     parents = {

@@ -14,7 +14,7 @@ def timeless_results(home: Home) -> dict[str, object]:
     """Returns the results of a tournament that must not depend on timing, by agent."""
     trained = home.json(
         "train",
-        str(home.spec("environment_steps = 60000", pool="maximum_pods = 2")),
+        str(home.spec("environment_steps = 30000", pool="maximum_pods = 2")),
         "--set",
         "synchronous=true",
     )
@@ -57,7 +57,7 @@ def test_a_synchronous_tournament_is_reproducible(home, tmp_path):
 
 @pytest.mark.timeout(240)
 def test_an_agent_is_trained_again_from_its_manifest_bit_for_bit(home):
-    spec = home.spec("environment_steps = 20000", pool="maximum_pods = 1")
+    spec = home.spec("environment_steps = 10000", pool="maximum_pods = 1")
     trained = home.json(
         "train", str(spec), "--set", "evolution.initial_agents=1", "--set", "evolution.fresh_probability=0"
     )
@@ -67,13 +67,13 @@ def test_an_agent_is_trained_again_from_its_manifest_bit_for_bit(home):
     again = json.loads(out)
     assert again["agent_id"] == child
     assert {(file["environment_steps"], file["part"]) for file in again["files"]} == {
-        (steps, part) for steps in (4096, 8192) for part in ("policy", "learner")
+        (steps, part) for steps in (2048, 4096) for part in ("policy", "learner")
     }
     assert all(file["recorded"] == file["again"] for file in again["files"])
 
 
 def test_a_replay_finds_no_difference_until_a_recorded_decision_is_altered(home):
-    trained = home.json("train", str(home.spec("environment_steps = 60000", pool="maximum_pods = 2")))
+    trained = home.json("train", str(home.spec("environment_steps = 30000", pool="maximum_pods = 2")))
     replayed = home.json("lineage", trained["tournament_id"], "--replay")
     assert replayed["differences"] == []
     assert replayed["agents"] >= 6

@@ -1,6 +1,6 @@
 import warnings
+from typing import TYPE_CHECKING
 
-import envpool
 import numpy as np
 import pytest
 import torch
@@ -9,10 +9,16 @@ from podrace.errors import DataLoss, InvalidArgument
 from simulators import make
 from simulators.gym.simulator import lane_seeds
 
+if TYPE_CHECKING:
+    from envpool import GymnasiumEnvPool
+
 COUNT = 4
 
 
-def pool(task: str, seed: int, **config: object) -> envpool.GymnasiumEnvPool:
+def pool(task: str, seed: int, **config: object) -> "GymnasiumEnvPool":
+    # Importing it takes as long as importing torch, in each process that collects the tests.
+    import envpool
+
     seeds = [lane_seed % 2**31 for lane_seed in lane_seeds(seed, COUNT)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

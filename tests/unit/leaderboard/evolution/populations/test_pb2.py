@@ -1,6 +1,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ from leaderboard.evolution.strategy import Child
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 
-pytest.importorskip("sklearn")
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
 MakePopulation = Callable[..., Any]
 Row = Callable[..., Any]
 PB2 = {"strategy": "pb2", "population_size": 4}
