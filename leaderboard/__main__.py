@@ -18,6 +18,7 @@ from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace import service, telemetry
+from podrace.access.guard import Guard
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database
@@ -47,7 +48,8 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     plugins = PluginPool(config.parts, config.runtime_folder)
     updater, generator = Updater(state, store, watch, plugins=plugins), Generator(state, plugins)
     snapshots = SnapshotRecorder(state, store)
-    server = await Server.start(config.server, services(state, watch, updater, generator, snapshots))
+    served = services(state, watch, updater, generator, snapshots)
+    server = await Server.start(config.server, served, guard=Guard.of_anyone())
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
     async with _garbage_collection(state, store, config):
         reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))

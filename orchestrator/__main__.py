@@ -26,6 +26,7 @@ from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.lifecycle import Tournaments
 from podrace import rpc, service, telemetry
+from podrace.access.guard import Guard
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.processes import lifeline
@@ -66,7 +67,7 @@ async def serve(config: Config, clock: Clock) -> None:
             clock,
             leaderboard_address=config.leaderboard,
         )
-        server = await rpc.Server.start(config.server, [_service(servicer)])
+        server = await rpc.Server.start(config.server, [_service(servicer)], guard=Guard.of_anyone())
         _log.info("serving", address=server.address, metrics=metrics, mesh_id=config.mesh_id)
         async with _open_launcher(config, server.address, runtime, external) as launcher:
             if isinstance(launcher, EventSink):

@@ -87,6 +87,12 @@ class PermissionDenied(PodraceError):
     code = "PERMISSION_DENIED"
 
 
+class Unauthenticated(PodraceError):
+    """The caller presented no credentials, or invalid ones."""
+
+    code = "UNAUTHENTICATED"
+
+
 class Unimplemented(PodraceError):
     """This build, or this machine, does not support the request."""
 

@@ -5,6 +5,7 @@ import sys
 import structlog
 
 from podrace import service, telemetry
+from podrace.access.guard import Guard
 from podrace.processes import lifeline
 from podrace.rpc import Server, shutdown_requested
 from simulators.config import Config
@@ -21,7 +22,7 @@ async def serve(config: Config) -> None:
     """
     telemetry.start(config.telemetry, service="simulators")
     servicer = SimulatorServicer(config.limits, config.device, config.threads)
-    server = await Server.start(config.server, services(servicer))
+    server = await Server.start(config.server, services(servicer), guard=Guard.of_anyone())
     _log.info("simulator service started", address=server.address, device=config.device)
     reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
     _log.info("simulator service stops", reason=reason)

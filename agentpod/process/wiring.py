@@ -23,6 +23,7 @@ from agentpod.roles.placement import placed
 from agentpod.roles.worker import WorkerServicer
 from agentpod.session.session import GPU_MEMORY
 from podrace import rpc, telemetry
+from podrace.access.guard import Guard
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint_store import open_store
@@ -154,7 +155,9 @@ async def run_leader(config: PodConfig) -> int:
         resources.enter_context(lifeline.hold(config.leader_lifeline))
         servers = [await Server.start(ServerConfig(listen=config.address(LEADER_ROLE)), services)]
         if config.hosts > 1:
-            servers.append(await Server.start(ServerConfig(listen=_reachable(config)), services[:1]))
+            servers.append(
+                await Server.start(ServerConfig(listen=_reachable(config)), services[:1], guard=Guard.of_anyone())
+            )
         stop = asyncio.ensure_future(_stop_requested(config))
         started = time.monotonic()
         try:

@@ -24,6 +24,7 @@ from agentpod.experience.slots import POLICY, PolicySlot, tensor_spec
 from agentpod.models.mlp import flat_views
 from agentpod.roles.evaluation_check import MOST_RETURNS, find_fault
 from podrace import rpc
+from podrace.access.guard import Guard
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -292,7 +293,8 @@ class UserEvaluator:
             tensor_pb2_grpc.add_TensorServiceServicer_to_server,
             TensorServicer(self._plane),
         )
-        server = await Server.start(ServerConfig(listen=listen, grace_seconds=0.0), [service])
+        config = ServerConfig(listen=listen, grace_seconds=0.0)
+        server = await Server.start(config, [service], guard=Guard.of_anyone())
         self._plane.serve_at(server.address)
         return server
 

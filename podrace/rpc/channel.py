@@ -13,6 +13,8 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from podrace import tls
+from podrace.access.credentials import TokenSource
+from podrace.access.sending import TokenChannel, may_send_token
 from podrace.errors import Unavailable
 from podrace.rpc.status import from_rpc_error
 
@@ -22,11 +24,17 @@ Request = TypeVar("Request", contravariant=True)
 Response = TypeVar("Response", covariant=True)
 
 
-def connect(address: str, *files: FileDescriptor) -> grpc.aio.Channel:
+def connect(address: str, *files: FileDescriptor, token: TokenSource | None = None) -> grpc.aio.Channel:
     """Opens a channel whose retry policy follows the `idempotency_level` of each method in `files`.
 
     Methods marked NO_SIDE_EFFECTS or IDEMPOTENT wait for a server that restarts and are retried on UNAVAILABLE. The
     others are sent once. No call is retried on DEADLINE_EXCEEDED: its effect is unknown and its time is used up.
+
+    Args:
+        address: `host:port` or `unix:/path`.
+        files: Contracts of the services that are called.
+        token: Returns the token that identifies the caller. It is sent over TLS and within this machine only. None for
+            an address that came from a specification: its owner must not receive a token of the mesh.
 
     Raises:
         InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used.
@@ -42,8 +50,10 @@ def connect(address: str, *files: FileDescriptor) -> grpc.aio.Channel:
     ]
     identity = tls.identity_for(address)
     if identity is None:
-        return grpc.aio.insecure_channel(address, options=options)
-    return grpc.aio.secure_channel(address, identity.of_channel(), options=[*options, *identity.options])
+        channel = grpc.aio.insecure_channel(address, options=options)
+    else:
+        channel = grpc.aio.secure_channel(address, identity.of_channel(), options=[*options, *identity.options])
+    return TokenChannel(channel, token) if token and may_send_token(address) else channel
 
 
 def service_config(files: Sequence[FileDescriptor]) -> dict[str, object]:

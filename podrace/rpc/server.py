@@ -14,6 +14,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from podrace import tls
+from podrace.access.authenticators.unix_socket import check_folder
+from podrace.access.guard import Guard
+from podrace.access.interceptor import AccessInterceptor
 from podrace.errors import Unavailable
 from podrace.rpc.interceptor import ErrorTranslator
 from podrace.tasks import first_finished
@@ -68,14 +71,23 @@ class Server:
         self.address = address
 
     @classmethod
-    async def start(cls, config: ServerConfig, services: Sequence[Service]) -> "Server":
+    async def start(cls, config: ServerConfig, services: Sequence[Service], *, guard: Guard | None = None) -> "Server":
         """Binds and serves.
+
+        Args:
+            config: Addresses and shutdown times.
+            services: What it serves.
+            guard: Decides about every call except health checks. None: a Unix socket answers its own user, and any
+                other address answers no one.
 
         Raises:
             Unavailable: The address cannot be bound, or another server listens on it; the message names it.
-            InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used.
+            InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used, or others can enter the folder
+                of a Unix socket.
         """
-        server = await _bound(config.listen, tls.identity_for(config.listen))
+        check_folder(config.listen)
+        own = Guard.of_unix_socket() if config.listen.startswith("unix:") else Guard([])
+        server = await _bound(config.listen, tls.identity_for(config.listen), guard or own)
         health_servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server.server)
         names = [service.descriptor.full_name for service in services]
@@ -84,7 +96,7 @@ class Server:
         if config.reflection:
             reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server.server)
         await server.server.start()
-        health_server = await _bound(config.health_listen, None) if config.health_listen else None
+        health_server = await _bound(config.health_listen, None, Guard([])) if config.health_listen else None
         if health_server:
             health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server.server)
             await health_server.server.start()
@@ -112,13 +124,14 @@ class _Bound(NamedTuple):
     address: str
 
 
-async def _bound(listen: str, identity: tls.TlsIdentity | None) -> _Bound:
+async def _bound(listen: str, identity: tls.TlsIdentity | None, guard: Guard) -> _Bound:
     """Creates a server bound to an address; raises as Server.start does."""
     credentials = identity.of_server() if identity else None
     if _has_listener(listen):
         raise Unavailable(f"cannot listen on {listen}: another server does; choose another or stop that one")
     # so_reuseport would let a second server bind the same port and share its calls: a port in use must be an error.
-    server = grpc.aio.server(interceptors=[ErrorTranslator()], options=[("grpc.so_reuseport", 0)])
+    interceptors = [ErrorTranslator(), AccessInterceptor(guard)]
+    server = grpc.aio.server(interceptors=interceptors, options=[("grpc.so_reuseport", 0)])
     try:
         port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
     except RuntimeError:

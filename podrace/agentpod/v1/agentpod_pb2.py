@@ -23,6 +23,7 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from podrace.access.v1 import access_pb2 as podrace_dot_access_dot_v1_dot_access__pb2
 from podrace.checkpoint.v1 import checkpoint_pb2 as podrace_dot_checkpoint_dot_v1_dot_checkpoint__pb2
 from podrace.leaderboard.v1 import leaderboard_pb2 as podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2
 from podrace.orchestrator.v1 import orchestrator_pb2 as podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2
@@ -30,7 +31,7 @@ from podrace.tensor.v1 import tensor_pb2 as podrace_dot_tensor_dot_v1_dot_tensor
 from podrace.tournament.v1 import tournament_pb2 as podrace_dot_tournament_dot_v1_dot_tournament__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podrace/agentpod/v1/agentpod.proto\x12\x13podrace.agentpod.v1\x1a\x1egoogle/protobuf/duration.proto\x1a&podrace/checkpoint/v1/checkpoint.proto\x1a(podrace/leaderboard/v1/leaderboard.proto\x1a*podrace/orchestrator/v1/orchestrator.proto\x1a\x1epodrace/tensor/v1/tensor.proto\x1a&podrace/tournament/v1/tournament.proto\"\xe7\x01\n\x05Space\x12-\n\x04kind\x18\x01 \x01(\x0e\x32\x1f.podrace.agentpod.v1.Space.Kind\x12\r\n\x05shape\x18\x02 \x03(\x04\x12.\n\tdata_type\x18\x03 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\x0b\n\x03low\x18\x04 \x03(\x01\x12\x0c\n\x04high\x18\x05 \x03(\x01\x12\x0f\n\x07\x63hoices\x18\x06 \x01(\x04\"D\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fKIND_CONTINUOUS\x10\x01\x12\x11\n\rKIND_DISCRETE\x10\x02\"\xbb\x01\n\nPolicySpec\x12\x14\n\x0chidden_sizes\x18\x01 \x03(\r\x12\x12\n\nactivation\x18\x02 \x01(\t\x12\x1e\n\x16normalize_observations\x18\x03 \x01(\x08\x12.\n\x07tensors\x18\x04 \x03(\x0b\x32\x1d.podrace.tensor.v1.TensorSpec\x12\x0c\n\x04head\x18\x05 \x01(\t\x12\r\n\x05torso\x18\x06 \x01(\t\x12\x16\n\x0erecurrent_size\x18\x07 \x01(\r\"Q\n\tPolicyRef\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12,\n\x06tensor\x18\x02 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"j\n\x0bRolloutSlot\x12-\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x19\n\x11\x66irst_environment\x18\x02 \x01(\r\x12\x11\n\tfirst_row\x18\x03 \x01(\x04\"\x86\x02\n\x11OpenWorkerRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12\x0f\n\x07horizon\x18\x03 \x01(\r\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x14\n\x0cworker_index\x18\x06 \x01(\r\x12\x10\n\x08rollouts\x18\x07 \x01(\x04\x12+\n\x05probe\x18\x08 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\xc1\x01\n\x12OpenWorkerResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x11\n\tprobe_sum\x18\x04 \x01(\x01\"\x99\x01\n\x15\x43ollectRolloutRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12.\n\x04slot\x18\x02 \x01(\x0b\x32 .podrace.agentpod.v1.RolloutSlot\x12.\n\x06policy\x18\x03 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x0f\n\x07rollout\x18\x04 \x01(\x04\"\xaf\x01\n\x16\x43ollectRolloutResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x19\n\x11\x65nvironment_steps\x18\x02 \x01(\x04\x12\x17\n\x0f\x65pisode_returns\x18\x03 \x03(\x01\x12\x17\n\x0f\x65pisode_lengths\x18\x04 \x03(\x04\x12\x30\n\rbusy_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"%\n\x12\x43loseWorkerRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x15\n\x13\x43loseWorkerResponse\"\xf4\x01\n\x14OpenEvaluatorRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12+\n\x05probe\x18\x04 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x30\n\x07members\x18\x05 \x03(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\"\xf6\x01\n\x15OpenEvaluatorResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x11\n\tprobe_sum\x18\x03 \x01(\x01\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x30\n\x07members\x18\x05 \x03(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\"\xe3\x01\n\x15\x45valuatePolicyRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12.\n\x06policy\x18\x02 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x10\n\x08\x65pisodes\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x0e\n\x06greedy\x18\x05 \x01(\x08\x12/\n\x07members\x18\x06 \x03(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x15\n\rfirst_episode\x18\x07 \x01(\r\x12\x11\n\tobjective\x18\x14 \x01(\t\"O\n\x16\x45valuatePolicyResponse\x12\x35\n\nevaluation\x18\x01 \x01(\x0b\x32!.podrace.checkpoint.v1.Evaluation\"(\n\x15\x43loseEvaluatorRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x18\n\x16\x43loseEvaluatorResponse\"\x13\n\x11GetLearnerRequest\"\x91\x01\n\x12GetLearnerResponse\x12\x0e\n\x06pod_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.podrace.orchestrator.v1.Progress\x12\r\n\x05plane\x18\x04 \x01(\t\x12\x15\n\rrole_restarts\x18\x05 \x01(\x04\"n\n\x12GetTrainingRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x30\n\rwait_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rlearner_index\x18\x03 \x01(\r\"\xab\x01\n\x13GetTrainingResponse\x12\x0f\n\x07session\x18\x01 \x01(\t\x12,\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x1d.podrace.leaderboard.v1.Agent\x12\x33\n\x04spec\x18\x03 \x01(\x0b\x32%.podrace.tournament.v1.TournamentSpec\x12\x10\n\x08rollouts\x18\x04 \x01(\x04\x12\x0e\n\x06\x65nding\x18\x05 \x01(\x08\"\x91\x01\n\x11JoinFusionRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rlearner_index\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x15\n\rapplied_round\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x19\n\x11\x65nvironment_steps\x18\x06 \x01(\x04\"\x9b\x01\n\x12JoinFusionResponse\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0c\n\x04size\x18\x04 \x01(\r\x12\x15\n\rstore_address\x18\x05 \x01(\t\x12\x0e\n\x06prefix\x18\x06 \x01(\t\x12\x14\n\x0cjoiner_ranks\x18\x07 \x03(\r\x12\x0e\n\x06reason\x18\x08 \x01(\t\"\x91\x01\n\x13\x43ommitFusionRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rlearner_index\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x07 \x01(\t\"T\n\x14\x43ommitFusionResponse\x12\x11\n\tcommitted\x18\x01 \x01(\x08\x12\x19\n\x11\x65nvironment_steps\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t2\xc5\x02\n\rWorkerService\x12\x62\n\nOpenWorker\x12&.podrace.agentpod.v1.OpenWorkerRequest\x1a\'.podrace.agentpod.v1.OpenWorkerResponse\"\x03\x90\x02\x02\x12i\n\x0e\x43ollectRollout\x12*.podrace.agentpod.v1.CollectRolloutRequest\x1a+.podrace.agentpod.v1.CollectRolloutResponse\x12\x65\n\x0b\x43loseWorker\x12\'.podrace.agentpod.v1.CloseWorkerRequest\x1a(.podrace.agentpod.v1.CloseWorkerResponse\"\x03\x90\x02\x02\x32\xdf\x02\n\x10\x45valuatorService\x12k\n\rOpenEvaluator\x12).podrace.agentpod.v1.OpenEvaluatorRequest\x1a*.podrace.agentpod.v1.OpenEvaluatorResponse\"\x03\x90\x02\x02\x12n\n\x0e\x45valuatePolicy\x12*.podrace.agentpod.v1.EvaluatePolicyRequest\x1a+.podrace.agentpod.v1.EvaluatePolicyResponse\"\x03\x90\x02\x02\x12n\n\x0e\x43loseEvaluator\x12*.podrace.agentpod.v1.CloseEvaluatorRequest\x1a+.podrace.agentpod.v1.CloseEvaluatorResponse\"\x03\x90\x02\x02\x32\xa9\x03\n\x0eLearnerService\x12\x62\n\nGetLearner\x12&.podrace.agentpod.v1.GetLearnerRequest\x1a\'.podrace.agentpod.v1.GetLearnerResponse\"\x03\x90\x02\x01\x12\x65\n\x0bGetTraining\x12\'.podrace.agentpod.v1.GetTrainingRequest\x1a(.podrace.agentpod.v1.GetTrainingResponse\"\x03\x90\x02\x01\x12\x62\n\nJoinFusion\x12&.podrace.agentpod.v1.JoinFusionRequest\x1a\'.podrace.agentpod.v1.JoinFusionResponse\"\x03\x90\x02\x02\x12h\n\x0c\x43ommitFusion\x12(.podrace.agentpod.v1.CommitFusionRequest\x1a).podrace.agentpod.v1.CommitFusionResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podrace/agentpod/v1/agentpod.proto\x12\x13podrace.agentpod.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epodrace/access/v1/access.proto\x1a&podrace/checkpoint/v1/checkpoint.proto\x1a(podrace/leaderboard/v1/leaderboard.proto\x1a*podrace/orchestrator/v1/orchestrator.proto\x1a\x1epodrace/tensor/v1/tensor.proto\x1a&podrace/tournament/v1/tournament.proto\"\xe7\x01\n\x05Space\x12-\n\x04kind\x18\x01 \x01(\x0e\x32\x1f.podrace.agentpod.v1.Space.Kind\x12\r\n\x05shape\x18\x02 \x03(\x04\x12.\n\tdata_type\x18\x03 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\x0b\n\x03low\x18\x04 \x03(\x01\x12\x0c\n\x04high\x18\x05 \x03(\x01\x12\x0f\n\x07\x63hoices\x18\x06 \x01(\x04\"D\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fKIND_CONTINUOUS\x10\x01\x12\x11\n\rKIND_DISCRETE\x10\x02\"\xbb\x01\n\nPolicySpec\x12\x14\n\x0chidden_sizes\x18\x01 \x03(\r\x12\x12\n\nactivation\x18\x02 \x01(\t\x12\x1e\n\x16normalize_observations\x18\x03 \x01(\x08\x12.\n\x07tensors\x18\x04 \x03(\x0b\x32\x1d.podrace.tensor.v1.TensorSpec\x12\x0c\n\x04head\x18\x05 \x01(\t\x12\r\n\x05torso\x18\x06 \x01(\t\x12\x16\n\x0erecurrent_size\x18\x07 \x01(\r\"Q\n\tPolicyRef\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12,\n\x06tensor\x18\x02 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"j\n\x0bRolloutSlot\x12-\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x19\n\x11\x66irst_environment\x18\x02 \x01(\r\x12\x11\n\tfirst_row\x18\x03 \x01(\x04\"\x86\x02\n\x11OpenWorkerRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12\x0f\n\x07horizon\x18\x03 \x01(\r\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x14\n\x0cworker_index\x18\x06 \x01(\r\x12\x10\n\x08rollouts\x18\x07 \x01(\x04\x12+\n\x05probe\x18\x08 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\xc1\x01\n\x12OpenWorkerResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x11\n\tprobe_sum\x18\x04 \x01(\x01\"\x99\x01\n\x15\x43ollectRolloutRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12.\n\x04slot\x18\x02 \x01(\x0b\x32 .podrace.agentpod.v1.RolloutSlot\x12.\n\x06policy\x18\x03 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x0f\n\x07rollout\x18\x04 \x01(\x04\"\xaf\x01\n\x16\x43ollectRolloutResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x19\n\x11\x65nvironment_steps\x18\x02 \x01(\x04\x12\x17\n\x0f\x65pisode_returns\x18\x03 \x03(\x01\x12\x17\n\x0f\x65pisode_lengths\x18\x04 \x03(\x04\x12\x30\n\rbusy_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"%\n\x12\x43loseWorkerRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x15\n\x13\x43loseWorkerResponse\"\xf4\x01\n\x14OpenEvaluatorRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12+\n\x05probe\x18\x04 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x30\n\x07members\x18\x05 \x03(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\"\xf6\x01\n\x15OpenEvaluatorResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x11\n\tprobe_sum\x18\x03 \x01(\x01\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x30\n\x07members\x18\x05 \x03(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\"\xe3\x01\n\x15\x45valuatePolicyRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12.\n\x06policy\x18\x02 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x10\n\x08\x65pisodes\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x0e\n\x06greedy\x18\x05 \x01(\x08\x12/\n\x07members\x18\x06 \x03(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x15\n\rfirst_episode\x18\x07 \x01(\r\x12\x11\n\tobjective\x18\x14 \x01(\t\"O\n\x16\x45valuatePolicyResponse\x12\x35\n\nevaluation\x18\x01 \x01(\x0b\x32!.podrace.checkpoint.v1.Evaluation\"(\n\x15\x43loseEvaluatorRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\"\x18\n\x16\x43loseEvaluatorResponse\"\x13\n\x11GetLearnerRequest\"\x91\x01\n\x12GetLearnerResponse\x12\x0e\n\x06pod_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.podrace.orchestrator.v1.Progress\x12\r\n\x05plane\x18\x04 \x01(\t\x12\x15\n\rrole_restarts\x18\x05 \x01(\x04\"n\n\x12GetTrainingRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x30\n\rwait_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rlearner_index\x18\x03 \x01(\r\"\xab\x01\n\x13GetTrainingResponse\x12\x0f\n\x07session\x18\x01 \x01(\t\x12,\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x1d.podrace.leaderboard.v1.Agent\x12\x33\n\x04spec\x18\x03 \x01(\x0b\x32%.podrace.tournament.v1.TournamentSpec\x12\x10\n\x08rollouts\x18\x04 \x01(\x04\x12\x0e\n\x06\x65nding\x18\x05 \x01(\x08\"\x91\x01\n\x11JoinFusionRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rlearner_index\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x15\n\rapplied_round\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x19\n\x11\x65nvironment_steps\x18\x06 \x01(\x04\"\x9b\x01\n\x12JoinFusionResponse\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0c\n\x04size\x18\x04 \x01(\r\x12\x15\n\rstore_address\x18\x05 \x01(\t\x12\x0e\n\x06prefix\x18\x06 \x01(\t\x12\x14\n\x0cjoiner_ranks\x18\x07 \x03(\r\x12\x0e\n\x06reason\x18\x08 \x01(\t\"\x91\x01\n\x13\x43ommitFusionRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x15\n\rlearner_index\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x07 \x01(\t\"T\n\x14\x43ommitFusionResponse\x12\x11\n\tcommitted\x18\x01 \x01(\x08\x12\x19\n\x11\x65nvironment_steps\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t2\xe5\x02\n\rWorkerService\x12l\n\nOpenWorker\x12&.podrace.agentpod.v1.OpenWorkerRequest\x1a\'.podrace.agentpod.v1.OpenWorkerResponse\"\r\x90\x02\x02\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x12u\n\x0e\x43ollectRollout\x12*.podrace.agentpod.v1.CollectRolloutRequest\x1a+.podrace.agentpod.v1.CollectRolloutResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x12o\n\x0b\x43loseWorker\x12\'.podrace.agentpod.v1.CloseWorkerRequest\x1a(.podrace.agentpod.v1.CloseWorkerResponse\"\r\x90\x02\x02\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x32\xfa\x02\n\x10\x45valuatorService\x12t\n\rOpenEvaluator\x12).podrace.agentpod.v1.OpenEvaluatorRequest\x1a*.podrace.agentpod.v1.OpenEvaluatorResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x06\x10\x06\x12w\n\x0e\x45valuatePolicy\x12*.podrace.agentpod.v1.EvaluatePolicyRequest\x1a+.podrace.agentpod.v1.EvaluatePolicyResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x06\x10\x06\x12w\n\x0e\x43loseEvaluator\x12*.podrace.agentpod.v1.CloseEvaluatorRequest\x1a+.podrace.agentpod.v1.CloseEvaluatorResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x06\x10\x06\x32\xcf\x03\n\x0eLearnerService\x12m\n\nGetLearner\x12&.podrace.agentpod.v1.GetLearnerRequest\x1a\'.podrace.agentpod.v1.GetLearnerResponse\"\x0e\x90\x02\x01\xea\xe0\x18\x07\n\x03\x03\x06\x07\x10\x06\x12n\n\x0bGetTraining\x12\'.podrace.agentpod.v1.GetTrainingRequest\x1a(.podrace.agentpod.v1.GetTrainingResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x07\x10\x06\x12k\n\nJoinFusion\x12&.podrace.agentpod.v1.JoinFusionRequest\x1a\'.podrace.agentpod.v1.JoinFusionResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x07\x10\x06\x12q\n\x0c\x43ommitFusion\x12(.podrace.agentpod.v1.CommitFusionRequest\x1a).podrace.agentpod.v1.CommitFusionResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x07\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,77 +39,79 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podrace.agentpod.v1.agentpo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WORKERSERVICE'].methods_by_name['OpenWorker']._loaded_options = None
-  _globals['_WORKERSERVICE'].methods_by_name['OpenWorker']._serialized_options = b'\220\002\002'
+  _globals['_WORKERSERVICE'].methods_by_name['OpenWorker']._serialized_options = b'\220\002\002\352\340\030\006\n\002\006\007\020\006'
+  _globals['_WORKERSERVICE'].methods_by_name['CollectRollout']._loaded_options = None
+  _globals['_WORKERSERVICE'].methods_by_name['CollectRollout']._serialized_options = b'\352\340\030\006\n\002\006\007\020\006'
   _globals['_WORKERSERVICE'].methods_by_name['CloseWorker']._loaded_options = None
-  _globals['_WORKERSERVICE'].methods_by_name['CloseWorker']._serialized_options = b'\220\002\002'
+  _globals['_WORKERSERVICE'].methods_by_name['CloseWorker']._serialized_options = b'\220\002\002\352\340\030\006\n\002\006\007\020\006'
   _globals['_EVALUATORSERVICE'].methods_by_name['OpenEvaluator']._loaded_options = None
-  _globals['_EVALUATORSERVICE'].methods_by_name['OpenEvaluator']._serialized_options = b'\220\002\002'
+  _globals['_EVALUATORSERVICE'].methods_by_name['OpenEvaluator']._serialized_options = b'\220\002\002\352\340\030\005\n\001\006\020\006'
   _globals['_EVALUATORSERVICE'].methods_by_name['EvaluatePolicy']._loaded_options = None
-  _globals['_EVALUATORSERVICE'].methods_by_name['EvaluatePolicy']._serialized_options = b'\220\002\002'
+  _globals['_EVALUATORSERVICE'].methods_by_name['EvaluatePolicy']._serialized_options = b'\220\002\002\352\340\030\005\n\001\006\020\006'
   _globals['_EVALUATORSERVICE'].methods_by_name['CloseEvaluator']._loaded_options = None
-  _globals['_EVALUATORSERVICE'].methods_by_name['CloseEvaluator']._serialized_options = b'\220\002\002'
+  _globals['_EVALUATORSERVICE'].methods_by_name['CloseEvaluator']._serialized_options = b'\220\002\002\352\340\030\005\n\001\006\020\006'
   _globals['_LEARNERSERVICE'].methods_by_name['GetLearner']._loaded_options = None
-  _globals['_LEARNERSERVICE'].methods_by_name['GetLearner']._serialized_options = b'\220\002\001'
+  _globals['_LEARNERSERVICE'].methods_by_name['GetLearner']._serialized_options = b'\220\002\001\352\340\030\007\n\003\003\006\007\020\006'
   _globals['_LEARNERSERVICE'].methods_by_name['GetTraining']._loaded_options = None
-  _globals['_LEARNERSERVICE'].methods_by_name['GetTraining']._serialized_options = b'\220\002\001'
+  _globals['_LEARNERSERVICE'].methods_by_name['GetTraining']._serialized_options = b'\220\002\001\352\340\030\005\n\001\007\020\006'
   _globals['_LEARNERSERVICE'].methods_by_name['JoinFusion']._loaded_options = None
-  _globals['_LEARNERSERVICE'].methods_by_name['JoinFusion']._serialized_options = b'\220\002\002'
+  _globals['_LEARNERSERVICE'].methods_by_name['JoinFusion']._serialized_options = b'\220\002\002\352\340\030\005\n\001\007\020\006'
   _globals['_LEARNERSERVICE'].methods_by_name['CommitFusion']._loaded_options = None
-  _globals['_LEARNERSERVICE'].methods_by_name['CommitFusion']._serialized_options = b'\220\002\002'
-  _globals['_SPACE']._serialized_start=290
-  _globals['_SPACE']._serialized_end=521
-  _globals['_SPACE_KIND']._serialized_start=453
-  _globals['_SPACE_KIND']._serialized_end=521
-  _globals['_POLICYSPEC']._serialized_start=524
-  _globals['_POLICYSPEC']._serialized_end=711
-  _globals['_POLICYREF']._serialized_start=713
-  _globals['_POLICYREF']._serialized_end=794
-  _globals['_ROLLOUTSLOT']._serialized_start=796
-  _globals['_ROLLOUTSLOT']._serialized_end=902
-  _globals['_OPENWORKERREQUEST']._serialized_start=905
-  _globals['_OPENWORKERREQUEST']._serialized_end=1167
-  _globals['_OPENWORKERRESPONSE']._serialized_start=1170
-  _globals['_OPENWORKERRESPONSE']._serialized_end=1363
-  _globals['_COLLECTROLLOUTREQUEST']._serialized_start=1366
-  _globals['_COLLECTROLLOUTREQUEST']._serialized_end=1519
-  _globals['_COLLECTROLLOUTRESPONSE']._serialized_start=1522
-  _globals['_COLLECTROLLOUTRESPONSE']._serialized_end=1697
-  _globals['_CLOSEWORKERREQUEST']._serialized_start=1699
-  _globals['_CLOSEWORKERREQUEST']._serialized_end=1736
-  _globals['_CLOSEWORKERRESPONSE']._serialized_start=1738
-  _globals['_CLOSEWORKERRESPONSE']._serialized_end=1759
-  _globals['_OPENEVALUATORREQUEST']._serialized_start=1762
-  _globals['_OPENEVALUATORREQUEST']._serialized_end=2006
-  _globals['_OPENEVALUATORRESPONSE']._serialized_start=2009
-  _globals['_OPENEVALUATORRESPONSE']._serialized_end=2255
-  _globals['_EVALUATEPOLICYREQUEST']._serialized_start=2258
-  _globals['_EVALUATEPOLICYREQUEST']._serialized_end=2485
-  _globals['_EVALUATEPOLICYRESPONSE']._serialized_start=2487
-  _globals['_EVALUATEPOLICYRESPONSE']._serialized_end=2566
-  _globals['_CLOSEEVALUATORREQUEST']._serialized_start=2568
-  _globals['_CLOSEEVALUATORREQUEST']._serialized_end=2608
-  _globals['_CLOSEEVALUATORRESPONSE']._serialized_start=2610
-  _globals['_CLOSEEVALUATORRESPONSE']._serialized_end=2634
-  _globals['_GETLEARNERREQUEST']._serialized_start=2636
-  _globals['_GETLEARNERREQUEST']._serialized_end=2655
-  _globals['_GETLEARNERRESPONSE']._serialized_start=2658
-  _globals['_GETLEARNERRESPONSE']._serialized_end=2803
-  _globals['_GETTRAININGREQUEST']._serialized_start=2805
-  _globals['_GETTRAININGREQUEST']._serialized_end=2915
-  _globals['_GETTRAININGRESPONSE']._serialized_start=2918
-  _globals['_GETTRAININGRESPONSE']._serialized_end=3089
-  _globals['_JOINFUSIONREQUEST']._serialized_start=3092
-  _globals['_JOINFUSIONREQUEST']._serialized_end=3237
-  _globals['_JOINFUSIONRESPONSE']._serialized_start=3240
-  _globals['_JOINFUSIONRESPONSE']._serialized_end=3395
-  _globals['_COMMITFUSIONREQUEST']._serialized_start=3398
-  _globals['_COMMITFUSIONREQUEST']._serialized_end=3543
-  _globals['_COMMITFUSIONRESPONSE']._serialized_start=3545
-  _globals['_COMMITFUSIONRESPONSE']._serialized_end=3629
-  _globals['_WORKERSERVICE']._serialized_start=3632
-  _globals['_WORKERSERVICE']._serialized_end=3957
-  _globals['_EVALUATORSERVICE']._serialized_start=3960
-  _globals['_EVALUATORSERVICE']._serialized_end=4311
-  _globals['_LEARNERSERVICE']._serialized_start=4314
-  _globals['_LEARNERSERVICE']._serialized_end=4739
+  _globals['_LEARNERSERVICE'].methods_by_name['CommitFusion']._serialized_options = b'\220\002\002\352\340\030\005\n\001\007\020\006'
+  _globals['_SPACE']._serialized_start=322
+  _globals['_SPACE']._serialized_end=553
+  _globals['_SPACE_KIND']._serialized_start=485
+  _globals['_SPACE_KIND']._serialized_end=553
+  _globals['_POLICYSPEC']._serialized_start=556
+  _globals['_POLICYSPEC']._serialized_end=743
+  _globals['_POLICYREF']._serialized_start=745
+  _globals['_POLICYREF']._serialized_end=826
+  _globals['_ROLLOUTSLOT']._serialized_start=828
+  _globals['_ROLLOUTSLOT']._serialized_end=934
+  _globals['_OPENWORKERREQUEST']._serialized_start=937
+  _globals['_OPENWORKERREQUEST']._serialized_end=1199
+  _globals['_OPENWORKERRESPONSE']._serialized_start=1202
+  _globals['_OPENWORKERRESPONSE']._serialized_end=1395
+  _globals['_COLLECTROLLOUTREQUEST']._serialized_start=1398
+  _globals['_COLLECTROLLOUTREQUEST']._serialized_end=1551
+  _globals['_COLLECTROLLOUTRESPONSE']._serialized_start=1554
+  _globals['_COLLECTROLLOUTRESPONSE']._serialized_end=1729
+  _globals['_CLOSEWORKERREQUEST']._serialized_start=1731
+  _globals['_CLOSEWORKERREQUEST']._serialized_end=1768
+  _globals['_CLOSEWORKERRESPONSE']._serialized_start=1770
+  _globals['_CLOSEWORKERRESPONSE']._serialized_end=1791
+  _globals['_OPENEVALUATORREQUEST']._serialized_start=1794
+  _globals['_OPENEVALUATORREQUEST']._serialized_end=2038
+  _globals['_OPENEVALUATORRESPONSE']._serialized_start=2041
+  _globals['_OPENEVALUATORRESPONSE']._serialized_end=2287
+  _globals['_EVALUATEPOLICYREQUEST']._serialized_start=2290
+  _globals['_EVALUATEPOLICYREQUEST']._serialized_end=2517
+  _globals['_EVALUATEPOLICYRESPONSE']._serialized_start=2519
+  _globals['_EVALUATEPOLICYRESPONSE']._serialized_end=2598
+  _globals['_CLOSEEVALUATORREQUEST']._serialized_start=2600
+  _globals['_CLOSEEVALUATORREQUEST']._serialized_end=2640
+  _globals['_CLOSEEVALUATORRESPONSE']._serialized_start=2642
+  _globals['_CLOSEEVALUATORRESPONSE']._serialized_end=2666
+  _globals['_GETLEARNERREQUEST']._serialized_start=2668
+  _globals['_GETLEARNERREQUEST']._serialized_end=2687
+  _globals['_GETLEARNERRESPONSE']._serialized_start=2690
+  _globals['_GETLEARNERRESPONSE']._serialized_end=2835
+  _globals['_GETTRAININGREQUEST']._serialized_start=2837
+  _globals['_GETTRAININGREQUEST']._serialized_end=2947
+  _globals['_GETTRAININGRESPONSE']._serialized_start=2950
+  _globals['_GETTRAININGRESPONSE']._serialized_end=3121
+  _globals['_JOINFUSIONREQUEST']._serialized_start=3124
+  _globals['_JOINFUSIONREQUEST']._serialized_end=3269
+  _globals['_JOINFUSIONRESPONSE']._serialized_start=3272
+  _globals['_JOINFUSIONRESPONSE']._serialized_end=3427
+  _globals['_COMMITFUSIONREQUEST']._serialized_start=3430
+  _globals['_COMMITFUSIONREQUEST']._serialized_end=3575
+  _globals['_COMMITFUSIONRESPONSE']._serialized_start=3577
+  _globals['_COMMITFUSIONRESPONSE']._serialized_end=3661
+  _globals['_WORKERSERVICE']._serialized_start=3664
+  _globals['_WORKERSERVICE']._serialized_end=4021
+  _globals['_EVALUATORSERVICE']._serialized_start=4024
+  _globals['_EVALUATORSERVICE']._serialized_end=4402
+  _globals['_LEARNERSERVICE']._serialized_start=4405
+  _globals['_LEARNERSERVICE']._serialized_end=4868
 # @@protoc_insertion_point(module_scope)

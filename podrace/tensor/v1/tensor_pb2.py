@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from podrace.access.v1 import access_pb2 as podrace_dot_access_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epodrace/tensor/v1/tensor.proto\x12\x11podrace.tensor.v1\"q\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\tdata_type\x18\x02 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x16\n\x0elayout_version\x18\x04 \x01(\r\"u\n\tTensorRef\x12\x11\n\tplane_uri\x18\x01 \x01(\t\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12+\n\x04spec\x18\x03 \x01(\x0b\x32\x1d.podrace.tensor.v1.TensorSpec\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"x\n\x0bTensorChunk\x12,\n\x06tensor\x18\x01 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x0e\n\x06starts\x18\x02 \x03(\x04\x12\r\n\x05sizes\x18\x03 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"C\n\x12ReadTensorsRequest\x12-\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"D\n\x13ReadTensorsResponse\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.podrace.tensor.v1.TensorChunk\"D\n\x13WriteTensorsRequest\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.podrace.tensor.v1.TensorChunk\"*\n\x14WriteTensorsResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\"#\n\x13JoinTransferRequest\x12\x0c\n\x04peer\x18\x01 \x01(\t\"=\n\x14JoinTransferResponse\x12\x15\n\rstore_address\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\"S\n\x12SendTensorsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12-\n\x07tensors\x18\x02 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\x15\n\x13SendTensorsResponse\"X\n\tTensorBox\x12,\n\x06tensor\x18\x01 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x0e\n\x06starts\x18\x02 \x03(\x04\x12\r\n\x05sizes\x18\x03 \x03(\x04\"T\n\x15ReceiveTensorsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12+\n\x05\x62oxes\x18\x02 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorBox\"\x18\n\x16ReceiveTensorsResponse*\xd5\x01\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x05\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x06\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x07\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x08\x32\xdc\x01\n\rTensorService\x12\x63\n\x0bReadTensors\x12%.podrace.tensor.v1.ReadTensorsRequest\x1a&.podrace.tensor.v1.ReadTensorsResponse\"\x03\x90\x02\x01\x30\x01\x12\x66\n\x0cWriteTensors\x12&.podrace.tensor.v1.WriteTensorsRequest\x1a\'.podrace.tensor.v1.WriteTensorsResponse\"\x03\x90\x02\x02(\x01\x32\xbb\x02\n\x0fTransferService\x12_\n\x0cJoinTransfer\x12&.podrace.tensor.v1.JoinTransferRequest\x1a\'.podrace.tensor.v1.JoinTransferResponse\x12^\n\x0bSendTensors\x12%.podrace.tensor.v1.SendTensorsRequest\x1a&.podrace.tensor.v1.SendTensorsResponse0\x01\x12g\n\x0eReceiveTensors\x12(.podrace.tensor.v1.ReceiveTensorsRequest\x1a).podrace.tensor.v1.ReceiveTensorsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epodrace/tensor/v1/tensor.proto\x12\x11podrace.tensor.v1\x1a\x1epodrace/access/v1/access.proto\"q\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\tdata_type\x18\x02 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x16\n\x0elayout_version\x18\x04 \x01(\r\"u\n\tTensorRef\x12\x11\n\tplane_uri\x18\x01 \x01(\t\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12+\n\x04spec\x18\x03 \x01(\x0b\x32\x1d.podrace.tensor.v1.TensorSpec\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"x\n\x0bTensorChunk\x12,\n\x06tensor\x18\x01 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x0e\n\x06starts\x18\x02 \x03(\x04\x12\r\n\x05sizes\x18\x03 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"C\n\x12ReadTensorsRequest\x12-\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"D\n\x13ReadTensorsResponse\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.podrace.tensor.v1.TensorChunk\"D\n\x13WriteTensorsRequest\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.podrace.tensor.v1.TensorChunk\"*\n\x14WriteTensorsResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\"#\n\x13JoinTransferRequest\x12\x0c\n\x04peer\x18\x01 \x01(\t\"=\n\x14JoinTransferResponse\x12\x15\n\rstore_address\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\"S\n\x12SendTensorsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12-\n\x07tensors\x18\x02 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\x15\n\x13SendTensorsResponse\"X\n\tTensorBox\x12,\n\x06tensor\x18\x01 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x0e\n\x06starts\x18\x02 \x03(\x04\x12\r\n\x05sizes\x18\x03 \x03(\x04\"T\n\x15ReceiveTensorsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12+\n\x05\x62oxes\x18\x02 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorBox\"\x18\n\x16ReceiveTensorsResponse*\xd5\x01\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x05\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x06\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x07\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x08\x32\xf1\x01\n\rTensorService\x12n\n\x0bReadTensors\x12%.podrace.tensor.v1.ReadTensorsRequest\x1a&.podrace.tensor.v1.ReadTensorsResponse\"\x0e\x90\x02\x01\xea\xe0\x18\x07\n\x03\x06\x07\x08\x10\x06\x30\x01\x12p\n\x0cWriteTensors\x12&.podrace.tensor.v1.WriteTensorsRequest\x1a\'.podrace.tensor.v1.WriteTensorsResponse\"\r\x90\x02\x02\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06(\x01\x32\xdf\x02\n\x0fTransferService\x12k\n\x0cJoinTransfer\x12&.podrace.tensor.v1.JoinTransferRequest\x1a\'.podrace.tensor.v1.JoinTransferResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x12j\n\x0bSendTensors\x12%.podrace.tensor.v1.SendTensorsRequest\x1a&.podrace.tensor.v1.SendTensorsResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x30\x01\x12s\n\x0eReceiveTensors\x12(.podrace.tensor.v1.ReceiveTensorsRequest\x1a).podrace.tensor.v1.ReceiveTensorsResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,41 +33,47 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podrace.tensor.v1.tensor_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TENSORSERVICE'].methods_by_name['ReadTensors']._loaded_options = None
-  _globals['_TENSORSERVICE'].methods_by_name['ReadTensors']._serialized_options = b'\220\002\001'
+  _globals['_TENSORSERVICE'].methods_by_name['ReadTensors']._serialized_options = b'\220\002\001\352\340\030\007\n\003\006\007\010\020\006'
   _globals['_TENSORSERVICE'].methods_by_name['WriteTensors']._loaded_options = None
-  _globals['_TENSORSERVICE'].methods_by_name['WriteTensors']._serialized_options = b'\220\002\002'
-  _globals['_DATATYPE']._serialized_start=1073
-  _globals['_DATATYPE']._serialized_end=1286
-  _globals['_TENSORSPEC']._serialized_start=53
-  _globals['_TENSORSPEC']._serialized_end=166
-  _globals['_TENSORREF']._serialized_start=168
-  _globals['_TENSORREF']._serialized_end=285
-  _globals['_TENSORCHUNK']._serialized_start=287
-  _globals['_TENSORCHUNK']._serialized_end=407
-  _globals['_READTENSORSREQUEST']._serialized_start=409
-  _globals['_READTENSORSREQUEST']._serialized_end=476
-  _globals['_READTENSORSRESPONSE']._serialized_start=478
-  _globals['_READTENSORSRESPONSE']._serialized_end=546
-  _globals['_WRITETENSORSREQUEST']._serialized_start=548
-  _globals['_WRITETENSORSREQUEST']._serialized_end=616
-  _globals['_WRITETENSORSRESPONSE']._serialized_start=618
-  _globals['_WRITETENSORSRESPONSE']._serialized_end=660
-  _globals['_JOINTRANSFERREQUEST']._serialized_start=662
-  _globals['_JOINTRANSFERREQUEST']._serialized_end=697
-  _globals['_JOINTRANSFERRESPONSE']._serialized_start=699
-  _globals['_JOINTRANSFERRESPONSE']._serialized_end=760
-  _globals['_SENDTENSORSREQUEST']._serialized_start=762
-  _globals['_SENDTENSORSREQUEST']._serialized_end=845
-  _globals['_SENDTENSORSRESPONSE']._serialized_start=847
-  _globals['_SENDTENSORSRESPONSE']._serialized_end=868
-  _globals['_TENSORBOX']._serialized_start=870
-  _globals['_TENSORBOX']._serialized_end=958
-  _globals['_RECEIVETENSORSREQUEST']._serialized_start=960
-  _globals['_RECEIVETENSORSREQUEST']._serialized_end=1044
-  _globals['_RECEIVETENSORSRESPONSE']._serialized_start=1046
-  _globals['_RECEIVETENSORSRESPONSE']._serialized_end=1070
-  _globals['_TENSORSERVICE']._serialized_start=1289
-  _globals['_TENSORSERVICE']._serialized_end=1509
-  _globals['_TRANSFERSERVICE']._serialized_start=1512
-  _globals['_TRANSFERSERVICE']._serialized_end=1827
+  _globals['_TENSORSERVICE'].methods_by_name['WriteTensors']._serialized_options = b'\220\002\002\352\340\030\006\n\002\006\007\020\006'
+  _globals['_TRANSFERSERVICE'].methods_by_name['JoinTransfer']._loaded_options = None
+  _globals['_TRANSFERSERVICE'].methods_by_name['JoinTransfer']._serialized_options = b'\352\340\030\006\n\002\006\007\020\006'
+  _globals['_TRANSFERSERVICE'].methods_by_name['SendTensors']._loaded_options = None
+  _globals['_TRANSFERSERVICE'].methods_by_name['SendTensors']._serialized_options = b'\352\340\030\006\n\002\006\007\020\006'
+  _globals['_TRANSFERSERVICE'].methods_by_name['ReceiveTensors']._loaded_options = None
+  _globals['_TRANSFERSERVICE'].methods_by_name['ReceiveTensors']._serialized_options = b'\352\340\030\006\n\002\006\007\020\006'
+  _globals['_DATATYPE']._serialized_start=1105
+  _globals['_DATATYPE']._serialized_end=1318
+  _globals['_TENSORSPEC']._serialized_start=85
+  _globals['_TENSORSPEC']._serialized_end=198
+  _globals['_TENSORREF']._serialized_start=200
+  _globals['_TENSORREF']._serialized_end=317
+  _globals['_TENSORCHUNK']._serialized_start=319
+  _globals['_TENSORCHUNK']._serialized_end=439
+  _globals['_READTENSORSREQUEST']._serialized_start=441
+  _globals['_READTENSORSREQUEST']._serialized_end=508
+  _globals['_READTENSORSRESPONSE']._serialized_start=510
+  _globals['_READTENSORSRESPONSE']._serialized_end=578
+  _globals['_WRITETENSORSREQUEST']._serialized_start=580
+  _globals['_WRITETENSORSREQUEST']._serialized_end=648
+  _globals['_WRITETENSORSRESPONSE']._serialized_start=650
+  _globals['_WRITETENSORSRESPONSE']._serialized_end=692
+  _globals['_JOINTRANSFERREQUEST']._serialized_start=694
+  _globals['_JOINTRANSFERREQUEST']._serialized_end=729
+  _globals['_JOINTRANSFERRESPONSE']._serialized_start=731
+  _globals['_JOINTRANSFERRESPONSE']._serialized_end=792
+  _globals['_SENDTENSORSREQUEST']._serialized_start=794
+  _globals['_SENDTENSORSREQUEST']._serialized_end=877
+  _globals['_SENDTENSORSRESPONSE']._serialized_start=879
+  _globals['_SENDTENSORSRESPONSE']._serialized_end=900
+  _globals['_TENSORBOX']._serialized_start=902
+  _globals['_TENSORBOX']._serialized_end=990
+  _globals['_RECEIVETENSORSREQUEST']._serialized_start=992
+  _globals['_RECEIVETENSORSREQUEST']._serialized_end=1076
+  _globals['_RECEIVETENSORSRESPONSE']._serialized_start=1078
+  _globals['_RECEIVETENSORSRESPONSE']._serialized_end=1102
+  _globals['_TENSORSERVICE']._serialized_start=1321
+  _globals['_TENSORSERVICE']._serialized_end=1562
+  _globals['_TRANSFERSERVICE']._serialized_start=1565
+  _globals['_TRANSFERSERVICE']._serialized_end=1916
 # @@protoc_insertion_point(module_scope)

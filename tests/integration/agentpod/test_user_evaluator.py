@@ -23,6 +23,7 @@ from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.user_evaluator import UserEvaluator, UserEvaluatorSettings, local_address
 from agentpod.seeding import derive_generator
+from podrace.access.guard import Guard
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -239,7 +240,7 @@ async def served(servicer: ThirdPartyEvaluator, listen: str = "127.0.0.1:0") -> 
         pb_grpc.add_EvaluatorServiceServicer_to_server,
         servicer,
     )
-    return await Server.start(ServerConfig(listen=listen, grace_seconds=0.0), [service])
+    return await Server.start(ServerConfig(listen=listen, grace_seconds=0.0), [service], guard=Guard.of_anyone())
 
 
 @pytest.fixture

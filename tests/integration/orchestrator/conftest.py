@@ -29,6 +29,7 @@ from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.lifecycle import Tournaments
 from podrace import rpc
+from podrace.access.guard import Guard
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -198,7 +199,7 @@ async def _serve_leaderboard(leaderboard: FakeLeaderboard) -> rpc.Server:
         _service(name, file, module, leaderboard)
         for name in ("LeaderboardService", "GeneratorService", "UpdaterService")
     ]
-    return await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), services)
+    return await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), services, guard=Guard.of_anyone())
 
 
 async def _restored(state: StateDatabase, clock: ManualClock, mesh_id: str) -> RuntimeState:
@@ -264,7 +265,7 @@ async def _open_mesh(
     rules = external_pods.EXTERNAL_POD_RULES if pods else LAUNCHED_POD_RULES
     reconciler = Reconciler(state, runtime, client, launched, clock, limits=limits, period_seconds=0.01, rules=rules)
     service = _service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)
-    server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), [service])
+    server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), [service], guard=Guard.of_anyone())
     async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
         stub = pb_grpc.OrchestratorServiceStub(channel)
         yield Mesh(clock, state, runtime, launched, leaderboard, reconciler, assignments, servicer, capacity, stub)

@@ -1,0 +1,1 @@
+"""The ways in which a caller can be identified, one module each."""

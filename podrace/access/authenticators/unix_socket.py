@@ -1,0 +1,67 @@
+"""Identifies callers of a Unix socket: the folder of the socket lets only this user in, so every caller is this user.
+
+gRPC does not show the user id of a caller to Python. The service therefore refuses to bind a socket in a folder that
+others can enter (`check_folder`).
+"""
+
+import os
+import pwd
+import stat
+from pathlib import Path
+
+from podrace.access.credentials import Credentials
+from podrace.access.principal import ALL_ROLES, Principal
+from podrace.errors import FailedPrecondition, InvalidArgument
+
+PREFIX = "unix:"
+
+
+class UnixSocketAuthenticator:
+    """Gives every caller of a Unix socket all roles, unless it presents a token; see Authenticator.
+
+    A caller that presents a token is what the token says: this is how a user gives a program less than all roles.
+    """
+
+    def __init__(self) -> None:
+        self._user = Principal(user_name(), ALL_ROLES, via="unix")
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """Returns this user for a call over a Unix socket without a token."""
+        return self._user if credentials.peer.startswith(PREFIX) and not credentials.token else None
+
+
+def user_name() -> str:
+    """Returns the name of the user of this process, or its number if it has no name, as in some containers."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"uid-{os.geteuid()}"
+
+
+def check_folder(address: str) -> None:
+    """Checks that only this user can enter the folder of a Unix socket. Addresses of a network pass.
+
+    Raises:
+        InvalidArgument: The socket has no file, so that every process of this machine could open it.
+        FailedPrecondition: The folder belongs to another user, or others can enter it.
+    """
+    if address.startswith(("unix-abstract:", "vsock:")):
+        raise InvalidArgument(f"{address}: expected host:port or unix:/path; every process could open this socket")
+    if not address.startswith(PREFIX):
+        return
+    folder = Path(address.removeprefix(PREFIX).removeprefix("//")).parent
+    try:
+        status = folder.stat()
+    except OSError:
+        # Binding fails as well, and reports why.
+        return
+    if status.st_uid != os.geteuid():
+        raise FailedPrecondition(
+            f"{address}: the folder belongs to user {status.st_uid}; choose one that belongs to user {os.geteuid()},"
+            " the user of this process"
+        )
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        raise FailedPrecondition(
+            f"{address}: other users can enter the folder (mode {stat.S_IMODE(status.st_mode):04o}) and could call this"
+            " service as you; choose a folder of your own with mode 0700"
+        )

@@ -1,0 +1,52 @@
+"""Defines what a caller presents, and how an authenticator turns it into a principal."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from podrace.access.principal import Principal
+
+AUTHORIZATION = "authorization"
+"""Key of the metadata that carries a token."""
+BEARER = "Bearer "
+
+TokenSource = Callable[[], str]
+"""Returns the token to send with the next call; empty: none. Called for every call, so a token can be renewed."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a caller presents with a call."""
+
+    token: str = ""
+    """Bearer token; empty: none."""
+    peer: str = ""
+    """Address of the caller as gRPC writes it, for instance `ipv4:127.0.0.1:40000`."""
+    transport: Mapping[str, Iterable[bytes]] = field(default_factory=dict)
+    """Properties of the connection as gRPC names them: `transport_security_type`, `peer_spiffe_id`, ..."""
+
+
+class Authenticator(Protocol):
+    """Finds out who calls.
+
+    for authenticator in authenticators:
+        principal = await authenticator.authenticate(credentials)
+        if principal is not None:
+            return principal
+    """
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """Returns who calls; None if these credentials are of another kind.
+
+        Raises:
+            Unauthenticated: The credentials are of this kind and invalid; the message says what to do.
+        """
+        ...
+
+
+def bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """Returns the bearer token in the metadata of a call; empty if there is none."""
+    for key, value in metadata:
+        if key == AUTHORIZATION and isinstance(value, str) and value.startswith(BEARER):
+            return value.removeprefix(BEARER)
+    return ""

@@ -1,0 +1,145 @@
+"""Checks every call of a server: who calls, and whether the rule of the method allows it."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from podrace.access.authenticators.anyone import AnyoneAuthenticator
+from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
+from podrace.access.credentials import Authenticator, Credentials
+from podrace.access.principal import Principal
+from podrace.access.rules import (
+    AGENT,
+    ASSIGNMENT,
+    POD,
+    Decision,
+    Resource,
+    Rule,
+    decide,
+    kind_name,
+    resource_of,
+)
+from podrace.errors import NotFound, PermissionDenied, PodraceError, Unauthenticated
+
+CACHED_TOKENS = 20_000
+"""Verified tokens that are kept until they expire, so that a signature is verified once and not with every call."""
+CACHE_SECONDS = 300.0
+"""Longest time that a verified token is kept: a token that its issuer revokes is noticed after this time."""
+
+HolderOf = Callable[[str], str]
+"""Returns the pod that holds an assignment now; empty if the assignment is unknown or is held no longer."""
+Audit = Callable[[Principal | None, str, Rule, Resource, Decision], None]
+"""Receives the caller (None: unknown), its address, the rule, what the call concerns, and the decision."""
+
+
+class Guard:
+    """Decides about the calls of one server.
+
+    principal = await guard.authenticate(credentials, rule)
+    guard.check(principal, credentials.peer, rule, request)     # raises unless the call is allowed
+    """
+
+    def __init__(
+        self,
+        authenticators: Sequence[Authenticator],
+        *,
+        pod_id: str = "",
+        holder_of: HolderOf | None = None,
+        audit: Audit | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Creates the guard.
+
+        Args:
+            authenticators: Asked in order; the first that knows the caller decides. None: every call is refused.
+            pod_id: Pod that the server belongs to; empty for a service.
+            holder_of: Finds the holder of an assignment; None: assignments are not known here.
+            audit: Receives every refusal, and every decision about a call that may change something.
+            now: Returns the seconds since 1970.
+        """
+        self._authenticators, self._pod_id, self._now = tuple(authenticators), pod_id, now
+        self._holder_of, self._audit = holder_of, audit
+        self._verified: dict[bytes, tuple[Principal, float]] = {}
+
+    async def authenticate(self, credentials: Credentials, rule: Rule) -> Principal:
+        """Returns who makes a call.
+
+        Raises:
+            Unauthenticated: No authenticator knows the caller, or its credentials are invalid.
+        """
+        try:
+            return await self._principal(credentials, rule.method)
+        except PodraceError as error:
+            if self._audit:
+                self._audit(None, credentials.peer, rule, Resource(), Decision(False, error.message))
+            raise
+
+    async def _principal(self, credentials: Credentials, method: str) -> Principal:
+        token, now = credentials.token, self._now()
+        digest = hashlib.sha256(token.encode()).digest() if token else b""
+        if digest in self._verified:
+            principal, forget_time = self._verified[digest]
+            if now < forget_time:
+                return principal
+            del self._verified[digest]
+        for authenticator in self._authenticators:
+            principal_or_none = await authenticator.authenticate(credentials)
+            if principal_or_none is None:
+                continue
+            if digest:
+                self._keep(digest, principal_or_none, now)
+            return principal_or_none
+        presented = "a token that is not known here" if token else "no token"
+        raise Unauthenticated(
+            f"{method}: the caller presented {presented}; set PODRACE_TOKEN_FILE or PODRACE_TOKEN to a token of this"
+            " mesh (podrace token makes one), or run as the user who runs the service"
+        )
+
+    def _keep(self, digest: bytes, principal: Principal, now: float) -> None:
+        if len(self._verified) >= CACHED_TOKENS:
+            # The oldest entry: it is verified again with its next call.
+            del self._verified[next(iter(self._verified))]
+        self._verified[digest] = principal, min(principal.expire_time, now + CACHE_SECONDS)
+
+    def check(self, principal: Principal, peer: str, rule: Rule, request: Any) -> None:
+        """Checks that a caller may make a call.
+
+        Raises:
+            PermissionDenied: The caller has none of the roles, or acts for another pod.
+            NotFound: The caller may not see what the call concerns.
+        """
+        resource = resource_of(rule, request, own_pod_id=self._pod_id)
+        if resource.kind == ASSIGNMENT and principal.pod_id and self._holder_of:
+            holder = self._holder_of(resource.id)
+            resource = Resource(ASSIGNMENT, resource.id, resource.tournament_id, holder)
+        decision = decide(principal, rule, resource)
+        if self._audit and (rule.changes or not decision.allowed):
+            self._audit(principal, peer, rule, resource, decision)
+        if decision.allowed:
+            return
+        if decision.hidden:
+            raise NotFound(absent(resource))
+        raise PermissionDenied(decision.reason)
+
+    @classmethod
+    def of_unix_socket(cls) -> "Guard":
+        """Returns a guard for a server on a Unix socket that only its own user calls."""
+        return cls([UnixSocketAuthenticator()])
+
+    @classmethod
+    def of_anyone(cls) -> "Guard":
+        """Returns a guard that lets everyone in: for a network that is trusted as a whole."""
+        return cls([UnixSocketAuthenticator(), AnyoneAuthenticator()])
+
+
+def absent(resource: Resource) -> str:
+    """Returns the message of NOT_FOUND for something that does not exist, or that the caller may not see."""
+    if resource.kind == ASSIGNMENT:
+        return f"assignment of {resource.id.rpartition('.')[0]!r}: there is no such agent or evaluation"
+    if resource.kind == AGENT:
+        return f"agent {resource.id!r} was never generated here"
+    if resource.kind == POD:
+        return f"pod_id {resource.id!r}: there is no such pod"
+    kind = kind_name(resource.kind)
+    return f"{kind}_id {resource.id!r}: there is no such {kind}"

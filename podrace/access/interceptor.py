@@ -1,0 +1,84 @@
+"""Refuses calls that no rule of the contract allows: the one place of a server where access is decided."""
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from podrace.access.credentials import Credentials, bearer_token
+from podrace.access.guard import Guard
+from podrace.access.principal import set_current_principal
+from podrace.access.rules import Rule, rule_of
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Admit = Callable[[Any, Context], Awaitable[None]]
+"""Raises unless a call with this request is allowed."""
+
+
+class AccessInterceptor(grpc.aio.ServerInterceptor):
+    """Authenticates the caller of every call and applies the rule of the method. Methods without a rule are refused.
+
+    Its handlers raise PodraceError, so it comes after the interceptor that translates errors.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wraps the handler of a call."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        rule = rule_of(handler_call_details.method)
+        if rule.public:
+            return handler
+        token = bearer_token(handler_call_details.invocation_metadata or ())
+        return _wrapped(handler, self._admitting(rule, token))
+
+    def _admitting(self, rule: Rule, token: str) -> Admit:
+        async def admit(request: Any, context: Context) -> None:
+            credentials = Credentials(token, context.peer(), {} if token else context.auth_context())
+            principal = await self._guard.authenticate(credentials, rule)
+            self._guard.check(principal, credentials.peer, rule, request)
+            set_current_principal(principal)
+
+        return admit
+
+
+def _wrapped(handler: Any, admit: Admit) -> Any:
+    codec: dict[str, Any] = {
+        "request_deserializer": handler.request_deserializer,
+        "response_serializer": handler.response_serializer,
+    }
+    if handler.request_streaming and handler.response_streaming:
+        return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream, admit), **codec)
+    if handler.request_streaming:
+        return grpc.stream_unary_rpc_method_handler(_unary(handler.stream_unary, admit), **codec)
+    if handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(_stream(handler.unary_stream, admit), **codec)
+    return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, admit), **codec)
+
+
+def _unary(behaviour: Callable[..., Awaitable[Any]], admit: Admit) -> Callable[..., Awaitable[Any]]:
+    async def admitted(request: Any, context: Context) -> Any:
+        await admit(request, context)
+        return await behaviour(request, context)
+
+    return admitted
+
+
+def _stream(behaviour: Callable[..., Any], admit: Admit) -> Callable[..., Any]:
+    if not inspect.isasyncgenfunction(behaviour):
+        return _unary(behaviour, admit)
+
+    async def admitted(request: Any, context: Context) -> AsyncIterator[Any]:
+        await admit(request, context)
+        async for message in behaviour(request, context):
+            yield message
+
+    return admitted

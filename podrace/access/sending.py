@@ -1,0 +1,91 @@
+"""Sends a token with every call of a channel."""
+
+import ipaddress
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from podrace import tls
+from podrace.access.credentials import AUTHORIZATION, BEARER, TokenSource
+
+LOOPBACK_NAMES = ("localhost", "localhost.localdomain")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether `host:port` is on this machine and cannot be reached from another one."""
+    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in LOOPBACK_NAMES
+
+
+def may_send_token(address: str) -> bool:
+    """Whether a token may be sent to an address: over TLS, or without leaving this machine."""
+    return address.startswith("unix:") or is_loopback(address) or tls.identity_for(address) is not None
+
+
+class TokenChannel(grpc.aio.Channel):
+    """A channel that adds the current token to the metadata of each call.
+
+    A client interceptor would do the same, but creates several tasks for each call.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, token: TokenSource) -> None:
+        """Wraps a channel.
+
+        Args:
+            channel: The channel that makes the calls.
+            token: Called for each call.
+        """
+        self._channel, self._token = channel, token
+
+    async def __aenter__(self) -> "TokenChannel":
+        """Opens the channel."""
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: Any) -> Any:
+        """Closes the channel."""
+        return await self._channel.__aexit__(*exception)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Closes the channel."""
+        await self._channel.close(grace)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Returns the state of the connection."""
+        return self._channel.get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Waits for another state of the connection."""
+        await self._channel.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        """Waits until the channel is connected."""
+        await self._channel.channel_ready()
+
+    def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns a method with one request and one response."""
+        return self._with_token(self._channel.unary_unary(*args, **kwargs))
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns a method with one request and a stream of responses."""
+        return self._with_token(self._channel.unary_stream(*args, **kwargs))
+
+    def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns a method with a stream of requests and one response."""
+        return self._with_token(self._channel.stream_unary(*args, **kwargs))
+
+    def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns a method with two streams."""
+        return self._with_token(self._channel.stream_stream(*args, **kwargs))
+
+    def _with_token(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, metadata: Any = None, **kwargs: Any) -> Any:
+            token = self._token()
+            own = ((AUTHORIZATION, f"{BEARER}{token}"),) if token else ()
+            return method(*args, metadata=(*(metadata or ()), *own), **kwargs)
+
+        return call

@@ -1,0 +1,108 @@
+"""Defines the claims of tokens that identify a caller, and turns them into principals."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from podrace.access.mesh_key import MeshKey
+from podrace.access.principal import ROLES_BY_NAME, Principal, role_name, roles_with_included
+from podrace.access.v1 import access_pb2
+from podrace.errors import Unauthenticated
+
+AUDIENCE = "podrace"
+"""Audience of tokens for the orchestrator, the leaderboard and pods."""
+SERVICE_TOKEN_SECONDS = 600.0
+"""Lifetime of the token of a service, which is renewed after half of it."""
+POD_TOKEN_SECONDS = 900.0
+"""Lifetime of the token of a pod, which is renewed with its lease."""
+POD_PREFIX = "pod/"
+
+
+def claims_of(
+    name: str,
+    roles: Iterable[int],
+    *,
+    expire_time: float,
+    namespace: str = "",
+    tournament_id: str = "",
+    audience: str = AUDIENCE,
+) -> dict[str, Any]:
+    """Returns the claims of a token.
+
+    Args:
+        name: Subject; `pod/ID` for a pod.
+        roles: Values of the contract's Role.
+        expire_time: Seconds since 1970.
+        namespace: Namespace of a person.
+        tournament_id: Tournament that the holder is bound to; empty: none.
+        audience: Who may accept the token.
+    """
+    claims = {
+        "aud": audience,
+        "sub": name,
+        "exp": expire_time,
+        "roles": [role_name(role) for role in sorted(roles)],
+        "namespace": namespace,
+        "tournament": tournament_id,
+    }
+    return {key: value for key, value in claims.items() if value}
+
+
+def principal_of(claims: Mapping[str, Any]) -> Principal:
+    """Returns the principal that the verified claims of a token describe.
+
+    Raises:
+        Unauthenticated: It names a role that does not exist, or a role of a pod without the pod.
+    """
+    name, names = str(claims["sub"]), claims.get("roles", [])
+    if not isinstance(names, list) or not set(names) <= ROLES_BY_NAME.keys():
+        raise Unauthenticated(f"the token of {name} has unknown roles; get another one")
+    roles = frozenset(ROLES_BY_NAME[each] for each in names)
+    pod_id = name.removeprefix(POD_PREFIX) if name.startswith(POD_PREFIX) else ""
+    if roles & {access_pb2.ROLE_POD_LEADER, access_pb2.ROLE_POD_ROLE} and not pod_id:
+        raise Unauthenticated(f"the token of {name} has the role of a pod, but names no pod; get another one")
+    return Principal(
+        name,
+        roles_with_included(roles),
+        namespace=str(claims.get("namespace", "")),
+        pod_id=pod_id,
+        tournament_id=str(claims.get("tournament", "")),
+        via="token",
+        expire_time=float(claims["exp"]),
+    )
+
+
+def pod_token(key: MeshKey, pod_id: str, tournament_id: str, expire_time: float) -> str:
+    """Returns the token of the leader of a pod.
+
+    Args:
+        key: Key of the mesh.
+        pod_id: The pod.
+        tournament_id: Its tournament; empty for a pod that works for any.
+        expire_time: Seconds since 1970.
+    """
+    roles = {access_pb2.ROLE_POD_LEADER}
+    return key.sign(claims_of(f"{POD_PREFIX}{pod_id}", roles, tournament_id=tournament_id, expire_time=expire_time))
+
+
+class ServiceToken:
+    """The token of a service, signed again when half of its lifetime has passed; a TokenSource."""
+
+    def __init__(self, key: MeshKey, role: int, now: Callable[[], float] = time.time) -> None:
+        """Creates the source.
+
+        Args:
+            key: Key of the mesh.
+            role: Role of the service.
+            now: Returns the seconds since 1970.
+        """
+        self._key, self._role, self._now = key, role, now
+        self._token, self._renew_time = "", 0.0
+
+    def __call__(self) -> str:
+        """Returns the token to send with the next call."""
+        now = self._now()
+        if now >= self._renew_time:
+            claims = claims_of(role_name(self._role), {self._role}, expire_time=now + SERVICE_TOKEN_SECONDS)
+            self._token, self._renew_time = self._key.sign(claims), now + SERVICE_TOKEN_SECONDS / 2
+        return self._token
