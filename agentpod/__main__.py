@@ -5,6 +5,8 @@
 - `forkserver`: forks the roles of pods for the process launcher.
 - `evaluation-function`: runs a user's evaluation function for the leader of a pod.
 - `retrain`: trains an agent again and prints the result, for `podrace lineage AGENT --retrain`.
+- `qualify`: examines the GPUs of this machine or container, as `podrace qualify` does.
+- `qualify-part`: runs one part of that, and prints what it found as lines of JSON.
 """
 
 import os
@@ -64,6 +66,24 @@ def _retrain(arguments: list[str]) -> int:
     return retraining.run(config)
 
 
+def _qualify(arguments: list[str]) -> int:
+    from agentpod.qualification import program
+    from agentpod.qualification.config import QualifyConfig
+
+    return program.main(config_from_arguments(QualifyConfig, arguments, program="agentpod-qualify"))
+
+
+def _qualify_part(arguments: list[str]) -> int:
+    from agentpod.qualification.config import QualificationConfig
+
+    config = config_from_arguments(QualificationConfig, arguments, program="agentpod-qualify-part")
+    telemetry.configure_logging(TelemetryConfig())
+    # This imports torch, so the GPUs are bound first.
+    from agentpod.qualification import part_process
+
+    return part_process.main(config)
+
+
 def _run_role(role: str, arguments: list[str]) -> int:
     config = config_from_arguments(PodConfig, arguments, program="agentpod")
     config = replace(config, pod_id=config.pod_id or socket.gethostname())
@@ -95,6 +115,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "pod": _run_pod,
     "evaluation-function": _run_evaluation_function,
     "retrain": _retrain,
+    "qualify": _qualify,
+    "qualify-part": _qualify_part,
 }
 """Processes that are not a single role of a pod."""
 

@@ -139,8 +139,11 @@ class ClassicOnCpu:
 class ClassicOnDevice:
     """N lanes stepped by torch on an accelerator; a mask resets the lanes that ended, so the host never waits.
 
-    See ClassicOnCpu for the attributes. First states come from a single generator on the device: they depend on
+    See ClassicOnCpu for the other attributes. First states come from a single generator on the device: they depend on
     the number of lanes and on when episodes end.
+
+    Attributes:
+        generator: Draws the first states.
     """
 
     def __init__(self, task: ClassicTask, count: int, maximum_steps: int, device: str) -> None:
@@ -150,12 +153,12 @@ class ClassicOnDevice:
         self._live = _empty_step(task, count, device)
         self._state = torch.zeros(task.state_size, count, device=self._device)
         self._steps = torch.zeros(count, dtype=torch.int32, device=self._device)
-        self._generator = torch.Generator(self._device)
+        self.generator = torch.Generator(self._device)
         self.reset(0)
 
     def reset(self, seed: int) -> Tensor:
         """See simulators.base.Simulator; the seed determines the states in which episodes start."""
-        self._generator.manual_seed(seed)
+        self.generator.manual_seed(seed)
         self._state.copy_(self._first_states())
         self._steps.zero_()
         self._observe(self._live.observation)
@@ -178,7 +181,7 @@ class ClassicOnDevice:
         return live
 
     def _first_states(self) -> Tensor:
-        noise = torch.rand(self._state.shape, generator=self._generator, device=self._device)
+        noise = torch.rand(self._state.shape, generator=self.generator, device=self._device)
         return torch.stack(self._task.begin(noise.unbind()))
 
     def _observe(self, observation: Tensor) -> None:

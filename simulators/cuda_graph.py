@@ -91,12 +91,21 @@ class CudaGraphSimulator:
 
 
 def record_graph(
-    function: Callable[[], Result], generators: Sequence[torch.Generator], device: torch.device
+    function: Callable[[], Result],
+    generators: Sequence[torch.Generator],
+    device: torch.device,
+    graph: torch.cuda.CUDAGraph | None = None,
 ) -> tuple[Callable[[], None], Result]:
     """Captures a function as a CUDA graph on a device, after a few runs to warm up.
 
     Everything runs with the device as the current one: torch captures on a stream of the current device, so a function
     that computes on another one would give an empty graph. Other threads may call CUDA during the capture.
+
+    Args:
+        function: What to capture.
+        generators: All generators that it draws from.
+        device: Device that it computes on.
+        graph: Graph to capture into; None: a new one.
 
     Returns:
         A function that replays the graph, and what the captured run returned.
@@ -105,7 +114,7 @@ def record_graph(
         FailedPrecondition: The function cannot be captured, or launched nothing on the device.
     """
     with torch.cuda.device(device):
-        graph = torch.cuda.CUDAGraph()
+        graph = graph or torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
         side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

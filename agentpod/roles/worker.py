@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc.aio
 import prometheus_client
+import structlog
 import torch
 
 from agentpod.compute_thread import ComputeThread
@@ -30,6 +31,7 @@ from simulators.messages import make_simulator, space_message
 
 STEPS = prometheus_client.Counter("podrace_worker_environment_steps", "Environment steps over all environments")
 BUSY = prometheus_client.Counter("podrace_worker_busy_seconds", "Seconds spent collecting rollouts")
+_log = structlog.get_logger(__name__)
 
 
 class Collector:
@@ -141,6 +143,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         device = self._place(request.environment.id, answer.device)
         self._collector = await self._compute.run(self._make, request, device)
         simulator, policy = self._collector.simulator, self._collector.policy
+        _log.info("environments open", environment=request.environment.id, lanes=simulator.count, device=str(device))
         return pb.OpenWorkerResponse(
             observation_space=space_message(simulator.observation_space),
             action_space=space_message(simulator.action_space),

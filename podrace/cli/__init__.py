@@ -3,7 +3,8 @@
 podrace/cli/
   application.py    the commands by name, each imported on first use
   session.py        runs one command: event loop, Ctrl-C, connection to a mesh
-  commands/         train, ls, show, events, standings, stop, evaluate, ensemble, lineage, update, data, store, lists
+  commands/         train, ls, show, events, standings, stop, evaluate, ensemble, lineage, update, data, store,
+                    qualify, lists
   continuous/       `continuous`: trains on each new version of a dataset
   curve/            `curve`: learning curves from snapshots
   grid/             `grid`: variants of a specification

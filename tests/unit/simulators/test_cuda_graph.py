@@ -55,12 +55,12 @@ def folds(device: str = "cpu") -> tuple[Simulator, torch.Generator]:
 
 def cartpole(device: str = "cpu") -> tuple[Simulator, torch.Generator]:
     simulator = ClassicOnDevice(CartPole(), COUNT, 20, device)
-    return simulator, simulator._generator
+    return simulator, simulator.generator
 
 
 def pendulum(device: str = "cpu") -> tuple[Simulator, torch.Generator]:
     simulator = ClassicOnDevice(Pendulum(), COUNT, 20, device)
-    return simulator, simulator._generator
+    return simulator, simulator.generator
 
 
 def windows(device: str = "cpu") -> tuple[Simulator, torch.Generator]:

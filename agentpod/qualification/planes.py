@@ -1,0 +1,191 @@
+"""Runs a pod on each plane, and finds out where its worker really computed and what happens when a side is killed."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentpod.config import LEADER_ROLE
+from agentpod.qualification.bench import Bench
+from agentpod.qualification.trial_pod import TrialPod, specification, trial_pod
+from podrace.qualification.findings import Finding, Grade
+
+PART = "planes"
+START_SECONDS, RESTART_SECONDS, EXIT_SECONDS = 120.0, 60.0, 20.0
+WORKER = "worker-0"
+
+
+@dataclass(frozen=True)
+class PlaneCase:
+    """One way to connect the roles of a pod."""
+
+    name: str
+    layout: str
+    plane: str
+    """Value of `pod.plane`."""
+    scheme: str
+    """Plane that must be used, with a GPU."""
+    scheme_without: str
+    """Plane that is used without one; empty: the case needs a GPU."""
+    gpus: int
+    on_gpu: bool
+    """Whether the worker must compute on a GPU."""
+
+
+CASES = (
+    PlaneCase("memory", "fused", "auto", "gpu-memory", "memory", 1, True),
+    PlaneCase("cuda", "separate", "cuda", "cuda", "", 1, True),
+    PlaneCase("group", "separate", "group", "group", "group", 2, True),
+    PlaneCase("shared", "separate", "shared", "shared", "shared", 1, False),
+    PlaneCase("grpc", "separate", "grpc", "grpc", "grpc", 1, False),
+)
+
+
+@dataclass(frozen=True)
+class PlaneTrial:
+    """What a pod did."""
+
+    name: str
+    scheme: str
+    """The plane in use; empty: the pod did not train."""
+    expected_scheme: str
+    device: str
+    """Device that the worker logged."""
+    expected_device: str
+    """Type of the device that it must compute on."""
+    steps_per_second: float
+    message: str = ""
+    """Why the pod did not train."""
+    continued_seconds: float | None = None
+    """Time until the training continued after the worker was killed; None: it did not, or was not tried."""
+    worker_killed: bool = False
+    exited_seconds: float | None = None
+    """Time until all roles had exited after the leader was killed; None: they did not, or were not tried."""
+    leader_killed: bool = False
+
+
+def run(bench: Bench) -> Iterator[Finding]:
+    """Measures and grades each plane."""
+    for case in CASES:
+        gpus = len(bench.gpus)
+        if (gpus and gpus < case.gpus) or (not gpus and not case.scheme_without):
+            yield Finding(PART, case.name, Grade.ABSENT, mend=f"needs {case.gpus} GPU{'s' if case.gpus > 1 else ''}")
+            continue
+        yield from judge(asyncio.run(measure(bench, case)))
+
+
+# --- judgement ---------------------------------------------------------------------------------------------------
+
+
+def judge(found: PlaneTrial) -> Iterator[Finding]:
+    """Grades the pod of a plane. Pure."""
+    right = found.scheme == found.expected_scheme
+    measured = f"{found.scheme}, {found.steps_per_second:.0f} steps/s" if found.scheme else found.message
+    mend = "" if right else _mend(found)
+    grade = Grade.PASS if right else Grade.FAIL
+    yield Finding(PART, found.name, grade, measured, found.expected_scheme, mend=mend)
+    if not found.scheme:
+        return
+    there = found.device.partition(":")[0] == found.expected_device
+    mend = "" if there else "report this line: the simulator steps where it was not meant to"
+    grade = Grade.PASS if there else Grade.FAIL
+    name = f"{found.name}, worker's device"
+    yield Finding(PART, name, grade, found.device or "not logged", found.expected_device, mend=mend)
+    if found.worker_killed:
+        yield _after(f"{found.name}, worker killed", found.continued_seconds, RESTART_SECONDS, "training continued")
+    if found.leader_killed:
+        yield _after(f"{found.name}, leader killed", found.exited_seconds, EXIT_SECONDS, "all roles exited")
+
+
+def _after(name: str, seconds: float | None, limit: float, what: str) -> Finding:
+    expected = f"{what} within {limit:.0f} s"
+    if seconds is None:
+        mend = f"read the log with `podrace qualify --part {PART} --debug`"
+        return Finding(PART, name, Grade.FAIL, f"not: {what}", expected, mend=mend)
+    return Finding(PART, name, Grade.PASS, f"{what} after {seconds:.1f} s", expected)
+
+
+def _mend(found: PlaneTrial) -> str:
+    mends = {
+        "cuda": "install CuPy for the CUDA of PyTorch; the processes need one process namespace and one /dev/shm",
+        "group": "read the messages of NCCL with NCCL_DEBUG=INFO; the roles need a GPU each",
+        "shared": "give /dev/shm more memory",
+    }
+    return mends.get(found.name, f"read the log with `podrace qualify --part {PART} --debug`")
+
+
+# --- measuring ---------------------------------------------------------------------------------------------------
+
+
+def spec_of(case: PlaneCase, gpus: int) -> Mapping[str, Any]:
+    """Returns the sections of the specification of a case."""
+    pod: dict[str, Any] = {"layout": case.layout, "cores": 2, "gpus": min(gpus, case.gpus)}
+    return {
+        "environment": {"id": "cartpole", "count": 64},
+        "algorithms": {"ppo": {"hyperparameters": {"horizon": 32, "minibatch_size": 512, "hidden_sizes": [32]}}},
+        "assignment": {"environment_steps": 10**9},
+        "evaluation": {"episodes": 4, "every_environment_steps": 10**8},
+        "pod": pod if case.plane == "auto" else pod | {"plane": case.plane},
+    }
+
+
+async def measure(bench: Bench, case: PlaneCase) -> PlaneTrial:
+    """Runs a pod on a plane, and kills its worker and then its leader if they are separate processes."""
+    gpus, separate = len(bench.gpus), case.layout == "separate"
+    spec = specification(**spec_of(case, gpus))
+    async with trial_pod(bench.folder / case.name, spec, plane=case.plane) as pod:
+        trains = await pod.until(lambda: _rate(pod) > 0 or pod.mesh.ended, START_SECONDS) and not pod.mesh.ended
+        opened = pod.logged("environments open")
+        found = PlaneTrial(
+            name=case.name,
+            scheme=pod.mesh.reports[-1].plane if trains else "",
+            expected_scheme=case.scheme if gpus else case.scheme_without,
+            device=str(opened[0]["device"]) if opened else "",
+            expected_device="cuda" if case.on_gpu and gpus else "cpu",
+            steps_per_second=_rate(pod),
+            message=pod.mesh.message or next(iter(reversed(pod.warnings())), "the pod did not train in time"),
+            worker_killed=separate,
+            leader_killed=separate,
+        )
+        if not trains or not separate:
+            return found
+        continued = await kill_worker(pod)
+        exited = await kill_leader(pod)
+    return PlaneTrial(**{**vars(found), "continued_seconds": continued, "exited_seconds": exited})
+
+
+async def kill_worker(pod: TrialPod) -> float | None:
+    """Kills the worker, and returns the seconds until the pod trains with a new one; None if it does not."""
+    opened = len(pod.logged("environments open"))
+    pod.kill(WORKER)
+    started = time.monotonic()
+    again = await pod.until(lambda: len(pod.logged("environments open")) > opened, RESTART_SECONDS)
+    # The next report may still count steps of the worker that was killed; the one after it does not.
+    count = len(pod.mesh.reports) + 1
+    await pod.until(lambda: len(pod.mesh.reports) > count, RESTART_SECONDS)
+    before = pod.mesh.reports[-1].environment_steps
+    trains = again and await pod.until(lambda: pod.mesh.reports[-1].environment_steps > before, RESTART_SECONDS)
+    return time.monotonic() - started if trains else None
+
+
+async def kill_leader(pod: TrialPod) -> float | None:
+    """Kills the leader, and returns the seconds until no role runs; None if one does."""
+    roles, started = pod.pids(), time.monotonic()
+    pod.kill(LEADER_ROLE)
+    # Roles that have exited are reaped by their parent, which then exits itself.
+    await pod.until(lambda: pod.exit_code is not None, EXIT_SECONDS)
+    gone = pod.exit_code is not None and not any(map(_runs, roles.values()))
+    return time.monotonic() - started if gone else None
+
+
+def _rate(pod: TrialPod) -> float:
+    return pod.mesh.reports[-1].steps_per_second if pod.mesh.reports else 0.0
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,113 @@
+"""Makes an algorithm and experience for it in this process, to update it on any device."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from agentpod.algorithms import ALGORITHMS, Algorithm, make
+from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.replay_layout import replay_fields
+from agentpod.experience.rollout import Field, Lanes, collect, rollout_fields
+from agentpod.seeding import derive_generator
+from simulators import make as make_simulator
+
+SEED = 1
+LANES = 32
+SEGMENTS = 4
+"""Segments of experience, each with one update."""
+HORIZON = 16
+SETTINGS: Mapping[str, object] = {"hidden_sizes": [64, 64], "horizon": HORIZON}
+ON_POLICY: Mapping[str, Mapping[str, object]] = {"ppo": {"minibatch_size": LANES * HORIZON // 4}, "a2c": {}}
+OFF_POLICY: Mapping[str, object] = {
+    "batch_size": 64,
+    "updates_per_step": 1 / 64,
+    "warmup_steps": LANES * HORIZON,
+    "replay_capacity": LANES * HORIZON * SEGMENTS,
+}
+PRIORITIZED = ("d3qn",)
+"""Algorithms that are tried with priorities."""
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What an algorithm learns from, on the processor."""
+
+    algorithm: str
+    environment_id: str
+    segments: tuple[Mapping[str, Tensor], ...]
+    """SEGMENTS rollouts, or segments of a replay memory."""
+
+
+def settings_of(name: str) -> dict[str, object]:
+    """Returns the hyperparameters that an algorithm is tried with."""
+    own = ON_POLICY.get(name, OFF_POLICY)
+    return {**SETTINGS, **own, **({"prioritized": True} if name in PRIORITIZED else {})}
+
+
+def environment_of(name: str) -> str:
+    """Returns an environment that an algorithm can learn in."""
+    return "cartpole" if "discrete" in ALGORITHMS[name].action_kinds else "pendulum"
+
+
+def new_algorithm(name: str, device: str) -> Algorithm:
+    """Creates an algorithm; the weights depend on the device, because they are drawn there."""
+    simulator = make_simulator(environment_of(name), 1)
+    return make(name, simulator.observation_space, simulator.action_space, settings_of(name), SEED, device)
+
+
+def collected(name: str) -> Experience:
+    """Collects experience on the processor with a new policy."""
+    simulator = make_simulator(environment_of(name), LANES)
+    spaces = simulator.observation_space, simulator.action_space
+    algorithm = new_algorithm(name, "cpu")
+    lanes = Lanes.start(simulator.reset(SEED), algorithm.policy.state_size)
+    replays = bool(algorithm.memory.replay_capacity)
+    fields = replay_fields(*spaces, HORIZON, LANES) if replays else rollout_fields(*spaces, HORIZON, LANES)
+    segments = []
+    for number in range(SEGMENTS):
+        segment = zeros(fields, "cpu")
+        generator = derive_generator("cpu", SEED, "act", 0, number)
+        with torch.no_grad():
+            lanes = collect(simulator, algorithm.policy, segment, lanes, generator).lanes
+        segments.append(segment)
+    return Experience(name, environment_of(name), tuple(segments))
+
+
+def zeros(fields: Mapping[str, Field], device: str) -> dict[str, Tensor]:
+    """Allocates the tensors of a layout."""
+    return {name: torch.zeros(field.shape, dtype=field.dtype, device=device) for name, field in fields.items()}
+
+
+def updated(experience: Experience, device: str, updates: int = SEGMENTS) -> tuple[Algorithm, list[Tensor]]:
+    """Updates an algorithm from a fixed state, one time for each segment.
+
+    Returns:
+        The algorithm, and its policy before the first and after each update, on the processor.
+    """
+    algorithm = new_algorithm(experience.algorithm, device)
+    start = new_algorithm(experience.algorithm, "cpu")
+    algorithm.policy.load(start.policy.flat)
+    algorithm.load_state_dict(start.state_dict())
+    policies = [algorithm.policy.flat.cpu().clone()]
+    update = _update_of(algorithm, experience, device)
+    for number in range(updates):
+        update(number)
+        policies.append(algorithm.policy.flat.cpu().clone())
+    return algorithm, policies
+
+
+def _update_of(algorithm: Algorithm, experience: Experience, device: str) -> Callable[[int], object]:
+    """Returns a function that updates an algorithm with the segment of a number."""
+    segments = [{name: tensor.to(device) for name, tensor in one.items()} for one in experience.segments]
+    if not algorithm.memory.replay_capacity:
+        return lambda number: algorithm.update(segments[number])
+    memory = {name: torch.cat([segment[name] for segment in segments]) for name in segments[0]}
+    replay = ReplayBuffer(memory, HORIZON, prioritized=algorithm.memory.prioritized)
+
+    def update(number: int) -> object:
+        replay.receive(replay.grant())
+        return algorithm.update(replay)
+
+    return update

@@ -1,0 +1,35 @@
+"""Writes the report of a qualification as text."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from podrace.printable import printable
+from podrace.qualification.findings import Finding, Grade, exit_code
+
+NAME_WIDTH = 30
+
+
+def lines_of(finding: Finding) -> Iterator[str]:
+    """Yields the lines of one finding: what was measured, and below it what it is compared with and what to do."""
+    head = f"{finding.grade:<6}  {finding.part:<11}  {finding.name:<{NAME_WIDTH}}  {finding.measured}"
+    yield printable(head.rstrip())
+    indent = " " * 21
+    if finding.expected and finding.grade != Grade.PASS:
+        yield printable(f"{indent}expected: {finding.expected}")
+    if finding.reference:
+        yield printable(f"{indent}reference: {finding.reference}")
+    if finding.mend:
+        yield printable(f"{indent}mend: {finding.mend}")
+
+
+def summary(findings: Sequence[Finding], seconds: float) -> str:
+    """Returns the last line of the report: the verdict, how many findings have each grade, and the time taken."""
+    counts = Counter(finding.grade for finding in findings)
+    grades = ", ".join(f"{counts[grade]} {grade}" for grade in Grade if counts[grade]) or "nothing was examined"
+    if exit_code(findings) == 0:
+        verdict = "qualified"
+    elif counts[Grade.FAIL]:
+        verdict = "not qualified"
+    else:
+        verdict = "not qualified: nothing was shown on a GPU"
+    return f"{verdict} ({grades}) in {seconds:.0f} s"

@@ -1,0 +1,49 @@
+"""Lists the parts of a qualification, in the order in which they run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from podrace.config import unknown
+from podrace.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class QualificationPart:
+    """One part, which runs in its own process."""
+
+    help: str
+    """What it examines."""
+    limit_seconds: float
+    """It is killed when it takes longer."""
+    quick_limit_seconds: float
+    """The same with --quick."""
+
+
+PARTS: Mapping[str, QualificationPart] = {
+    "machine": QualificationPart("GPUs, driver, versions, names, shared memory, InfiniBand", 90, 90),
+    "primitives": QualificationPart("copies, launches and graph launches", 120, 60),
+    "numerics": QualificationPart("every algorithm's update on the GPU against the processor, and repeated", 300, 120),
+    "graphs": QualificationPart("captured simulators against eager ones, on the first and the last GPU", 300, 120),
+    "planes": QualificationPart("pods on each plane; where the worker computed; either side killed", 400, 240),
+    "learning": QualificationPart("returns reached in a time limit", 700, 240),
+    "resume": QualificationPart("kill -9 of a pod that trains on the GPU, and its continuation", 180, 120),
+}
+"""By name."""
+
+
+def chosen_parts(names: Sequence[str]) -> list[str]:
+    """Returns the parts to run, in order; all if no names are given.
+
+    Raises:
+        InvalidArgument: There is no part of that name.
+    """
+    for name in names:
+        if name not in PARTS:
+            raise InvalidArgument(unknown("qualify", "part", name, PARTS))
+    return [name for name in PARTS if not names or name in names]
+
+
+def limit_of(name: str, *, quick: bool) -> float:
+    """Returns the time limit of a part in seconds."""
+    part = PARTS[name]
+    return part.quick_limit_seconds if quick else part.limit_seconds
