@@ -3,7 +3,22 @@
 Any other exception is a defect and is logged with its traceback.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
+
+
+@dataclass(frozen=True)
+class FieldViolation:
+    """A field of a message that is out of bounds."""
+
+    field: str
+    """Path from the message, such as `progress.environment_steps` or `members[2].agent_id`."""
+    problem: str
+    """What is wrong, to be read after the path, such as `= -1: expected 0 or more`."""
+
+    def __str__(self) -> str:
+        return f"{self.field}{' ' if self.problem.startswith('=') else ': '}{self.problem}"
 
 
 class PodraceError(Exception):
@@ -24,9 +39,17 @@ class PodraceError(Exception):
 
 
 class InvalidArgument(PodraceError):
-    """The request can never succeed as it is. The message names the key and the value."""
+    """The request can never succeed as it is. The message names the key and the value.
+
+    Attributes:
+        violations: All fields of the request that are wrong, if the fields were checked one by one.
+    """
 
     code = "INVALID_ARGUMENT"
+
+    def __init__(self, message: str, *, reason: str = "", violations: Sequence[FieldViolation] = ()) -> None:
+        super().__init__(message, reason=reason)
+        self.violations = tuple(violations)
 
 
 class NotFound(PodraceError):

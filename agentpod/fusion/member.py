@@ -22,6 +22,8 @@ from podrace.tensor_transport.group import Group, MemberLost
 from podrace.tournament.v1.tournament_pb2 import FusionSpec
 
 _log = structlog.get_logger(__name__)
+LONGEST_FAILURE = 10_000
+"""Characters of the description of a failure that are reported."""
 COLLECTIVE_SECONDS = 20.0
 """Timeout of a collective, in seconds, including stragglers: all members have arrived when it starts."""
 
@@ -149,7 +151,7 @@ class FusionMember:
             round=formed.round,
             epoch=formed.epoch,
             digest=digest,
-            failure=failure,
+            failure=failure[:LONGEST_FAILURE],
         )
         try:
             outcome = await self._rendezvous.commit(report)

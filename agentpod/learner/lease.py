@@ -24,6 +24,8 @@ from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 _log = structlog.get_logger(__name__)
 RENEW_DEADLINE_SECONDS = 5.0
 COMPLETE_DEADLINE_SECONDS = 10.0
+LONGEST_MESSAGE = 10_000
+"""Characters of the message of a completed assignment; an exception of user code may have more."""
 
 
 class Lease:
@@ -132,7 +134,7 @@ class Lease:
             assignment_id=self.assignment.assignment_id,
             lease_epoch=self.assignment.lease_epoch,
             outcome=outcome,
-            message=message,
+            message=message[:LONGEST_MESSAGE],
             progress=self.progress,
             evaluation=evaluation,
         )

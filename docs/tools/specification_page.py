@@ -14,10 +14,11 @@ from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 from markdown_tables import names_table, number, sentence, shown, table
 
+from podrace.bounds.v1 import bounds_pb2
 from podrace.specification import catalog, evolution_settings, plugin_settings, presets, snapshot_schedule
 from podrace.specification.catalog import Hyperparameter
 from podrace.specification.files import to_values
-from podrace.specification.resolve import CHOICES, LENGTHS, LIMITS, parse, resolve
+from podrace.specification.resolve import CHOICES, LIMITS, parse, resolve
 
 REPOSITORY = Path(__file__).parents[2]
 PROTO = "podrace/tournament/v1/tournament.proto"
@@ -45,7 +46,7 @@ RANGES: Mapping[str, str] = {
     "pod.memory_bytes": "64 MiB to 16 TiB",
     "algorithms.NAME.ratio": "0 or more",
 }
-"""Ranges that are no pair of numbers in `LIMITS` or `LENGTHS`."""
+"""Ranges that are no pair of numbers in `LIMITS`."""
 DEFAULTS: Mapping[str, str] = {
     "pod.layout": "`separate` from 2 cores on, else `fused`",
     "environment.id": "required",
@@ -124,9 +125,9 @@ def choices_of(field: descriptor_pb2.FieldDescriptorProto, key: str) -> str:
         return ", ".join(f"`{name}`" for name in names)
     if key in RANGES:
         return RANGES[key]
-    if key in LENGTHS:
-        low_length, high_length = LENGTHS[key]
-        return f"{low_length} to {high_length} characters"
+    longest = field.options.Extensions[bounds_pb2.bounds].maximum_bytes
+    if field.type == field.TYPE_STRING and longest and field.label != field.LABEL_REPEATED:
+        return f"up to {longest:,} bytes"
     if key in LIMITS:
         low, high = LIMITS[key]
         return f"{number(low)} to {number(high)}"

@@ -1,4 +1,4 @@
-"""Turns exceptions of servicers, and requests that cannot be decoded, into gRPC statuses."""
+"""Turns exceptions of servicers, and requests that cannot be decoded or are out of bounds, into gRPC statuses."""
 
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
@@ -9,6 +9,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from podrace.errors import InvalidArgument
+from podrace.field_bounds import violations
 from podrace.rpc.status import abort
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -64,7 +65,7 @@ def _marking(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Messa
 def _unary(behaviour: Callable[..., Awaitable[Message]], name: str) -> Callable[..., Awaitable[Message]]:
     async def translated(request: Any, context: Context) -> Message:
         try:
-            return await behaviour(_decoded(request, name), context)
+            return await behaviour(_checked(request, name), context)
         except Exception as error:
             await abort(context, error)
             raise  # not reached: abort raises
@@ -78,7 +79,7 @@ def _stream(behaviour: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     async def translated(request: Any, context: Context) -> AsyncIterator[Message]:
         try:
-            async for message in behaviour(_decoded(request, name), context):
+            async for message in behaviour(_checked(request, name), context):
                 yield message
         except Exception as error:
             await abort(context, error)
@@ -91,7 +92,7 @@ def _written_stream(behaviour: Callable[..., Awaitable[None]], name: str) -> Cal
 
     async def checked(request: Any, context: Context) -> None:
         try:
-            request = _decoded(request, name)
+            request = _checked(request, name)
         except InvalidArgument as error:
             await abort(context, error)
         await behaviour(request, context)
@@ -99,24 +100,31 @@ def _written_stream(behaviour: Callable[..., Awaitable[None]], name: str) -> Cal
     return checked
 
 
-def _decoded(request: Any, name: str) -> Any:
-    """Returns a request, or the requests of a stream, after checking that they could be decoded.
+def _checked(request: Any, name: str) -> Any:
+    """Returns a request, or the requests of a stream, after checking that they were decoded and are within bounds.
 
     Raises:
-        InvalidArgument: The request could not be decoded; for a stream, raised when it is reached.
+        InvalidArgument: The request could not be decoded, or fields are out of bounds; for a stream, raised when the
+            request is reached.
     """
-    if isinstance(request, _Undecodable):
-        raise _refusal(request, name)
     if isinstance(request, AsyncIterable):
-        return _decoded_stream(request, name)
+        return _checked_stream(request, name)
+    _check(request, name)
     return request
 
 
-async def _decoded_stream(requests: AsyncIterable[Any], name: str) -> AsyncIterator[Any]:
+async def _checked_stream(requests: AsyncIterable[Any], name: str) -> AsyncIterator[Any]:
     async for request in requests:
-        if isinstance(request, _Undecodable):
-            raise _refusal(request, name)
+        _check(request, name)
         yield request
+
+
+def _check(request: Any, name: str) -> None:
+    if isinstance(request, _Undecodable):
+        raise _refusal(request, name)
+    if found := violations(request):
+        listed = "; ".join(map(str, found))
+        raise InvalidArgument(f"{name.rpartition('/')[2]}: {listed}", violations=found)
 
 
 def _refusal(request: _Undecodable, name: str) -> InvalidArgument:

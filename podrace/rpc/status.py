@@ -1,10 +1,11 @@
 """Converts between PodraceError and gRPC statuses with google.rpc details."""
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from podrace import errors
@@ -14,6 +15,10 @@ DOMAIN = "podrace"
 DETAILS_KEY = "grpc-status-details-bin"
 LONGEST_MESSAGE_BYTES = 1000
 """Longer messages are cut: gRPC refuses metadata above 8 KiB and escapes each non-ASCII byte with three bytes."""
+MOST_VIOLATION_BYTES = 2000
+"""Most bytes of the listed violations of fields. They are sent in the same metadata, in base 64."""
+
+Detail = TypeVar("Detail", bound=Message)
 
 _log = structlog.get_logger(__name__)
 
@@ -45,26 +50,41 @@ def _status_bytes(error: errors.PodraceError, message: str) -> bytes:
     status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=message)
     if error.reason:
         status.details.add().Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
+    if isinstance(error, errors.InvalidArgument) and error.violations:
+        status.details.add().Pack(_bad_request(error.violations))
     data: bytes = status.SerializeToString()
     return data
 
 
+def _bad_request(violations: Sequence[errors.FieldViolation]) -> error_details_pb2.BadRequest:
+    """Lists violations up to MOST_VIOLATION_BYTES."""
+    message = error_details_pb2.BadRequest()
+    for violation in violations:
+        message.field_violations.add(field=_cut(violation.field), description=_cut(violation.problem))
+        if message.ByteSize() > MOST_VIOLATION_BYTES:
+            del message.field_violations[-1]
+            break
+    return message
+
+
 def from_rpc_error(error: grpc.aio.AioRpcError) -> errors.PodraceError:
     """Returns the PodraceError that corresponds to a failed call."""
-    reason = ""
-    for key, value in error.trailing_metadata() or ():
-        if key == DETAILS_KEY:
-            reason = _reason(cast(bytes, value)) or reason
-    kind = errors.BY_CODE.get(error.code().name, errors.Internal)
-    return kind(error.details() or error.code().name, reason=reason)
+    details = [value for key, value in error.trailing_metadata() or () if key == DETAILS_KEY]
+    infos = [info for data in details for info in _unpacked(cast(bytes, data), error_details_pb2.ErrorInfo)]
+    reason = next((info.reason for info in infos if info.domain == DOMAIN), "")
+    kind, message = errors.BY_CODE.get(error.code().name, errors.Internal), error.details() or error.code().name
+    if kind is not errors.InvalidArgument:
+        return kind(message, reason=reason)
+    requests = [one for data in details for one in _unpacked(cast(bytes, data), error_details_pb2.BadRequest)]
+    found = [errors.FieldViolation(one.field, one.description) for bad in requests for one in bad.field_violations]
+    return errors.InvalidArgument(message, reason=reason, violations=found)
 
 
-def _reason(status: bytes) -> str:
-    """Returns the reason in a google.rpc.Status; empty if it has none or another program wrote something else there."""
+def _unpacked(status: bytes, kind: type[Detail]) -> list[Detail]:
+    """Returns the details of one type in a google.rpc.Status; none if another program wrote something else there."""
     try:
         details = status_pb2.Status.FromString(status).details
-        infos = [error_details_pb2.ErrorInfo() for _ in details]
-        found = [info for info, detail in zip(infos, details, strict=True) if detail.Unpack(info)]
+        messages = [(kind(), detail) for detail in details]
+        return [message for message, detail in messages if detail.Unpack(message)]
     except DecodeError:
-        return ""
-    return next((info.reason for info in found if info.domain == DOMAIN), "")
+        return []

@@ -101,45 +101,6 @@ ALLOCATIONS: Mapping[str, str] = {
     "halving": "starts as ratio, then repeatedly drops the worse half of the algorithms (successive halving)",
 }
 
-LIMITS: Mapping[str, tuple[float, float]] = {
-    "evolution.board_capacity": (1, 100_000),
-    "evolution.tournament_size": (1, 100_000),
-    "evolution.fresh_probability": (0.0, 1.0),
-    "evolution.initial_agents": (1, 100_000),
-    "evolution.mutation_probability": (0.0, 1.0),
-    "evolution.mutation_factor": (1.0, 100.0),
-    "evolution.mutation_factor_low": (1.0, 100.0),
-    "evolution.resample_probability": (0.0, 1.0),
-    "evolution.maximum_unfinished_children": (1, 10_000),
-    "evolution.population_size": (1, 1000),
-    "evolution.temperature": (1e-3, 1e3),
-    "evolution.replaced_share": (0.0, 1.0),
-    "evolution.donor_share": (0.0, 1.0),
-    "evolution.perturbation": (0.0, 0.99),
-    "evolution.subpopulations": (1, 16),
-    "evolution.frequency_factor": (2, 100),
-    "evolution.lead_deviations": (0.0, 100.0),
-    "evolution.lead_share": (0.0, 100.0),
-    "evolution.halving_agents": (1, 10_000),
-    "evolution.founder_share": (0.0, 1.0),
-    "evolution.fresh_until": (0.0, 1.0),
-    "evolution.takeover_errors": (0.0, 100.0),
-    "evolution.takeover_scores": (1, 1000),
-    "evolution.stop_errors": (0.0, 100.0),
-    "evolution.rung_factor": (1.5, 100.0),
-    "evolution.first_rung": (1, 1000),
-    "evolution.riser_probability": (0.0, 1.0),
-    "evolution.unchanged_probability": (0.0, 1.0),
-    "evolution.mutation_step": (0.0, 1.0),
-    "evolution.catch_up": (0.0, 1000.0),
-    "evolution.exploration_begin": (0.0, 1.0),
-    "evolution.exploration_end": (0.0, 1.0),
-    "evolution.random_probability": (0.0, 1.0),
-    "evolution.good_share": (0.0, 1.0),
-    "evolution.inertia_weight": (0.0, 10.0),
-    "evolution.learning_weight": (0.0, 10.0),
-}
-
 
 def fill(evolution: EvolutionSpec) -> None:
     """Sets the missing settings to the defaults of the strategy; an unknown strategy gets `DEFAULTS`."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import json_format, struct_pb2
@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from podrace.config import unknown
-from podrace.errors import BAD_SPEC, InvalidArgument
+from podrace.errors import BAD_SPEC, FieldViolation, InvalidArgument
 from podrace.tournament.v1 import tournament_pb2 as pb
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -24,9 +24,9 @@ _NESTED = {
 _MAY_BE_ZERO = {"pool.cooldown_duration"}
 
 
-def bad_spec(message: str) -> InvalidArgument:
+def bad_spec(message: str, violations: Sequence[FieldViolation] = ()) -> InvalidArgument:
     """Returns the error for an invalid specification, with the reason BAD_SPEC."""
-    return InvalidArgument(message, reason=BAD_SPEC)
+    return InvalidArgument(message, reason=BAD_SPEC, violations=violations)
 
 
 def parse_duration(value: object) -> float | None:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from podrace.config import unknown
+from podrace.field_bounds import limits, violations
 from podrace.specification import (
     ancestor,
     budget,
@@ -58,36 +59,12 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 """Defaults of optional fields by section, as documented in the protos."""
 
 LIMITS: Mapping[str, tuple[float, float]] = {
-    "environment.count": (1, 1_000_000),
-    "pool.minimum_pods": (0, 10_000),
-    "pool.maximum_pods": (1, 10_000),
-    "pool.step_pods": (1, 10_000),
-    "pod.workers": (1, 1024),
-    "pod.cores": (0.1, 1024),
-    "pod.memory_bytes": (64 << 20, 1 << 44),
-    "pod.gpus": (0, 64),
-    "pod.learners": (1, 1024),
-    "pod.hosts": (1, 1024),
-    "assignment.environment_steps": (1, 1e13),
-    "assignment.replay_bytes": (0, 1 << 50),
-    "assignment.tournament_replay_bytes": (0, 1 << 50),
-    "evaluation.episodes": (1, 100_000),
-    "evaluation.every_environment_steps": (1, 1e13),
-    "evaluation.share": (0.0, 1.0),
-    "evaluation.fold_deviations": (0.0, 10.0),
-    **evolution_settings.LIMITS,
-    "champion.reevaluate_top": (0, 1000),
-    "champion.reevaluate_episodes": (1, 100_000),
-    "champion.ensemble": (0, 100),
-    "fusion.every_updates": (1, 1e9),
-    "fusion.outer_learning_rate": (1e-6, 100.0),
-    "fusion.outer_momentum": (0.0, 0.999),
-    "objective.environment_steps": (1, 1e15),
+    f"{section.name}.{name}": pair
+    for section in pb.TournamentSpec.DESCRIPTOR.fields
+    if section.message_type is not None and not section.is_repeated
+    for name, pair in limits(section.message_type).items()
 }
-"""Smallest and largest allowed value of numeric fields, inclusive."""
-
-LENGTHS: Mapping[str, tuple[int, int]] = {"name": (1, 63)}
-"""Smallest and largest number of characters of text fields, inclusive."""
+"""Smallest and largest allowed value of numeric fields, inclusive, as the contract states them."""
 
 CHOICES: Mapping[str, Collection[str]] = {
     "pod.precision": catalog.PRECISIONS,
@@ -121,6 +98,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     spec = pb.TournamentSpec()
     spec.CopyFrom(given)
     check_values(spec, "")
+    _check_bounds(spec)
     _resolve_environment(spec)
     budget.fill(spec)
     presets.fill_evolution(spec)
@@ -138,7 +116,6 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     spec.synchronous = spec.synchronous
     spec.search = spec.search or presets.DECLARED
     _check_choices(spec)
-    _check_lengths(spec)
     _resolve_layout(spec.pod, steps_on_gpu=catalog.steps_on_gpu(spec.environment.id))
     if not spec.evaluation.HasField("every_environment_steps"):
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
@@ -153,6 +130,12 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     presets.apply(spec)
     resolve_algorithms(spec)
     return spec
+
+
+def _check_bounds(spec: pb.TournamentSpec) -> None:
+    """Checks the bounds of the contract before anything is derived from the values."""
+    if found := violations(spec):
+        raise bad_spec("; ".join(map(str, found)), found)
 
 
 def _resolve_environment(spec: pb.TournamentSpec) -> None:
@@ -213,15 +196,6 @@ def _check_choices(spec: pb.TournamentSpec) -> None:
         value = getattr(getattr(spec, section) if section else spec, name)
         if value not in choices:
             raise bad_spec(unknown(key, name, value, choices))
-
-
-def _check_lengths(spec: pb.TournamentSpec) -> None:
-    for key, (low, high) in LENGTHS.items():
-        section, _, name = key.rpartition(".")
-        message = getattr(spec, section) if section else spec
-        length = len(getattr(message, name))
-        if getattr(message, name) and not low <= length <= high:
-            raise bad_spec(f"{key}: has {length} characters, expected {low} to {high}")
 
 
 def _check_limits(spec: pb.TournamentSpec) -> None:

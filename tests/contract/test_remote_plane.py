@@ -221,7 +221,7 @@ def chunk(region: Any, **changes: Any) -> pb.WriteTensorsRequest:
         ({"data": bytes(11)}, InvalidArgument, "11 bytes"),
         ({"starts": [1, 0]}, InvalidArgument, "does not fit"),
         ({"starts": [0]}, InvalidArgument, "does not fit"),
-        ({"starts": [2**63, 0]}, InvalidArgument, "does not fit"),
+        ({"starts": [2**63, 0]}, InvalidArgument, "expected at most"),
         ({"tensor": pb.TensorRef(plane_uri="shared:x")}, InvalidArgument, "must be 'grpc:'"),
         ({"tensor": pb.TensorRef(plane_uri="grpc:elsewhere:1/x")}, InvalidArgument, "not served here"),
     ],

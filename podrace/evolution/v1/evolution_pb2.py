@@ -24,35 +24,54 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from podrace.access.v1 import access_pb2 as podrace_dot_access_dot_v1_dot_access__pb2
+from podrace.bounds.v1 import bounds_pb2 as podrace_dot_bounds_dot_v1_dot_bounds__pb2
 from podrace.leaderboard.v1 import leaderboard_pb2 as podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2
 from podrace.tournament.v1 import tournament_pb2 as podrace_dot_tournament_dot_v1_dot_tournament__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$podrace/evolution/v1/evolution.proto\x12\x14podrace.evolution.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1epodrace/access/v1/access.proto\x1a(podrace/leaderboard/v1/leaderboard.proto\x1a&podrace/tournament/v1/tournament.proto\"\x92\x01\n\x0fRankedCandidate\x12\x34\n\tcandidate\x18\x01 \x01(\x0b\x32!.podrace.leaderboard.v1.Candidate\x12,\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x1d.podrace.leaderboard.v1.Agent\x12\x1b\n\x13unfinished_children\x18\x03 \x01(\r\"\x99\x02\n\x13ProposeAgentRequest\x12\x15\n\rtournament_id\x18\x01 \x01(\t\x12\x33\n\x04spec\x18\x02 \x01(\x0b\x32%.podrace.tournament.v1.TournamentSpec\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x39\n\ncandidates\x18\x05 \x03(\x0b\x32%.podrace.evolution.v1.RankedCandidate\x12?\n\nstatistics\x18\x06 \x03(\x0b\x32+.podrace.leaderboard.v1.AlgorithmStatistics\x12\x1c\n\x14unfinished_agent_ids\x18\x07 \x03(\t\"T\n\rFreshProposal\x12\x11\n\talgorithm\x18\x01 \x01(\t\x12\x30\n\x0fhyperparameters\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"j\n\rChildProposal\x12\x14\n\x0c\x63\x61ndidate_id\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x30\n\x0fhyperparameters\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\"\x9e\x01\n\x14ProposeAgentResponse\x12\x34\n\x05\x66resh\x18\x01 \x01(\x0b\x32#.podrace.evolution.v1.FreshProposalH\x00\x12\x34\n\x05\x63hild\x18\x02 \x01(\x0b\x32#.podrace.evolution.v1.ChildProposalH\x00\x12\x0e\n\x06reason\x18\x03 \x01(\tB\n\n\x08proposal\"\xf9\x01\n\x15JudgeCandidateRequest\x12\x15\n\rtournament_id\x18\x01 \x01(\t\x12\x33\n\x04spec\x18\x02 \x01(\x0b\x32%.podrace.tournament.v1.TournamentSpec\x12\x34\n\tcandidate\x18\x03 \x01(\x0b\x32!.podrace.leaderboard.v1.Candidate\x12,\n\x05\x61gent\x18\x04 \x01(\x0b\x32\x1d.podrace.leaderboard.v1.Agent\x12\x30\n\x05\x62oard\x18\x05 \x03(\x0b\x32!.podrace.leaderboard.v1.Candidate\"\x82\x01\n\x16JudgeCandidateResponse\x12\x30\n\x07opinion\x18\x01 \x01(\x0e\x32\x1f.podrace.leaderboard.v1.Opinion\x12\x17\n\nrank_score\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\tB\r\n\x0b_rank_score2\xa2\x02\n\x10\x45volutionService\x12\x82\x01\n\x0cProposeAgent\x12).podrace.evolution.v1.ProposeAgentRequest\x1a*.podrace.evolution.v1.ProposeAgentResponse\"\x1b\x90\x02\x02\xea\xe0\x18\x14\n\x01\x05\x10\x02\x1a\rtournament_id\x12\x88\x01\n\x0eJudgeCandidate\x12+.podrace.evolution.v1.JudgeCandidateRequest\x1a,.podrace.evolution.v1.JudgeCandidateResponse\"\x1b\x90\x02\x02\xea\xe0\x18\x14\n\x01\x05\x10\x02\x1a\rtournament_idb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$podrace/evolution/v1/evolution.proto\x12\x14podrace.evolution.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1epodrace/access/v1/access.proto\x1a\x1epodrace/bounds/v1/bounds.proto\x1a(podrace/leaderboard/v1/leaderboard.proto\x1a&podrace/tournament/v1/tournament.proto\"\x9a\x01\n\x0fRankedCandidate\x12\x34\n\tcandidate\x18\x01 \x01(\x0b\x32!.podrace.leaderboard.v1.Candidate\x12,\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x1d.podrace.leaderboard.v1.Agent\x12#\n\x13unfinished_children\x18\x03 \x01(\rB\x06\xf2\xe0\x18\x02@\x01\"\xd5\x02\n\x13ProposeAgentRequest\x12\x1d\n\rtournament_id\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x01\x12\x33\n\x04spec\x18\x02 \x01(\x0b\x32%.podrace.tournament.v1.TournamentSpec\x12\x1d\n\x06number\x18\x03 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x14\n\x04seed\x18\x04 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\x12\x42\n\ncandidates\x18\x05 \x03(\x0b\x32%.podrace.evolution.v1.RankedCandidateB\x07\xf2\xe0\x18\x03 \xe8\x07\x12H\n\nstatistics\x18\x06 \x03(\x0b\x32+.podrace.leaderboard.v1.AlgorithmStatisticsB\x07\xf2\xe0\x18\x03 \xe8\x07\x12\'\n\x14unfinished_agent_ids\x18\x07 \x03(\tB\t\xf2\xe0\x18\x05\x10\x01 \xe8\x07\"T\n\rFreshProposal\x12\x11\n\talgorithm\x18\x01 \x01(\t\x12\x30\n\x0fhyperparameters\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"j\n\rChildProposal\x12\x14\n\x0c\x63\x61ndidate_id\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x30\n\x0fhyperparameters\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\"\x9e\x01\n\x14ProposeAgentResponse\x12\x34\n\x05\x66resh\x18\x01 \x01(\x0b\x32#.podrace.evolution.v1.FreshProposalH\x00\x12\x34\n\x05\x63hild\x18\x02 \x01(\x0b\x32#.podrace.evolution.v1.ChildProposalH\x00\x12\x0e\n\x06reason\x18\x03 \x01(\tB\n\n\x08proposal\"\x8a\x02\n\x15JudgeCandidateRequest\x12\x1d\n\rtournament_id\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x01\x12\x33\n\x04spec\x18\x02 \x01(\x0b\x32%.podrace.tournament.v1.TournamentSpec\x12\x34\n\tcandidate\x18\x03 \x01(\x0b\x32!.podrace.leaderboard.v1.Candidate\x12,\n\x05\x61gent\x18\x04 \x01(\x0b\x32\x1d.podrace.leaderboard.v1.Agent\x12\x39\n\x05\x62oard\x18\x05 \x03(\x0b\x32!.podrace.leaderboard.v1.CandidateB\x07\xf2\xe0\x18\x03 \xe8\x07\"\x82\x01\n\x16JudgeCandidateResponse\x12\x30\n\x07opinion\x18\x01 \x01(\x0e\x32\x1f.podrace.leaderboard.v1.Opinion\x12\x17\n\nrank_score\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06reason\x18\x03 \x01(\tB\r\n\x0b_rank_score2\xa2\x02\n\x10\x45volutionService\x12\x82\x01\n\x0cProposeAgent\x12).podrace.evolution.v1.ProposeAgentRequest\x1a*.podrace.evolution.v1.ProposeAgentResponse\"\x1b\x90\x02\x02\xea\xe0\x18\x14\n\x01\x05\x10\x02\x1a\rtournament_id\x12\x88\x01\n\x0eJudgeCandidate\x12+.podrace.evolution.v1.JudgeCandidateRequest\x1a,.podrace.evolution.v1.JudgeCandidateResponse\"\x1b\x90\x02\x02\xea\xe0\x18\x14\n\x01\x05\x10\x02\x1a\rtournament_idb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podrace.evolution.v1.evolution_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_RANKEDCANDIDATE'].fields_by_name['unfinished_children']._loaded_options = None
+  _globals['_RANKEDCANDIDATE'].fields_by_name['unfinished_children']._serialized_options = b'\362\340\030\002@\001'
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['tournament_id']._loaded_options = None
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['tournament_id']._serialized_options = b'\362\340\030\002\020\001'
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['number']._loaded_options = None
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['number']._serialized_options = b'\362\340\030\t1\000\000\000\000\000\000\320C'
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['seed']._loaded_options = None
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['seed']._serialized_options = b'\362\340\030\002@\001'
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['candidates']._loaded_options = None
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['candidates']._serialized_options = b'\362\340\030\003 \350\007'
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['statistics']._loaded_options = None
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['statistics']._serialized_options = b'\362\340\030\003 \350\007'
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['unfinished_agent_ids']._loaded_options = None
+  _globals['_PROPOSEAGENTREQUEST'].fields_by_name['unfinished_agent_ids']._serialized_options = b'\362\340\030\005\020\001 \350\007'
+  _globals['_JUDGECANDIDATEREQUEST'].fields_by_name['tournament_id']._loaded_options = None
+  _globals['_JUDGECANDIDATEREQUEST'].fields_by_name['tournament_id']._serialized_options = b'\362\340\030\002\020\001'
+  _globals['_JUDGECANDIDATEREQUEST'].fields_by_name['board']._loaded_options = None
+  _globals['_JUDGECANDIDATEREQUEST'].fields_by_name['board']._serialized_options = b'\362\340\030\003 \350\007'
   _globals['_EVOLUTIONSERVICE'].methods_by_name['ProposeAgent']._loaded_options = None
   _globals['_EVOLUTIONSERVICE'].methods_by_name['ProposeAgent']._serialized_options = b'\220\002\002\352\340\030\024\n\001\005\020\002\032\rtournament_id'
   _globals['_EVOLUTIONSERVICE'].methods_by_name['JudgeCandidate']._loaded_options = None
   _globals['_EVOLUTIONSERVICE'].methods_by_name['JudgeCandidate']._serialized_options = b'\220\002\002\352\340\030\024\n\001\005\020\002\032\rtournament_id'
-  _globals['_RANKEDCANDIDATE']._serialized_start=207
-  _globals['_RANKEDCANDIDATE']._serialized_end=353
-  _globals['_PROPOSEAGENTREQUEST']._serialized_start=356
-  _globals['_PROPOSEAGENTREQUEST']._serialized_end=637
-  _globals['_FRESHPROPOSAL']._serialized_start=639
-  _globals['_FRESHPROPOSAL']._serialized_end=723
-  _globals['_CHILDPROPOSAL']._serialized_start=725
-  _globals['_CHILDPROPOSAL']._serialized_end=831
-  _globals['_PROPOSEAGENTRESPONSE']._serialized_start=834
-  _globals['_PROPOSEAGENTRESPONSE']._serialized_end=992
-  _globals['_JUDGECANDIDATEREQUEST']._serialized_start=995
-  _globals['_JUDGECANDIDATEREQUEST']._serialized_end=1244
-  _globals['_JUDGECANDIDATERESPONSE']._serialized_start=1247
-  _globals['_JUDGECANDIDATERESPONSE']._serialized_end=1377
-  _globals['_EVOLUTIONSERVICE']._serialized_start=1380
-  _globals['_EVOLUTIONSERVICE']._serialized_end=1670
+  _globals['_RANKEDCANDIDATE']._serialized_start=239
+  _globals['_RANKEDCANDIDATE']._serialized_end=393
+  _globals['_PROPOSEAGENTREQUEST']._serialized_start=396
+  _globals['_PROPOSEAGENTREQUEST']._serialized_end=737
+  _globals['_FRESHPROPOSAL']._serialized_start=739
+  _globals['_FRESHPROPOSAL']._serialized_end=823
+  _globals['_CHILDPROPOSAL']._serialized_start=825
+  _globals['_CHILDPROPOSAL']._serialized_end=931
+  _globals['_PROPOSEAGENTRESPONSE']._serialized_start=934
+  _globals['_PROPOSEAGENTRESPONSE']._serialized_end=1092
+  _globals['_JUDGECANDIDATEREQUEST']._serialized_start=1095
+  _globals['_JUDGECANDIDATEREQUEST']._serialized_end=1361
+  _globals['_JUDGECANDIDATERESPONSE']._serialized_start=1364
+  _globals['_JUDGECANDIDATERESPONSE']._serialized_end=1494
+  _globals['_EVOLUTIONSERVICE']._serialized_start=1497
+  _globals['_EVOLUTIONSERVICE']._serialized_end=1787
 # @@protoc_insertion_point(module_scope)

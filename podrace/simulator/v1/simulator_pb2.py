@@ -25,16 +25,35 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from podrace.access.v1 import access_pb2 as podrace_dot_access_dot_v1_dot_access__pb2
 from podrace.agentpod.v1 import agentpod_pb2 as podrace_dot_agentpod_dot_v1_dot_agentpod__pb2
+from podrace.bounds.v1 import bounds_pb2 as podrace_dot_bounds_dot_v1_dot_bounds__pb2
 from podrace.tensor.v1 import tensor_pb2 as podrace_dot_tensor_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$podrace/simulator/v1/simulator.proto\x12\x14podrace.simulator.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1epodrace/access/v1/access.proto\x1a\"podrace/agentpod/v1/agentpod.proto\x1a\x1epodrace/tensor/v1/tensor.proto\"K\n\x13GetSimulatorRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12(\n\x07options\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"\xc3\x01\n\x14GetSimulatorResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x1c\n\x14maximum_environments\x18\x03 \x01(\r\x12\x14\n\x0creproducible\x18\x04 \x01(\x08\x12\x0e\n\x06planes\x18\x05 \x03(\t\"\xb9\x04\n\x12StreamStepsRequest\x12=\n\x04open\x18\x01 \x01(\x0b\x32-.podrace.simulator.v1.StreamStepsRequest.OpenH\x00\x12?\n\x05share\x18\x02 \x01(\x0b\x32..podrace.simulator.v1.StreamStepsRequest.ShareH\x00\x12?\n\x05reset\x18\x03 \x01(\x0b\x32..podrace.simulator.v1.StreamStepsRequest.ResetH\x00\x12;\n\x03\x61\x63t\x18\x04 \x01(\x0b\x32,.podrace.simulator.v1.StreamStepsRequest.ActH\x00\x12\x41\n\x06report\x18\x05 \x01(\x0b\x32/.podrace.simulator.v1.StreamStepsRequest.ReportH\x00\x1aK\n\x04Open\x12\n\n\x02id\x18\x01 \x01(\t\x12(\n\x07options\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\r\n\x05\x63ount\x18\x03 \x01(\r\x1a\x36\n\x05Share\x12-\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x1a\x15\n\x05Reset\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x1a\x31\n\x03\x41\x63t\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\x0c\x12\x0c\n\x04more\x18\x03 \x01(\x08\x1a\x08\n\x06ReportB\t\n\x07request\"\xfb\n\n\x13StreamStepsResponse\x12\x42\n\x06opened\x18\x01 \x01(\x0b\x32\x30.podrace.simulator.v1.StreamStepsResponse.OpenedH\x00\x12\x42\n\x06shared\x18\x02 \x01(\x0b\x32\x30.podrace.simulator.v1.StreamStepsResponse.SharedH\x00\x12\x44\n\x07stepped\x18\x03 \x01(\x0b\x32\x31.podrace.simulator.v1.StreamStepsResponse.SteppedH\x00\x12\x46\n\x08reported\x18\x04 \x01(\x0b\x32\x32.podrace.simulator.v1.StreamStepsResponse.ReportedH\x00\x1a\x81\x01\n\x06Opened\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x0e\n\x06planes\x18\x03 \x03(\t\x1a.\n\x06Shared\x12\x16\n\tprobe_sum\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\x0c\n\n_probe_sum\x1a\xa1\x01\n\x07Stepped\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x13\n\x0bobservation\x18\x02 \x01(\x0c\x12\x0e\n\x06reward\x18\x03 \x01(\x0c\x12\x12\n\nterminated\x18\x04 \x01(\x0c\x12\x11\n\ttruncated\x18\x05 \x01(\x0c\x12\x13\n\x0b\x66inal_lanes\x18\x06 \x03(\r\x12\x19\n\x11\x66inal_observation\x18\x07 \x01(\x0c\x12\x0c\n\x04more\x18\x08 \x01(\x08\x1a\xb6\x05\n\x08Reported\x12P\n\x07metrics\x18\x01 \x03(\x0b\x32?.podrace.simulator.v1.StreamStepsResponse.Reported.MetricsEntry\x12N\n\x06traces\x18\x02 \x03(\x0b\x32>.podrace.simulator.v1.StreamStepsResponse.Reported.TracesEntry\x12N\n\x06labels\x18\x03 \x03(\x0b\x32>.podrace.simulator.v1.StreamStepsResponse.Reported.LabelsEntry\x12_\n\x0f\x65pisode_metrics\x18\x04 \x03(\x0b\x32\x46.podrace.simulator.v1.StreamStepsResponse.Reported.EpisodeMetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a^\n\x0bTracesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12>\n\x05value\x18\x02 \x01(\x0b\x32/.podrace.simulator.v1.StreamStepsResponse.Trace:\x02\x38\x01\x1a_\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12?\n\x05value\x18\x02 \x01(\x0b\x32\x30.podrace.simulator.v1.StreamStepsResponse.Labels:\x02\x38\x01\x1a\x66\n\x13\x45pisodeMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12>\n\x05value\x18\x02 \x01(\x0b\x32/.podrace.simulator.v1.StreamStepsResponse.Trace:\x02\x38\x01\x1a\x17\n\x05Trace\x12\x0e\n\x06values\x18\x01 \x03(\x01\x1a\x18\n\x06Labels\x12\x0e\n\x06values\x18\x01 \x03(\tB\n\n\x08response2\xfe\x01\n\x10SimulatorService\x12u\n\x0cGetSimulator\x12).podrace.simulator.v1.GetSimulatorRequest\x1a*.podrace.simulator.v1.GetSimulatorResponse\"\x0e\x90\x02\x01\xea\xe0\x18\x07\n\x03\x02\x06\x07\x10\x01\x12s\n\x0bStreamSteps\x12(.podrace.simulator.v1.StreamStepsRequest\x1a).podrace.simulator.v1.StreamStepsResponse\"\x0b\xea\xe0\x18\x07\n\x03\x02\x06\x07\x10\x01(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$podrace/simulator/v1/simulator.proto\x12\x14podrace.simulator.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1epodrace/access/v1/access.proto\x1a\"podrace/agentpod/v1/agentpod.proto\x1a\x1epodrace/bounds/v1/bounds.proto\x1a\x1epodrace/tensor/v1/tensor.proto\"^\n\x13GetSimulatorRequest\x12\x13\n\x02id\x18\x01 \x01(\tB\x07\xf2\xe0\x18\x03\x18\x80\x08\x12\x32\n\x07options\x18\x02 \x01(\x0b\x32\x17.google.protobuf.StructB\x08\xf2\xe0\x18\x04\x18\x80\x80\x04\"\xc3\x01\n\x14GetSimulatorResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x1c\n\x14maximum_environments\x18\x03 \x01(\r\x12\x14\n\x0creproducible\x18\x04 \x01(\x08\x12\x0e\n\x06planes\x18\x05 \x03(\t\"\x86\x05\n\x12StreamStepsRequest\x12=\n\x04open\x18\x01 \x01(\x0b\x32-.podrace.simulator.v1.StreamStepsRequest.OpenH\x00\x12?\n\x05share\x18\x02 \x01(\x0b\x32..podrace.simulator.v1.StreamStepsRequest.ShareH\x00\x12?\n\x05reset\x18\x03 \x01(\x0b\x32..podrace.simulator.v1.StreamStepsRequest.ResetH\x00\x12;\n\x03\x61\x63t\x18\x04 \x01(\x0b\x32,.podrace.simulator.v1.StreamStepsRequest.ActH\x00\x12\x41\n\x06report\x18\x05 \x01(\x0b\x32/.podrace.simulator.v1.StreamStepsRequest.ReportH\x00\x1am\n\x04Open\x12\x13\n\x02id\x18\x01 \x01(\tB\x07\xf2\xe0\x18\x03\x18\x80\x08\x12\x32\n\x07options\x18\x02 \x01(\x0b\x32\x17.google.protobuf.StructB\x08\xf2\xe0\x18\x04\x18\x80\x80\x04\x12\x1c\n\x05\x63ount\x18\x03 \x01(\rB\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x80\x84.A\x1a>\n\x05Share\x12\x35\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRefB\x06\xf2\xe0\x18\x02 \x10\x1a\x1d\n\x05Reset\x12\x14\n\x04seed\x18\x01 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\x1aL\n\x03\x41\x63t\x12\x1b\n\x04step\x18\x01 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x1a\n\x06\x61\x63tion\x18\x02 \x01(\x0c\x42\n\xf2\xe0\x18\x06\x18\x80\x80@H\x01\x12\x0c\n\x04more\x18\x03 \x01(\x08\x1a\x08\n\x06ReportB\t\n\x07request\"\xfb\n\n\x13StreamStepsResponse\x12\x42\n\x06opened\x18\x01 \x01(\x0b\x32\x30.podrace.simulator.v1.StreamStepsResponse.OpenedH\x00\x12\x42\n\x06shared\x18\x02 \x01(\x0b\x32\x30.podrace.simulator.v1.StreamStepsResponse.SharedH\x00\x12\x44\n\x07stepped\x18\x03 \x01(\x0b\x32\x31.podrace.simulator.v1.StreamStepsResponse.SteppedH\x00\x12\x46\n\x08reported\x18\x04 \x01(\x0b\x32\x32.podrace.simulator.v1.StreamStepsResponse.ReportedH\x00\x1a\x81\x01\n\x06Opened\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x0e\n\x06planes\x18\x03 \x03(\t\x1a.\n\x06Shared\x12\x16\n\tprobe_sum\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\x0c\n\n_probe_sum\x1a\xa1\x01\n\x07Stepped\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x13\n\x0bobservation\x18\x02 \x01(\x0c\x12\x0e\n\x06reward\x18\x03 \x01(\x0c\x12\x12\n\nterminated\x18\x04 \x01(\x0c\x12\x11\n\ttruncated\x18\x05 \x01(\x0c\x12\x13\n\x0b\x66inal_lanes\x18\x06 \x03(\r\x12\x19\n\x11\x66inal_observation\x18\x07 \x01(\x0c\x12\x0c\n\x04more\x18\x08 \x01(\x08\x1a\xb6\x05\n\x08Reported\x12P\n\x07metrics\x18\x01 \x03(\x0b\x32?.podrace.simulator.v1.StreamStepsResponse.Reported.MetricsEntry\x12N\n\x06traces\x18\x02 \x03(\x0b\x32>.podrace.simulator.v1.StreamStepsResponse.Reported.TracesEntry\x12N\n\x06labels\x18\x03 \x03(\x0b\x32>.podrace.simulator.v1.StreamStepsResponse.Reported.LabelsEntry\x12_\n\x0f\x65pisode_metrics\x18\x04 \x03(\x0b\x32\x46.podrace.simulator.v1.StreamStepsResponse.Reported.EpisodeMetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a^\n\x0bTracesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12>\n\x05value\x18\x02 \x01(\x0b\x32/.podrace.simulator.v1.StreamStepsResponse.Trace:\x02\x38\x01\x1a_\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12?\n\x05value\x18\x02 \x01(\x0b\x32\x30.podrace.simulator.v1.StreamStepsResponse.Labels:\x02\x38\x01\x1a\x66\n\x13\x45pisodeMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12>\n\x05value\x18\x02 \x01(\x0b\x32/.podrace.simulator.v1.StreamStepsResponse.Trace:\x02\x38\x01\x1a\x17\n\x05Trace\x12\x0e\n\x06values\x18\x01 \x03(\x01\x1a\x18\n\x06Labels\x12\x0e\n\x06values\x18\x01 \x03(\tB\n\n\x08response2\xfe\x01\n\x10SimulatorService\x12u\n\x0cGetSimulator\x12).podrace.simulator.v1.GetSimulatorRequest\x1a*.podrace.simulator.v1.GetSimulatorResponse\"\x0e\x90\x02\x01\xea\xe0\x18\x07\n\x03\x02\x06\x07\x10\x01\x12s\n\x0bStreamSteps\x12(.podrace.simulator.v1.StreamStepsRequest\x1a).podrace.simulator.v1.StreamStepsResponse\"\x0b\xea\xe0\x18\x07\n\x03\x02\x06\x07\x10\x01(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podrace.simulator.v1.simulator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_GETSIMULATORREQUEST'].fields_by_name['id']._loaded_options = None
+  _globals['_GETSIMULATORREQUEST'].fields_by_name['id']._serialized_options = b'\362\340\030\003\030\200\010'
+  _globals['_GETSIMULATORREQUEST'].fields_by_name['options']._loaded_options = None
+  _globals['_GETSIMULATORREQUEST'].fields_by_name['options']._serialized_options = b'\362\340\030\004\030\200\200\004'
+  _globals['_STREAMSTEPSREQUEST_OPEN'].fields_by_name['id']._loaded_options = None
+  _globals['_STREAMSTEPSREQUEST_OPEN'].fields_by_name['id']._serialized_options = b'\362\340\030\003\030\200\010'
+  _globals['_STREAMSTEPSREQUEST_OPEN'].fields_by_name['options']._loaded_options = None
+  _globals['_STREAMSTEPSREQUEST_OPEN'].fields_by_name['options']._serialized_options = b'\362\340\030\004\030\200\200\004'
+  _globals['_STREAMSTEPSREQUEST_OPEN'].fields_by_name['count']._loaded_options = None
+  _globals['_STREAMSTEPSREQUEST_OPEN'].fields_by_name['count']._serialized_options = b'\362\340\030\t1\000\000\000\000\200\204.A'
+  _globals['_STREAMSTEPSREQUEST_SHARE'].fields_by_name['tensors']._loaded_options = None
+  _globals['_STREAMSTEPSREQUEST_SHARE'].fields_by_name['tensors']._serialized_options = b'\362\340\030\002 \020'
+  _globals['_STREAMSTEPSREQUEST_RESET'].fields_by_name['seed']._loaded_options = None
+  _globals['_STREAMSTEPSREQUEST_RESET'].fields_by_name['seed']._serialized_options = b'\362\340\030\002@\001'
+  _globals['_STREAMSTEPSREQUEST_ACT'].fields_by_name['step']._loaded_options = None
+  _globals['_STREAMSTEPSREQUEST_ACT'].fields_by_name['step']._serialized_options = b'\362\340\030\t1\000\000\000\000\000\000\320C'
+  _globals['_STREAMSTEPSREQUEST_ACT'].fields_by_name['action']._loaded_options = None
+  _globals['_STREAMSTEPSREQUEST_ACT'].fields_by_name['action']._serialized_options = b'\362\340\030\006\030\200\200@H\001'
   _globals['_STREAMSTEPSRESPONSE_REPORTED_METRICSENTRY']._loaded_options = None
   _globals['_STREAMSTEPSRESPONSE_REPORTED_METRICSENTRY']._serialized_options = b'8\001'
   _globals['_STREAMSTEPSRESPONSE_REPORTED_TRACESENTRY']._loaded_options = None
@@ -47,44 +66,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SIMULATORSERVICE'].methods_by_name['GetSimulator']._serialized_options = b'\220\002\001\352\340\030\007\n\003\002\006\007\020\001'
   _globals['_SIMULATORSERVICE'].methods_by_name['StreamSteps']._loaded_options = None
   _globals['_SIMULATORSERVICE'].methods_by_name['StreamSteps']._serialized_options = b'\352\340\030\007\n\003\002\006\007\020\001'
-  _globals['_GETSIMULATORREQUEST']._serialized_start=192
-  _globals['_GETSIMULATORREQUEST']._serialized_end=267
-  _globals['_GETSIMULATORRESPONSE']._serialized_start=270
-  _globals['_GETSIMULATORRESPONSE']._serialized_end=465
-  _globals['_STREAMSTEPSREQUEST']._serialized_start=468
-  _globals['_STREAMSTEPSREQUEST']._serialized_end=1037
-  _globals['_STREAMSTEPSREQUEST_OPEN']._serialized_start=811
-  _globals['_STREAMSTEPSREQUEST_OPEN']._serialized_end=886
-  _globals['_STREAMSTEPSREQUEST_SHARE']._serialized_start=888
-  _globals['_STREAMSTEPSREQUEST_SHARE']._serialized_end=942
-  _globals['_STREAMSTEPSREQUEST_RESET']._serialized_start=944
-  _globals['_STREAMSTEPSREQUEST_RESET']._serialized_end=965
-  _globals['_STREAMSTEPSREQUEST_ACT']._serialized_start=967
-  _globals['_STREAMSTEPSREQUEST_ACT']._serialized_end=1016
-  _globals['_STREAMSTEPSREQUEST_REPORT']._serialized_start=1018
-  _globals['_STREAMSTEPSREQUEST_REPORT']._serialized_end=1026
-  _globals['_STREAMSTEPSRESPONSE']._serialized_start=1040
-  _globals['_STREAMSTEPSRESPONSE']._serialized_end=2443
-  _globals['_STREAMSTEPSRESPONSE_OPENED']._serialized_start=1342
-  _globals['_STREAMSTEPSRESPONSE_OPENED']._serialized_end=1471
-  _globals['_STREAMSTEPSRESPONSE_SHARED']._serialized_start=1473
-  _globals['_STREAMSTEPSRESPONSE_SHARED']._serialized_end=1519
-  _globals['_STREAMSTEPSRESPONSE_STEPPED']._serialized_start=1522
-  _globals['_STREAMSTEPSRESPONSE_STEPPED']._serialized_end=1683
-  _globals['_STREAMSTEPSRESPONSE_REPORTED']._serialized_start=1686
-  _globals['_STREAMSTEPSRESPONSE_REPORTED']._serialized_end=2380
-  _globals['_STREAMSTEPSRESPONSE_REPORTED_METRICSENTRY']._serialized_start=2037
-  _globals['_STREAMSTEPSRESPONSE_REPORTED_METRICSENTRY']._serialized_end=2083
-  _globals['_STREAMSTEPSRESPONSE_REPORTED_TRACESENTRY']._serialized_start=2085
-  _globals['_STREAMSTEPSRESPONSE_REPORTED_TRACESENTRY']._serialized_end=2179
-  _globals['_STREAMSTEPSRESPONSE_REPORTED_LABELSENTRY']._serialized_start=2181
-  _globals['_STREAMSTEPSRESPONSE_REPORTED_LABELSENTRY']._serialized_end=2276
-  _globals['_STREAMSTEPSRESPONSE_REPORTED_EPISODEMETRICSENTRY']._serialized_start=2278
-  _globals['_STREAMSTEPSRESPONSE_REPORTED_EPISODEMETRICSENTRY']._serialized_end=2380
-  _globals['_STREAMSTEPSRESPONSE_TRACE']._serialized_start=2382
-  _globals['_STREAMSTEPSRESPONSE_TRACE']._serialized_end=2405
-  _globals['_STREAMSTEPSRESPONSE_LABELS']._serialized_start=2407
-  _globals['_STREAMSTEPSRESPONSE_LABELS']._serialized_end=2431
-  _globals['_SIMULATORSERVICE']._serialized_start=2446
-  _globals['_SIMULATORSERVICE']._serialized_end=2700
+  _globals['_GETSIMULATORREQUEST']._serialized_start=224
+  _globals['_GETSIMULATORREQUEST']._serialized_end=318
+  _globals['_GETSIMULATORRESPONSE']._serialized_start=321
+  _globals['_GETSIMULATORRESPONSE']._serialized_end=516
+  _globals['_STREAMSTEPSREQUEST']._serialized_start=519
+  _globals['_STREAMSTEPSREQUEST']._serialized_end=1165
+  _globals['_STREAMSTEPSREQUEST_OPEN']._serialized_start=862
+  _globals['_STREAMSTEPSREQUEST_OPEN']._serialized_end=971
+  _globals['_STREAMSTEPSREQUEST_SHARE']._serialized_start=973
+  _globals['_STREAMSTEPSREQUEST_SHARE']._serialized_end=1035
+  _globals['_STREAMSTEPSREQUEST_RESET']._serialized_start=1037
+  _globals['_STREAMSTEPSREQUEST_RESET']._serialized_end=1066
+  _globals['_STREAMSTEPSREQUEST_ACT']._serialized_start=1068
+  _globals['_STREAMSTEPSREQUEST_ACT']._serialized_end=1144
+  _globals['_STREAMSTEPSREQUEST_REPORT']._serialized_start=1146
+  _globals['_STREAMSTEPSREQUEST_REPORT']._serialized_end=1154
+  _globals['_STREAMSTEPSRESPONSE']._serialized_start=1168
+  _globals['_STREAMSTEPSRESPONSE']._serialized_end=2571
+  _globals['_STREAMSTEPSRESPONSE_OPENED']._serialized_start=1470
+  _globals['_STREAMSTEPSRESPONSE_OPENED']._serialized_end=1599
+  _globals['_STREAMSTEPSRESPONSE_SHARED']._serialized_start=1601
+  _globals['_STREAMSTEPSRESPONSE_SHARED']._serialized_end=1647
+  _globals['_STREAMSTEPSRESPONSE_STEPPED']._serialized_start=1650
+  _globals['_STREAMSTEPSRESPONSE_STEPPED']._serialized_end=1811
+  _globals['_STREAMSTEPSRESPONSE_REPORTED']._serialized_start=1814
+  _globals['_STREAMSTEPSRESPONSE_REPORTED']._serialized_end=2508
+  _globals['_STREAMSTEPSRESPONSE_REPORTED_METRICSENTRY']._serialized_start=2165
+  _globals['_STREAMSTEPSRESPONSE_REPORTED_METRICSENTRY']._serialized_end=2211
+  _globals['_STREAMSTEPSRESPONSE_REPORTED_TRACESENTRY']._serialized_start=2213
+  _globals['_STREAMSTEPSRESPONSE_REPORTED_TRACESENTRY']._serialized_end=2307
+  _globals['_STREAMSTEPSRESPONSE_REPORTED_LABELSENTRY']._serialized_start=2309
+  _globals['_STREAMSTEPSRESPONSE_REPORTED_LABELSENTRY']._serialized_end=2404
+  _globals['_STREAMSTEPSRESPONSE_REPORTED_EPISODEMETRICSENTRY']._serialized_start=2406
+  _globals['_STREAMSTEPSRESPONSE_REPORTED_EPISODEMETRICSENTRY']._serialized_end=2508
+  _globals['_STREAMSTEPSRESPONSE_TRACE']._serialized_start=2510
+  _globals['_STREAMSTEPSRESPONSE_TRACE']._serialized_end=2533
+  _globals['_STREAMSTEPSRESPONSE_LABELS']._serialized_start=2535
+  _globals['_STREAMSTEPSRESPONSE_LABELS']._serialized_end=2559
+  _globals['_SIMULATORSERVICE']._serialized_start=2574
+  _globals['_SIMULATORSERVICE']._serialized_end=2828
 # @@protoc_insertion_point(module_scope)

@@ -23,15 +23,52 @@ _sym_db = _symbol_database.Default()
 
 
 from podrace.access.v1 import access_pb2 as podrace_dot_access_dot_v1_dot_access__pb2
+from podrace.bounds.v1 import bounds_pb2 as podrace_dot_bounds_dot_v1_dot_bounds__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epodrace/tensor/v1/tensor.proto\x12\x11podrace.tensor.v1\x1a\x1epodrace/access/v1/access.proto\"q\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\tdata_type\x18\x02 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x16\n\x0elayout_version\x18\x04 \x01(\r\"u\n\tTensorRef\x12\x11\n\tplane_uri\x18\x01 \x01(\t\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12+\n\x04spec\x18\x03 \x01(\x0b\x32\x1d.podrace.tensor.v1.TensorSpec\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"x\n\x0bTensorChunk\x12,\n\x06tensor\x18\x01 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x0e\n\x06starts\x18\x02 \x03(\x04\x12\r\n\x05sizes\x18\x03 \x03(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"C\n\x12ReadTensorsRequest\x12-\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"D\n\x13ReadTensorsResponse\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.podrace.tensor.v1.TensorChunk\"D\n\x13WriteTensorsRequest\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.podrace.tensor.v1.TensorChunk\"*\n\x14WriteTensorsResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\"#\n\x13JoinTransferRequest\x12\x0c\n\x04peer\x18\x01 \x01(\t\"=\n\x14JoinTransferResponse\x12\x15\n\rstore_address\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\"S\n\x12SendTensorsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12-\n\x07tensors\x18\x02 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\x15\n\x13SendTensorsResponse\"X\n\tTensorBox\x12,\n\x06tensor\x18\x01 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x0e\n\x06starts\x18\x02 \x03(\x04\x12\r\n\x05sizes\x18\x03 \x03(\x04\"T\n\x15ReceiveTensorsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12+\n\x05\x62oxes\x18\x02 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorBox\"\x18\n\x16ReceiveTensorsResponse*\xd5\x01\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x05\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x06\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x07\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x08\x32\xf1\x01\n\rTensorService\x12n\n\x0bReadTensors\x12%.podrace.tensor.v1.ReadTensorsRequest\x1a&.podrace.tensor.v1.ReadTensorsResponse\"\x0e\x90\x02\x01\xea\xe0\x18\x07\n\x03\x06\x07\x08\x10\x06\x30\x01\x12p\n\x0cWriteTensors\x12&.podrace.tensor.v1.WriteTensorsRequest\x1a\'.podrace.tensor.v1.WriteTensorsResponse\"\r\x90\x02\x02\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06(\x01\x32\xdf\x02\n\x0fTransferService\x12k\n\x0cJoinTransfer\x12&.podrace.tensor.v1.JoinTransferRequest\x1a\'.podrace.tensor.v1.JoinTransferResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x12j\n\x0bSendTensors\x12%.podrace.tensor.v1.SendTensorsRequest\x1a&.podrace.tensor.v1.SendTensorsResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x30\x01\x12s\n\x0eReceiveTensors\x12(.podrace.tensor.v1.ReceiveTensorsRequest\x1a).podrace.tensor.v1.ReceiveTensorsResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epodrace/tensor/v1/tensor.proto\x12\x11podrace.tensor.v1\x1a\x1epodrace/access/v1/access.proto\x1a\x1epodrace/bounds/v1/bounds.proto\"\x92\x01\n\nTensorSpec\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12.\n\tdata_type\x18\x02 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\x1e\n\x05shape\x18\x03 \x03(\x04\x42\x0f\xf2\xe0\x18\x0b \x08\x31\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x1e\n\x0elayout_version\x18\x04 \x01(\rB\x06\xf2\xe0\x18\x02@\x01\"\x94\x01\n\tTensorRef\x12\x19\n\tplane_uri\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12#\n\x0coffset_bytes\x18\x02 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\x12+\n\x04spec\x18\x03 \x01(\x0b\x32\x1d.podrace.tensor.v1.TensorSpec\x12\x1a\n\ngeneration\x18\x04 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\"\xae\x01\n\x0bTensorChunk\x12,\n\x06tensor\x18\x01 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x1f\n\x06starts\x18\x02 \x03(\x04\x42\x0f\xf2\xe0\x18\x0b \x08\x31\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x1e\n\x05sizes\x18\x03 \x03(\x04\x42\x0f\xf2\xe0\x18\x0b \x08\x31\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x18\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x42\n\xf2\xe0\x18\x06\x18\x80\x80@H\x01\x12\x16\n\x06\x64igest\x18\x05 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x02\"L\n\x12ReadTensorsRequest\x12\x36\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRefB\x07\xf2\xe0\x18\x03 \x80 \"D\n\x13ReadTensorsResponse\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.podrace.tensor.v1.TensorChunk\"D\n\x13WriteTensorsRequest\x12-\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1e.podrace.tensor.v1.TensorChunk\"*\n\x14WriteTensorsResponse\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\"+\n\x13JoinTransferRequest\x12\x14\n\x04peer\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\"=\n\x14JoinTransferResponse\x12\x15\n\rstore_address\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\"d\n\x12SendTensorsRequest\x12\x16\n\x06prefix\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x36\n\x07tensors\x18\x02 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRefB\x07\xf2\xe0\x18\x03 \x80 \"\x15\n\x13SendTensorsResponse\"z\n\tTensorBox\x12,\n\x06tensor\x18\x01 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x1f\n\x06starts\x18\x02 \x03(\x04\x42\x0f\xf2\xe0\x18\x0b \x08\x31\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x1e\n\x05sizes\x18\x03 \x03(\x04\x42\x0f\xf2\xe0\x18\x0b \x08\x31\x00\x00\x00\x00\x00\x00\xd0\x43\"e\n\x15ReceiveTensorsRequest\x12\x16\n\x06prefix\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x34\n\x05\x62oxes\x18\x02 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorBoxB\x07\xf2\xe0\x18\x03 \x80 \"\x18\n\x16ReceiveTensorsResponse*\xd5\x01\n\x08\x44\x61taType\x12\x19\n\x15\x44\x41TA_TYPE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT32\x10\x01\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT64\x10\x02\x12\x13\n\x0f\x44\x41TA_TYPE_INT32\x10\x03\x12\x13\n\x0f\x44\x41TA_TYPE_INT64\x10\x04\x12\x13\n\x0f\x44\x41TA_TYPE_UINT8\x10\x05\x12\x12\n\x0e\x44\x41TA_TYPE_BOOL\x10\x06\x12\x16\n\x12\x44\x41TA_TYPE_BFLOAT16\x10\x07\x12\x15\n\x11\x44\x41TA_TYPE_FLOAT16\x10\x08\x32\xf1\x01\n\rTensorService\x12n\n\x0bReadTensors\x12%.podrace.tensor.v1.ReadTensorsRequest\x1a&.podrace.tensor.v1.ReadTensorsResponse\"\x0e\x90\x02\x01\xea\xe0\x18\x07\n\x03\x06\x07\x08\x10\x06\x30\x01\x12p\n\x0cWriteTensors\x12&.podrace.tensor.v1.WriteTensorsRequest\x1a\'.podrace.tensor.v1.WriteTensorsResponse\"\r\x90\x02\x02\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06(\x01\x32\xdf\x02\n\x0fTransferService\x12k\n\x0cJoinTransfer\x12&.podrace.tensor.v1.JoinTransferRequest\x1a\'.podrace.tensor.v1.JoinTransferResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x12j\n\x0bSendTensors\x12%.podrace.tensor.v1.SendTensorsRequest\x1a&.podrace.tensor.v1.SendTensorsResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x30\x01\x12s\n\x0eReceiveTensors\x12(.podrace.tensor.v1.ReceiveTensorsRequest\x1a).podrace.tensor.v1.ReceiveTensorsResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podrace.tensor.v1.tensor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_TENSORSPEC'].fields_by_name['name']._loaded_options = None
+  _globals['_TENSORSPEC'].fields_by_name['name']._serialized_options = b'\362\340\030\002\020\003'
+  _globals['_TENSORSPEC'].fields_by_name['shape']._loaded_options = None
+  _globals['_TENSORSPEC'].fields_by_name['shape']._serialized_options = b'\362\340\030\013 \0101\000\000\000\000\000\000\320C'
+  _globals['_TENSORSPEC'].fields_by_name['layout_version']._loaded_options = None
+  _globals['_TENSORSPEC'].fields_by_name['layout_version']._serialized_options = b'\362\340\030\002@\001'
+  _globals['_TENSORREF'].fields_by_name['plane_uri']._loaded_options = None
+  _globals['_TENSORREF'].fields_by_name['plane_uri']._serialized_options = b'\362\340\030\002\020\003'
+  _globals['_TENSORREF'].fields_by_name['offset_bytes']._loaded_options = None
+  _globals['_TENSORREF'].fields_by_name['offset_bytes']._serialized_options = b'\362\340\030\t1\000\000\000\000\000\000\320C'
+  _globals['_TENSORREF'].fields_by_name['generation']._loaded_options = None
+  _globals['_TENSORREF'].fields_by_name['generation']._serialized_options = b'\362\340\030\002@\001'
+  _globals['_TENSORCHUNK'].fields_by_name['starts']._loaded_options = None
+  _globals['_TENSORCHUNK'].fields_by_name['starts']._serialized_options = b'\362\340\030\013 \0101\000\000\000\000\000\000\320C'
+  _globals['_TENSORCHUNK'].fields_by_name['sizes']._loaded_options = None
+  _globals['_TENSORCHUNK'].fields_by_name['sizes']._serialized_options = b'\362\340\030\013 \0101\000\000\000\000\000\000\320C'
+  _globals['_TENSORCHUNK'].fields_by_name['data']._loaded_options = None
+  _globals['_TENSORCHUNK'].fields_by_name['data']._serialized_options = b'\362\340\030\006\030\200\200@H\001'
+  _globals['_TENSORCHUNK'].fields_by_name['digest']._loaded_options = None
+  _globals['_TENSORCHUNK'].fields_by_name['digest']._serialized_options = b'\362\340\030\002\020\002'
+  _globals['_READTENSORSREQUEST'].fields_by_name['tensors']._loaded_options = None
+  _globals['_READTENSORSREQUEST'].fields_by_name['tensors']._serialized_options = b'\362\340\030\003 \200 '
+  _globals['_JOINTRANSFERREQUEST'].fields_by_name['peer']._loaded_options = None
+  _globals['_JOINTRANSFERREQUEST'].fields_by_name['peer']._serialized_options = b'\362\340\030\002\020\003'
+  _globals['_SENDTENSORSREQUEST'].fields_by_name['prefix']._loaded_options = None
+  _globals['_SENDTENSORSREQUEST'].fields_by_name['prefix']._serialized_options = b'\362\340\030\002\020\003'
+  _globals['_SENDTENSORSREQUEST'].fields_by_name['tensors']._loaded_options = None
+  _globals['_SENDTENSORSREQUEST'].fields_by_name['tensors']._serialized_options = b'\362\340\030\003 \200 '
+  _globals['_TENSORBOX'].fields_by_name['starts']._loaded_options = None
+  _globals['_TENSORBOX'].fields_by_name['starts']._serialized_options = b'\362\340\030\013 \0101\000\000\000\000\000\000\320C'
+  _globals['_TENSORBOX'].fields_by_name['sizes']._loaded_options = None
+  _globals['_TENSORBOX'].fields_by_name['sizes']._serialized_options = b'\362\340\030\013 \0101\000\000\000\000\000\000\320C'
+  _globals['_RECEIVETENSORSREQUEST'].fields_by_name['prefix']._loaded_options = None
+  _globals['_RECEIVETENSORSREQUEST'].fields_by_name['prefix']._serialized_options = b'\362\340\030\002\020\003'
+  _globals['_RECEIVETENSORSREQUEST'].fields_by_name['boxes']._loaded_options = None
+  _globals['_RECEIVETENSORSREQUEST'].fields_by_name['boxes']._serialized_options = b'\362\340\030\003 \200 '
   _globals['_TENSORSERVICE'].methods_by_name['ReadTensors']._loaded_options = None
   _globals['_TENSORSERVICE'].methods_by_name['ReadTensors']._serialized_options = b'\220\002\001\352\340\030\007\n\003\006\007\010\020\006'
   _globals['_TENSORSERVICE'].methods_by_name['WriteTensors']._loaded_options = None
@@ -42,38 +79,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRANSFERSERVICE'].methods_by_name['SendTensors']._serialized_options = b'\352\340\030\006\n\002\006\007\020\006'
   _globals['_TRANSFERSERVICE'].methods_by_name['ReceiveTensors']._loaded_options = None
   _globals['_TRANSFERSERVICE'].methods_by_name['ReceiveTensors']._serialized_options = b'\352\340\030\006\n\002\006\007\020\006'
-  _globals['_DATATYPE']._serialized_start=1105
-  _globals['_DATATYPE']._serialized_end=1318
-  _globals['_TENSORSPEC']._serialized_start=85
-  _globals['_TENSORSPEC']._serialized_end=198
-  _globals['_TENSORREF']._serialized_start=200
-  _globals['_TENSORREF']._serialized_end=317
-  _globals['_TENSORCHUNK']._serialized_start=319
-  _globals['_TENSORCHUNK']._serialized_end=439
-  _globals['_READTENSORSREQUEST']._serialized_start=441
-  _globals['_READTENSORSREQUEST']._serialized_end=508
-  _globals['_READTENSORSRESPONSE']._serialized_start=510
-  _globals['_READTENSORSRESPONSE']._serialized_end=578
-  _globals['_WRITETENSORSREQUEST']._serialized_start=580
-  _globals['_WRITETENSORSREQUEST']._serialized_end=648
-  _globals['_WRITETENSORSRESPONSE']._serialized_start=650
-  _globals['_WRITETENSORSRESPONSE']._serialized_end=692
-  _globals['_JOINTRANSFERREQUEST']._serialized_start=694
-  _globals['_JOINTRANSFERREQUEST']._serialized_end=729
-  _globals['_JOINTRANSFERRESPONSE']._serialized_start=731
-  _globals['_JOINTRANSFERRESPONSE']._serialized_end=792
-  _globals['_SENDTENSORSREQUEST']._serialized_start=794
-  _globals['_SENDTENSORSREQUEST']._serialized_end=877
-  _globals['_SENDTENSORSRESPONSE']._serialized_start=879
-  _globals['_SENDTENSORSRESPONSE']._serialized_end=900
-  _globals['_TENSORBOX']._serialized_start=902
-  _globals['_TENSORBOX']._serialized_end=990
-  _globals['_RECEIVETENSORSREQUEST']._serialized_start=992
-  _globals['_RECEIVETENSORSREQUEST']._serialized_end=1076
-  _globals['_RECEIVETENSORSRESPONSE']._serialized_start=1078
-  _globals['_RECEIVETENSORSRESPONSE']._serialized_end=1102
-  _globals['_TENSORSERVICE']._serialized_start=1321
-  _globals['_TENSORSERVICE']._serialized_end=1562
-  _globals['_TRANSFERSERVICE']._serialized_start=1565
-  _globals['_TRANSFERSERVICE']._serialized_end=1916
+  _globals['_DATATYPE']._serialized_start=1343
+  _globals['_DATATYPE']._serialized_end=1556
+  _globals['_TENSORSPEC']._serialized_start=118
+  _globals['_TENSORSPEC']._serialized_end=264
+  _globals['_TENSORREF']._serialized_start=267
+  _globals['_TENSORREF']._serialized_end=415
+  _globals['_TENSORCHUNK']._serialized_start=418
+  _globals['_TENSORCHUNK']._serialized_end=592
+  _globals['_READTENSORSREQUEST']._serialized_start=594
+  _globals['_READTENSORSREQUEST']._serialized_end=670
+  _globals['_READTENSORSRESPONSE']._serialized_start=672
+  _globals['_READTENSORSRESPONSE']._serialized_end=740
+  _globals['_WRITETENSORSREQUEST']._serialized_start=742
+  _globals['_WRITETENSORSREQUEST']._serialized_end=810
+  _globals['_WRITETENSORSRESPONSE']._serialized_start=812
+  _globals['_WRITETENSORSRESPONSE']._serialized_end=854
+  _globals['_JOINTRANSFERREQUEST']._serialized_start=856
+  _globals['_JOINTRANSFERREQUEST']._serialized_end=899
+  _globals['_JOINTRANSFERRESPONSE']._serialized_start=901
+  _globals['_JOINTRANSFERRESPONSE']._serialized_end=962
+  _globals['_SENDTENSORSREQUEST']._serialized_start=964
+  _globals['_SENDTENSORSREQUEST']._serialized_end=1064
+  _globals['_SENDTENSORSRESPONSE']._serialized_start=1066
+  _globals['_SENDTENSORSRESPONSE']._serialized_end=1087
+  _globals['_TENSORBOX']._serialized_start=1089
+  _globals['_TENSORBOX']._serialized_end=1211
+  _globals['_RECEIVETENSORSREQUEST']._serialized_start=1213
+  _globals['_RECEIVETENSORSREQUEST']._serialized_end=1314
+  _globals['_RECEIVETENSORSRESPONSE']._serialized_start=1316
+  _globals['_RECEIVETENSORSRESPONSE']._serialized_end=1340
+  _globals['_TENSORSERVICE']._serialized_start=1559
+  _globals['_TENSORSERVICE']._serialized_end=1800
+  _globals['_TRANSFERSERVICE']._serialized_start=1803
+  _globals['_TRANSFERSERVICE']._serialized_end=2154
 # @@protoc_insertion_point(module_scope)

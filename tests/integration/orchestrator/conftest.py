@@ -37,6 +37,7 @@ from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, Tournament, Tour
 
 LEASE_SECONDS = 10.0
 GIB = 1 << 30
+DIGEST = "0123456789abcdef" * 4
 
 
 @dataclass
@@ -110,7 +111,7 @@ class Mesh:
 
     async def evaluate(self, tournament_id: str) -> str:
         request = pb.CreateEvaluationRequest(request_id=self.request_id(), tournament_id=tournament_id, episodes=4)
-        request.checkpoint.agent_id, request.checkpoint.manifest_digest = f"{tournament_id}-a0", "digest"
+        request.checkpoint.agent_id, request.checkpoint.manifest_digest = f"{tournament_id}-a0", DIGEST
         return str((await self.call("CreateEvaluation", request)).evaluation_id)
 
     async def pods(self, tournament_id: str = "") -> list[pb.Pod]:

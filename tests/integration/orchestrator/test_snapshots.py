@@ -179,7 +179,7 @@ async def test_evaluations_are_listed_with_their_results_but_without_traces(mesh
     assert [one.work.evaluation_id for one in (first, second, third)] == [done, failed, waiting]
     assert (first.done, first.evaluation.mean_return, first.error) == (True, 3.5, "")
     assert not first.evaluation.traces
-    assert (first.work.checkpoint.manifest_digest, first.work.episodes) == ("digest", 4)
+    assert (first.work.checkpoint.manifest_digest, first.work.episodes) == ("0123456789abcdef" * 4, 4)
     assert (second.done, second.HasField("evaluation"), second.error) == (True, False, "no such object")
     assert (third.done, third.HasField("evaluation")) == (False, False)
 

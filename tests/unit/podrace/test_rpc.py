@@ -98,6 +98,47 @@ async def test_a_bug_arrives_as_internal_and_is_logged_with_its_traceback(capsys
     assert "Traceback" in printed.out + printed.err
 
 
+async def test_a_request_out_of_bounds_lists_all_violations_and_reaches_no_servicer():
+    board = Board()
+    server = await start(board)
+    async with rpc.connect(server.address) as channel:
+        request = pb.GetAgentRequest(agent_id="\x1b[2J")
+        with pytest.raises(errors.InvalidArgument) as caught:
+            await rpc.call(stub(channel).GetAgent, request, deadline_seconds=5)
+        (violation,) = caught.value.violations
+        assert violation.field == "agent_id"
+        assert "\x1b" not in caught.value.message
+        many = pb.ListCandidatesRequest(tournament_id="a b", page_token="c/d")
+        with pytest.raises(errors.InvalidArgument) as caught:
+            await rpc.call(stub(channel).ListCandidates, many, deadline_seconds=5)
+    assert [violation.field for violation in caught.value.violations] == ["tournament_id", "page_token"]
+    assert board.calls == 0
+    await server.drain()
+
+
+async def test_many_long_violations_fit_into_the_metadata_of_a_call():
+    violations = [errors.FieldViolation(f"field_{number}" * 50, "漢" * 900) for number in range(20)]
+    server = await start(Board(errors.InvalidArgument("漢" * 900, violations=violations)))
+    async with rpc.connect(server.address) as channel:
+        with pytest.raises(errors.InvalidArgument) as caught:
+            await rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(), deadline_seconds=5)
+    assert caught.value.violations
+    await server.drain()
+
+
+@pytest.mark.parametrize("chunk", [tensor_pb.TensorChunk(digest="short"), tensor_pb.TensorChunk(starts=[1] * 9)])
+async def test_a_message_of_a_stream_out_of_bounds_is_refused_when_it_is_reached(chunk):
+    board = Board()
+    descriptor = tensor_pb.DESCRIPTOR.services_by_name["TensorService"]
+    tensors = rpc.Service(descriptor, tensor_grpc.add_TensorServiceServicer_to_server, Tensors())
+    server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0), [service(board), tensors])
+    async with rpc.connect(server.address) as channel:
+        requests = [tensor_pb.WriteTensorsRequest(), tensor_pb.WriteTensorsRequest(chunk=chunk)]
+        with pytest.raises(errors.InvalidArgument, match=r"chunk\.(digest|starts)"):
+            await rpc.send(tensor_grpc.TensorServiceStub(channel).WriteTensors, requests, deadline_seconds=5)
+    await server.drain()
+
+
 GARBAGE = b"\xff\xff\xff garbage"
 
 
