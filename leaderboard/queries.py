@@ -25,10 +25,11 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     NameChampionRequest,
     NameChampionResponse,
 )
+from podrace.page_bytes import fitting
 from podrace.specification import ancestor
 
 LARGEST_LINEAGE = 1000
-"""Most agents in the lineage of an agent, so that the answer stays below the message limit."""
+"""Most agents in the lineage of an agent."""
 
 
 def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest) -> ListCandidatesResponse:
@@ -46,8 +47,9 @@ def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest)
         ranked = list(enumerate(submissions, start=1))[page.after : page.after + page.size + 1]
         found = [with_current_standing(submission, rank) for rank, submission in ranked]
         positions = [candidate.rank for candidate in found]
-    token = pagination.token_after(request, positions[page.size - 1]) if len(found) > page.size else ""
-    return ListCandidatesResponse(candidates=found[: page.size], next_page_token=token)
+    kept = fitting(found[: page.size])
+    token = pagination.token_after(request, positions[len(kept) - 1]) if len(found) > len(kept) else ""
+    return ListCandidatesResponse(candidates=kept, next_page_token=token)
 
 
 def submissions_after(transaction: Transaction, tournament_id: str, sequence: int, limit: int) -> list[Candidate]:
@@ -85,8 +87,8 @@ def lineage(transaction: Transaction, request: GetLineageRequest) -> GetLineageR
     page = pagination.page_of(request)
     found = records.page_of_generations(transaction, request.tournament_id, page.after, page.size + 1)
     response = _with_summaries(transaction, found[: page.size])
-    if len(found) > page.size:
-        response.next_page_token = pagination.token_after(request, found[page.size].agent.number)
+    if len(found) > len(response.agents):
+        response.next_page_token = pagination.token_after(request, found[len(response.agents)].agent.number)
     return response
 
 
@@ -117,7 +119,14 @@ def _with_summaries(transaction: Transaction, generations: Sequence[Generation])
     starts = (ancestor.tournament_of(agent.starting_checkpoint.agent_id) for agent in agents)
     involved = dict.fromkeys((*(agent.tournament_id for agent in agents), *filter(None, starts)))
     submissions = [one for name in involved for one in records.list_candidates(transaction, name)]
-    return GetLineageResponse(agents=agents, summaries=summaries_of(agents, depths, submissions))
+    summaries = summaries_of(agents, depths, submissions)
+    response = GetLineageResponse()
+    for one in fitting(
+        GetLineageResponse(agents=[agent], summaries=[summary])
+        for agent, summary in zip(agents, summaries, strict=True)
+    ):
+        response.MergeFrom(one)
+    return response
 
 
 def champion(transaction: Transaction, request: NameChampionRequest) -> NameChampionResponse:

@@ -17,11 +17,14 @@ from leaderboard.updater import Updater
 from podrace.database import Database
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+from podrace.page_bytes import fitting
 from podrace.rpc import Service
 
 WATCH_PAGE_SIZE = 100
 LARGEST_REPORT = 1000
 """Most lines of differences in the answer of a replay."""
+LONGEST_DIFFERENCE = 1000
+"""Characters of such a line."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -96,9 +99,9 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
         """Makes all decisions again, in a thread; see the contract."""
         log = await self._state.transact(queries.decision_log, request.tournament_id)
         lines = await asyncio.to_thread(lambda: list(islice(decision_replay.differences(log), LARGEST_REPORT)))
-        return pb.ReplayTournamentResponse(
-            agents=len(log.generations), submissions=len(log.submissions), differences=lines
-        )
+        counts = pb.ReplayTournamentResponse(agents=len(log.generations), submissions=len(log.submissions))
+        counts.differences.extend(line[:LONGEST_DIFFERENCE] for line in lines)
+        return counts
 
 
 class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
@@ -142,5 +145,6 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
     async def ReviewAgents(self, request: pb.ReviewAgentsRequest, context: Context) -> pb.ReviewAgentsResponse:
         """Reviews the agents in training; see the contract."""
         found = await self._generator.review(request.tournament_id)
-        stops = [pb.AgentStop(agent_id=agent_id, reason=reason) for agent_id, reason in sorted(found.items())]
+        # Agents that do not fit are listed in the next review.
+        stops = fitting(pb.AgentStop(agent_id=agent_id, reason=reason) for agent_id, reason in sorted(found.items()))
         return pb.ReviewAgentsResponse(stops=stops)

@@ -30,6 +30,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     SubmitSnapshotRequest,
     SubmitSnapshotResponse,
 )
+from podrace.page_bytes import fitting
 
 SNAPSHOTS = prometheus_client.Counter("podrace_leaderboard_snapshots", "Snapshots kept", ["of"])
 
@@ -173,5 +174,6 @@ def page_of_snapshots(transaction: Transaction, request: ListSnapshotsRequest) -
     """
     page = pagination.page_of(request)
     found = list_snapshots(transaction, request.tournament_id, page.after, page.size + 1)
-    token = pagination.token_after(request, found[page.size - 1].sequence) if len(found) > page.size else ""
-    return ListSnapshotsResponse(snapshots=found[: page.size], next_page_token=token)
+    kept = fitting(found[: page.size])
+    token = pagination.token_after(request, kept[-1].sequence) if len(found) > len(kept) else ""
+    return ListSnapshotsResponse(snapshots=kept, next_page_token=token)

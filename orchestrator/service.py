@@ -23,10 +23,11 @@ from orchestrator.messages import (
 from orchestrator.state.clock import Clock
 from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
-from orchestrator.tournaments.lifecycle import Tournaments, TournamentView, has_ended
+from orchestrator.tournaments.lifecycle import Tournaments, TournamentView, has_ended, page_limit, token_number
 from podrace.errors import Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.page_bytes import PAGE_BYTES, fitting, page_of
 from podrace.tasks import wait_at_most
 from podrace.tournament.v1 import tournament_pb2
 
@@ -85,8 +86,10 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     async def ListTournaments(self, request: pb.ListTournamentsRequest, context: Context) -> pb.ListTournamentsResponse:
         """Returns a page of tournaments."""
-        found, token = await self._tournaments.page(request.page_size, request.page_token)
-        return pb.ListTournamentsResponse(tournaments=map(self._tournament_message, found), next_page_token=token)
+        found = await self._tournaments.page(request.page_size, request.page_token)
+        more = len(found) == page_limit(request.page_size)
+        page, token = page_of(found, self._tournament_message, lambda last: str(last.sequence), more=more)
+        return pb.ListTournamentsResponse(tournaments=page, next_page_token=token)
 
     async def WatchTournament(
         self, request: pb.WatchTournamentRequest, context: Context
@@ -102,7 +105,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
                 token = message.resume_token
                 sent.CopyFrom(message)
                 sent.ClearField("events")
-            if has_ended(view):
+            if has_ended(view) and len(message.events) == len(view.events):
                 return
             if self._closing:
                 raise Unavailable("the orchestrator is stopping; watch again with the last resume_token")
@@ -142,18 +145,26 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     async def ListEvaluations(self, request: pb.ListEvaluationsRequest, context: Context) -> pb.ListEvaluationsResponse:
         """Returns a page of evaluations."""
-        found, token = await self._tournaments.evaluations(request.tournament_id, request.page_size, request.page_token)
-        return pb.ListEvaluationsResponse(evaluations=map(evaluation_entry, found), next_page_token=token)
+        found = await self._tournaments.evaluations(request.tournament_id, request.page_size, request.page_token)
+        more = len(found) == page_limit(request.page_size)
+        page, token = page_of(found, evaluation_entry, lambda last: str(last.number + 1), more=more)
+        return pb.ListEvaluationsResponse(evaluations=page, next_page_token=token)
 
     async def ListPods(self, request: pb.ListPodsRequest, context: Context) -> pb.ListPodsResponse:
         """Returns the pods of a tournament, or all pods."""
-        pods = self._tournaments.pods(request.tournament_id)
-        return pb.ListPodsResponse(pods=[pod_message(pod, self._runtime) for pod in pods])
+        listed = self._tournaments.pods(request.tournament_id)
+        page = fitting(
+            pod_message(pod, self._runtime) for pod in listed[token_number(request.page_token, "ListPods") :]
+        )
+        end = token_number(request.page_token, "ListPods") + len(page)
+        return pb.ListPodsResponse(pods=page, next_page_token=str(end) if end < len(listed) else "")
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         """Returns a page of events."""
-        found, token = await self._tournaments.events(request.tournament_id, request.page_size, request.page_token)
-        return pb.ListEventsResponse(events=map(event_message, found), next_page_token=token)
+        found = await self._tournaments.events(request.tournament_id, request.page_size, request.page_token)
+        more = len(found) == page_limit(request.page_size)
+        page, token = page_of(found, event_message, lambda last: str(last.sequence), more=more)
+        return pb.ListEventsResponse(events=page, next_page_token=token)
 
     # --- calls of pods ----------------------------------------------------------------------------------------
 
@@ -211,9 +222,12 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         return tournament_message(record, self._runtime, self._clock.monotonic(), self._leaderboard_address)
 
     def _view_message(self, view: TournamentView, token: int) -> pb.WatchTournamentResponse:
+        events = fitting(map(event_message, view.events), PAGE_BYTES // 2)
+        pods = fitting((pod_message(pod, self._runtime) for pod in view.pods), PAGE_BYTES)
         return pb.WatchTournamentResponse(
             tournament=self._tournament_message(view.tournament),
-            pods=[pod_message(pod, self._runtime) for pod in view.pods],
-            events=map(event_message, view.events),
-            resume_token=view.events[-1].sequence if view.events else token,
+            pods=pods,
+            events=events,
+            resume_token=events[-1].sequence if events else token,
+            omitted_pods=len(view.pods) - len(pods),
         )

@@ -151,29 +151,24 @@ class Tournaments:
             raise NotFound(f"evaluation_id {evaluation_id!r}: there is no such evaluation")
         return found
 
-    async def page(self, page_size: int, page_token: str) -> tuple[list[TournamentRecord], str]:
-        """Returns tournaments, newest first, and the token of the next page; raises InvalidArgument for a bad token."""
-        size, before = page_limit(page_size), token_number(page_token, "ListTournaments") or MAXIMUM_SEQUENCE
-        found = await self._state.transact(records.tournaments_before, before, size)
-        return found, str(found[-1].sequence) if len(found) == size else ""
+    async def page(self, page_size: int, page_token: str) -> list[TournamentRecord]:
+        """Returns tournaments, newest first; raises InvalidArgument for a bad token."""
+        before = token_number(page_token, "ListTournaments") or MAXIMUM_SEQUENCE
+        return await self._state.transact(records.tournaments_before, before, page_limit(page_size))
 
     def pods(self, tournament_id: str) -> list[PodRecord]:
         """Returns the pods of a tournament, or all pods for an empty id, oldest first."""
         return [pod for pod in self._runtime.cache.pods.values() if tournament_id in ("", pod.tournament_id)]
 
-    async def events(self, tournament_id: str, page_size: int, page_token: str) -> tuple[list[EventRecord], str]:
-        """Returns events, oldest first, and the token of the next page; raises InvalidArgument for a bad token."""
-        size, after = page_limit(page_size), token_number(page_token, "ListEvents")
-        found = await self._state.transact(records.events_after, tournament_id, after, size)
-        return found, str(found[-1].sequence) if len(found) == size else ""
+    async def events(self, tournament_id: str, page_size: int, page_token: str) -> list[EventRecord]:
+        """Returns events, oldest first; raises InvalidArgument for a bad token."""
+        after = token_number(page_token, "ListEvents")
+        return await self._state.transact(records.events_after, tournament_id, after, page_limit(page_size))
 
-    async def evaluations(
-        self, tournament_id: str, page_size: int, page_token: str
-    ) -> tuple[list[EvaluationRecord], str]:
-        """Returns evaluations, oldest first, and the token of the next page; raises InvalidArgument for a bad token."""
-        size, begin = page_limit(page_size), token_number(page_token, "ListEvaluations")
-        found = await self._state.transact(records.evaluations_from, tournament_id, begin, size)
-        return found, str(found[-1].number + 1) if len(found) == size else ""
+    async def evaluations(self, tournament_id: str, page_size: int, page_token: str) -> list[EvaluationRecord]:
+        """Returns evaluations, oldest first; raises InvalidArgument for a bad token."""
+        begin = token_number(page_token, "ListEvaluations")
+        return await self._state.transact(records.evaluations_from, tournament_id, begin, page_limit(page_size))
 
     async def tournament_view(self, tournament_id: str, after: int) -> TournamentView:
         """Returns a tournament, its pods, and its events after a sequence number; raises NotFound."""

@@ -235,7 +235,8 @@ class Client:
     async def list_pods(self, tournament_id: str) -> list[pb.Pod]:
         """Returns the pods of a tournament."""
         request = pb.ListPodsRequest(tournament_id=tournament_id)
-        return list((await self._ask(self._orchestrator.ListPods, request, QUICK_SECONDS)).pods)
+        pages = _pages(self._address, self._orchestrator.ListPods, request, QUICK_SECONDS)
+        return [pod async for page in pages for pod in page.pods]
 
     async def list_events(self, tournament_id: str) -> list[pb.Event]:
         """Returns all events of a tournament, oldest first."""
@@ -373,7 +374,8 @@ async def _pages(
         try:
             page: Any = await _call(address, method, request, deadline_seconds)
         except ResourceExhausted:
-            if request.page_size <= 1:
+            # Present services limit pages by bytes; those of earlier versions do not.
+            if getattr(request, "page_size", 0) <= 1:
                 raise
             request.page_size //= 2
             continue

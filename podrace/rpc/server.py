@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,8 +19,16 @@ from podrace.access.authenticators.unix_socket import check_folder
 from podrace.access.guard import Guard
 from podrace.access.interceptor import AccessInterceptor
 from podrace.errors import Unavailable
+from podrace.rpc.descriptors import report_exhaustion
 from podrace.rpc.interceptor import ErrorTranslator
 from podrace.tasks import first_finished
+
+LARGEST_MESSAGE_BYTES = 4 << 20
+"""Larger requests are refused with RESOURCE_EXHAUSTED; the default of gRPC, for answers as well."""
+LARGEST_HEADERS_BYTES = 16 << 10
+"""Most bytes of the metadata of a call, which may hold a token of an identity provider."""
+HANDSHAKE_MILLISECONDS = 5_000
+"""Time that a new connection has for its handshakes; one that sends nothing keeps its place so long."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,16 @@ class ServerConfig:
     """Time that running calls may take to finish when the service stops."""
     health_listen: str = ""
     """Second address that serves health checks without TLS, because probes of Kubernetes present no certificate."""
+    maximum_connections: int = 20_000
+    """Most connections at a time; further ones are closed at once. Never more than three quarters of the file
+    descriptors that the process may open."""
+    maximum_streams: int = 1000
+    """Most calls at a time of one connection; further ones wait at the client."""
+    idle_seconds: float = 900.0
+    """Time after which a connection without calls is closed. Clients open another one when they call again."""
+    age_seconds: float = 3600.0
+    """Age at which a connection gets no more calls, so that clients connect again, with renewed certificates. Running
+    calls are completed."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +87,7 @@ class Server:
         self._server = server
         self._health = health_servicer
         self._health_server = health_server
+        self._reporting = asyncio.create_task(report_exhaustion())
         self.address = address
 
     @classmethod
@@ -87,7 +107,7 @@ class Server:
         """
         check_folder(config.listen)
         own = Guard.of_unix_socket() if config.listen.startswith("unix:") else Guard([])
-        server = await _bound(config.listen, tls.identity_for(config.listen), guard or own)
+        server = await _bound(config.listen, tls.identity_for(config.listen), guard or own, config)
         health_servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server.server)
         names = [service.descriptor.full_name for service in services]
@@ -96,7 +116,7 @@ class Server:
         if config.reflection:
             reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server.server)
         await server.server.start()
-        health_server = await _bound(config.health_listen, None, Guard([])) if config.health_listen else None
+        health_server = await _bound(config.health_listen, None, Guard([]), config) if config.health_listen else None
         if health_server:
             health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server.server)
             await health_server.server.start()
@@ -111,6 +131,7 @@ class Server:
 
     async def drain(self) -> None:
         """Reports NOT_SERVING, waits, refuses new calls, and lets running calls finish within the grace time."""
+        self._reporting.cancel()
         await self._health.enter_graceful_shutdown()
         if self._config.drain_seconds:
             await asyncio.sleep(self._config.drain_seconds)
@@ -119,19 +140,36 @@ class Server:
             await self._health_server.server.stop(None)
 
 
+def server_options(config: ServerConfig) -> list[tuple[str, int]]:
+    """Returns the gRPC options of a server: what one client, or many, may use of it."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections = min(config.maximum_connections, max(1, descriptors * 3 // 4))
+    return [
+        # so_reuseport would let a second server bind the same port and share its calls: a port in use must be an error.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", connections),
+        ("grpc.max_concurrent_streams", config.maximum_streams),
+        ("grpc.max_connection_idle_ms", round(config.idle_seconds * 1000)),
+        ("grpc.max_connection_age_ms", round(config.age_seconds * 1000)),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
+        ("grpc.max_metadata_size", LARGEST_HEADERS_BYTES),
+        ("grpc.absolute_max_metadata_size", LARGEST_HEADERS_BYTES),
+        ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
+    ]
+
+
 class _Bound(NamedTuple):
     server: grpc.aio.Server
     address: str
 
 
-async def _bound(listen: str, identity: tls.TlsIdentity | None, guard: Guard) -> _Bound:
+async def _bound(listen: str, identity: tls.TlsIdentity | None, guard: Guard, config: ServerConfig) -> _Bound:
     """Creates a server bound to an address; raises as Server.start does."""
     credentials = identity.of_server() if identity else None
     if _has_listener(listen):
         raise Unavailable(f"cannot listen on {listen}: another server does; choose another or stop that one")
-    # so_reuseport would let a second server bind the same port and share its calls: a port in use must be an error.
     interceptors = [ErrorTranslator(), AccessInterceptor(guard)]
-    server = grpc.aio.server(interceptors=interceptors, options=[("grpc.so_reuseport", 0)])
+    server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
     try:
         port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
     except RuntimeError:

@@ -1,5 +1,6 @@
 """Converts between PodraceError and gRPC statuses with google.rpc details."""
 
+import errno
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
@@ -26,10 +27,14 @@ _log = structlog.get_logger(__name__)
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> None:
     """Ends a call with the status of an error.
 
-    An exception that is not a PodraceError is a defect: it is logged with its traceback and sent as INTERNAL.
+    An exception that is not a PodraceError is a defect: it is logged with its traceback and sent as INTERNAL. Running
+    out of file descriptors is not a defect: it is logged on one line and sent as RESOURCE_EXHAUSTED.
     """
     if isinstance(error, grpc.aio.AbortError):
         raise error
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        _log.warning("out of file descriptors", error=str(error))
+        error = errors.ResourceExhausted("the service has no free file descriptors; repeat the call later")
     if not isinstance(error, errors.PodraceError):
         _log.exception("call failed", error=repr(error))
         error = errors.Internal(f"{type(error).__name__}: {error}; the service's log has the traceback")

@@ -797,7 +797,7 @@ class GetLineageResponse(_message.Message):
     """Token of the next page; empty on the last page."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Agent]:
-        """The agent, then its ancestors, nearest first, up to 1,000; or agents by number."""
+        """The agent, then its ancestors, nearest first, up to 1,000 and as many as fit into one message; or agents by number."""
 
     @_builtins.property
     def summaries(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentSummary]:

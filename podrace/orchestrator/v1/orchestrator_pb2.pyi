@@ -347,15 +347,18 @@ class WatchTournamentResponse(_message.Message):
     PODS_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
+    OMITTED_PODS_FIELD_NUMBER: _builtins.int
     resume_token: _builtins.int
     """Pass this value in a new request to continue after these events."""
+    omitted_pods: _builtins.int
+    """Number of pods that were left out because the message would have been too large. ListPods lists them."""
     @_builtins.property
     def tournament(self) -> _tournament_pb2.Tournament:
         """The tournament as it is now."""
 
     @_builtins.property
     def pods(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pod]:
-        """All its pods as they are now."""
+        """All its pods as they are now, except the omitted ones."""
 
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
@@ -368,10 +371,11 @@ class WatchTournamentResponse(_message.Message):
         pods: _abc.Iterable[Global___Pod] | None = ...,
         events: _abc.Iterable[Global___Event] | None = ...,
         resume_token: _builtins.int = ...,
+        omitted_pods: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tournament", b"tournament"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "pods", b"pods", "resume_token", b"resume_token", "tournament", b"tournament"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "omitted_pods", b"omitted_pods", "pods", b"pods", "resume_token", b"resume_token", "tournament", b"tournament"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -832,16 +836,20 @@ class ListPodsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """Only pods of this tournament; empty: of all tournaments."""
+    page_token: _builtins.str
+    """`next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
         tournament_id: _builtins.str = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -854,18 +862,24 @@ class ListPodsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PODS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty on the last page. A pod that starts or ends between two pages may be missing or appear
+    twice.
+    """
     @_builtins.property
     def pods(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pod]:
-        """The pods."""
+        """The pods; as many as fit into one message."""
 
     def __init__(
         self,
         *,
         pods: _abc.Iterable[Global___Pod] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pods", b"pods"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "pods", b"pods"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

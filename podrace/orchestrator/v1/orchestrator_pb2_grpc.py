@@ -240,7 +240,8 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListPods(self, request, context):
-        """Lists the pods that are running or being started. Called by user clients. Does not block. Deadline: 5 s.
+        """Lists the pods that are running or being started. Called by user clients. Does not block. INVALID_ARGUMENT for a
+        page token that this method did not return. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -101,7 +101,9 @@ class OrchestratorServiceStub:
     Deadline: 5 s.
     """
     ListPods: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListPodsRequest, _orchestrator_pb2.ListPodsResponse]
-    """Lists the pods that are running or being started. Called by user clients. Does not block. Deadline: 5 s."""
+    """Lists the pods that are running or being started. Called by user clients. Does not block. INVALID_ARGUMENT for a
+    page token that this method did not return. Deadline: 5 s.
+    """
     ListEvents: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEventsRequest, _orchestrator_pb2.ListEventsResponse]
     """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
     block. INVALID_ARGUMENT for a page token that this method did not return. Deadline: 5 s.
@@ -197,7 +199,9 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     Deadline: 5 s.
     """
     ListPods: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListPodsRequest, _orchestrator_pb2.ListPodsResponse]  # type: ignore[assignment]
-    """Lists the pods that are running or being started. Called by user clients. Does not block. Deadline: 5 s."""
+    """Lists the pods that are running or being started. Called by user clients. Does not block. INVALID_ARGUMENT for a
+    page token that this method did not return. Deadline: 5 s.
+    """
     ListEvents: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEventsRequest, _orchestrator_pb2.ListEventsResponse]  # type: ignore[assignment]
     """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
     block. INVALID_ARGUMENT for a page token that this method did not return. Deadline: 5 s.
@@ -356,7 +360,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ListPodsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListPodsResponse, _abc.Awaitable[_orchestrator_pb2.ListPodsResponse]]:
-        """Lists the pods that are running or being started. Called by user clients. Does not block. Deadline: 5 s."""
+        """Lists the pods that are running or being started. Called by user clients. Does not block. INVALID_ARGUMENT for a
+        page token that this method did not return. Deadline: 5 s.
+        """
 
     @_abc_1.abstractmethod
     def ListEvents(

@@ -273,7 +273,7 @@ async def test_a_stale_epoch_crosses_the_wire_with_its_reason(client: Any) -> No
 
 @pytest.mark.parametrize("number", [2**64 - 1, 2**63])
 async def test_numbers_too_large_for_the_database_are_invalid_arguments(client: Any, number: int) -> None:
-    with pytest.raises(InvalidArgument, match="number = .*expected at most"):
+    with pytest.raises(InvalidArgument, match=r"number = .*expected at most"):
         await client.generate(number)
     async with watching(client, resume_token=number) as responses:
         with pytest.raises(InvalidArgument, match="is too large"):

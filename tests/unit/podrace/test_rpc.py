@@ -131,7 +131,8 @@ async def test_a_message_of_a_stream_out_of_bounds_is_refused_when_it_is_reached
     board = Board()
     descriptor = tensor_pb.DESCRIPTOR.services_by_name["TensorService"]
     tensors = rpc.Service(descriptor, tensor_grpc.add_TensorServiceServicer_to_server, Tensors())
-    server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0), [service(board), tensors])
+    services = [service(board), tensors]
+    server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0), services, guard=Guard.of_anyone())
     async with rpc.connect(server.address) as channel:
         requests = [tensor_pb.WriteTensorsRequest(), tensor_pb.WriteTensorsRequest(chunk=chunk)]
         with pytest.raises(errors.InvalidArgument, match=r"chunk\.(digest|starts)"):
