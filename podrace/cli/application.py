@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "stop": ("podrace.cli.commands.query", "Stop a tournament and keep its results."),
     "data": ("podrace.cli.commands.data", "Prepare prices for the simulator stocks: build, check, synthesize."),
     "store": ("podrace.cli.commands.store", "Maintain a checkpoint store: check, ls, verify, gc."),
+    "certs": ("podrace.cli.commands.certs", "Make certificates for TLS: make, add, ls, renew, revoke, secrets."),
     "algorithms": ("podrace.cli.commands.catalog", "List the algorithms, or the hyperparameters of one."),
     "simulators": ("podrace.cli.commands.catalog", "List the simulators."),
     "strategies": ("podrace.cli.commands.catalog", "List the evolution strategies."),

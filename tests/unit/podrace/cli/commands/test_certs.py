@@ -1,0 +1,91 @@
+"""`podrace certs` makes, lists, renews and revokes certificates, and never replaces an authority."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrace.certificates.folder import STANDARD
+
+
+def test_one_command_makes_certificates_for_every_role(type_: Any, tmp_path: Path) -> None:
+    answer = type_("certs", "make", "c", "--host", "orchestrator=mesh.example.org", "--json")
+    assert answer.code == 0
+    found = {each["path"]: each for each in answer.json}
+    assert set(found) == {"authority", *(name.path for name in STANDARD)}
+    assert "mesh.example.org" in found["orchestrator"]["hosts"]
+    assert found["operator/operator"]["uri"] == "spiffe://podrace/operator/operator"
+    assert (tmp_path / "c/orchestrator/tls.key").exists()
+
+
+def test_a_second_make_refuses_and_with_reuse_changes_nothing_that_is_valid(type_: Any, tmp_path: Path) -> None:
+    type_("certs", "make", "c")
+    before = {path: path.read_bytes() for path in (tmp_path / "c").rglob("*.*")}
+    refused = type_("certs", "make", "c")
+    assert refused.code == 1
+    assert "there is an authority already" in refused.err
+    assert type_("certs", "make", "c", "--reuse").code == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "c").rglob("*.*")} == before
+
+
+def test_reuse_adds_what_is_missing_and_renews_what_expires_soon(type_: Any, tmp_path: Path) -> None:
+    type_("certs", "make", "c", "--days", "1")
+    orchestrator = (tmp_path / "c/orchestrator/tls.crt").read_bytes()
+    (tmp_path / "c/leaderboard/tls.crt").unlink()
+    (tmp_path / "c/leaderboard/tls.key").unlink()
+    assert type_("certs", "make", "c", "--reuse").code == 0
+    assert (tmp_path / "c/leaderboard/tls.crt").exists()
+    assert (tmp_path / "c/orchestrator/tls.crt").read_bytes() == orchestrator
+
+
+def test_people_and_plugins_get_certificates_of_their_own(type_: Any) -> None:
+    type_("certs", "make", "c")
+    added = type_("certs", "add", "c", "user", "alice", "--namespace", "vision", "--json").json
+    assert [each["uri"] for each in added] == ["spiffe://podrace/ns/vision/user/alice"]
+    added = type_("certs", "add", "c", "plugin", "scorer", "--host", "scorer.example.org", "--json").json
+    assert added[0]["hosts"] == ["scorer.example.org"]
+    nameless = type_("certs", "add", "c", "user")
+    assert nameless.code == 2
+    assert "needs the name of its holder" in nameless.err
+
+
+def test_the_list_shows_expiry_and_revocation(type_: Any) -> None:
+    type_("certs", "make", "c", "--days", "90")
+    assert type_("certs", "revoke", "c", "operator/operator").code == 0
+    lines = {line.split()[0]: line for line in type_("certs", "ls", "c").out.splitlines() if line.split()}
+    assert "revoked" in lines["operator/operator"]
+    assert "89" in lines["orchestrator"]
+    assert "valid" in lines["orchestrator"]
+
+
+def test_renewal_of_all_leaves_the_authority_and_the_revoked_ones(type_: Any, tmp_path: Path) -> None:
+    type_("certs", "make", "c")
+    type_("certs", "revoke", "c", "pod-leader")
+    before = {path: path.read_bytes() for path in (tmp_path / "c").rglob("*.crt")}
+    assert type_("certs", "renew", "c").code == 0
+    changed = {path.parent.name for path, content in before.items() if path.read_bytes() != content}
+    assert changed == {"orchestrator", "leaderboard", "pod-role", "plugin", "simulators", "operator"}
+
+
+def test_secrets_are_those_of_services_and_pods_and_never_that_of_the_authority(type_: Any, tmp_path: Path) -> None:
+    type_("certs", "make", "c")
+    listed = json.loads(type_("certs", "secrets", "c", "--namespace", "training").out)
+    secrets = {item["metadata"]["name"]: item for item in listed["items"]}
+    assert set(secrets) == {"podrace-orchestrator-tls", "podrace-leaderboard-tls", "podrace-agentpod-tls"}
+    assert all(item["metadata"]["namespace"] == "training" for item in secrets.values())
+    key = base64.b64decode(secrets["podrace-agentpod-tls"]["data"]["tls.key"])
+    assert key == (tmp_path / "c/pod-role/tls.key").read_bytes()
+    authority_key = (tmp_path / "c/authority/ca.key").read_bytes()
+    assert base64.b64encode(authority_key).decode() not in json.dumps(listed)
+
+
+@pytest.mark.parametrize(("host", "message"), [("orchestrater=x", "PATH=HOST"), ("orchestrator=a:1", "without a port")])
+def test_a_wrong_host_is_refused_before_an_authority_is_made(
+    type_: Any, tmp_path: Path, host: str, message: str
+) -> None:
+    answer = type_("certs", "make", "c", "--host", host)
+    assert answer.code == 2
+    assert message in answer.err
+    assert not (tmp_path / "c").exists()
