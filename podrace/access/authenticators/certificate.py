@@ -1,0 +1,109 @@
+"""Identifies callers by the SPIFFE-style URI of their certificate, which carries the role.
+
+TLS has verified that the authority signed the certificate, and that the caller has its key. A connection may outlive
+its certificate, so expiry and revocation are checked with every call.
+"""
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+
+from cryptography import x509
+
+from podrace.access.credentials import Credentials
+from podrace.access.principal import ROLES_BY_NAME, Principal, roles_with_included
+from podrace.access.tokens import POD_PREFIX
+from podrace.certificates.issuing import names_of
+from podrace.certificates.names import PEOPLE, TRUST_DOMAIN, SpiffeName
+from podrace.errors import InvalidArgument, Unauthenticated
+
+PEM = "x509_pem_cert"
+"""Name that gRPC gives the caller's certificate."""
+REMEMBERED = 20_000
+"""Certificates that are parsed once and not with every call."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    principal: Principal
+    serial: int
+
+
+class CertificateAuthenticator:
+    """Gives a caller the role of its certificate; see Authenticator."""
+
+    def __init__(
+        self,
+        trust_domain: str = TRUST_DOMAIN,
+        revoked: Container[int] = frozenset(),
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """Creates the authenticator.
+
+        Args:
+            trust_domain: First part of the names that are accepted.
+            revoked: Serial numbers of revoked certificates.
+            now: Returns the seconds since 1970.
+        """
+        self._trust_domain, self._revoked, self._now = trust_domain, revoked, now
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+
+    async def authenticate(self, credentials: Credentials) -> Principal | None:
+        """Returns the holder of the certificate; None if the connection has none, or the caller presents a token."""
+        pem = next(iter(credentials.transport.get(PEM, ())), b"")
+        if not pem:
+            return None
+        known = self._lookup(pem)
+        name = known.principal.name
+        if known.serial in self._revoked:
+            raise Unauthenticated(f"the certificate of {name} was revoked; use another one")
+        if self._now() >= known.principal.expire_time:
+            raise Unauthenticated(f"the certificate of {name} has expired; renew it (podrace certs renew)")
+        return None if credentials.token else known.principal
+
+    def _lookup(self, pem: bytes) -> _Known:
+        digest = hashlib.sha256(pem).digest()
+        known = self._known.get(digest)
+        if known is None:
+            known = self._known[digest] = self._parsed(pem)
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return known
+
+    def _parsed(self, pem: bytes) -> _Known:
+        certificate = x509.load_pem_x509_certificate(pem)
+        uris, _ = names_of(certificate)
+        expected = f"spiffe://{self._trust_domain}/ROLE/NAME"
+        if len(uris) != 1:
+            raise Unauthenticated(
+                f"the certificate has {len(uris)} URIs; it needs one, {expected}: podrace certs makes such certificates"
+            )
+        try:
+            name = SpiffeName.parse(uris[0])
+        except InvalidArgument as error:
+            raise Unauthenticated(error.message) from None
+        if name.trust_domain != self._trust_domain:
+            raise Unauthenticated(f"the certificate is of {name.uri!r}; expected {expected}")
+        expire_time = certificate.not_valid_after_utc.timestamp()
+        return _Known(principal_of(name, expire_time), certificate.serial_number)
+
+
+def principal_of(name: SpiffeName, expire_time: float) -> Principal:
+    """Returns the holder of a certificate of this name."""
+    is_pod = name.role in ("pod-leader", "pod-role")
+    if name.role in PEOPLE:
+        shown = name.name
+    elif is_pod and name.name:
+        shown = f"{POD_PREFIX}{name.name}"
+    else:
+        shown = f"{name.role}/{name.name}" if name.name else name.role
+    return Principal(
+        shown,
+        roles_with_included({ROLES_BY_NAME[name.role]}),
+        namespace=name.namespace,
+        pod_id=name.name if is_pod else "",
+        via="certificate",
+        expire_time=expire_time,
+    )
