@@ -6,6 +6,7 @@ from pathlib import Path
 from podrace.errors import InvalidArgument
 from podrace.gpus import MIG
 from podrace.plugins.server import ChildConfig
+from podrace.rpc import is_local
 from podrace.telemetry import TelemetryConfig
 
 LEADER_ROLE = "learner"
@@ -64,6 +65,12 @@ class PodConfig:
     """Number of GPUs that are reserved for the pod on this host, over all its containers; 0: those in `gpus`."""
     host: str = "127.0.0.1"
     """Address of this machine, reachable from the other processes of the pod."""
+    insecure: bool = False
+    """Allow ports that other machines reach without TLS: that of the leader, for the other hosts, and that of the
+    tensors which an evaluator plugin on another machine reads."""
+    unprotected_collectives: bool = False
+    """Allow several hosts. Their collectives (gloo, NCCL), and the store through which members find each other, are
+    neither encrypted nor authenticated: a network policy or a private network must protect them."""
     log_path: str = ""
     """File that the output of the processes is appended to; empty: inherited."""
     lifeline: str = ""
@@ -84,7 +91,8 @@ class PodConfig:
         """Rejects hosts that cannot work together.
 
         Raises:
-            InvalidArgument: The learners cannot be distributed equally over the hosts, or `head` is missing.
+            InvalidArgument: The learners cannot be distributed equally over the hosts, `head` is missing, or
+                collectives would cross a network that the operator has not declared to be protected.
         """
         if self.learners % self.hosts or not 0 <= self.host_index < self.hosts:
             raise InvalidArgument(
@@ -94,6 +102,11 @@ class PodConfig:
         if self.hosts > 1 and not self.head.rpartition(":")[2].isdigit():
             raise InvalidArgument(
                 f"head = {self.head!r}: expected host:port, at which the other hosts reach the leader"
+            )
+        if self.hosts > 1 and not self.unprotected_collectives and not is_local(f"{self.host}:0"):
+            raise InvalidArgument(
+                f"hosts = {self.hosts}, host = {self.host!r}: collectives between hosts have no TLS; protect them by a"
+                " network policy or a private network, and set unprotected_collectives = true"
             )
 
     @property

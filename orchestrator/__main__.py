@@ -124,6 +124,7 @@ def _pod_environment(config: Config, address: str) -> PodEnvironment:
         lifeline=config.lifeline,
         orphan_seconds=config.orphan_seconds,
         telemetry=config.telemetry,
+        insecure=config.server.insecure,
     )
 
 

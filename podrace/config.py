@@ -45,6 +45,9 @@ def config_from_arguments(
     parser.add_argument(
         "--print-config", action="store_true", help="print the resulting configuration, secrets masked, and exit"
     )
+    insecure = _insecure_key(kind)
+    if insecure:
+        parser.add_argument("--insecure", action="store_true", help=f"short for --set {insecure}=true: allow no TLS")
     options = parser.parse_args(arguments)
     values: dict[str, Any] = read_toml(options.config) if options.config else {}
     source = str(options.config or "defaults")
@@ -54,11 +57,19 @@ def config_from_arguments(
             assign(values, name.removeprefix(prefix).lower().replace("__", "."), text)
     for override in options.set:
         assign(values, *split_override(override))
+    if insecure and options.insecure:
+        assign(values, insecure, True)
     config = build(kind, values, source=source)
     if options.print_config:
         print("\n".join(describe(config)))
         sys.exit(0)
     return config
+
+
+def _insecure_key(kind: type[Any]) -> str:
+    """Key by which a configuration allows network addresses without TLS; empty: it has none."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return "server.insecure" if "server" in names else "insecure" if "insecure" in names else ""
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -155,9 +155,8 @@ async def run_leader(config: PodConfig) -> int:
         resources.enter_context(lifeline.hold(config.leader_lifeline))
         servers = [await Server.start(ServerConfig(listen=config.address(LEADER_ROLE)), services)]
         if config.hosts > 1:
-            servers.append(
-                await Server.start(ServerConfig(listen=_reachable(config)), services[:1], guard=Guard.of_anyone())
-            )
+            reachable = ServerConfig(listen=_reachable(config), insecure=config.insecure)
+            servers.append(await Server.start(reachable, services[:1], guard=Guard.of_anyone()))
         stop = asyncio.ensure_future(_stop_requested(config))
         started = time.monotonic()
         try:

@@ -293,8 +293,8 @@ class UserEvaluator:
             tensor_pb2_grpc.add_TensorServiceServicer_to_server,
             TensorServicer(self._plane),
         )
-        config = ServerConfig(listen=listen, grace_seconds=0.0)
-        server = await Server.start(config, [service], guard=Guard.of_anyone())
+        settings = ServerConfig(listen=listen, grace_seconds=0.0, insecure=self._config.insecure)
+        server = await Server.start(settings, [service], guard=Guard.of_anyone())
         self._plane.serve_at(server.address)
         return server
 

@@ -123,6 +123,8 @@ class PodEnvironment:
     """A pod that gets no response from the orchestrator for this long publishes and stops."""
     telemetry: TelemetryConfig
     """Log and metrics settings of the pods."""
+    insecure: bool = False
+    """Whether ports that other machines reach may be without TLS."""
 
 
 LauncherContext = AbstractAsyncContextManager[Launcher]

@@ -32,6 +32,7 @@ from orchestrator.launchers.pod_settings import (
     pod_settings,
     roles_of,
 )
+from podrace import tls
 from podrace.errors import InvalidArgument, Unavailable
 
 POD_FOLDER = "/run/podrace"
@@ -44,6 +45,8 @@ ROLE_RESTARTS = 3
 GPU_CAPABILITIES = ["gpu", "compute", "utility"]
 """Driver capabilities, so that images need not declare that they use CUDA and NVML."""
 TAIL_LINES = 20
+TLS_FOLDER = "/etc/podrace/tls"
+"""Where the containers find certificate, key and authority."""
 STORE_CREDENTIALS = ("PODRACE_STORE_ACCESS_KEY", "PODRACE_STORE_SECRET_KEY")
 SECRET_SUFFIX = "_FILE"
 
@@ -231,7 +234,7 @@ class DockerLauncher:
             "detach": True,
             "labels": self._labels(pod, role, gpus),
             "environment": self._environment(pod, gpus),
-            "volumes": [f"{self._volume(pod.pod_id)}:{POD_FOLDER}:rw", *options.mounts],
+            "volumes": [f"{self._volume(pod.pod_id)}:{POD_FOLDER}:rw", *self._tls_mounts(), *options.mounts],
             "read_only": True,
             # Compiled kernels are stored there; nothing else is written outside the volume.
             "tmpfs": {"/tmp": "", "/var/cache/podrace": f"uid={USER},gid={USER},exec"},
@@ -262,7 +265,12 @@ class DockerLauncher:
             "plane_folder": f"{POD_FOLDER}/planes",
             "gpus": names_in_container(gpus),
         }
-        return environment(settings) | credentials(self._environ)
+        files = {tls.CERTIFICATE: "tls.crt", tls.KEY: "tls.key", tls.AUTHORITY: "ca.crt"} if self._options.tls else {}
+        named = {name: f"{TLS_FOLDER}/{file}" for name, file in files.items()}
+        return environment(settings) | credentials(self._environ) | named
+
+    def _tls_mounts(self) -> Sequence[str]:
+        return [f"{self._options.tls}:{TLS_FOLDER}:ro"] if self._options.tls else []
 
     def _labels(self, pod: NewPod, role: str, gpus: Sequence[str]) -> dict[str, str]:
         labels = {

@@ -18,6 +18,9 @@ class DockerOptions:
     machine restarts. The engine needs NVIDIA's container toolkit."""
     shm_bytes: int = 1 << 30
     """Size of /dev/shm of a pod with GPUs, which its containers share: NCCL and CUDA keep buffers and events there."""
+    tls: str = ""
+    """Volume, or folder of the engine's machine, with the files tls.crt, tls.key and ca.crt of pods; empty: pods have
+    no TLS."""
     mounts: tuple[str, ...] = ()
     """Additional mounts of every container, for instance `/etc/ssl/store.crt:/etc/ssl/store.crt:ro`."""
     metrics_port: int = 9090
@@ -40,6 +43,10 @@ class KubernetesOptions:
     """Resource that a container requests per GPU; empty: resource claims of the template provide the GPUs."""
     one_container: bool = False
     """Whether the roles of a pod are processes of one container, which gets all GPUs of the pod (on each host)."""
+    unprotected_collectives: bool = False
+    """Allow pods of several hosts. Their collectives (gloo, NCCL), and the store through which members find each other,
+    are neither encrypted nor authenticated: network policies or a private network must protect them. The component
+    `network-policies` sets this key."""
     sense_seconds: float = 2.0
     """Time between two reads of the nodes' resources."""
     keep_seconds: float = 300.0

@@ -38,6 +38,7 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
             "log_format": pod_environment.telemetry.log_format,
             "log_level": pod_environment.telemetry.log_level,
         },
+        **({"insecure": True} if pod_environment.insecure else {}),
     }
 
 

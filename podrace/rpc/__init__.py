@@ -5,6 +5,7 @@ its deadline.
 """
 
 from podrace.rpc.channel import call, connect, send, service_config, stream, wait_until_ready, wait_until_serving
+from podrace.rpc.listening import is_local
 from podrace.rpc.server import Server, ServerConfig, Service, shutdown_requested
 from podrace.rpc.status import LONGEST_MESSAGE_BYTES, from_rpc_error
 
@@ -16,6 +17,7 @@ __all__ = [
     "call",
     "connect",
     "from_rpc_error",
+    "is_local",
     "send",
     "service_config",
     "shutdown_requested",

@@ -21,6 +21,7 @@ from podrace.access.interceptor import AccessInterceptor
 from podrace.errors import Unavailable
 from podrace.rpc.descriptors import report_exhaustion
 from podrace.rpc.interceptor import ErrorTranslator
+from podrace.rpc.listening import check_local
 from podrace.tasks import first_finished
 
 LARGEST_MESSAGE_BYTES = 4 << 20
@@ -55,6 +56,9 @@ class ServerConfig:
     age_seconds: float = 3600.0
     """Age at which a connection gets no more calls, so that clients connect again, with renewed certificates. Running
     calls are completed."""
+    insecure: bool = False
+    """Allow an address that other machines reach without TLS. Everyone who reaches it can read what is sent, and
+    change it on its way. The option `--insecure` of a service sets this key."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +106,15 @@ class Server:
 
         Raises:
             Unavailable: The address cannot be bound, or another server listens on it; the message names it.
-            InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used, or others can enter the folder
-                of a Unix socket.
+            InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used, other machines reach the
+                address and there are no such files, or others can enter the folder of a Unix socket.
         """
         check_folder(config.listen)
+        identity = tls.identity_for(config.listen)
+        if identity is None and not config.insecure:
+            check_local(config.listen)
         own = Guard.of_unix_socket() if config.listen.startswith("unix:") else Guard([])
-        server = await _bound(config.listen, tls.identity_for(config.listen), guard or own, config)
+        server = await _bound(config.listen, identity, guard or own, config)
         health_servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server.server)
         names = [service.descriptor.full_name for service in services]

@@ -11,6 +11,8 @@ from agentpod.config import PodConfig
 from leaderboard.config import Config as LeaderboardConfig
 from orchestrator.config import Config as OrchestratorConfig
 from orchestrator.config import check as check_orchestrator
+from podrace.certificates.folder import STANDARD
+from podrace.certificates.names import SpiffeName
 from podrace.checkpoint_store import check_uri
 from podrace.config import config_from_arguments
 
@@ -85,6 +87,66 @@ def test_every_service_accepts_its_configuration(service: str, program: str, con
     check_uri(read.store)
     if program == "orchestrator":
         check_orchestrator(read)
+
+
+TLS = {"tls.crt": "CERTIFICATE", "tls.key": "KEY", "ca.crt": "AUTHORITY"}
+CERTIFICATES = {
+    "orchestrator": "orchestrator",
+    "orchestrator-fixed": "orchestrator",
+    "leaderboard": "leaderboard",
+    "agentpod": "pod-leader",
+    "command": "operator",
+}
+"""The certificate that each service presents."""
+
+
+def volumes(service: str) -> dict[str, str]:
+    """Sources of the mounts of a service by their target."""
+    found = (volume.split(":") for volume in SERVICES[service].get("volumes", ()) if volume.startswith("tls-"))
+    return {target: source for source, target, *_ in found}
+
+
+@pytest.mark.parametrize(("service", "certificate"), CERTIFICATES.items())
+def test_every_process_has_the_certificate_of_its_own_role_and_no_other(service: str, certificate: str) -> None:
+    environ = SERVICES[service]["environment"]
+    assert {environ[f"PODRACE_TLS_{name}_FILE"]: file for file, name in TLS.items()} == {
+        f"/etc/podrace/tls/{file}": file for file in TLS
+    }
+    assert volumes(service) == {"/etc/podrace/tls": f"tls-{certificate}"}
+    assert SERVICES[service].get("depends_on"), "a volume is filled before it is mounted"
+
+
+def test_pods_that_the_orchestrator_starts_get_the_certificate_of_a_role_of_a_pod() -> None:
+    named = SERVICES["orchestrator"]["environment"]["PODRACE_ORCHESTRATOR__LAUNCHERS__DOCKER__TLS"]
+    assert defaults_filled_in(named) == "podrace_tls-pod-role"
+    assert "tls-pod-role" in BASE["volumes"]
+
+
+def test_the_certificates_are_made_where_the_services_mount_them() -> None:
+    made = SERVICES["certificates"]
+    only = {argument.removeprefix("--only=") for argument in made["entrypoint"] if argument.startswith("--only=")}
+    assert only <= {name.path for name in STANDARD}
+    folder = "/etc/podrace/certificates"
+    mounted = {target.removeprefix(f"{folder}/"): source for target, source in volumes("certificates").items()}
+    assert set(mounted) == {*only, "authority"}
+    assert {source.removeprefix("tls-") for source in mounted.values()} == {
+        *CERTIFICATES.values(), "pod-role", "authority",
+    }  # fmt: skip
+    assert "tls-authority" not in {source for name in CERTIFICATES for source in volumes(name).values()}
+    dockerfile = (COMPOSE.parent / "Dockerfile").read_text()
+    for path in mounted:
+        assert f"certificates/{path} " in dockerfile.replace(";", " "), path
+
+
+@pytest.mark.parametrize("service", ["orchestrator", "orchestrator-fixed", "leaderboard"])
+def test_the_certificate_of_a_service_names_the_host_that_others_call(service: str) -> None:
+    called = {"orchestrator-fixed": "orchestrator"}.get(service, service)
+    assert called in STANDARD[SpiffeName(called)]
+    assert "127.0.0.1" in STANDARD[SpiffeName(called)]
+
+
+def test_no_service_is_allowed_to_be_insecure() -> None:
+    assert "insecure" not in (COMPOSE / "compose.yaml").read_text().lower()
 
 
 def test_the_bucket_is_created_for_the_store_that_the_services_use() -> None:

@@ -24,7 +24,9 @@ from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.kubernetes.event_recorder import event_of
 from orchestrator.launchers.kubernetes.jobs import job_of, owner_of
 from orchestrator.launchers.options import KubernetesOptions
+from podrace.certificates.names import SpiffeName
 from podrace.checkpoint_store import check_uri
+from podrace.cli.commands.certs import SECRETS as PRINTED_SECRETS
 from podrace.config import config_from_arguments
 from podrace.errors import InvalidArgument
 from podrace.telemetry import TelemetryConfig
@@ -43,7 +45,7 @@ COMBINATIONS = [
     for count in range(len(COMPONENTS))
     for others in itertools.combinations(sorted(set(COMPONENTS) - WAYS_TO_A_GPU), count)
 ]
-OPERATORS = ("monitoring.coreos.com/", "kueue.x-k8s.io/")
+OPERATORS = ("cert-manager.io/", "monitoring.coreos.com/", "kueue.x-k8s.io/")
 """Whose kinds are not Kubernetes' own, so that there is no schema to hold them against."""
 COMMAND = Path(sys.executable).parent / "kubectl"
 
@@ -152,7 +154,8 @@ def job_on(overlay: str, layout: Any, hosts: int, store: str) -> dict[str, Any]:
     pod_environment = PodEnvironment("o:1", "l:2", store, Path(), Path(), "", 60.0, TelemetryConfig())
     owner = owner_of("podrace", "race")
     owner["metadata"]["uid"] = "0"
-    return dict(job_of(NewPod("race-p0", "race", spec), pod_environment, KubernetesOptions(), template, owner))
+    options = KubernetesOptions(unprotected_collectives=True)
+    return dict(job_of(NewPod("race-p0", "race", spec), pod_environment, options, template, owner))
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -232,6 +235,61 @@ def test_a_store_of_an_unknown_scheme_is_refused() -> None:
             service_configuration(objects, service)
 
 
+SECRETS = {
+    "podrace-orchestrator": ("podrace-orchestrator-tls", SpiffeName("orchestrator")),
+    "podrace-leaderboard": ("podrace-leaderboard-tls", SpiffeName("leaderboard")),
+    "podrace-agentpod": ("podrace-agentpod-tls", SpiffeName("pod-role")),
+}
+"""The Secret that each of our processes mounts, and the name in its certificate."""
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_process_of_every_overlay_has_the_certificate_of_its_own_role(overlay: str, name: str) -> None:
+    (spec,) = [spec for found, spec in pod_specs(rendered(KUBERNETES / "overlays" / overlay)) if found == name]
+    (container,) = [each for each in spec["containers"] if each["name"] == name.removeprefix("podrace-")]
+    environ = {each["name"]: each.get("value") for each in container["env"]}
+    for variable, file in (("CERTIFICATE", "tls.crt"), ("KEY", "tls.key"), ("AUTHORITY", "ca.crt")):
+        assert environ[f"PODRACE_TLS_{variable}_FILE"] == f"/etc/podrace/tls/{file}"
+    (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == "/etc/podrace/tls"]
+    (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
+    assert volume["secret"]["secretName"] == SECRETS[name][0]
+    assert mount["readOnly"]
+    secrets = {each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
+    assert secrets == {SECRETS[name][0]}, "no process has the key of another"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_overlay_has_network_policies_and_no_service_that_may_be_insecure(overlay: str) -> None:
+    objects = rendered(KUBERNETES / "overlays" / overlay)
+    policies = {each["metadata"]["name"] for each in objects if each["kind"] == "NetworkPolicy"}
+    assert {"podrace-agentpod", "podrace-services"} <= policies
+    for service in SERVICES:
+        assert not service_configuration(objects, service).server.insecure
+
+
+def test_cert_manager_makes_the_secrets_that_are_mounted_with_the_names_of_their_roles(scratch: Path) -> None:
+    objects = combined(scratch, ("cert-manager", "tls"))
+    made = {each["spec"]["secretName"]: each["spec"] for each in objects if each["kind"] == "Certificate"}
+    for name, (secret, spiffe) in SECRETS.items():
+        spec = made[secret]
+        assert [SpiffeName.parse(uri) for uri in spec["uris"]] == [spiffe]
+        assert spec["issuerRef"] == {"kind": "Issuer", "name": "podrace"}
+        assert {"server auth", "client auth"} <= set(spec["usages"])
+        assert (f"*.{name}" if name == "podrace-agentpod" else name) in spec["dnsNames"]
+    assert made["podrace-authority"]["isCA"] is True
+    assert named(objects, "Issuer", "podrace")["spec"] == {"ca": {"secretName": "podrace-authority"}}
+    operator = made["podrace-operator-tls"]
+    assert SpiffeName.parse(operator["uris"][0]).role == "operator"
+    assert "server auth" not in operator["usages"]
+
+
+def test_the_secrets_that_the_command_prints_are_those_that_are_mounted() -> None:
+    assert {secret: spiffe.path for secret, spiffe in SECRETS.values()} == {
+        secret: path for path, secret in PRINTED_SECRETS.items()
+    }
+
+
 def test_the_orchestrator_may_do_what_its_launcher_asks_for_and_no_more() -> None:
     objects = rendered(KUBERNETES / "base")
     rules = named(objects, "Role", "podrace-orchestrator")["rules"]
@@ -297,4 +355,4 @@ def test_the_overlay_for_old_clusters_has_nothing_that_they_refuse() -> None:
             probes = [container.get("readinessProbe", {}), container.get("livenessProbe", {})]
             assert not any("grpc" in probe for probe in probes)
             assert container["imagePullPolicy"] == "Never"
-    assert not any("ReadWriteOncePod" in str(found) for found in objects)
+    assert not any("ReadWriteOncePod" in str(found) or "endPort" in str(found) for found in objects)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -145,8 +146,18 @@ class Stack:
 
         return self.until(found, "the orchestrator's container")
 
+    @cached_property
+    def credentials(self) -> grpc.ChannelCredentials:
+        """The operator's certificate, which compose has made in a volume."""
+
+        def content(file: str) -> bytes:
+            path = f"/etc/podrace/tls/{file}"
+            return self.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "cat", "command", path).encode()
+
+        return grpc.ssl_channel_credentials(content("ca.crt"), content("tls.key"), content("tls.crt"))
+
     def call(self, method: str, request: Any) -> Any:
-        with grpc.insecure_channel(self.address()) as channel:
+        with grpc.secure_channel(self.address(), self.credentials) as channel:
             stub = pb_grpc.OrchestratorServiceStub(channel)
             return getattr(stub, method)(request, timeout=CALL_SECONDS, wait_for_ready=True)
 
@@ -176,7 +187,7 @@ class Stack:
         while (left := give_up - time.monotonic()) > 0:
             token = seen.events[-1].sequence if seen.events else 0
             request = pb.WatchTournamentRequest(tournament_id=tournament_id, resume_token=token)
-            with grpc.insecure_channel(self.address()) as channel:
+            with grpc.secure_channel(self.address(), self.credentials) as channel:
                 stub = pb_grpc.OrchestratorServiceStub(channel)
                 try:
                     for message in stub.WatchTournament(

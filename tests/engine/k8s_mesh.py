@@ -8,7 +8,7 @@ import sys
 import time
 import tomllib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from podrace.tournament.v1 import tournament_pb2
 
 REPOSITORY = Path(__file__).parents[2]
 KUBECTL = str(Path(sys.executable).parent / "kubectl")
+PODRACE = str(Path(sys.executable).parent / "podrace")
 WAIT_SECONDS = 120.0
 AGENT_PODS = "app.kubernetes.io/component=agentpod"
 
@@ -110,6 +111,20 @@ async def handed_back(mesh: Mesh, tournament: str) -> bool:
 
 async def grown(mesh: Mesh, tournament: str, beyond: int) -> bool:
     return await mesh.steps(tournament) > beyond
+
+
+def make_certificates(folder: Path, hosts: Mapping[str, str]) -> None:
+    """Makes the certificates of the overlay, valid for further hosts."""
+    options = [f"--host={path}={host}" for path, host in hosts.items()]
+    subprocess.run([PODRACE, "certs", "make", str(folder), *options], check=True, capture_output=True)
+
+
+def create_secrets(certificates: Path, namespace: str) -> None:
+    """Creates a namespace with the Secrets of the services: a pod without its Secret retries after minutes only."""
+    subprocess.run([KUBECTL, "create", "namespace", namespace], check=True, capture_output=True)
+    command = [PODRACE, "certs", "secrets", str(certificates), "--namespace", namespace]
+    secrets = subprocess.run(command, check=True, capture_output=True).stdout
+    subprocess.run([KUBECTL, "apply", "-f", "-"], input=secrets, check=True, capture_output=True)
 
 
 def write_overlay(folder: Path, name: str, data: Path) -> None:

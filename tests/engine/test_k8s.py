@@ -12,12 +12,24 @@ import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from k8s_mesh import AGENT_PODS, KUBECTL, REPOSITORY, Mesh, grown, handed_back, until, write_overlay
+from k8s_mesh import (
+    AGENT_PODS,
+    KUBECTL,
+    REPOSITORY,
+    Mesh,
+    create_secrets,
+    grown,
+    handed_back,
+    make_certificates,
+    until,
+    write_overlay,
+)
 
-from podrace import rpc
+from podrace import rpc, tls
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.tournament.v1 import tournament_pb2
@@ -47,7 +59,18 @@ def record(capfd: pytest.CaptureFixture[str]) -> Record:
 
 
 @pytest.fixture(scope="module")
-def namespace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of certificates; calls of the tests present that of the operator."""
+    folder = tmp_path_factory.mktemp("tls") / "certs"
+    make_certificates(folder, {"orchestrator": ADDRESS, "leaderboard": "10.96.0.52"})
+    with pytest.MonkeyPatch.context() as patched:
+        for name, file in ((tls.CERTIFICATE, "tls.crt"), (tls.KEY, "tls.key"), (tls.AUTHORITY, "ca.crt")):
+            patched.setenv(name, str(folder / "operator/operator" / file))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def namespace(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[str]:
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("no cluster: set KUBECONFIG")
     if subprocess.run([KUBECTL, "get", "--raw", "/readyz"], capture_output=True).returncode:
@@ -66,6 +89,7 @@ def namespace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     data = folder / "data"
     data.mkdir(mode=0o755)
     write_overlay(folder, name, data)
+    create_secrets(certificates, name)
     apply = subprocess.run([KUBECTL, "apply", "-k", str(folder)], capture_output=True, text=True)
     try:
         assert apply.returncode == 0, apply.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.launchers.kubernetes.api_client import Object
 from orchestrator.launchers.pod_settings import hosts_of
-from podrace.errors import FailedPrecondition
+from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 LEADER_PORT = 50070
@@ -35,14 +35,22 @@ def completions(spec: PodSpec) -> dict[str, Any]:
     return {"completions": hosts, "parallelism": hosts} | ({"completionMode": "Indexed"} if hosts > 1 else {})
 
 
-def host_environment(job: str, spec: PodSpec, template: Object) -> list[dict[str, Any]]:
+def host_environment(
+    job: str, spec: PodSpec, template: Object, *, unprotected_collectives: bool
+) -> list[dict[str, Any]]:
     """Environment variables with the address of the role's host and of the leader.
 
     Raises:
         FailedPrecondition: The template has no subdomain.
+        InvalidArgument: Collectives would cross a network that the operator has not declared to be protected.
     """
     if hosts_of(spec) == 1:
         return []
+    if not unprotected_collectives:
+        raise InvalidArgument(
+            f"pod.hosts = {spec.hosts}: collectives between hosts have no TLS; protect them (component"
+            " network-policies), and set launchers.kubernetes.unprotected_collectives = true"
+        )
     subdomain = template["template"]["spec"].get("subdomain")
     if not subdomain:
         name = template["metadata"]["name"]
@@ -55,6 +63,7 @@ def host_environment(job: str, spec: PodSpec, template: Object) -> list[dict[str
         {"name": f"{PREFIX}HEAD", "value": f"{job}-0.{subdomain}:{LEADER_PORT}"},
         {"name": f"{PREFIX}HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": f"{PREFIX}HOST_INDEX", "valueFrom": number},
+        {"name": f"{PREFIX}UNPROTECTED_COLLECTIVES", "value": "true"},
     ]
 
 

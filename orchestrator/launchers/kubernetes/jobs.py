@@ -84,7 +84,8 @@ def job_of(
 
     Raises:
         FailedPrecondition: The template has no container to build the roles from.
-        InvalidArgument: The pod's GPUs cannot be distributed over its containers.
+        InvalidArgument: The pod's GPUs cannot be distributed over its containers, or its hosts would be connected over
+            a network that the operator has not declared to be protected.
     """
     name, owned = job_name(pod.pod_id), owner["metadata"]
     labels = {
@@ -150,7 +151,7 @@ def _pod_spec(
     roles = (LEADER,) if together else roles
     gpus = gpus_of_roles(share, roles, claimed=not options.gpu_resource)
     resources = resources_of_roles(share, roles)
-    hosts = host_environment(name, pod.spec, template)
+    hosts = host_environment(name, pod.spec, template, unprotected_collectives=options.unprotected_collectives)
     role_containers = [
         _container(
             base,

@@ -81,6 +81,7 @@ def test_roles_are_numbered_per_host_and_mapped_to_learners() -> None:
         ({"learners": 2, "hosts": 2, "host_index": 2, "head": "h:1"}, "host_index = 2: expected"),
         ({"learners": 2, "hosts": 2}, "head = '': expected host:port"),
         ({"learners": 2, "hosts": 2, "head": "h"}, "head = 'h': expected host:port"),
+        ({"learners": 2, "hosts": 2, "head": "h:1", "host": "10.0.0.2"}, "unprotected_collectives = true"),
     ],
 )
 def test_hosts_that_cannot_work_together_are_rejected(changes: dict[str, object], message: str) -> None:

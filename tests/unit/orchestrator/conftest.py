@@ -53,7 +53,7 @@ def make(cluster: FakeCluster, monotonic: ManualMonotonic) -> Callable[..., Kube
     def made(**changes: Any) -> KubernetesLauncher:
         return KubernetesLauncher(
             POD_ENVIRONMENT,
-            KubernetesOptions(**changes),
+            KubernetesOptions(**{"unprotected_collectives": True, **changes}),
             find=lambda namespace: (cluster, NAMESPACE),
             monotonic=monotonic,
         )

@@ -156,3 +156,18 @@ def test_a_list_in_the_environment_is_separated_by_commas_and_may_be_empty(
 ) -> None:
     environ = {"PODRACE_TEST__NUMBERS": text}
     assert config_from_arguments(Config, [], program="test", environ=environ).numbers == expected
+
+
+@dataclass(frozen=True)
+class Listening:
+    server: "Served" = field(default_factory=lambda: Served())
+
+
+@dataclass(frozen=True)
+class Served:
+    insecure: bool = False
+
+
+def test_the_option_insecure_is_short_for_the_key() -> None:
+    assert config_from_arguments(Listening, ["--insecure"], program="p", environ={}).server.insecure
+    assert not config_from_arguments(Listening, [], program="p", environ={}).server.insecure

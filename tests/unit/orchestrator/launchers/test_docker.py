@@ -93,6 +93,23 @@ async def test_a_container_gets_the_settings_of_its_pod(launcher: DockerLauncher
     assert arguments["pid_mode"] == "container:podrace-race-p0-learner"
 
 
+async def test_containers_get_the_certificate_of_pods_and_read_it_only(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    launcher._options = replace(launcher._options, tls="mesh_tls-pod-role")
+    await launcher.start(new_pod())
+    for container in engine.running.values():
+        assert "mesh_tls-pod-role:/etc/podrace/tls:ro" in container.arguments["volumes"]
+        environ = container.arguments["environment"]
+        assert environ["PODRACE_TLS_KEY_FILE"] == "/etc/podrace/tls/tls.key"
+        assert environ["PODRACE_TLS_AUTHORITY_FILE"] == "/etc/podrace/tls/ca.crt"
+
+
+async def test_containers_without_certificates_have_no_tls(launcher: DockerLauncher, engine: Engine) -> None:
+    await launcher.start(new_pod())
+    assert not any("TLS" in name for c in engine.running.values() for name in c.arguments["environment"])
+
+
 async def test_containers_with_gpus_share_processes_and_shared_memory(launcher: DockerLauncher, engine: Engine) -> None:
     launcher._options = replace(launcher._options, shm_bytes=3 * GIB)
     await launcher.start(new_pod(gpus=1))

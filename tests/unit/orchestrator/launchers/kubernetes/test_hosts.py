@@ -1,5 +1,6 @@
 """Tests an agent pod with several hosts, which is an Indexed Job."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -105,6 +106,17 @@ async def test_a_template_without_a_subdomain_is_rejected(launcher: KubernetesLa
     del cluster.objects["podtemplates"]["podrace-agentpod"]["template"]["spec"]["subdomain"]
     with pytest.raises(FailedPrecondition, match=r"no subdomain, but pod\.hosts = 2.*apply deploy/k8s"):
         await launcher.start(new_pod(**WIDE))
+
+
+async def test_several_hosts_are_refused_until_the_operator_says_that_collectives_are_protected(
+    make: Callable[..., KubernetesLauncher], cluster: FakeCluster
+) -> None:
+    launcher = make(unprotected_collectives=False)
+    with pytest.raises(InvalidArgument, match=r"pod\.hosts = 2: collectives.*unprotected_collectives = true"):
+        await launcher.start(new_pod(**WIDE))
+    assert not cluster.jobs()
+    allowed = environment_of((await started(make(), cluster))["spec"]["template"]["spec"]["containers"][0])
+    assert allowed["UNPROTECTED_COLLECTIVES"]["value"] == "true"
 
 
 @pytest.mark.parametrize(("nodes", "fits"), [((4.0, 4.0), True), ((8.0, 3.0), False), ((16.0,), False)])
