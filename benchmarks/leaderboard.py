@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from blank_policy import blank_policy
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from podrace import rpc
@@ -29,7 +30,6 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifes
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.manifest import FORMAT_VERSION, manifest_bytes
 from podrace.checkpoint_store.publish import claim
-from podrace.digests import digest
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.specification import resolve as specification
@@ -119,20 +119,24 @@ def small_spec() -> TournamentSpec:
     return specification.resolve(specification.parse(values, source="benchmark"))
 
 
-def stored_manifests(store: FolderStore, count: int) -> list[Checkpoint]:
-    """Stores manifests whose scores rise with noise, of each agent in turn; their policies are not stored."""
-    for number in range(AGENTS):
-        claim(store, f"{TOURNAMENT}-a{number}", 1)
-    policy = digest(b"policy")
+def stored_manifests(store: FolderStore, agents: Sequence[pb.Agent], count: int) -> list[Checkpoint]:
+    """Stores manifests whose scores rise with noise, of each agent in turn; all have the same policy."""
+    for agent in agents:
+        claim(store, agent.agent_id, 1)
+    data = blank_policy(agents[0])
+    policy = store.put_object(data)
     checkpoints = []
     for index in range(count):
-        agent_id = f"{TOURNAMENT}-a{index % AGENTS}"
+        agent = agents[index % len(agents)]
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             tournament_id=TOURNAMENT,
-            agent_id=agent_id,
-            algorithm="ppo",
-            parts=[Part(name="policy", digest=policy)],
+            agent_id=agent.agent_id,
+            algorithm=agent.algorithm,
+            hyperparameters=agent.hyperparameters,
+            seed=agent.seed,
+            parts=[Part(name="policy", digest=policy, size_bytes=len(data))],
+            environment_steps=index,
             lineage_environment_steps=index,
             evaluation=Evaluation(
                 mean_return=index + 50.0 * (index % 7), variance=400.0, episodes=32, policy_digest=policy
@@ -140,7 +144,7 @@ def stored_manifests(store: FolderStore, count: int) -> list[Checkpoint]:
             lease_epoch=1,
         )
         name = store.put_object(manifest_bytes(manifest))
-        checkpoints.append(Checkpoint(agent_id=agent_id, manifest_digest=name))
+        checkpoints.append(Checkpoint(agent_id=agent.agent_id, manifest_digest=name))
     return checkpoints
 
 
@@ -148,7 +152,6 @@ async def measure(folder: Path, count: int) -> None:
     """Reports every case, with `count` calls each."""
     report("commit", "commits_per_second", commits_per_second(folder, count))
     store = FolderStore(folder / "store")
-    checkpoints = stored_manifests(store, count * len(IN_FLIGHT))
     async with leaderboard(folder) as address:
         channel = rpc.connect(address, pb.DESCRIPTOR)
         updater: Any = pb_grpc.UpdaterServiceStub(channel)
@@ -167,7 +170,8 @@ async def measure(folder: Path, count: int) -> None:
             request = pb.GenerateAgentRequest(tournament_id=TOURNAMENT, spec=spec, number=number)
             return lambda: rpc.call(generator.GenerateAgent, request, deadline_seconds=DEADLINE_SECONDS)
 
-        await calls_per_second([generate(number) for number in range(AGENTS)], 1)
+        agents = [(await generate(number)()).agent for number in range(AGENTS)]  # type: ignore[attr-defined]
+        checkpoints = stored_manifests(store, agents, count * len(IN_FLIGHT))
         await calls_per_second([nothing] * 100, 16)
         for index, in_flight in enumerate(IN_FLIGHT):
             floor = await calls_per_second([nothing] * count, in_flight)

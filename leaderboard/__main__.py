@@ -56,6 +56,7 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     _log.info("leaderboard stops", reason=reason)
     await watch.close()
     await server.drain()
+    snapshots.close()
     for component in (updater, generator, plugins):
         await component.close()
 

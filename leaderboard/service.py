@@ -12,6 +12,7 @@ from leaderboard.evolution.strategy import NoWork
 from leaderboard.generator import Generator
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store import records
+from leaderboard.store.refusal_records import refusals_after
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace.database import Database
@@ -44,7 +45,9 @@ def services(
             contract["UpdaterService"], pb_grpc.add_UpdaterServiceServicer_to_server, UpdaterServicer(updater, kept)
         ),
         Service(
-            contract["GeneratorService"], pb_grpc.add_GeneratorServiceServicer_to_server, GeneratorServicer(generator)
+            contract["GeneratorService"],
+            pb_grpc.add_GeneratorServiceServicer_to_server,
+            GeneratorServicer(generator, state),
         ),
     ]
 
@@ -132,8 +135,8 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
 class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
     """Takes requests for agents."""
 
-    def __init__(self, generator: Generator) -> None:
-        self._generator = generator
+    def __init__(self, generator: Generator, state: Database) -> None:
+        self._generator, self._state = generator, state
 
     async def GenerateAgent(self, request: pb.GenerateAgentRequest, context: Context) -> pb.GenerateAgentResponse:
         """Generates an agent; see the contract."""
@@ -147,4 +150,5 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
         found = await self._generator.review(request.tournament_id)
         # Agents that do not fit are listed in the next review.
         stops = fitting(pb.AgentStop(agent_id=agent_id, reason=reason) for agent_id, reason in sorted(found.items()))
-        return pb.ReviewAgentsResponse(stops=stops)
+        refusals = await self._state.transact(refusals_after, request.tournament_id, request.refusals_after)
+        return pb.ReviewAgentsResponse(stops=stops, refusals=refusals)

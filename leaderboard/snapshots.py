@@ -10,9 +10,9 @@ import math
 import prometheus_client
 from google.protobuf.duration_pb2 import Duration
 
+from leaderboard.checkpoints.submission_check import SubmissionCheck
 from leaderboard.store import pagination, records
 from leaderboard.store.snapshot_records import CHAMPION, add_snapshot, find_snapshot, list_snapshots
-from leaderboard.updater import read_published
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.publish import read_manifest, read_part
 from podrace.checkpoint_store.snapshots import POLICY_PART, is_snapshot, store_snapshot_of
@@ -40,22 +40,25 @@ class SnapshotRecorder:
 
     def __init__(self, state: Database, store: CheckpointStore) -> None:
         self._state, self._store = state, store
+        self._checkpoints = SubmissionCheck(state, store)
 
     async def submit(self, request: SubmitSnapshotRequest) -> SubmitSnapshotResponse:
         """Records the snapshot of an agent.
 
         Raises:
-            InvalidArgument: The request is incomplete, or the manifest is not a snapshot of the named agent.
+            InvalidArgument: The request is incomplete, or the manifest is not a snapshot of the named agent, or cannot
+                be one (BAD_CHECKPOINT).
             NotFound: The agent was never generated here, or the manifest is not in the store.
             DataLoss: The manifest is damaged (BAD_DIGEST).
             FailedPrecondition: The agent has been assigned to another pod since (STALE_EPOCH).
+            Unavailable: The store does not answer in time.
         """
         check_digest(request.checkpoint.manifest_digest)
         running_seconds = _checked("SubmitSnapshot", request.number, request.running_duration)
         known = await self._state.transact(_snapshot_or_agent, request)
         if isinstance(known, Snapshot):
             return SubmitSnapshotResponse(snapshot=known)
-        manifest = await asyncio.to_thread(read_published, self._store, request)
+        manifest = await self._checkpoints.checked(request)
         draft = snapshot_of(manifest, request.checkpoint.manifest_digest, known)
         draft.number = request.number
         draft.running_duration.FromNanoseconds(round(running_seconds * 1e9))
@@ -88,6 +91,10 @@ class SnapshotRecorder:
         draft.running_duration.FromNanoseconds(round(running_seconds * 1e9))
         return SnapshotChampionResponse(snapshot=await self._record(draft))
 
+    def close(self) -> None:
+        """Drops the submissions that wait for the store."""
+        self._checkpoints.close()
+
     async def _store_best(self, request: SnapshotChampionRequest) -> tuple[Snapshot | Candidate | None, str]:
         """Returns the recorded snapshot; else the first candidate and the digest of its snapshot, which is stored.
 
@@ -117,14 +124,10 @@ def snapshot_of(manifest: Manifest, manifest_digest: str, agent: Agent) -> Snaps
     """Makes the snapshot of a manifest, without its number and time. Pure.
 
     Raises:
-        InvalidArgument: The manifest is not that of a snapshot, or belongs to another agent.
+        InvalidArgument: The manifest is not that of a snapshot.
     """
     if not is_snapshot(manifest):
         raise InvalidArgument(f"manifest {manifest_digest}: is not a snapshot: its only part must be the policy")
-    for name in ("agent_id", "tournament_id", "algorithm"):
-        stated, expected = getattr(manifest, name), getattr(agent, name)
-        if stated != expected:
-            raise InvalidArgument(f"manifest {manifest_digest}: {name} = {stated!r}: expected {expected!r}")
     return Snapshot(
         manifest_digest=manifest_digest,
         tournament_id=agent.tournament_id,

@@ -1,12 +1,11 @@
-"""Judges submitted checkpoints: reads the manifest, decides whether it enters the board, and records that in one
-transaction before answering.
+"""Judges submitted checkpoints: reads and checks the manifest, decides whether it enters the board, and records that in
+one transaction before answering.
 
 The idempotency key is the id of the candidate, which is the digest of its manifest. A candidate that was judged once
 always gets the same answer, whatever the request id and whatever its rank is now. A request id cannot be used for two
 candidates.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from functools import partial
 import prometheus_client
 import structlog
 
+from leaderboard.checkpoints.submission_check import SubmissionCheck
 from leaderboard.evolution.agents import trial_of
 from leaderboard.plugins import judgement, requests
 from leaderboard.plugins.plugin_pool import JUDGEMENT, PluginPool, PreparedRequest
@@ -27,24 +27,20 @@ from leaderboard.store import records, request_records
 from leaderboard.store.records import Generation, Submission, timestamp
 from leaderboard.submission_watch import SubmissionWatch
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
-from podrace.checkpoint_store.publish import BAD_DIGEST, advanced, read_manifest
 from podrace.checkpoint_store.store import CheckpointStore, check_digest
 from podrace.database import Database, Transaction
-from podrace.errors import DataLoss, InvalidArgument, NotFound
+from podrace.errors import BAD_CHECKPOINT, InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import JudgeCandidateResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import (
-    Agent,
     Candidate,
     PlanEvaluationRequest,
     PlanEvaluationResponse,
     SubmitCandidateRequest,
     SubmitCandidateResponse,
-    SubmitSnapshotRequest,
     Verdict,
 )
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
-NON_FINITE = "ERROR_REASON_NON_FINITE"
 SUBMIT = "SubmitCandidate"
 MOST_RETURNS = 256
 """Returns of single episodes that a candidate keeps: a page of 1,000 candidates must fit in a message."""
@@ -80,7 +76,8 @@ class Updater:
             monotonic: Clock in seconds, for metrics.
             plugins: Calls updater plugins; None: the built-in rules decide.
         """
-        self._state, self._store, self._watch, self._monotonic = state, store, watch, monotonic
+        self._state, self._watch, self._monotonic = state, watch, monotonic
+        self._checkpoints = SubmissionCheck(state, store)
         self._plugins = plugins
         self._histories = ScoreHistories()
         self._judging: SingleFlight[SubmitCandidateResponse] = SingleFlight()
@@ -90,19 +87,26 @@ class Updater:
         """Judges a published checkpoint.
 
         Raises:
-            InvalidArgument: The request names no manifest, or the manifest belongs to another agent or has no score.
+            InvalidArgument: The request names no manifest, or the manifest has no score, or cannot be one of the agent
+                (BAD_CHECKPOINT).
             NotFound: The agent was never generated here, or the manifest is not in the store.
             DataLoss: The manifest is damaged or its score belongs to another policy (BAD_DIGEST), or the score is not
                 finite (NON_FINITE).
             FailedPrecondition: The agent has been assigned to another pod since (STALE_EPOCH).
             AlreadyExists: The request id was used for another checkpoint.
+            Unavailable: The store does not answer in time.
         """
         begin = self._monotonic()
         check_digest(request.checkpoint.manifest_digest)
         known = await self._state.transact(answer_or_agent, request)
         if isinstance(known, SubmitCandidateResponse):
             return known
-        manifest = await asyncio.to_thread(read_published, self._store, request)
+        manifest = await self._checkpoints.checked(request)
+        if manifest.snapshot:
+            raise InvalidArgument(
+                f"manifest {request.checkpoint.manifest_digest}: is a snapshot; call SubmitSnapshot",
+                reason=BAD_CHECKPOINT,
+            )
         candidate = candidate_of(manifest, request.checkpoint.manifest_digest, known)
         # Continues if the caller gives up meanwhile: the plugin is not called again when it retries, and watchers are
         # notified of everything that was recorded.
@@ -120,6 +124,7 @@ class Updater:
 
     async def close(self) -> None:
         """Cancels what is being judged; it is judged when it is submitted again."""
+        self._checkpoints.close()
         await self._judging.close()
 
     async def _evolution_of(self, tournament_id: str) -> EvolutionSpec:
@@ -174,33 +179,13 @@ def answer_or_agent(transaction: Transaction, request: SubmitCandidateRequest) -
     return judged.answer
 
 
-def read_published(store: CheckpointStore, request: SubmitCandidateRequest | SubmitSnapshotRequest) -> Manifest:
-    """Reads a submitted manifest, after checking in the store that the pod still holds the agent. Blocks.
-
-    Raises:
-        PodraceError: As Updater.submit.
-    """
-    agent_id, manifest_digest = request.checkpoint.agent_id, request.checkpoint.manifest_digest
-    found = store.read_pointer(agent_id)
-    if found is None:
-        raise NotFound(f"agent {agent_id}: no checkpoint was published in {store.uri}; publish before you submit")
-    # A pod that may publish may submit: only the epoch in the agent's pointer decides.
-    advanced(found[0], request.lease_epoch, manifest_digest)
-    return read_manifest(store, manifest_digest)
-
-
 def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generation) -> Candidate:
-    """Makes the candidate of a manifest, not yet judged. Pure.
+    """Makes the candidate of a manifest that was checked, not yet judged. Pure.
 
     The score is the mean return of the n evaluation episodes. The standard error is sqrt(v / n), with v the unbiased
     variance of their returns; for a single episode v is unknown and counts as 0.
-
-    Raises:
-        InvalidArgument, DataLoss: As Updater.submit.
     """
     agent = generation.agent
-    _check_owner(manifest, manifest_digest, agent)
-    _check_evaluation(manifest, manifest_digest)
     evaluation = manifest.evaluation
     measures = sorted(name for name in evaluation.episode_metrics if len(name) <= LONGEST_MEASURE)[:MOST_MEASURES]
     return Candidate(
@@ -268,46 +253,3 @@ def record(
     for candidate_id, changed in judged_board.standings.items():
         records.set_standing(transaction, candidate_id, changed)
     return answer
-
-
-def _check_owner(manifest: Manifest, manifest_digest: str, agent: Agent) -> None:
-    for name in ("agent_id", "tournament_id", "algorithm"):
-        stated, expected = getattr(manifest, name), getattr(agent, name)
-        if stated != expected:
-            raise InvalidArgument(f"manifest {manifest_digest}: {name} = {stated!r}: expected {expected!r}")
-
-
-def _check_evaluation(manifest: Manifest, manifest_digest: str) -> None:
-    evaluation = manifest.evaluation
-    if not evaluation.episodes:
-        raise InvalidArgument(f"manifest {manifest_digest}: has no score; publish it with an evaluation to submit it")
-    numbers = {
-        "evaluation.mean_return": evaluation.mean_return,
-        "evaluation.variance": evaluation.variance,
-        "evaluation.wall_seconds": evaluation.wall_seconds,
-        "core_seconds": manifest.core_seconds,
-        **{f"evaluation.episode_returns[{i}]": value for i, value in enumerate(evaluation.episode_returns)},
-        **{
-            f"evaluation.episode_metrics[{name!r}]": value for name, value in sorted(evaluation.episode_metrics.items())
-        },
-        **{f"evaluation.other_epochs[{i}]": one.mean_return for i, one in enumerate(evaluation.other_epochs)},
-        **{f"evaluation.other_epochs[{i}] error": one.standard_error for i, one in enumerate(evaluation.other_epochs)},
-    }
-    for name, number in numbers.items():
-        if not math.isfinite(number):
-            raise DataLoss(f"manifest {manifest_digest}: {name} = {number} is not finite", reason=NON_FINITE)
-    if evaluation.variance < 0:
-        raise InvalidArgument(f"manifest {manifest_digest}: evaluation.variance = {evaluation.variance:g} is negative")
-    listed = len(evaluation.episode_returns)
-    if listed not in (0, evaluation.episodes):
-        raise InvalidArgument(
-            f"manifest {manifest_digest}: evaluation.episode_returns has {listed} returns of {evaluation.episodes}"
-            " episodes; list all of them, or none"
-        )
-    policies = [part.digest for part in manifest.parts if part.name == "policy"]
-    if policies != [evaluation.policy_digest]:
-        raise DataLoss(
-            f"manifest {manifest_digest}: the score belongs to policy {evaluation.policy_digest!r}, the checkpoint has"
-            f" {policies}; score the policy that is published",
-            reason=BAD_DIGEST,
-        )

@@ -1,7 +1,7 @@
 """Calls the leaderboard: best candidates, new agents, the champion and its snapshots."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -45,7 +45,7 @@ class LeaderboardClient:
         self._updater: Any = pb_grpc.UpdaterServiceStub(self._channel)
         self._on_best = on_best
         self._refreshing: dict[str, asyncio.Task[bool]] = {}
-        self._reviewing: dict[str, asyncio.Task[dict[str, str] | None]] = {}
+        self._reviewing: dict[str, asyncio.Task[pb.ReviewAgentsResponse | None]] = {}
         self._unreachable = False
 
     async def refresh(self, tournament_ids: Iterable[str]) -> frozenset[str]:
@@ -134,32 +134,37 @@ class LeaderboardClient:
         )
         return response
 
-    async def review(self, tournament_ids: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Requests which agents the strategies stop early.
+    async def review(self, tournaments: Mapping[str, int]) -> dict[str, pb.ReviewAgentsResponse]:
+        """Requests which agents the strategies stop early, and which submissions were refused.
+
+        Args:
+            tournaments: By tournament, the number of the last refusal that is known.
 
         Returns:
-            By tournament, the agents to stop with the reasons; only tournaments that were answered within
-            REFRESH_WAIT_SECONDS. A later answer counts at the next call.
+            The answers by tournament, only those received within REFRESH_WAIT_SECONDS. A later answer counts at the
+            next call.
         """
-        for tournament_id in tournament_ids:
+        for tournament_id, refusals in tournaments.items():
             if tournament_id not in self._reviewing:
-                self._reviewing[tournament_id] = asyncio.create_task(self._review_one(tournament_id))
+                self._reviewing[tournament_id] = asyncio.create_task(self._review_one(tournament_id, refusals))
         if self._reviewing:
             await asyncio.wait(self._reviewing.values(), timeout=REFRESH_WAIT_SECONDS)
         done = {name: task for name, task in self._reviewing.items() if task.done()}
         for name in done:
             del self._reviewing[name]
-        return {name: stops for name, task in done.items() if (stops := task.result()) is not None}
+        return {name: answer for name, task in done.items() if (answer := task.result()) is not None}
 
-    async def _review_one(self, tournament_id: str) -> dict[str, str] | None:
-        request = pb.ReviewAgentsRequest(tournament_id=tournament_id)
+    async def _review_one(self, tournament_id: str, refusals: int) -> pb.ReviewAgentsResponse | None:
+        request = pb.ReviewAgentsRequest(tournament_id=tournament_id, refusals_after=refusals)
         try:
-            response = await rpc.call(self._generator.ReviewAgents, request, deadline_seconds=BEST_DEADLINE_SECONDS)
+            response: pb.ReviewAgentsResponse = await rpc.call(
+                self._generator.ReviewAgents, request, deadline_seconds=BEST_DEADLINE_SECONDS
+            )
         except PodraceError as error:
             # The agents continue: stopping early saves compute and is never necessary.
             _log.debug("no review of the agents", tournament_id=tournament_id, error=error.message)
             return None
-        return {stop.agent_id: stop.reason for stop in response.stops}
+        return response
 
     async def name_champion(
         self, tournament_id: str, evaluations: Sequence[pb.FreshEvaluation]

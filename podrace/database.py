@@ -41,6 +41,9 @@ class Format:
     """Version of the schema; a file with another version is refused."""
     schema: str
     """Statements that create the tables of a new file."""
+    additions: str = ""
+    """Statements that create tables that files of this version may lack and earlier builds ignore: `CREATE TABLE
+    IF NOT EXISTS ...`."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, format: Format) -> None
             f"database {path}: was written by another version (format {version}, this one reads {format.version});"
             " use that version or choose another file"
         )
+    for statement in format.additions.split(";"):
+        connection.execute(statement)
     connection.execute("COMMIT")
     damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if damage != "ok":

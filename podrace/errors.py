@@ -140,5 +140,14 @@ BY_CODE: dict[str, type[PodraceError]] = {cls.code: cls for cls in PodraceError.
 UNSUITABLE_SPACE = "ERROR_REASON_UNSUITABLE_SPACE"
 """Reason if an algorithm cannot use the observation or action space of the environment."""
 
+BAD_DIGEST = "ERROR_REASON_BAD_DIGEST"
+"""Reason if bytes do not have the digest that was stated for them."""
+
+NON_FINITE = "ERROR_REASON_NON_FINITE"
+"""Reason if a number that must be finite is not."""
+
+BAD_CHECKPOINT = "ERROR_REASON_BAD_CHECKPOINT"
+"""Reason if a submitted checkpoint contradicts its agent, the specification, or itself."""
+
 BAD_SPEC = "ERROR_REASON_BAD_SPEC"
 """Reason if a tournament specification is invalid."""

@@ -21,12 +21,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from blank_policy import blank_policy
+
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part, Pointer
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.manifest import FORMAT_VERSION, manifest_bytes
 from podrace.checkpoint_store.publish import advanced, claimed, read_manifest
-from podrace.digests import digest
 from podrace.errors import PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
@@ -37,7 +38,6 @@ from pools.curves import Curves, SimulatedLearner, due_steps
 WAIT_SECONDS = 5.0
 DEADLINE_SECONDS = 60.0
 RETRY_SECONDS = 0.5
-POLICY = digest(b"policy")
 CURVE = "curve"
 """The metric by which children learn which curve to continue."""
 
@@ -97,6 +97,7 @@ class Pod:
 
     def __init__(self, pod_id: str, job: Job, notes: Measurements, store: FolderStore, stubs: tuple[Any, Any]) -> None:
         self._pod_id, self._job, self._notes, self._store = pod_id, job, notes, store
+        self._policies: dict[bytes, str] = {}
         self._orchestrator, self._updater = stubs
         self._random = random.Random(pod_id)
         self._curves = Curves(job.curves)
@@ -192,19 +193,25 @@ class Pod:
     async def _submit(self, assignment: pb.Assignment, learner: SimulatedLearner) -> None:
         agent = assignment.train
         score = learner.score
+        policy = blank_policy(agent)
+        if policy not in self._policies:
+            self._policies[policy] = self._store.put_object(policy)
+        policy_digest = self._policies[policy]
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             tournament_id=agent.tournament_id,
             agent_id=agent.agent_id,
             algorithm=agent.algorithm,
-            parts=[Part(name="policy", digest=POLICY)],
+            hyperparameters=agent.hyperparameters,
+            seed=agent.seed,
+            parts=[Part(name="policy", digest=policy_digest, size_bytes=len(policy))],
             environment_steps=learner.steps,
             lineage_environment_steps=learner.lineage_steps,
             evaluation=Evaluation(
                 mean_return=score,
                 variance=1e-6 * max(1.0, score * score),
                 episodes=32,
-                policy_digest=POLICY,
+                policy_digest=policy_digest,
                 metrics={CURVE: learner.number},
             ),
             lease_epoch=assignment.lease_epoch,

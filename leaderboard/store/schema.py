@@ -26,5 +26,11 @@ CREATE TABLE snapshots (
 CREATE INDEX snapshots_by_arrival ON snapshots (tournament_id, sequence);
 """
 
-DATABASE_FORMAT = Format(owner="leaderboard", application_id=0x706F6C62, version=4, schema=SCHEMA)
+ADDITIONS = """
+CREATE TABLE IF NOT EXISTS refusals (
+    tournament_id TEXT, number INTEGER, manifest_digest TEXT NOT NULL, refusal BLOB NOT NULL,
+    PRIMARY KEY (tournament_id, number), UNIQUE (tournament_id, manifest_digest)) STRICT, WITHOUT ROWID;
+"""
+
+DATABASE_FORMAT = Format(owner="leaderboard", application_id=0x706F6C62, version=4, schema=SCHEMA, additions=ADDITIONS)
 """The application id spells "polb"."""

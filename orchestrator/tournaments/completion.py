@@ -15,6 +15,7 @@ from orchestrator.state.records import COMPLETED, ENDING, RUNNING, TournamentRec
 from orchestrator.state.runtime import RuntimeState, save_changes
 from orchestrator.state.transitions import withdraw_target_checks
 from orchestrator.tournaments.champion import ChampionSelection
+from orchestrator.tournaments.refused_submissions import RefusedSubmissions
 from orchestrator.tournaments.target_checks import TargetChecks, TargetVerdict
 from podrace.specification import evolution_settings
 
@@ -32,6 +33,7 @@ class CompletionCheck:
         self._state, self._runtime, self._leaderboard = state, runtime, leaderboard
         self._champion_selection = ChampionSelection(state, runtime, leaderboard)
         self._target_checks = TargetChecks(state, runtime, leaderboard)
+        self._refused = RefusedSubmissions(state)
         self._no_training_since: dict[str, float] = {}
         self._had_pods: set[str] = set()
 
@@ -52,10 +54,17 @@ class CompletionCheck:
                 await self._complete_ending(now, tournament, fresh=name in fresh)
 
     async def _review(self, running: Sequence[TournamentRecord]) -> None:
-        """Asks which agents the strategies stop early; their pods receive that with their next renewals."""
-        names = [one.tournament_id for one in running if evolution_settings.may_stop(one.spec.evolution)]
-        reviewed = await self._leaderboard.review(names)
-        self._runtime.stops = {name: reviewed.get(name, self._runtime.stops.get(name, {})) for name in names}
+        """Asks which agents the strategies stop early; their pods receive that with their next renewals.
+
+        The answer also lists the submissions that were refused.
+        """
+        names = [one.tournament_id for one in running]
+        answers = await self._leaderboard.review({name: await self._refused.last_number(name) for name in names})
+        for name, answer in answers.items():
+            await self._refused.record(name, answer.refusals)
+        stopping = [one.tournament_id for one in running if evolution_settings.may_stop(one.spec.evolution)]
+        reviewed = {name: {stop.agent_id: stop.reason for stop in answer.stops} for name, answer in answers.items()}
+        self._runtime.stops = {name: reviewed.get(name, self._runtime.stops.get(name, {})) for name in stopping}
 
     async def _check_running(
         self, now: float, tournament: TournamentRecord, unfinished: Collection[str], *, fresh: bool

@@ -21,7 +21,7 @@ from pathlib import Path
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.arrival import Arrival, receive
 from podrace.checkpoint_store.manifest import canonical_json, pointer_from_bytes
-from podrace.checkpoint_store.store import DIGEST, StoredObject, check_agent_id, check_digest, verified
+from podrace.checkpoint_store.store import DIGEST, StoredObject, check_agent_id, check_digest, check_size, verified
 from podrace.digests import digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, ResourceExhausted
 
@@ -79,11 +79,11 @@ class FolderStore:
             _flush_folder(path.parent)
         return name
 
-    def get_object(self, name: str) -> bytes:
+    def get_object(self, name: str, largest_bytes: int | None = None) -> bytes:
         """Reads an object and verifies it."""
         with self._translated_errors():
             try:
-                return verified(name, _read(self._object_path(name)), self.uri)
+                return verified(name, _read(self._object_path(name), largest_bytes), self.uri)
             except FileNotFoundError as error:
                 raise NotFound(f"object {name} is not in {self.uri}") from error
 
@@ -179,9 +179,11 @@ class FolderStore:
             raise FailedPrecondition(f"{cause}; it must be a folder that this process can write") from error
 
 
-def _read(path: Path) -> Arrival:
+def _read(path: Path, largest_bytes: int | None) -> Arrival:
     with path.open("rb", buffering=0) as file:
-        return receive(os.fstat(file.fileno()).st_size, file.readinto)
+        size_bytes = os.fstat(file.fileno()).st_size
+        check_size(f"object {path.name}", size_bytes, largest_bytes)
+        return receive(size_bytes, file.readinto)
 
 
 @contextmanager

@@ -65,11 +65,11 @@ class MinioStore:
         self._bucket.put(self._object_key(name), data, name, f"object {name}")
         return name
 
-    def get_object(self, name: str) -> bytes:
+    def get_object(self, name: str, largest_bytes: int | None = None) -> bytes:
         """Reads an object and verifies it."""
         key = self._object_key(name)
         try:
-            arrival, _ = self._bucket.get(key, f"object {name}")
+            arrival, _ = self._bucket.get(key, f"object {name}", largest_bytes)
         except NotFound as error:
             raise NotFound(f"object {name} is not in {self.uri}") from error
         return verified(name, arrival, self.uri)

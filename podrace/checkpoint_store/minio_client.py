@@ -25,6 +25,7 @@ from podrace.checkpoint_store.minio_connection import (
     parts_list,
 )
 from podrace.checkpoint_store.minio_errors import CLIENT_ERRORS, Failure, failure_of
+from podrace.checkpoint_store.store import check_size
 from podrace.digests import digest
 from podrace.errors import Aborted, NotFound, PodraceError, Unavailable
 
@@ -165,9 +166,14 @@ class Bucket:
                 return
             raise Aborted(f"{what} in {self.address.uri} was changed by another process; read it again") from error
 
-    def get(self, key: str, what: str) -> tuple[Arrival, str]:
-        """Returns an object, not verified, and its ETag; raises NotFound."""
-        return self._try(what, lambda: self._read(key, what))
+    def get(self, key: str, what: str, largest_bytes: int | None = None) -> tuple[Arrival, str]:
+        """Returns an object, not verified, and its ETag.
+
+        Raises:
+            NotFound: It does not exist.
+            ResourceExhausted: It is larger than `largest_bytes`.
+        """
+        return self._try(what, lambda: self._read(key, what, largest_bytes))
 
     def get_piece(self, entry: BucketEntry, begin: int, size_bytes: int, what: str) -> bytes:
         """Returns a range of bytes of an object.
@@ -289,10 +295,11 @@ class Bucket:
             # It only takes space until a process opens the store at least an hour later.
             _log.warning("an unfinished upload was left behind", error=self._failure(error, what).error.message)
 
-    def _read(self, key: str, what: str) -> tuple[Arrival, str]:
+    def _read(self, key: str, what: str, largest_bytes: int | None = None) -> tuple[Arrival, str]:
         response = self._client.get_object(self._name, key)
         try:
             size_bytes = int(response.headers.get("Content-Length", ""))
+            check_size(what, size_bytes, largest_bytes)
             if size_bytes < OVERLAPPED_BYTES:
                 data = response.read()  # saves a copy
                 arrival = Arrival(data, digest(data))

@@ -11,12 +11,12 @@ from typing import Protocol
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.arrival import Arrival
 from podrace.digests import digest
-from podrace.errors import Aborted, DataLoss, FailedPrecondition, InvalidArgument, NotFound
+from podrace.errors import BAD_DIGEST as BAD_DIGEST
+from podrace.errors import Aborted, DataLoss, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
-BAD_DIGEST = "ERROR_REASON_BAD_DIGEST"
 PROBE_AGENT_ID = "podrace-probe"
 PROBE_OBJECT = b"podrace probe"
 
@@ -50,10 +50,15 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def get_object(self, name: str) -> bytes:
+    def get_object(self, name: str, largest_bytes: int | None = None) -> bytes:
         """Returns the bytes stored under a digest, after verifying all of them.
 
+        Args:
+            name: The digest.
+            largest_bytes: A larger object is not read; None: an object of any size is.
+
         Raises:
+            ResourceExhausted: The object is larger.
             DataLoss: The bytes have another digest (BAD_DIGEST), or are truncated.
             NotFound: There is no such object.
             InvalidArgument: The name is not a digest.
@@ -133,6 +138,16 @@ def verified(name: str, arrival: Arrival, uri: str) -> bytes:
             reason=BAD_DIGEST,
         )
     return arrival.data
+
+
+def check_size(what: str, size_bytes: int, largest_bytes: int | None) -> None:
+    """Checks the size of an object before it is read.
+
+    Raises:
+        ResourceExhausted: The object is larger.
+    """
+    if largest_bytes is not None and size_bytes > largest_bytes:
+        raise ResourceExhausted(f"{what} has {size_bytes} bytes; at most {largest_bytes} are read")
 
 
 def check_digest(name: str) -> None:

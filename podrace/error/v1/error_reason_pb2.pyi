@@ -48,6 +48,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: tensors cannot travel between these two processes on the plane (transport) of the probe.
     Another plane may work.
     """
+    ERROR_REASON_BAD_CHECKPOINT: _ErrorReason.ValueType  # 9
+    """INVALID_ARGUMENT: a submitted checkpoint contradicts its agent, the specification, or itself. The message names the
+    field of the manifest.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call failed, beyond its status code. Servers send it as google.rpc.ErrorInfo{reason, domain: "podrace"} in a
@@ -80,5 +84,9 @@ algorithm may.
 ERROR_REASON_PLANE_UNUSABLE: ErrorReason.ValueType  # 8
 """FAILED_PRECONDITION: tensors cannot travel between these two processes on the plane (transport) of the probe.
 Another plane may work.
+"""
+ERROR_REASON_BAD_CHECKPOINT: ErrorReason.ValueType  # 9
+"""INVALID_ARGUMENT: a submitted checkpoint contradicts its agent, the specification, or itself. The message names the
+field of the manifest.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

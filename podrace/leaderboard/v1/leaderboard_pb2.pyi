@@ -1599,20 +1599,72 @@ class ReviewAgentsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    REFUSALS_AFTER_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """The tournament."""
+    refusals_after: _builtins.int
+    """Number of the last refusal received; 0 for all."""
     def __init__(
         self,
         *,
         tournament_id: _builtins.str = ...,
+        refusals_after: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refusals_after", b"refusals_after", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReviewAgentsRequest: _TypeAlias = ReviewAgentsRequest  # noqa: Y015
+
+@_typing.final
+class Refusal(_message.Message):
+    """A submission that was refused because of what its manifest or its policy file says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
+    LEASE_EPOCH_FIELD_NUMBER: _builtins.int
+    ERROR_REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    REFUSE_TIME_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Position among the refusals of its tournament, from 1."""
+    agent_id: _builtins.str
+    """Agent that was named."""
+    manifest_digest: _builtins.str
+    """Digest of the manifest."""
+    lease_epoch: _builtins.int
+    """Lease epoch under which it was submitted."""
+    error_reason: _builtins.str
+    """Name of a value of podrace.error.v1.ErrorReason."""
+    message: _builtins.str
+    """Why, in one line for a person; it names the field of the manifest."""
+    @_builtins.property
+    def refuse_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was refused."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        agent_id: _builtins.str = ...,
+        manifest_digest: _builtins.str = ...,
+        lease_epoch: _builtins.int = ...,
+        error_reason: _builtins.str = ...,
+        message: _builtins.str = ...,
+        refuse_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refuse_time", b"refuse_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "error_reason", b"error_reason", "lease_epoch", b"lease_epoch", "manifest_digest", b"manifest_digest", "message", b"message", "number", b"number", "refuse_time", b"refuse_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
 
 @_typing.final
 class AgentStop(_message.Message):
@@ -1647,20 +1699,28 @@ class ReviewAgentsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STOPS_FIELD_NUMBER: _builtins.int
+    REFUSALS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def stops(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentStop]:
         """Agents to stop, of those that have not ended as far as the leaderboard knows. An agent that has ended meanwhile may
         be listed as well.
         """
 
+    @_builtins.property
+    def refusals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refusal]:
+        """Refused submissions after `refusals_after`, at most 100. A manifest is listed once, however often it is submitted,
+        and of each tournament the first 1,000 are kept.
+        """
+
     def __init__(
         self,
         *,
         stops: _abc.Iterable[Global___AgentStop] | None = ...,
+        refusals: _abc.Iterable[Global___Refusal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stops", b"stops"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refusals", b"refusals", "stops", b"stops"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

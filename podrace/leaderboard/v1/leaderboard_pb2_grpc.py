@@ -473,12 +473,14 @@ class UpdaterServiceServicer:
         reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
         policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
         does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-        computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT if the checkpoint was not scored or
-        is not the agent's. NOT_FOUND if the agent is unknown or the manifest is not in the store. DATA_LOSS if the
-        manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
-        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the
-        request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
-        restart.
+        computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
+        was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
+        agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
+        policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
+        policy are not in the store. DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score
+        is not finite (NON_FINITE). FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod.
+        ALREADY_EXISTS if the request id was used for another candidate. UNAVAILABLE if the store does not answer in time:
+        submit again. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to restart.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -496,7 +498,8 @@ class UpdaterServiceServicer:
     def SubmitSnapshot(self, request, context):
         """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
         once it is durable. There is one snapshot for each agent and number: a repeat returns the first one, even if the
-        policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent. NOT_FOUND
+        policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent, or cannot
+        be one (BAD_CHECKPOINT), as for SubmitCandidate. NOT_FOUND
         if the agent is unknown or the manifest is not in the store. DATA_LOSS (BAD_DIGEST) if the manifest has the wrong
         digest. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s; pods
         allow 30 s.
@@ -700,7 +703,8 @@ class GeneratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReviewAgents(self, request, context):
-        """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more.
+        """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
+        and the submissions that were refused since.
         Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
         in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
         """

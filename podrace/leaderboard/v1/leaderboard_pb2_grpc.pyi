@@ -239,12 +239,14 @@ class UpdaterServiceStub:
     reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
     policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
     does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-    computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT if the checkpoint was not scored or
-    is not the agent's. NOT_FOUND if the agent is unknown or the manifest is not in the store. DATA_LOSS if the
-    manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
-    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the
-    request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
-    restart.
+    computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
+    was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
+    agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
+    policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
+    policy are not in the store. DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score
+    is not finite (NON_FINITE). FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod.
+    ALREADY_EXISTS if the request id was used for another candidate. UNAVAILABLE if the store does not answer in time:
+    submit again. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to restart.
     """
     PlanEvaluation: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.PlanEvaluationRequest, _leaderboard_pb2.PlanEvaluationResponse]
     """Returns how an agent should be evaluated next: the candidate that its policy has to beat, and further evaluation
@@ -254,7 +256,8 @@ class UpdaterServiceStub:
     SubmitSnapshot: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]
     """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
     once it is durable. There is one snapshot for each agent and number: a repeat returns the first one, even if the
-    policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent. NOT_FOUND
+    policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent, or cannot
+    be one (BAD_CHECKPOINT), as for SubmitCandidate. NOT_FOUND
     if the agent is unknown or the manifest is not in the store. DATA_LOSS (BAD_DIGEST) if the manifest has the wrong
     digest. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s; pods
     allow 30 s.
@@ -278,12 +281,14 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
     policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
     does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-    computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT if the checkpoint was not scored or
-    is not the agent's. NOT_FOUND if the agent is unknown or the manifest is not in the store. DATA_LOSS if the
-    manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
-    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the
-    request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
-    restart.
+    computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
+    was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
+    agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
+    policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
+    policy are not in the store. DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score
+    is not finite (NON_FINITE). FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod.
+    ALREADY_EXISTS if the request id was used for another candidate. UNAVAILABLE if the store does not answer in time:
+    submit again. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to restart.
     """
     PlanEvaluation: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.PlanEvaluationRequest, _leaderboard_pb2.PlanEvaluationResponse]  # type: ignore[assignment]
     """Returns how an agent should be evaluated next: the candidate that its policy has to beat, and further evaluation
@@ -293,7 +298,8 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     SubmitSnapshot: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]  # type: ignore[assignment]
     """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
     once it is durable. There is one snapshot for each agent and number: a repeat returns the first one, even if the
-    policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent. NOT_FOUND
+    policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent, or cannot
+    be one (BAD_CHECKPOINT), as for SubmitCandidate. NOT_FOUND
     if the agent is unknown or the manifest is not in the store. DATA_LOSS (BAD_DIGEST) if the manifest has the wrong
     digest. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s; pods
     allow 30 s.
@@ -320,12 +326,14 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
         policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
         does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-        computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT if the checkpoint was not scored or
-        is not the agent's. NOT_FOUND if the agent is unknown or the manifest is not in the store. DATA_LOSS if the
-        manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
-        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the
-        request id was used for another candidate. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to
-        restart.
+        computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
+        was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
+        agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
+        policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
+        policy are not in the store. DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score
+        is not finite (NON_FINITE). FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod.
+        ALREADY_EXISTS if the request id was used for another candidate. UNAVAILABLE if the store does not answer in time:
+        submit again. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to restart.
         """
 
     @_abc_1.abstractmethod
@@ -347,7 +355,8 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_leaderboard_pb2.SubmitSnapshotResponse, _abc.Awaitable[_leaderboard_pb2.SubmitSnapshotResponse]]:
         """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
         once it is durable. There is one snapshot for each agent and number: a repeat returns the first one, even if the
-        policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent. NOT_FOUND
+        policy differs, as it may after a crash. INVALID_ARGUMENT if the manifest is not a snapshot of the agent, or cannot
+        be one (BAD_CHECKPOINT), as for SubmitCandidate. NOT_FOUND
         if the agent is unknown or the manifest is not in the store. DATA_LOSS (BAD_DIGEST) if the manifest has the wrong
         digest. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s; pods
         allow 30 s.
@@ -384,7 +393,8 @@ class GeneratorServiceStub:
     agent. Deadline: 10 s.
     """
     ReviewAgents: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ReviewAgentsRequest, _leaderboard_pb2.ReviewAgentsResponse]
-    """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more.
+    """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
+    and the submissions that were refused since.
     Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
     in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
     """
@@ -404,7 +414,8 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     agent. Deadline: 10 s.
     """
     ReviewAgents: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ReviewAgentsRequest, _leaderboard_pb2.ReviewAgentsResponse]  # type: ignore[assignment]
-    """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more.
+    """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
+    and the submissions that were refused since.
     Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
     in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
     """
@@ -433,7 +444,8 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.ReviewAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ReviewAgentsResponse, _abc.Awaitable[_leaderboard_pb2.ReviewAgentsResponse]]:
-        """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more.
+        """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
+        and the submissions that were refused since.
         Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
         in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
         """

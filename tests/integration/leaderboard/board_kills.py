@@ -32,24 +32,23 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from policy_files import manifest_of, policy_file
 
 from leaderboard import queries
 from leaderboard.decision_replay import differences
 from leaderboard.evolution.agents import agent_id_of
-from leaderboard.evolution.fresh import turn_of
 from leaderboard.generator import Generator
 from leaderboard.ranking.board import rank_key
 from leaderboard.store import records
 from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
-from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish
 from podrace.database import Database, Transaction
-from podrace.digests import digest
 from podrace.errors import PodraceError
-from podrace.leaderboard.v1.leaderboard_pb2 import GenerateAgentRequest, SubmitCandidateRequest
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, GenerateAgentRequest, SubmitCandidateRequest
 from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -100,6 +99,7 @@ def make_spec(*, synchronous: bool) -> TournamentSpec:
         "synchronous": synchronous,
         "algorithms": {"ppo": {}, "a2c": {}},
         "objective": {"environment_steps": 1_000_000},
+        "evaluation": {"episodes": 16},
         "pool": {"maximum_pods": FRESH},
         "evolution": {"initial_agents": FRESH, "fresh_probability": 0.0, "board_capacity": CAPACITY},
     }
@@ -111,9 +111,10 @@ def make_requests(store: FolderStore) -> list[list[Request]]:
     found: list[list[Request]] = []
     for name, synchronous in TOURNAMENTS.items():
         spec = make_spec(synchronous=synchronous)
+        agents = asyncio.run(first_agents(name, spec))
         found += [
             [generation(name, spec, number, unfinished=range(number)) for number in range(FRESH)],
-            *([published(store, name, spec, turn, score)] for turn, score in enumerate(SCORES)),
+            *([published(store, name, agents, turn, score)] for turn, score in enumerate(SCORES)),
             [generation(name, spec, number, unfinished=range(FRESH, number)) for number in range(FRESH, AGENTS)],
         ]
     return found
@@ -130,18 +131,27 @@ def generation(name: str, spec: TournamentSpec, number: int, unfinished: Sequenc
     )
 
 
-def published(store: FolderStore, name: str, spec: TournamentSpec, turn: int, score: float) -> SubmitCandidateRequest:
+async def first_agents(name: str, spec: TournamentSpec) -> list[Agent]:
+    """Returns the agents that the first requests of a tournament generate."""
+    with tempfile.TemporaryDirectory() as folder:
+        state = Database.open(Path(folder) / "l.sqlite", DATABASE_FORMAT, lambda: NOW)
+        try:
+            generator = Generator(state)
+            made = [await generator.generate(generation(name, spec, number, range(number))) for number in range(FRESH)]
+        finally:
+            state.close()
+    return [agent for agent in made if isinstance(agent, Agent)]
+
+
+def published(
+    store: FolderStore, name: str, agents: Sequence[Agent], turn: int, score: float
+) -> SubmitCandidateRequest:
     """Publishes a checkpoint of an agent that will be generated, and returns the request that submits it."""
     number = turn % FRESH
-    agent_id, policy = agent_id_of(name, number), f"{name} {turn}".encode()
-    manifest = Manifest(
-        tournament_id=name,
-        algorithm=turn_of(spec, number).algorithm,
-        environment_steps=1000,
-        lineage_environment_steps=1000,
-        core_seconds=10.0,
-        evaluation=Evaluation(mean_return=score, variance=4.0, episodes=16, policy_digest=digest(policy)),
-    )
+    agent_id = agent_id_of(name, number)
+    agent = agents[number]
+    policy = policy_file(agent, f"{name} {turn}")
+    manifest = manifest_of(agent, policy, score)
     claim(store, agent_id, 1)
     manifest_digest = publish(store, agent_id, 1, {"policy": policy}, manifest)
     checkpoint = Checkpoint(agent_id=agent_id, manifest_digest=manifest_digest)

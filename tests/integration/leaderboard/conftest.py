@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from policy_files import manifest_of, policy_file, steps_behind
 
 from leaderboard.generator import Generator
 from leaderboard.service import services
@@ -15,11 +16,10 @@ from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace import rpc
-from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish
 from podrace.database import Database
-from podrace.digests import digest
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.specification import resolve as specification
@@ -57,14 +57,8 @@ class Client:
 
     def publish(self, agent: pb.Agent, score: float) -> pb.SubmitCandidateRequest:
         """Publishes a checkpoint and returns the request that submits it; blocks."""
-        policy = f"{agent.agent_id} {score} {next(self.counter)}".encode()
-        manifest = Manifest(
-            tournament_id=agent.tournament_id,
-            algorithm=agent.algorithm,
-            environment_steps=1000,
-            lineage_environment_steps=1000,
-            evaluation=Evaluation(mean_return=score, variance=4.0, episodes=16, policy_digest=digest(policy)),
-        )
+        policy = policy_file(agent, f"{agent.agent_id} {score} {next(self.counter)}")
+        manifest = manifest_of(agent, policy, score, lineage_environment_steps=steps_behind(self.store, agent) + 1000)
         claim(self.store, agent.agent_id, 1)
         name = publish(self.store, agent.agent_id, 1, {"policy": policy}, manifest)
         checkpoint = Checkpoint(agent_id=agent.agent_id, manifest_digest=name)

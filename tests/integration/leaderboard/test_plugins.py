@@ -407,6 +407,7 @@ async def test_a_synchronous_tournament_with_deterministic_plugins_does_not_depe
     async def population(order: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
         client = await serve(
             synchronous=True,
+            evaluation={"episodes": 16},
             pool={"maximum_pods": 3},
             evolution={"generator": FAULTY + "seeded", "updater": FAULTY + "ranks_upside_down"},
         )

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from policy_files import manifest_of, policy_file, steps_behind
 
 from leaderboard import queries
 from leaderboard.decision_replay import DecisionLog, differences
@@ -24,7 +25,7 @@ from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.trial_cache import fold
 from leaderboard.updater import Updater, record
-from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish
 from podrace.database import Database
@@ -86,27 +87,14 @@ class Mesh:
 
     def publish(self, agent: Agent, score: float, *, lease_epoch: int = 1, **changes: Any) -> SubmitCandidateRequest:
         """Publishes a checkpoint of an agent and returns the request that submits it."""
-        policy = f"policy of {agent.agent_id} worth {score} {sorted(changes.items())}".encode()
-        evaluation = Evaluation(
-            mean_return=score,
-            variance=changes.pop("variance", 4.0),
-            episodes=changes.pop("episodes", 16),
-            policy_digest=changes.pop("policy_digest", digest(policy)),
-            evaluator_fault=changes.pop("evaluator_fault", ""),
-            **changes.pop("evaluation", {}),
-        )
-        steps = changes.pop("environment_steps", 1000)
+        policy = policy_file(agent, f"policy of {agent.agent_id} worth {score} {sorted(changes.items())}")
         replay = changes.pop("replay", {})
-        manifest = Manifest(
-            tournament_id=agent.tournament_id,
-            algorithm=agent.algorithm,
-            environment_steps=steps,
-            lineage_environment_steps=changes.pop("lineage_environment_steps", steps),
-            core_seconds=changes.pop("core_seconds", 10.0),
-            evaluation=evaluation,
-        )
-        for name, value in changes.items():
-            setattr(manifest, name, value)
+        if "environment_steps" in changes or agent.HasField("starting_checkpoint"):
+            changes.setdefault("environment_steps", 1000)
+            changes.setdefault(
+                "lineage_environment_steps", steps_behind(self.store, agent) + changes["environment_steps"]
+            )
+        manifest = manifest_of(agent, policy, score, **changes)
         claim(self.store, agent.agent_id, lease_epoch)
         name = publish(self.store, agent.agent_id, lease_epoch, {"policy": policy, **replay}, manifest)
         checkpoint = Checkpoint(agent_id=agent.agent_id, manifest_digest=name)
@@ -162,6 +150,7 @@ def make_spec() -> Callable[..., TournamentSpec]:
             "environment": {"id": "CartPole-v1"},
             "algorithms": {"ppo": {}},
             "objective": {"environment_steps": 1_000_000},
+            "evaluation": {"episodes": 16},
             "evolution": {"initial_agents": 2, "fresh_probability": 0.0},
         }
         values |= sections

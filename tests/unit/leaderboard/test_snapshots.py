@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from policy_files import policy_file
 
 from leaderboard import snapshots
 from leaderboard.garbage import collect_once
@@ -30,17 +31,20 @@ def recorder(mesh: Any) -> SnapshotRecorder:
     return SnapshotRecorder(mesh.state, mesh.store)
 
 
-def stored(mesh: Any, agent: Agent, policy: bytes, **changes: Any) -> str:
+def stored(mesh: Any, agent: Agent, policy: str, **changes: Any) -> str:
     manifest = Manifest(
         tournament_id=agent.tournament_id,
         agent_id=agent.agent_id,
         algorithm=agent.algorithm,
+        hyperparameters=agent.hyperparameters,
+        seed=agent.seed,
         environment_steps=100,
-        lineage_environment_steps=700,
+        lineage_environment_steps=100,
+        lease_epoch=1,
     )
     for name, value in changes.items():
         setattr(manifest, name, value)
-    return store_snapshot(mesh.store, policy, manifest)
+    return store_snapshot(mesh.store, policy_file(agent, policy), manifest)
 
 
 def request(agent: Agent, manifest_digest: str, number: int, *, epoch: int = 1, at: float = 0.0) -> Any:
@@ -80,11 +84,11 @@ async def test_a_snapshot_is_recorded_with_its_time_and_steps(
     mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
-    digest = stored(mesh, agent, b"policy")
+    digest = stored(mesh, agent, "policy")
     answer = (await recorder.submit(request(agent, digest, 3, at=30.25))).snapshot
     assert (answer.agent_id, answer.algorithm, answer.number, answer.champion) == (agent.agent_id, "ppo", 3, False)
     assert answer.running_duration.ToMilliseconds() == 30_250
-    assert (answer.environment_steps, answer.agent_environment_steps) == (700, 100)
+    assert (answer.environment_steps, answer.agent_environment_steps) == (100, 100)
     assert await listed(mesh) == [answer]
 
 
@@ -92,13 +96,13 @@ async def test_the_first_snapshot_of_an_agent_and_number_is_final(
     mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
-    first = await recorder.submit(request(agent, stored(mesh, agent, b"policy"), 3, at=30.0))
-    assert await recorder.submit(request(agent, stored(mesh, agent, b"policy"), 3, at=30.0)) == first
+    first = await recorder.submit(request(agent, stored(mesh, agent, "policy"), 3, at=30.0))
+    assert await recorder.submit(request(agent, stored(mesh, agent, "policy"), 3, at=30.0)) == first
     # Another pod resumed from an earlier checkpoint and took the snapshot again.
     claim(mesh.store, agent.agent_id, 2)
-    again = await recorder.submit(request(agent, stored(mesh, agent, b"another policy"), 3, epoch=2, at=31.0))
+    again = await recorder.submit(request(agent, stored(mesh, agent, "another policy"), 3, epoch=2, at=31.0))
     assert again == first
-    fourth = await recorder.submit(request(agent, stored(mesh, agent, b"another policy"), 4, epoch=2))
+    fourth = await recorder.submit(request(agent, stored(mesh, agent, "another policy"), 4, epoch=2))
     assert await listed(mesh) == [first.snapshot, fourth.snapshot]
 
 
@@ -108,7 +112,7 @@ async def test_a_pod_that_lost_its_agent_cannot_submit_snapshots(
     agent = await first_agent(mesh, make_spec)
     claim(mesh.store, agent.agent_id, 2)
     with pytest.raises(FailedPrecondition, match="epoch 1 is stale"):
-        await recorder.submit(request(agent, stored(mesh, agent, b"policy"), 1))
+        await recorder.submit(request(agent, stored(mesh, agent, "policy"), 1))
     assert not await listed(mesh)
 
 
@@ -125,7 +129,7 @@ async def test_another_agents_snapshot_is_refused(
 ) -> None:
     agent = await first_agent(mesh, make_spec)
     with pytest.raises(InvalidArgument, match=line):
-        await recorder.submit(request(agent, stored(mesh, agent, b"policy", **changes), 1))
+        await recorder.submit(request(agent, stored(mesh, agent, "policy", **changes), 1))
 
 
 async def test_a_checkpoint_is_not_accepted_as_a_snapshot(
@@ -141,7 +145,7 @@ async def test_an_invalid_submission_is_refused_and_not_recorded(
     mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec
 ) -> None:
     agent = await first_agent(mesh, make_spec)
-    digest = stored(mesh, agent, b"policy")
+    digest = stored(mesh, agent, "policy")
     unknown_agent = Agent(agent_id="t-a9")
     for wrong, error in [
         (request(agent, ABSENT, 1), NotFound),
@@ -198,7 +202,7 @@ async def test_an_agents_snapshot_has_the_tournament_steps_of_the_champions_of_i
     agent = await mesh.generate(make_spec(), 0)
     await mesh.submit(agent, 5.0)
     for number in (1, 2, 3):
-        await recorder.submit(request(agent, stored(mesh, agent, b"%d" % number), number))
+        await recorder.submit(request(agent, stored(mesh, agent, f"{number}"), number))
     await recorder.champion(champions(2, steps=4321))
     found = {(one.champion, one.number): one.tournament_environment_steps for one in await listed(mesh)}
     assert found == {(False, 1): 0, (False, 2): 4321, (False, 3): 0, (True, 2): 4321}
@@ -281,7 +285,7 @@ async def old_best(mesh: Any, agent: Agent) -> str:
 async def test_pages_together_are_the_whole_list(mesh: Any, recorder: SnapshotRecorder, make_spec: MakeSpec) -> None:
     agent = await first_agent(mesh, make_spec)
     for number in range(1, 6):
-        await recorder.submit(request(agent, stored(mesh, agent, b"%d" % number), number))
+        await recorder.submit(request(agent, stored(mesh, agent, f"{number}"), number))
     whole = await listed(mesh)
     assert [one.number for one in whole] == [1, 2, 3, 4, 5]
     assert [one.sequence for one in whole] == [1, 2, 3, 4, 5]
@@ -298,8 +302,8 @@ async def test_snapshots_are_kept_as_long_as_the_board_without_other_checkpoint_
     first, second = [await mesh.generate(make_spec(evolution=one_place), number) for number in range(2)]
     evicted = (await mesh.submit(first, 5.0)).candidate.candidate_id
     champion_digest = (await recorder.champion(champions(1))).snapshot.manifest_digest
-    own = (await recorder.submit(request(first, stored(mesh, first, b"own"), 1))).snapshot.manifest_digest
-    lost = stored(mesh, first, b"published, never submitted")
+    own = (await recorder.submit(request(first, stored(mesh, first, "own"), 1))).snapshot.manifest_digest
+    lost = stored(mesh, first, "published, never submitted")
     await mesh.submit(second, 9.0)
     for attempt in range(3):
         await mesh.submit(first, -1.0 - attempt)

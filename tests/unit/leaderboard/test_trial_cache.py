@@ -135,7 +135,7 @@ async def test_a_review_names_the_agents_to_stop(mesh: Any, spec: TournamentSpec
 async def test_a_synchronous_tournament_stops_no_agent_early(mesh: Any, make_spec: MakeSpec) -> None:
     spec = make_spec(
         evolution={"strategy": "incumbent", "fresh_until": 0.0},
-        evaluation={"every_environment_steps": 1000},
+        evaluation={"every_environment_steps": 1000, "episodes": 16},
         synchronous=True,
         pool={"maximum_pods": 2},
     )

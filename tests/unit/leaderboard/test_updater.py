@@ -48,12 +48,10 @@ async def submissions(mesh: Any, tournament_id: str) -> list[Candidate]:
 async def test_a_score_is_the_mean_and_its_error_the_root_of_variance_over_episodes(
     mesh: Any, agents: list[Agent]
 ) -> None:
-    answer = await mesh.submit(
-        agents[1], 431.0, variance=9.0, episodes=4, environment_steps=300, lineage_environment_steps=700
-    )
+    answer = await mesh.submit(agents[1], 431.0, variance=36.0, environment_steps=300)
     candidate = answer.candidate
-    assert (candidate.score, candidate.standard_error, candidate.episodes) == (431.0, 1.5, 4)
-    assert (candidate.agent_environment_steps, candidate.environment_steps) == (300, 700)
+    assert (candidate.score, candidate.standard_error, candidate.episodes) == (431.0, 1.5, 16)
+    assert (candidate.agent_environment_steps, candidate.environment_steps) == (300, 300)
     assert (candidate.agent_id, candidate.agent_number, candidate.algorithm) == (agents[1].agent_id, 1, "ppo")
     assert (candidate.rank, candidate.verdict, candidate.sequence) == (1, VERDICT_ACCEPTED, 1)
     assert candidate.submit_time.ToNanoseconds() == round(mesh.clock.now * 1e9)
@@ -278,11 +276,11 @@ async def test_returns_epoch_and_scores_in_other_epochs_are_kept_with_the_candid
 ) -> None:
     other = EpochScore(epoch=1, mean_return=4.0, standard_error=0.5, episodes=16)
     evaluation = {"episode_returns": [4.0, 6.0] * 8, "epoch": 2, "other_epochs": [other]}
-    candidate = (await mesh.submit(agents[0], 5.0, evaluation=evaluation)).candidate
+    candidate = (await mesh.submit(agents[0], 5.0, variance=16 / 15, evaluation=evaluation)).candidate
     assert list(candidate.episode_returns) == [4.0, 6.0] * 8
     assert candidate.evaluation_epoch == 2
     assert list(candidate.other_epochs) == [other]
-    assert (candidate.estimate, candidate.estimate_error) == (4.75, 0.5)
+    assert (candidate.estimate, candidate.estimate_error) == pytest.approx((5.0 - 0.5 / 15**0.5, 1 / 15**0.5))
 
 
 async def test_a_candidate_of_an_earlier_version_has_no_epoch(mesh: Any, agents: list[Agent]) -> None:
@@ -298,9 +296,10 @@ async def test_a_candidate_without_common_episodes_says_so(mesh: Any, agents: li
     )
 
 
-async def test_only_the_first_returns_of_a_long_evaluation_are_kept(mesh: Any, agents: list[Agent]) -> None:
+async def test_only_the_first_returns_of_a_long_evaluation_are_kept(mesh: Any, make_spec: MakeSpec) -> None:
+    agent = await mesh.generate(make_spec(evaluation={"episodes": 1000}), 0)
     evaluation = {"episode_returns": [5.0] * 1000, "epoch": 0}
-    candidate = (await mesh.submit(agents[0], 5.0, episodes=1000, evaluation=evaluation)).candidate
+    candidate = (await mesh.submit(agent, 5.0, variance=0.0, episodes=1000, evaluation=evaluation)).candidate
     assert len(candidate.episode_returns) == MOST_RETURNS == 256
 
 

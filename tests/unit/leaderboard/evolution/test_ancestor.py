@@ -262,7 +262,7 @@ async def test_a_lineage_continues_into_the_other_tournament_with_summaries(mesh
     assert [one.agent_id for one in family.agents] == [agent.agent_id, ancestor.agent_id]
     assert family.summaries[1].best.candidate_id == best.candidate_id
     assert family.summaries[0].lineage_environment_steps == best.environment_steps
-    await mesh.submit(agent, 3.0, lineage_environment_steps=5000)
+    await mesh.submit(agent, 3.0)
     all_agents = await mesh.state.transact(queries.lineage, GetLineageRequest(tournament_id=NEW))
     assert all_agents.summaries[0].submissions == 1
     assert not all_agents.summaries[0].HasField("learning_speed"), "the two scores are of different data"

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings, stateful
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
+from policy_files import manifest_of, policy_file, steps_behind
 
 from leaderboard import queries
 from leaderboard.garbage import collect_once
@@ -25,11 +26,10 @@ from leaderboard.ranking.retention import Retention
 from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
-from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, fetch, publish
 from podrace.database import Database
-from podrace.digests import digest
 from podrace.errors import AlreadyExists, DataLoss, FailedPrecondition, NotFound
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.specification import resolve as specification
@@ -51,6 +51,7 @@ def make_spec(*, synchronous: bool) -> TournamentSpec:
         "pool": {"maximum_pods": NUMBERS},
         "algorithms": {"ppo": {}, "a2c": {}},
         "objective": {"environment_steps": 1_000_000},
+        "evaluation": {"episodes": 16},
         "evolution": {"initial_agents": FRESH, "fresh_probability": 0.1, "board_capacity": CAPACITY},
     }
     return specification.resolve(specification.parse(values, source="test"))
@@ -139,13 +140,14 @@ class BoardHistory(RuleBasedStateMachine):
 
     def _publish(self, agent: pb.Agent, score: float, variance: float, steps: int) -> Published:
         self.count += 1
-        policy = f"policy {self.count}".encode()
-        manifest = Manifest(
-            tournament_id=TOURNAMENT,
-            algorithm=agent.algorithm,
+        policy = policy_file(agent, f"policy {self.count}")
+        manifest = manifest_of(
+            agent,
+            policy,
+            score,
+            variance=variance,
             environment_steps=steps,
-            lineage_environment_steps=steps,
-            evaluation=Evaluation(mean_return=score, variance=variance, episodes=4, policy_digest=digest(policy)),
+            lineage_environment_steps=steps_behind(self.store, agent) + steps,
         )
         epoch = self.epochs.setdefault(agent.agent_id, 1)
         claim(self.store, agent.agent_id, epoch)

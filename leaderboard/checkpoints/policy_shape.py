@@ -1,0 +1,143 @@
+"""Reads the tensors that a policy file lists, and compares them with the hyperparameters of its agent. Pure.
+
+The leaderboard has neither torch nor numpy. It reads the header of the safetensors file (names, types, shapes and
+positions), and no numbers. The spaces of the environment are known to pods only: the sizes of the first layer and of
+the last one are free, and every other size follows from the hyperparameters.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import TypeGuard
+
+HEADER_LENGTH_BYTES = 8
+"""A safetensors file begins with the length of its header, an unsigned little-endian integer of 64 bits."""
+LARGEST_HEADER_BYTES = 2**20
+METADATA_KEY = "__metadata__"
+ELEMENT_TYPE, ELEMENT_BYTES = "F32", 4
+"""Type of every tensor of a policy."""
+STATISTICS = ("observation_mean", "observation_variance")
+HEAD_PARAMETERS = {"log_std": 1, "exploration": 1}
+"""Parameters of action heads by name, with their rank."""
+GATES = 3
+"""Gates of a gated recurrent unit, whose weights are stored together."""
+
+PolicyShape = Mapping[str, Sequence[int]]
+"""Shapes of the tensors of a policy by name."""
+
+
+@dataclass(frozen=True)
+class NetworkValues:
+    """The hyperparameters that shape the network of a policy."""
+
+    hidden_sizes: Sequence[int]
+    """Units of each hidden layer of the actor."""
+    torso: bool
+    """Whether convolutions come before the hidden layers."""
+    recurrent_size: int
+    """Size of the recurrent layer between hidden layers and head; 0: none."""
+    normalizes: bool
+    """Whether observations may be normalized by statistics that are part of the policy."""
+
+
+def read_shape(data: bytes) -> PolicyShape:
+    """Returns the shapes that a policy file lists.
+
+    Raises:
+        ValueError: The file is no safetensors file, has tensors of another type than float32, or has bytes that belong
+            to no tensor.
+    """
+    length = int.from_bytes(data[:HEADER_LENGTH_BYTES], "little")
+    begin = HEADER_LENGTH_BYTES + length
+    if len(data) < HEADER_LENGTH_BYTES or length > LARGEST_HEADER_BYTES or begin > len(data):
+        raise ValueError("is not a safetensors file")
+    try:
+        header = json.loads(data[HEADER_LENGTH_BYTES:begin])
+    except (ValueError, RecursionError):
+        raise ValueError("has a header that is not JSON") from None
+    if not isinstance(header, dict):
+        raise ValueError("has a header that is not a table of tensors")
+    entries = {name: _entry(name, entry) for name, entry in header.items() if name != METADATA_KEY}
+    _check_positions([positions for _, positions in entries.values()], len(data) - begin)
+    return {name: shape for name, (shape, _) in entries.items()}
+
+
+def _entry(name: str, entry: object) -> tuple[list[int], tuple[int, int]]:
+    """Returns shape and positions of a tensor."""
+    found = entry if isinstance(entry, dict) else {}
+    shape, positions = found.get("shape"), found.get("data_offsets")
+    if found.get("dtype") != ELEMENT_TYPE:
+        raise ValueError(f"has a tensor {name[:64]!r} that is not {ELEMENT_TYPE}")
+    if not _are_counts(shape) or not _are_counts(positions) or len(positions) != 2:
+        raise ValueError(f"has a tensor {name[:64]!r} without shape or position")
+    if positions[1] - positions[0] != prod(shape) * ELEMENT_BYTES:
+        raise ValueError(f"has a tensor {name[:64]!r} of another size than its shape {shape}")
+    return shape, (positions[0], positions[1])
+
+
+def _are_counts(values: object) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _check_positions(positions: Sequence[tuple[int, int]], size_bytes: int) -> None:
+    ordered = sorted(positions)
+    ends = [0, *(end for _, end in ordered)]
+    if [begin for begin, _ in ordered] != ends[:-1] or ends[-1] != size_bytes:
+        raise ValueError("has gaps between its tensors, or bytes that belong to none")
+
+
+def mismatches(shape: PolicyShape, network: NetworkValues) -> Iterator[str]:
+    """Yields why a policy cannot be that of an agent with these hyperparameters, in one line each."""
+    left = dict(shape)
+    mean, variance = (left.pop(name, None) for name in STATISTICS)
+    if mean != variance or (mean is not None and len(mean) != 1):
+        yield f"{STATISTICS[0]} has the shape {mean}, {STATISTICS[1]} has {variance}"
+    if mean is not None and not network.normalizes:
+        yield f"has {STATISTICS[0]}, and normalize_observations is false"
+    yield from _layers(left, network, None if mean is None or network.torso else mean[0])
+    for name, rank in HEAD_PARAMETERS.items():
+        if len(left.pop(name, [0] * rank)) != rank:
+            yield f"{name} does not have the rank {rank}"
+    if left:
+        yield f"has tensors that a policy does not have, such as {sorted(left)[0][:64]!r}"
+
+
+def _layers(left: dict[str, Sequence[int]], network: NetworkValues, inputs: int | None) -> Iterator[str]:
+    """Checks and removes the layers of the actor; `inputs` is the size of an observation if it is known."""
+    torso = [name for name in left if name.startswith("actor.torso.")]
+    if bool(torso) != network.torso:
+        yield "has convolutions, and torso is 'none'" if torso else "has no convolutions, and torso is set"
+    for name in torso:
+        del left[name]
+    first = left.get("actor.0.weight")
+    sizes = [inputs or (first[-1] if first else 0), *network.hidden_sizes]
+    for layer, (before, units) in enumerate(pairwise(sizes)):
+        yield from _linear(left, f"actor.{layer}", before, units)
+    last, before = f"actor.{len(network.hidden_sizes)}", sizes[-1]
+    if size := network.recurrent_size:
+        last, before = "actor.output.0", size
+        expected = {
+            "input_weight": [GATES * size, sizes[-1]],
+            "input_bias": [GATES * size],
+            "state_weight": [GATES * size, size],
+            "state_bias": [GATES * size],
+        }
+        for name, wanted in expected.items():
+            yield from _tensor(left, f"actor.recurrent.{name}", wanted)
+    bias = left.get(f"{last}.bias")
+    yield from _linear(left, last, before, bias[0] if bias else 0)
+
+
+def _linear(left: dict[str, Sequence[int]], name: str, inputs: int, units: int) -> Iterator[str]:
+    yield from _tensor(left, f"{name}.weight", [units, inputs])
+    yield from _tensor(left, f"{name}.bias", [units])
+
+
+def _tensor(left: dict[str, Sequence[int]], name: str, wanted: Sequence[int]) -> Iterator[str]:
+    found = left.pop(name, None)
+    if found is None:
+        yield f"has no tensor {name!r}; the hyperparameters of its agent require one of the shape {list(wanted)}"
+    elif list(found) != list(wanted):
+        yield f"{name} has the shape {list(found)}; the hyperparameters of its agent require {list(wanted)}"

@@ -1,0 +1,113 @@
+"""Reads submitted checkpoints from the store in threads of its own, within a deadline.
+
+A store may be slow, or a file system may not answer at all. The threads that wait for it are few and do nothing else,
+so the event loop and all calls that need no store continue. When all of them wait, further submissions fail at their
+deadline, and their pods submit again.
+"""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from leaderboard.checkpoints.manifest_check import POLICY_PART
+from leaderboard.checkpoints.policy_shape import PolicyShape, read_shape
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
+from podrace.checkpoint_store.manifest import manifest_from_bytes
+from podrace.checkpoint_store.publish import advanced
+from podrace.checkpoint_store.store import CheckpointStore
+from podrace.errors import BAD_CHECKPOINT, InvalidArgument, NotFound, ResourceExhausted, Unavailable
+from podrace.leaderboard.v1.leaderboard_pb2 import SubmitCandidateRequest, SubmitSnapshotRequest
+
+READ_SECONDS = 8.0
+"""Time to read a manifest and its policy; pods allow 30 s for a submission."""
+THREADS = 4
+MOST_WAITING = 256
+"""Submissions that wait for a thread, at most."""
+LARGEST_MANIFEST_BYTES = 16 * 2**20
+LARGEST_POLICY_BYTES = 256 * 2**20
+"""A policy is read into memory: 64 million parameters."""
+
+SubmitRequest = SubmitCandidateRequest | SubmitSnapshotRequest
+
+
+@dataclass(frozen=True)
+class SubmittedCheckpoint:
+    """A checkpoint as the store has it, its digests verified."""
+
+    manifest: Manifest
+    shape: PolicyShape | None
+    """Shapes of the tensors of its policy; None if it has no part `policy`, or more than one."""
+
+
+class CheckpointReader:
+    """Reads submitted checkpoints.
+
+    read = await reader.read(request)
+    reader.close()
+    """
+
+    def __init__(self, store: CheckpointStore, *, deadline_seconds: float = READ_SECONDS) -> None:
+        self._store, self._deadline_seconds = store, deadline_seconds
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="checkpoint-reader")
+        self._waiting = threading.BoundedSemaphore(MOST_WAITING)
+
+    async def read(self, request: SubmitRequest) -> SubmittedCheckpoint:
+        """Reads a submitted checkpoint, after checking in the store that its pod still holds the agent.
+
+        Raises:
+            InvalidArgument: The policy is no policy file, or manifest or policy are too large (BAD_CHECKPOINT).
+            NotFound: Nothing was published, or the manifest or the policy is not in the store.
+            DataLoss: A digest is wrong (BAD_DIGEST).
+            FailedPrecondition: The agent has been assigned to another pod since (STALE_EPOCH).
+            Unavailable: The store does not answer in time.
+            ResourceExhausted: Too many submissions wait for the store.
+        """
+        if not self._waiting.acquire(blocking=False):
+            raise ResourceExhausted(f"{MOST_WAITING} submissions wait for {self._store.uri}; submit again later")
+        work = self._threads.submit(read_submitted, self._store, request)
+        work.add_done_callback(lambda _: self._waiting.release())
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(work), self._deadline_seconds)
+        except TimeoutError:
+            raise Unavailable(
+                f"checkpoint {request.checkpoint.manifest_digest[:12]} could not be read from {self._store.uri} within"
+                f" {self._deadline_seconds:g} s; submit it again"
+            ) from None
+
+    def close(self) -> None:
+        """Drops the submissions that wait for a thread."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def read_submitted(store: CheckpointStore, request: SubmitRequest) -> SubmittedCheckpoint:
+    """As CheckpointReader.read, without a deadline. Blocks."""
+    agent_id, manifest_digest = request.checkpoint.agent_id, request.checkpoint.manifest_digest
+    found = store.read_pointer(agent_id)
+    if found is None:
+        raise NotFound(f"agent {agent_id}: no checkpoint was published in {store.uri}; publish before you submit")
+    # A pod that may publish may submit: only the epoch in the agent's pointer decides.
+    advanced(found[0], request.lease_epoch, manifest_digest)
+    manifest = manifest_from_bytes(_bounded(store, manifest_digest, LARGEST_MANIFEST_BYTES, "manifest"))
+    policies = [part for part in manifest.parts if part.name == POLICY_PART]
+    if len(policies) != 1:
+        return SubmittedCheckpoint(manifest, None)
+    data = _bounded(store, policies[0].digest, LARGEST_POLICY_BYTES, "policy")
+    if len(data) != policies[0].size_bytes:
+        raise _refused(manifest_digest, f"has {len(data)} bytes, the manifest states {policies[0].size_bytes}")
+    try:
+        return SubmittedCheckpoint(manifest, read_shape(data))
+    except ValueError as error:
+        raise _refused(manifest_digest, str(error)) from None
+
+
+def _refused(manifest_digest: str, problem: str) -> InvalidArgument:
+    return InvalidArgument(f"manifest {manifest_digest}: parts[{POLICY_PART!r}]: {problem}", reason=BAD_CHECKPOINT)
+
+
+def _bounded(store: CheckpointStore, name: str, largest_bytes: int, what: str) -> bytes:
+    """Returns an object, unless it is larger than any manifest or policy: nothing of it is read then."""
+    try:
+        return store.get_object(name, largest_bytes)
+    except ResourceExhausted as error:
+        raise InvalidArgument(f"{what} {name}: {error.message}", reason=BAD_CHECKPOINT) from None

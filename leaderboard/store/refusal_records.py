@@ -1,0 +1,48 @@
+"""Reads and writes refused submissions in the database."""
+
+from leaderboard.store.records import timestamp
+from podrace.database import Transaction
+from podrace.leaderboard.v1.leaderboard_pb2 import Refusal
+
+MOST_REFUSALS = 1000
+"""Refusals of a tournament that are kept; a pod that submits nonsense without end must not fill the database."""
+PAGE_SIZE = 100
+
+
+def add_refusal(transaction: Transaction, tournament_id: str, draft: Refusal) -> bool:
+    """Records a refusal unless its manifest was refused before; returns whether it was recorded.
+
+    Args:
+        transaction: The transaction.
+        tournament_id: The tournament.
+        draft: The refusal without number and time.
+    """
+    rows = transaction.execute(
+        "SELECT coalesce(max(number), 0), coalesce(max(manifest_digest = ?), 0) FROM refusals WHERE tournament_id = ?",
+        draft.manifest_digest,
+        tournament_id,
+    )
+    last, known = rows[0]
+    if known or last >= MOST_REFUSALS:
+        return False
+    refusal = Refusal(number=last + 1, refuse_time=timestamp(transaction.now))
+    refusal.MergeFrom(draft)
+    transaction.execute(
+        "INSERT INTO refusals VALUES (?, ?, ?, ?)",
+        tournament_id,
+        refusal.number,
+        refusal.manifest_digest,
+        refusal.SerializeToString(),
+    )
+    return True
+
+
+def refusals_after(transaction: Transaction, tournament_id: str, number: int) -> list[Refusal]:
+    """Returns the refusals of a tournament after a number, at most PAGE_SIZE, in order."""
+    rows = transaction.execute(
+        "SELECT refusal FROM refusals WHERE tournament_id = ? AND number > ? ORDER BY number LIMIT ?",
+        tournament_id,
+        number,
+        PAGE_SIZE,
+    )
+    return [Refusal.FromString(data) for (data,) in rows]
