@@ -319,6 +319,12 @@ def events_after(transaction: Transaction, tournament_id: str, sequence: int, li
     return select(transaction, EventRecord, condition, tournament_id, sequence, limit)
 
 
+def count_events(transaction: Transaction, tournament_id: str, kind: str) -> int:
+    """Returns the number of events of a kind of a tournament."""
+    condition = "tournament_id = ? AND kind = ?"
+    return int(transaction.execute(f"SELECT count(*) FROM events WHERE {condition}", tournament_id, kind)[0][0])
+
+
 def next_tournament_sequence(transaction: Transaction) -> int:
     """Returns the sequence number of the next tournament."""
     return int(transaction.execute("SELECT coalesce(max(sequence), 0) + 1 FROM tournaments")[0][0])

@@ -42,8 +42,7 @@ class RefusedSubmissions:
 
 def count_events(transaction: Transaction, tournament_id: str) -> int:
     """Returns how many refusals were recorded; they are numbered from 1 without gaps."""
-    rows = transaction.execute("SELECT count(*) FROM events WHERE tournament_id = ? AND kind = ?", tournament_id, KIND)
-    return int(rows[0][0])
+    return records.count_events(transaction, tournament_id, KIND)
 
 
 def record_refusals(transaction: Transaction, tournament_id: str, refusals: Sequence[Refusal]) -> None:

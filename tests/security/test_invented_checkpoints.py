@@ -1,7 +1,7 @@
 """A pod writes the manifests that it submits. It cannot win with one that contradicts its agent or itself.
 
-Before, a manifest counted if it named the agent and the digest of some policy: a score over one episode that nobody
-played, with a policy that was not in the store, led the board.
+Before, a manifest counted if it named the agent and the digest of some policy: a score over one episode that was
+never played, with a policy that was not in the store, led the board.
 """
 
 import asyncio

@@ -49,6 +49,7 @@ class FakeLeaderboard(
         self.best: dict[str, leaderboard_pb2.Candidate] = {}
         self.generate_requests: list[leaderboard_pb2.GenerateAgentRequest] = []
         self.refusal: PodraceError | None = None
+        self.refusals: list[leaderboard_pb2.Refusal] = []
         self.unreachable = False
         self.contenders: list[leaderboard_pb2.Candidate] = []
         self.name_champion_refusal: PodraceError | None = None
@@ -79,8 +80,9 @@ class FakeLeaderboard(
     async def ReviewAgents(
         self, request: leaderboard_pb2.ReviewAgentsRequest, context: Any
     ) -> leaderboard_pb2.ReviewAgentsResponse:
-        """Stops no agent."""
-        return leaderboard_pb2.ReviewAgentsResponse()
+        """Stops no agent, and lists the refusals that the test sets."""
+        new = [one for one in self.refusals if one.number > request.refusals_after]
+        return leaderboard_pb2.ReviewAgentsResponse(refusals=new)
 
     async def NameChampion(
         self, request: leaderboard_pb2.NameChampionRequest, context: Any
