@@ -87,6 +87,7 @@ def _qualify_part(arguments: list[str]) -> int:
 def _run_role(role: str, arguments: list[str]) -> int:
     config = config_from_arguments(PodConfig, arguments, program="agentpod")
     config = replace(config, pod_id=config.pod_id or socket.gethostname())
+    _forget_secrets()
     from agentpod.process import wiring
 
     for folder in (config.folder, config.plane_folder):
@@ -97,9 +98,16 @@ def _run_role(role: str, arguments: list[str]) -> int:
     os._exit(code)
 
 
+def _forget_secrets() -> None:
+    """Removes secrets from the environment, which child processes with code of users inherit."""
+    for name in ("PODRACE_AGENTPOD__TOKEN", "PODRACE_AGENTPOD__KEY"):
+        os.environ.pop(name, None)
+
+
 def _run_pod(arguments: list[str]) -> int:
     config = config_from_arguments(PodConfig, arguments, program="agentpod")
     config = replace(config, pod_id=config.pod_id or socket.gethostname())
+    _forget_secrets()
     telemetry.configure_logging(config.telemetry)
     # This imports torch: after the configuration was read, and before the first fork.
     from agentpod.process import one_container, wiring

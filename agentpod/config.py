@@ -80,6 +80,14 @@ class PodConfig:
     standing: bool = False
     """Whether the pod was started from outside and works for any tournament. When it is drained, it completes
     its assignment and asks for another one. Only a signal or its lifeline ends it."""
+    token: str = field(default="", metadata={"secret": True})
+    """Token that identifies the pod to the orchestrator and the leaderboard; only its leader has it."""
+    token_file: str = ""
+    """File with the token, for a pod that was started from outside (`podrace token` makes one); empty: `token`, or on
+    the machine of the services a token that the pod signs with the key of its user."""
+    key: str = field(default="", metadata={"secret": True})
+    """Secret that all hosts of the pod know, by which followers identify themselves to a leader on another host. Needed
+    with several hosts."""
     role_wait_seconds: float = 15.0
     """If a lost role does not serve again within this time, the pod exits."""
     plane_folder: Path = Path("/dev/shm")

@@ -18,7 +18,8 @@ from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace import service, telemetry
-from podrace.access.guard import Guard
+from podrace.access.service_access import ServiceAccess
+from podrace.access.v1 import access_pb2
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database
@@ -49,7 +50,8 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     updater, generator = Updater(state, store, watch, plugins=plugins), Generator(state, plugins)
     snapshots = SnapshotRecorder(state, store)
     served = services(state, watch, updater, generator, snapshots)
-    server = await Server.start(config.server, served, guard=Guard.of_anyone())
+    access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
+    server = await Server.start(config.server, served, guard=access.guard())
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
     async with _garbage_collection(state, store, config):
         reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from leaderboard.ranking.retention import Retention
+from podrace.access.service_access import AccessConfig
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
 
@@ -23,6 +24,8 @@ class Config:
 
     server: ServerConfig = field(default_factory=lambda: ServerConfig(listen="127.0.0.1:50052"))
     """Where it listens."""
+    access: AccessConfig = field(default_factory=AccessConfig)
+    """Who may call the service."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs and metrics."""
     database: Path = Path("podrace-home/leaderboard.sqlite")

@@ -26,7 +26,9 @@ from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.lifecycle import Tournaments
 from podrace import rpc, service, telemetry
-from podrace.access.guard import Guard
+from podrace.access.service_access import ServiceAccess
+from podrace.access.tokens import PodTokens
+from podrace.access.v1 import access_pb2
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.processes import lifeline
@@ -51,7 +53,8 @@ async def serve(config: Config, clock: Clock) -> None:
     make_folders(config)
     state = StateDatabase.open(config.database, clock)
     runtime = RuntimeState(config.lease_duration_seconds)
-    leaderboard = LeaderboardClient(config.leaderboard, runtime.best.update)
+    access = _open_access(config)
+    leaderboard = LeaderboardClient(config.leaderboard, runtime.best.update, token=access.token)
     try:
         # This process holds the database, so any other embedded mesh that ran a tournament from it has stopped.
         await state.transact(lifecycle.cancel_running, MESH_STOPPED, but_mesh_id=config.mesh_id)
@@ -66,10 +69,12 @@ async def serve(config: Config, clock: Clock) -> None:
             runtime,
             clock,
             leaderboard_address=config.leaderboard,
+            pod_tokens=access.pod_tokens,
         )
-        server = await rpc.Server.start(config.server, [_service(servicer)], guard=Guard.of_anyone())
+        guard = access.guard(runtime.pod_that_holds)
+        server = await rpc.Server.start(config.server, [_service(servicer)], guard=guard)
         _log.info("serving", address=server.address, metrics=metrics, mesh_id=config.mesh_id)
-        async with _open_launcher(config, server.address, runtime, external) as launcher:
+        async with _open_launcher(config, server.address, runtime, external, access.pod_tokens) as launcher:
             if isinstance(launcher, EventSink):
                 state.on_event(launcher.record_event)
             reconciler = _reconciler(config, state, runtime, leaderboard, launcher, clock, targets)
@@ -104,17 +109,21 @@ def _service(servicer: OrchestratorServicer) -> rpc.Service:
     )
 
 
+def _open_access(config: Config) -> ServiceAccess:
+    return ServiceAccess.open(config.access, access_pb2.ROLE_ORCHESTRATOR, config.server.listen, config.leaderboard)
+
+
 def _open_launcher(
-    config: Config, address: str, runtime: RuntimeState, external: ExternalPods | None
+    config: Config, address: str, runtime: RuntimeState, external: ExternalPods | None, pod_tokens: PodTokens
 ) -> LauncherContext:
     if external:
         return ExternalLauncher(external, config.launchers.external)
     return LAUNCHERS[config.launcher](
-        _pod_environment(config, address), config.launchers, runtime.reconcile_requested.set
+        _pod_environment(config, address, pod_tokens), config.launchers, runtime.reconcile_requested.set
     )
 
 
-def _pod_environment(config: Config, address: str) -> PodEnvironment:
+def _pod_environment(config: Config, address: str, pod_tokens: PodTokens) -> PodEnvironment:
     return PodEnvironment(
         orchestrator=config.advertised or address,
         leaderboard=config.leaderboard,
@@ -125,6 +134,7 @@ def _pod_environment(config: Config, address: str) -> PodEnvironment:
         orphan_seconds=config.orphan_seconds,
         telemetry=config.telemetry,
         insecure=config.server.insecure,
+        pod_tokens=pod_tokens,
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.options import LauncherOptions
+from podrace.access.service_access import AccessConfig
 from podrace.checkpoint_store import check_uri
 from podrace.config import unknown
 from podrace.errors import FailedPrecondition, InvalidArgument
@@ -20,6 +21,8 @@ class Config:
 
     server: ServerConfig = field(default_factory=lambda: ServerConfig(listen="127.0.0.1:50051"))
     """Address the service listens on; pods receive the bound address."""
+    access: AccessConfig = field(default_factory=AccessConfig)
+    """Who may call the service."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs and metrics; pods use the same log format and level."""
     database: Path = Path("podrace-home/orchestrator.sqlite")

@@ -8,6 +8,7 @@ import structlog
 
 from orchestrator.state.records import AgentRecord, TournamentRecord
 from podrace import rpc
+from podrace.access.credentials import TokenSource
 from podrace.errors import PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
@@ -32,14 +33,17 @@ class LeaderboardClient:
     await leaderboard.close()
     """
 
-    def __init__(self, address: str, on_best: Callable[[str, pb.Candidate], object]) -> None:
+    def __init__(
+        self, address: str, on_best: Callable[[str, pb.Candidate], object], *, token: TokenSource | None = None
+    ) -> None:
         """Creates the client; the connection is opened with the first call.
 
         Args:
             address: Address of the leaderboard.
             on_best: Called with a tournament id and its best candidate after each refresh.
+            token: Identifies the orchestrator; None: the connection does.
         """
-        self._channel = rpc.connect(address, pb.DESCRIPTOR)
+        self._channel = rpc.connect(address, pb.DESCRIPTOR, token=token)
         self._leaderboard: Any = pb_grpc.LeaderboardServiceStub(self._channel)
         self._generator: Any = pb_grpc.GeneratorServiceStub(self._channel)
         self._updater: Any = pb_grpc.UpdaterServiceStub(self._channel)

@@ -24,6 +24,8 @@ from orchestrator.state.clock import Clock
 from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.tournaments.lifecycle import Tournaments, TournamentView, has_ended, page_limit, token_number
+from podrace.access.principal import current_principal
+from podrace.access.tokens import PodTokens
 from podrace.errors import Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -54,10 +56,12 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         *,
         leaderboard_address: str,
         watch_pause_seconds: float = WATCH_PAUSE_SECONDS,
+        pod_tokens: PodTokens | None = None,
     ) -> None:
         self._tournaments, self._assignments, self._runtime, self._clock = tournaments, assignments, runtime, clock
         self._leaderboard_address = leaderboard_address
         self._watch_pause_seconds = watch_pause_seconds
+        self._pod_tokens = pod_tokens or PodTokens(None)
         self._closing = False
 
     def refuse_new(self) -> None:
@@ -172,16 +176,17 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self, request: pb.AcquireAssignmentRequest, context: Context
     ) -> pb.AcquireAssignmentResponse:
         """Assigns work to a pod."""
+        token = self._pod_tokens.renewed(current_principal())
         requester = Holder(request.pod_id, request.incarnation)
         answer = await self._assignments.acquire(requester, duration_seconds(request.wait_duration))
         if isinstance(answer, AssignedWork):
             running_seconds = self._running_seconds(answer.tournament.tournament_id)
             epoch = self._evaluation_epoch(answer.tournament.tournament_id, answer.work.work_id)
             assignment = assignment_message(answer, self._runtime.leases.duration_seconds, running_seconds, epoch)
-            return pb.AcquireAssignmentResponse(assignment=assignment)
+            return pb.AcquireAssignmentResponse(assignment=assignment, pod_token=token)
         if isinstance(answer, dispatch.Drain):
-            return pb.AcquireAssignmentResponse(drain=answer.reason)
-        return pb.AcquireAssignmentResponse(retry_after=duration(RETRY_SECONDS))
+            return pb.AcquireAssignmentResponse(drain=answer.reason, pod_token=token)
+        return pb.AcquireAssignmentResponse(retry_after=duration(RETRY_SECONDS), pod_token=token)
 
     async def RenewAssignment(self, request: pb.RenewAssignmentRequest, context: Context) -> pb.RenewAssignmentResponse:
         """Extends a lease."""
@@ -190,6 +195,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             directive=directive.directive,
             lease_duration=duration(self._runtime.leases.duration_seconds),
             reason=directive.reason,
+            pod_token=self._pod_tokens.renewed(current_principal()),
         )
         held = self._runtime.leases.held.get(work_of(request.assignment_id))
         if held:

@@ -1,7 +1,10 @@
 """Set-up that all tests share: threads, logs, and how tests are spread over processes."""
 
+import atexit
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
@@ -16,6 +19,11 @@ hypothesis.settings.load_profile("podrace")
 # Before anything imports torch: small operations on two threads take many times as long as soon as another process
 # wants one of the processors.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Services that tests start on a port make a token and a key: not those of the user who runs the tests.
+_access = tempfile.mkdtemp(prefix="podrace-access-")
+atexit.register(shutil.rmtree, _access, ignore_errors=True)
+os.environ["PODRACE_TOKEN_FILE"] = f"{_access}/token"
 
 LONG = ("tests/e2e/", "tests/integration/agentpod/", "tests/integration/", "tests/contract/")
 """Folders in the order in which their tests start: a long test that starts last keeps the whole run waiting."""

@@ -62,7 +62,7 @@ class Follower:
             device: Device that the algorithm trains on.
         """
         self._config, self._compute, self._index, self._device = config, compute, index, device
-        self._channel = rpc.connect(config.leader_address)
+        self._channel = rpc.connect(config.leader_address, token=lambda: config.key, private_network=True)
         self._leader: Any = pb_grpc.LearnerServiceStub(self._channel)
         self._roles = Roles(config, planes, learner=index, device=device)
         self._last_answer = time.monotonic()

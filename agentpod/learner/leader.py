@@ -27,6 +27,7 @@ from agentpod.learner.policy_loader import load_policies
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.publisher import Publisher
 from agentpod.learner.training_setup import TrainingSetup
+from agentpod.pod_token import token_of
 from agentpod.session.session import Roles
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -77,8 +78,9 @@ class Leader:
         """Creates the channels, which connect on first use."""
         self.config = config
         self._compute, self._store, self._device = compute, store, device
-        self._orchestrator_channel = rpc.connect(config.orchestrator, orchestrator_pb.DESCRIPTOR)
-        self._leaderboard_channel = rpc.connect(config.leaderboard, leaderboard_pb2.DESCRIPTOR)
+        self._token = token_of(config)
+        self._orchestrator_channel = rpc.connect(config.orchestrator, orchestrator_pb.DESCRIPTOR, token=self._token)
+        self._leaderboard_channel = rpc.connect(config.leaderboard, leaderboard_pb2.DESCRIPTOR, token=self._token)
         self._orchestrator: Any = orchestrator_pb2_grpc.OrchestratorServiceStub(self._orchestrator_channel)
         self._updater: Any = leaderboard_pb2_grpc.UpdaterServiceStub(self._leaderboard_channel)
         self.roles = Roles(config, planes, device=device)
@@ -127,6 +129,7 @@ class Leader:
                 await self._pause(RETRY_SECONDS, stop)
                 continue
             last_answer = time.monotonic()
+            self._token.renew(response.pod_token)
             kind = response.WhichOneof("answer")
             if kind == "assignment":
                 assignment: orchestrator_pb.Assignment = response.assignment
@@ -166,7 +169,12 @@ class Leader:
 
     async def _work(self, assignment: orchestrator_pb.Assignment, stop: "asyncio.Future[str]") -> int | None:
         """Works on one assignment and completes it; returns the exit code if the pod must exit, else None."""
-        lease = Lease(self._orchestrator, assignment, orphan_seconds=self.config.orphan_seconds)
+        lease = Lease(
+            self._orchestrator,
+            assignment,
+            orphan_seconds=self.config.orphan_seconds,
+            on_token=self._token.renew,
+        )
 
         def on_stop(done: "asyncio.Future[str]") -> None:
             if not done.cancelled():

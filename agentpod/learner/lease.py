@@ -52,6 +52,7 @@ class Lease:
         assignment: pb.Assignment,
         *,
         orphan_seconds: float,
+        on_token: Callable[[str], None] = lambda token: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Holds an assignment that was just acquired.
@@ -60,9 +61,11 @@ class Lease:
             orchestrator: Stub of the orchestrator.
             assignment: The assignment.
             orphan_seconds: Without an answer from the orchestrator for this long, the work stops.
+            on_token: Receives the `pod_token` of each renewal.
             clock: Monotonic clock in seconds.
         """
         self.assignment = assignment
+        self._on_token = on_token
         self.progress = pb.Progress()
         self.stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.held = True
@@ -177,6 +180,7 @@ class Lease:
         if response.HasField("running_duration"):
             self._running = _seconds(response.running_duration), self._clock()
         self._evaluation_epoch = response.evaluation_epoch
+        self._on_token(response.pod_token)
         if response.directive != pb.DIRECTIVE_CONTINUE and not self.stop.done():
             directive = (
                 pb.Directive.Name(response.directive) if response.directive in pb.Directive.values() else "unknown"

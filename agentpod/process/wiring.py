@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from agentpod.roles.placement import placed
 from agentpod.roles.worker import WorkerServicer
 from agentpod.session.session import GPU_MEMORY
 from podrace import rpc, telemetry
+from podrace.access.authenticators.pod_key import PodKeyAuthenticator
 from podrace.access.guard import Guard
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
@@ -66,7 +68,7 @@ def run_role(config: PodConfig, role: str) -> int:
     """
     if role not in config.roles:
         raise InvalidArgument(f"role {role!r}: pod {config.pod_id} has {', '.join(config.roles)}")
-    config = bind_gpus(config, role)
+    config = bind_gpus(config if role == LEADER_ROLE else replace(config, token=""), role)
     use_device(config.device(role))
     torch.set_num_threads(config.threads)
     if role == "evaluator":
@@ -156,7 +158,7 @@ async def run_leader(config: PodConfig) -> int:
         servers = [await Server.start(ServerConfig(listen=config.address(LEADER_ROLE)), services)]
         if config.hosts > 1:
             reachable = ServerConfig(listen=_reachable(config), insecure=config.insecure)
-            servers.append(await Server.start(reachable, services[:1], guard=Guard.of_anyone()))
+            servers.append(await Server.start(reachable, services[:1], guard=_guard_of_hosts(config)))
         stop = asyncio.ensure_future(_stop_requested(config))
         started = time.monotonic()
         try:
@@ -166,6 +168,11 @@ async def run_leader(config: PodConfig) -> int:
             await asyncio.gather(*(server.drain() for server in servers))
         _log.info("leader exits", exit_code=exit_code, seconds=round(time.monotonic() - started, 1))
         return exit_code
+
+
+def _guard_of_hosts(config: PodConfig) -> Guard:
+    """Returns the guard of the port that followers on other hosts call: they have the key of the pod."""
+    return Guard([PodKeyAuthenticator(config.key, config.pod_id)] if config.key else [], pod_id=config.pod_id)
 
 
 def _reachable(config: PodConfig) -> str:

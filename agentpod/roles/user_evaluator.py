@@ -5,6 +5,7 @@ policies reach both over the plane `grpc`. When the evaluator fails, the caller 
 """
 
 import asyncio
+import secrets
 import socket
 import sys
 import time
@@ -24,7 +25,10 @@ from agentpod.experience.slots import POLICY, PolicySlot, tensor_spec
 from agentpod.models.mlp import flat_views
 from agentpod.roles.evaluation_check import MOST_RETURNS, find_fault
 from podrace import rpc
+from podrace.access.authenticators.anyone import AnyoneAuthenticator
+from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
 from podrace.access.guard import Guard
+from podrace.access.v1 import access_pb2
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -115,6 +119,8 @@ class UserEvaluator:
         self._environment = EnvironmentSpec()
         self._policies: Sequence[pb.PolicySpec] = ()
         self._opened, self._session, self._regions = 0, "", list[Region]()
+        # Part of the names of all regions: a caller that knows a name got it from this pod.
+        self._secret = secrets.token_hex(16)
         self._closing: set[asyncio.Future[None]] = set()
         # Differs from the names of every other pod, and of every other run of this pod.
         self._sessions = f"{config.pod_id}.{uuid.uuid4().hex[:12]}"
@@ -224,7 +230,7 @@ class UserEvaluator:
         self._opened += 1
         session = f"{self._sessions}.{self._opened}"
         policy, *members = self._policies
-        probe = self._plane.create(f"{self._opened}_probe", [PROBE_SPEC])
+        probe = self._plane.create(f"{self._secret}_{self._opened}_probe", [PROBE_SPEC])
         try:
             sent = write_probe(probe, self._opened)
             request = pb.OpenEvaluatorRequest(
@@ -241,7 +247,7 @@ class UserEvaluator:
         for index, spec in enumerate(self._policies):
             size = sum(torch.Size(tensor.shape).numel() for tensor in spec.tensors)
             field = tensor_spec(Field(POLICY, (size,), torch.float32))
-            self._regions.append(self._plane.create(f"{self._opened}_policy_{index}", [field]))
+            self._regions.append(self._plane.create(f"{self._secret}_{self._opened}_policy_{index}", [field]))
         self._session = session
 
     def _digests(self, slots: Sequence[PolicySlot]) -> list[str]:
@@ -294,7 +300,9 @@ class UserEvaluator:
             TensorServicer(self._plane),
         )
         settings = ServerConfig(listen=listen, grace_seconds=0.0, insecure=self._config.insecure)
-        server = await Server.start(settings, [service], guard=Guard.of_anyone())
+        # A service of a third party has no token of the mesh: it reads what this pod has given it a reference to.
+        guard = Guard([UnixSocketAuthenticator(), AnyoneAuthenticator({access_pb2.ROLE_PLUGIN})])
+        server = await Server.start(settings, [service], guard=guard)
         self._plane.serve_at(server.address)
         return server
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from orchestrator.decisions.resources import Capacity, Resources
+from podrace.access.tokens import PodTokens
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -125,6 +126,8 @@ class PodEnvironment:
     """Log and metrics settings of the pods."""
     insecure: bool = False
     """Whether ports that other machines reach may be without TLS."""
+    pod_tokens: PodTokens = field(default_factory=lambda: PodTokens(None))
+    """Makes the token that the leader of a pod starts with."""
 
 
 LauncherContext = AbstractAsyncContextManager[Launcher]

@@ -29,6 +29,7 @@ from orchestrator.launchers.pod_settings import (
     LEADER,
     check_one_host,
     environment,
+    leader_settings,
     pod_settings,
     roles_of,
 )
@@ -233,7 +234,7 @@ class DockerLauncher:
             "name": self._name(pod.pod_id, role),
             "detach": True,
             "labels": self._labels(pod, role, gpus),
-            "environment": self._environment(pod, gpus),
+            "environment": self._environment(pod, role, gpus),
             "volumes": [f"{self._volume(pod.pod_id)}:{POD_FOLDER}:rw", *self._tls_mounts(), *options.mounts],
             "read_only": True,
             # Compiled kernels are stored there; nothing else is written outside the volume.
@@ -259,12 +260,14 @@ class DockerLauncher:
             )
         return arguments
 
-    def _environment(self, pod: NewPod, gpus: Sequence[str]) -> dict[str, str]:
+    def _environment(self, pod: NewPod, role: str, gpus: Sequence[str]) -> dict[str, str]:
         settings = pod_settings(pod, self._pod_environment) | {
             "folder": f"{POD_FOLDER}/pod",
             "plane_folder": f"{POD_FOLDER}/planes",
             "gpus": names_in_container(gpus),
         }
+        if role == LEADER:
+            settings |= leader_settings(pod, self._pod_environment)
         files = {tls.CERTIFICATE: "tls.crt", tls.KEY: "tls.key", tls.AUTHORITY: "ca.crt"} if self._options.tls else {}
         named = {name: f"{TLS_FOLDER}/{file}" for name, file in files.items()}
         return environment(settings) | credentials(self._environ) | named

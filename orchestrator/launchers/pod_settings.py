@@ -1,9 +1,11 @@
 """Builds the configuration of pods that is the same for all launchers, and lists the roles of a pod. Pure functions."""
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.launchers.base import NewPod, PodEnvironment
+from podrace.access.tokens import POD_TOKEN_SECONDS
 from podrace.errors import InvalidArgument
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
@@ -15,7 +17,10 @@ LAYOUTS = {name: layout for layout, name in LAYOUT_NAMES.items()}
 
 
 def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]:
-    """Configuration keys of a pod that depend only on its specification and the shared settings."""
+    """Configuration keys of a pod that depend only on its specification and the shared settings.
+
+    They are the same for all its roles. `leader_settings` has those that only the leader may know.
+    """
     return {
         "pod_id": pod.pod_id,
         "tournament_id": pod.tournament_id,
@@ -40,6 +45,25 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
         },
         **({"insecure": True} if pod_environment.insecure else {}),
     }
+
+
+def leader_settings(
+    pod: NewPod, pod_environment: PodEnvironment, lifetime_seconds: float = POD_TOKEN_SECONDS
+) -> dict[str, Any]:
+    """Configuration keys of the leader: the token that identifies the pod, if the mesh has a key.
+
+    Args:
+        pod: The pod.
+        pod_environment: Settings that all pods share.
+        lifetime_seconds: Time in which the pod must start and make its first call.
+    """
+    token = pod_environment.pod_tokens.first(pod.pod_id, pod.tournament_id, lifetime_seconds)
+    return {"token": token} if token else {}
+
+
+def host_settings(pod: NewPod) -> dict[str, Any]:
+    """Configuration keys that all hosts of a pod must have in common: the key by which they know each other."""
+    return {"key": secrets.token_urlsafe(32)} if hosts_of(pod.spec) > 1 else {}
 
 
 def threads_of_a_role(spec: PodSpec) -> int:

@@ -81,6 +81,12 @@ class RuntimeState:
         if lease and lease.trains:
             self.counters.count_steps(lease.tournament_id, work_id, progress.environment_steps)
 
+    def pod_that_holds(self, assignment_id: str) -> str:
+        """Returns the pod that holds an assignment now; empty if it is unknown or no longer held under its epoch."""
+        work_id, _, lease_epoch = assignment_id.rpartition(".")
+        work = self.cache.works.get(work_id)
+        return work.pod_id if work and str(work.lease_epoch) == lease_epoch else ""
+
     def release_pod(self, pod_id: str) -> None:
         """Ends all leases of a pod that is gone."""
         self.connected_pods.discard(pod_id)

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from google.protobuf.message import Message
+
 from podrace.access.authenticators.anyone import AnyoneAuthenticator
 from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
 from podrace.access.credentials import Authenticator, Credentials
@@ -17,6 +19,7 @@ from podrace.access.rules import (
     Resource,
     Rule,
     decide,
+    decide_role,
     kind_name,
     resource_of,
 )
@@ -37,6 +40,7 @@ class Guard:
     """Decides about the calls of one server.
 
     principal = await guard.authenticate(credentials, rule)
+    guard.check_role(principal, credentials.peer, rule, request)
     guard.check(principal, credentials.peer, rule, request)     # raises unless the call is allowed
     """
 
@@ -90,10 +94,10 @@ class Guard:
             if digest:
                 self._keep(digest, principal_or_none, now)
             return principal_or_none
-        presented = "a token that is not known here" if token else "no token"
+        presented = "a token that is not known here" if token else "the caller presented no token"
         raise Unauthenticated(
-            f"{method}: the caller presented {presented}; set PODRACE_TOKEN_FILE or PODRACE_TOKEN to a token of this"
-            " mesh (podrace token makes one), or run as the user who runs the service"
+            f"{method}: {presented}; set PODRACE_TOKEN_FILE or PODRACE_TOKEN to a token of this mesh (podrace token"
+            " makes one), or run as the user who runs the service"
         )
 
     def _keep(self, digest: bytes, principal: Principal, now: float) -> None:
@@ -102,11 +106,26 @@ class Guard:
             del self._verified[next(iter(self._verified))]
         self._verified[digest] = principal, min(principal.expire_time, now + CACHE_SECONDS)
 
-    def check(self, principal: Principal, peer: str, rule: Rule, request: Any) -> None:
-        """Checks that a caller may make a call.
+    def check_role(self, principal: Principal, peer: str, rule: Rule, request: Any) -> None:
+        """Checks that a caller may call a method at all, before its request is checked.
 
         Raises:
-            PermissionDenied: The caller has none of the roles, or acts for another pod.
+            PermissionDenied: The caller has none of the roles.
+        """
+        decision = decide_role(principal, rule)
+        if decision.allowed:
+            return
+        if self._audit:
+            readable = isinstance(request, Message)
+            resource = resource_of(rule, request, own_pod_id=self._pod_id) if readable else Resource()
+            self._audit(principal, peer, rule, resource, decision)
+        raise PermissionDenied(decision.reason)
+
+    def check(self, principal: Principal, peer: str, rule: Rule, request: Any) -> None:
+        """Checks that a caller whose role is allowed may make this call.
+
+        Raises:
+            PermissionDenied: The caller acts for another pod.
             NotFound: The caller may not see what the call concerns.
         """
         resource = resource_of(rule, request, own_pod_id=self._pod_id)

@@ -12,18 +12,27 @@ from podrace.access.principal import set_current_principal
 from podrace.access.rules import Rule, rule_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Admit = Callable[[Any, Context], Awaitable[None]]
-"""Raises unless a call with this request is allowed."""
+Admit = Callable[[Any, Context], Awaitable[Any]]
+"""Returns the request of a call that is allowed, and raises otherwise."""
+CheckRequest = Callable[[Any, str], Any]
+"""Returns a request of a method, and raises InvalidArgument if it is not valid."""
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):
     """Authenticates the caller of every call and applies the rule of the method. Methods without a rule are refused.
 
-    Its handlers raise PodraceError, so it comes after the interceptor that translates errors.
+    The request is checked between the two, so that only callers that may call the method learn what is wrong with it.
+    The handlers raise PodraceError, so this interceptor comes after the one that translates errors.
     """
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, guard: Guard, check_request: CheckRequest) -> None:
+        """Creates the interceptor.
+
+        Args:
+            guard: Decides about each call.
+            check_request: Checks each request.
+        """
+        self._guard, self._check_request = guard, check_request
 
     async def intercept_service(
         self,
@@ -35,17 +44,20 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         rule = rule_of(handler_call_details.method)
-        if rule.public:
-            return handler
         token = bearer_token(handler_call_details.invocation_metadata or ())
         return _wrapped(handler, self._admitting(rule, token))
 
     def _admitting(self, rule: Rule, token: str) -> Admit:
-        async def admit(request: Any, context: Context) -> None:
+        async def admit(request: Any, context: Context) -> Any:
+            if rule.public:
+                return self._check_request(request, rule.method)
             credentials = Credentials(token, context.peer(), {} if token else context.auth_context())
             principal = await self._guard.authenticate(credentials, rule)
-            self._guard.check(principal, credentials.peer, rule, request)
+            self._guard.check_role(principal, credentials.peer, rule, request)
+            checked = self._check_request(request, rule.method)
+            self._guard.check(principal, credentials.peer, rule, checked)
             set_current_principal(principal)
+            return checked
 
         return admit
 
@@ -66,8 +78,7 @@ def _wrapped(handler: Any, admit: Admit) -> Any:
 
 def _unary(behaviour: Callable[..., Awaitable[Any]], admit: Admit) -> Callable[..., Awaitable[Any]]:
     async def admitted(request: Any, context: Context) -> Any:
-        await admit(request, context)
-        return await behaviour(request, context)
+        return await behaviour(await admit(request, context), context)
 
     return admitted
 
@@ -77,8 +88,7 @@ def _stream(behaviour: Callable[..., Any], admit: Admit) -> Callable[..., Any]:
         return _unary(behaviour, admit)
 
     async def admitted(request: Any, context: Context) -> AsyncIterator[Any]:
-        await admit(request, context)
-        async for message in behaviour(request, context):
+        async for message in behaviour(await admit(request, context), context):
             yield message
 
     return admitted

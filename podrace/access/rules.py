@@ -130,6 +130,17 @@ def _tournament_of(kind: int, name: str) -> str:
     return found[1] if found else ""
 
 
+def decide_role(principal: Principal, rule: Rule) -> Decision:
+    """Decides whether a caller may call a method at all, whatever the request."""
+    if not rule.roles:
+        return Decision(False, f"{rule.method} has no access rule in its contract, so it is always refused")
+    if principal.roles.isdisjoint(rule.roles):
+        needed = " or ".join(role_name(role) for role in sorted(rule.roles))
+        held = ", ".join(role_name(role) for role in sorted(principal.roles)) or "none"
+        return Decision(False, f"{principal.name} has the role {held}; {rule.method} needs {needed}")
+    return ALLOWED
+
+
 def decide(principal: Principal, rule: Rule, resource: Resource) -> Decision:
     """Decides whether a caller may make a call.
 
@@ -138,12 +149,8 @@ def decide(principal: Principal, rule: Rule, resource: Resource) -> Decision:
         rule: Rule of the method.
         resource: What the call concerns.
     """
-    if not rule.roles:
-        return Decision(False, f"{rule.method} has no access rule in its contract, so it is always refused")
-    if principal.roles.isdisjoint(rule.roles):
-        needed = " or ".join(role_name(role) for role in sorted(rule.roles))
-        held = ", ".join(role_name(role) for role in sorted(principal.roles)) or "none"
-        return Decision(False, f"{principal.name} has the role {held}; {rule.method} needs {needed}")
+    if not (by_role := decide_role(principal, rule)).allowed:
+        return by_role
     bound = principal.tournament_id
     if bound and resource.tournament_id and resource.tournament_id != bound:
         return Decision(False, f"{principal.name} is bound to {bound}", hidden=True)

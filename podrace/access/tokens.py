@@ -85,6 +85,90 @@ def pod_token(key: MeshKey, pod_id: str, tournament_id: str, expire_time: float)
     return key.sign(claims_of(f"{POD_PREFIX}{pod_id}", roles, tournament_id=tournament_id, expire_time=expire_time))
 
 
+class PodTokens:
+    """Makes the tokens of pods; without a key, pods get none and are identified otherwise.
+
+    tokens = PodTokens(key)
+    token = tokens.first("race-1-p3", "race-1", POD_TOKEN_SECONDS)     # when the pod is launched
+    response.pod_token = tokens.renewed(current_principal())           # with its answers
+    """
+
+    def __init__(self, key: MeshKey | None, now: Callable[[], float] = time.time) -> None:
+        """Creates the source.
+
+        Args:
+            key: Key of the mesh; None: pods get no tokens.
+            now: Returns the seconds since 1970.
+        """
+        self._key, self._now = key, now
+
+    def first(self, pod_id: str, tournament_id: str, lifetime_seconds: float) -> str:
+        """Returns the token that a pod starts with; empty without a key.
+
+        Args:
+            pod_id: The pod.
+            tournament_id: Its tournament.
+            lifetime_seconds: Time in which the pod must start and make its first call.
+        """
+        if self._key is None:
+            return ""
+        return pod_token(self._key, pod_id, tournament_id, self._now() + lifetime_seconds)
+
+    def renewed(self, principal: Principal | None) -> str:
+        """Returns a new token for the pod that calls; empty if it has none, or one that is still good for a while."""
+        if self._key is None or principal is None or not principal.pod_id:
+            return ""
+        now = self._now()
+        if principal.expire_time > now + POD_TOKEN_SECONDS / 2:
+            return ""
+        return pod_token(self._key, principal.pod_id, principal.tournament_id, now + POD_TOKEN_SECONDS)
+
+
+class RenewedToken:
+    """The token of a pod, replaced by what the orchestrator sends; a TokenSource."""
+
+    def __init__(self, token: str) -> None:
+        """Creates the source with the first token; empty: none."""
+        self._token = token
+
+    def __call__(self) -> str:
+        """Returns the token to send with the next call."""
+        return self._token
+
+    def renew(self, token: str) -> None:
+        """Replaces the token; an empty one leaves it unchanged."""
+        self._token = token or self._token
+
+
+class OwnPodToken:
+    """The token of a pod that a user starts on the machine of the services, signed with the user's own key.
+
+    It is a TokenSource. Such a pod can do no more than its user, who holds the key.
+    """
+
+    def __init__(self, key: MeshKey, pod_id: str, now: Callable[[], float] = time.time) -> None:
+        """Creates the source.
+
+        Args:
+            key: Key of the mesh.
+            pod_id: The pod; it works for any tournament.
+            now: Returns the seconds since 1970.
+        """
+        self._key, self._pod_id, self._now = key, pod_id, now
+        self._token, self._renew_time = "", 0.0
+
+    def __call__(self) -> str:
+        """Returns the token to send with the next call."""
+        now = self._now()
+        if now >= self._renew_time:
+            self._token = pod_token(self._key, self._pod_id, "", now + POD_TOKEN_SECONDS)
+            self._renew_time = now + POD_TOKEN_SECONDS / 2
+        return self._token
+
+    def renew(self, token: str) -> None:
+        """Ignored: this pod signs its tokens itself."""
+
+
 class ServiceToken:
     """The token of a service, signed again when half of its lifetime has passed; a TokenSource."""
 

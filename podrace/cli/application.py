@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "data": ("podrace.cli.commands.data", "Prepare prices for the simulator stocks: build, check, synthesize."),
     "store": ("podrace.cli.commands.store", "Maintain a checkpoint store: check, ls, verify, gc."),
     "certs": ("podrace.cli.commands.certs", "Make certificates for TLS: make, add, ls, renew, revoke, secrets."),
+    "token": ("podrace.cli.commands.token", "Make a token for a person, a program or a pod."),
     "algorithms": ("podrace.cli.commands.catalog", "List the algorithms, or the hyperparameters of one."),
     "simulators": ("podrace.cli.commands.catalog", "List the simulators."),
     "strategies": ("podrace.cli.commands.catalog", "List the evolution strategies."),

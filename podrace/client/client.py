@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
 from podrace import rpc
+from podrace.access.token_file import operator_token
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.client.champion import members_of_champion
 from podrace.client.plugin_fallbacks import PluginFallbacks, count_fallbacks, named_plugins
@@ -74,7 +75,8 @@ class Client:
     def _channel(self, address: str) -> grpc.aio.Channel:
         if address not in self._channels:
             files = pb.DESCRIPTOR, board_pb.DESCRIPTOR
-            self._channels[address] = rpc.connect(address, *files)
+            # Addresses come from the user and from the orchestrator, never from a specification.
+            self._channels[address] = rpc.connect(address, *files, token=operator_token(address))
         return self._channels[address]
 
     def _leaderboard(self, tournament: Tournament) -> "LeaderboardServiceAsyncStub":

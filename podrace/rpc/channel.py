@@ -24,7 +24,9 @@ Request = TypeVar("Request", contravariant=True)
 Response = TypeVar("Response", covariant=True)
 
 
-def connect(address: str, *files: FileDescriptor, token: TokenSource | None = None) -> grpc.aio.Channel:
+def connect(
+    address: str, *files: FileDescriptor, token: TokenSource | None = None, private_network: bool = False
+) -> grpc.aio.Channel:
     """Opens a channel whose retry policy follows the `idempotency_level` of each method in `files`.
 
     Methods marked NO_SIDE_EFFECTS or IDEMPOTENT wait for a server that restarts and are retried on UNAVAILABLE. The
@@ -35,6 +37,8 @@ def connect(address: str, *files: FileDescriptor, token: TokenSource | None = No
         files: Contracts of the services that are called.
         token: Returns the token that identifies the caller. It is sent over TLS and within this machine only. None for
             an address that came from a specification: its owner must not receive a token of the mesh.
+        private_network: Whether the token may be sent unencrypted to another machine: a secret of one pod, on the
+            network that its collectives use unencrypted as well.
 
     Raises:
         InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used.
@@ -53,7 +57,7 @@ def connect(address: str, *files: FileDescriptor, token: TokenSource | None = No
         channel = grpc.aio.insecure_channel(address, options=options)
     else:
         channel = grpc.aio.secure_channel(address, identity.of_channel(), options=[*options, *identity.options])
-    return TokenChannel(channel, token) if token and may_send_token(address) else channel
+    return TokenChannel(channel, token) if token and (private_network or may_send_token(address)) else channel
 
 
 def service_config(files: Sequence[FileDescriptor]) -> dict[str, object]:

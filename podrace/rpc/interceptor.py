@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from podrace.errors import InvalidArgument
+from podrace.errors import InvalidArgument, PodraceError
 from podrace.field_bounds import violations
 from podrace.rpc.status import abort
 
@@ -26,7 +26,7 @@ class ErrorTranslator(grpc.aio.ServerInterceptor):
     """Wraps every handler, so that a caller receives the status of what the servicer raised.
 
     gRPC decodes a request before it calls the handler, and answers UNKNOWN when that fails. So the deserializer is
-    wrapped as well: it returns a marker, for which the wrapped handler answers INVALID_ARGUMENT.
+    wrapped as well: it returns a marker, for which `checked_request` raises InvalidArgument.
     """
 
     async def intercept_service(
@@ -38,18 +38,17 @@ class ErrorTranslator(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler
-        name = handler_call_details.method
         codec: dict[str, Any] = {
             "request_deserializer": handler.request_deserializer and _marking(handler.request_deserializer),
             "response_serializer": handler.response_serializer,
         }
         if handler.request_streaming and handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream, name), **codec)
+            return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream), **codec)
         if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(_unary(handler.stream_unary, name), **codec)
+            return grpc.stream_unary_rpc_method_handler(_unary(handler.stream_unary), **codec)
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(_stream(handler.unary_stream, name), **codec)
-        return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, name), **codec)
+            return grpc.unary_stream_rpc_method_handler(_stream(handler.unary_stream), **codec)
+        return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), **codec)
 
 
 def _marking(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | _Undecodable]:
@@ -62,10 +61,10 @@ def _marking(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Messa
     return marked
 
 
-def _unary(behaviour: Callable[..., Awaitable[Message]], name: str) -> Callable[..., Awaitable[Message]]:
+def _unary(behaviour: Callable[..., Awaitable[Message]]) -> Callable[..., Awaitable[Message]]:
     async def translated(request: Any, context: Context) -> Message:
         try:
-            return await behaviour(_checked(request, name), context)
+            return await behaviour(request, context)
         except Exception as error:
             await abort(context, error)
             raise  # not reached: abort raises
@@ -73,13 +72,13 @@ def _unary(behaviour: Callable[..., Awaitable[Message]], name: str) -> Callable[
     return translated
 
 
-def _stream(behaviour: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _stream(behaviour: Callable[..., Any]) -> Callable[..., Any]:
     if not inspect.isasyncgenfunction(behaviour):
-        return _written_stream(behaviour, name)
+        return _written_stream(behaviour)
 
     async def translated(request: Any, context: Context) -> AsyncIterator[Message]:
         try:
-            async for message in behaviour(_checked(request, name), context):
+            async for message in behaviour(request, context):
                 yield message
         except Exception as error:
             await abort(context, error)
@@ -87,20 +86,19 @@ def _stream(behaviour: Callable[..., Any], name: str) -> Callable[..., Any]:
     return translated
 
 
-def _written_stream(behaviour: Callable[..., Awaitable[None]], name: str) -> Callable[..., Awaitable[None]]:
-    """Wraps a coroutine that writes to its context, such as the health watch. gRPC itself handles what it raises."""
+def _written_stream(behaviour: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Wraps a coroutine that writes to its context, such as the health watch. gRPC itself handles its other errors."""
 
-    async def checked(request: Any, context: Context) -> None:
+    async def translated(request: Any, context: Context) -> None:
         try:
-            request = _checked(request, name)
-        except InvalidArgument as error:
+            await behaviour(request, context)
+        except PodraceError as error:
             await abort(context, error)
-        await behaviour(request, context)
 
-    return checked
+    return translated
 
 
-def _checked(request: Any, name: str) -> Any:
+def checked_request(request: Any, name: str) -> Any:
     """Returns a request, or the requests of a stream, after checking that they were decoded and are within bounds.
 
     Raises:

@@ -20,7 +20,7 @@ from podrace.access.guard import Guard
 from podrace.access.interceptor import AccessInterceptor
 from podrace.errors import Unavailable
 from podrace.rpc.descriptors import report_exhaustion
-from podrace.rpc.interceptor import ErrorTranslator
+from podrace.rpc.interceptor import ErrorTranslator, checked_request
 from podrace.rpc.listening import check_local
 from podrace.tasks import first_finished
 
@@ -175,7 +175,7 @@ async def _bound(listen: str, identity: tls.TlsIdentity | None, guard: Guard, co
     credentials = identity.of_server() if identity else None
     if _has_listener(listen):
         raise Unavailable(f"cannot listen on {listen}: another server does; choose another or stop that one")
-    interceptors = [ErrorTranslator(), AccessInterceptor(guard)]
+    interceptors = [ErrorTranslator(), AccessInterceptor(guard, checked_request)]
     server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
     try:
         port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)

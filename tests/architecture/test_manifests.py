@@ -299,7 +299,7 @@ def test_the_orchestrator_may_do_what_its_launcher_asks_for_and_no_more() -> Non
         ("pods", "list"), ("pods", "delete"), ("pods/log", "get"),
         ("configmaps", "create"), ("configmaps", "get"), ("configmaps", "list"), ("configmaps", "delete"),
         ("events", "create"), ("events", "list"),
-        ("resourcequotas", "list"), ("podtemplates", "get"),
+        ("resourcequotas", "list"), ("podtemplates", "get"), ("secrets", "create"),
     }  # fmt: skip
     assert named(objects, "ClusterRole", "podrace-capacity")["rules"] == [
         {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list"]}

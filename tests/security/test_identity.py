@@ -6,6 +6,7 @@ with uid 65534 created a tournament on 127.0.0.1:50051 and had a command run as 
 
 import tempfile
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,10 +24,16 @@ from podrace.access.v1 import access_pb2
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unauthenticated
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 NOW = 1_800_000_000.0
 OPERATOR_TOKEN = "the operator's token"
 Start = Callable[[str], Any]
+VALID = {
+    "CreateTournament": {"request_id": "r", "spec": TournamentSpec(name="race")},
+    "RenewAssignment": {"assignment_id": "t-a1.1", "lease_epoch": 1},
+}
+"""Fields without which the methods refuse every request."""
 
 
 class Recorder(pb_grpc.OrchestratorServiceServicer):
@@ -86,14 +93,13 @@ async def call(address: str, method: str, token: str = "", **fields: Any) -> Any
     async with rpc.connect(address, token=(lambda: token) if token else None) as channel:
         stub = pb_grpc.OrchestratorServiceStub(channel)
         kind = {"CreateTournament": pb.CreateTournamentRequest, "RenewAssignment": pb.RenewAssignmentRequest}[method]
-        return await rpc.call(getattr(stub, method), kind(**fields), deadline_seconds=10.0)
+        request = kind(**(VALID[method] | fields))
+        return await rpc.call(getattr(stub, method), request, deadline_seconds=10.0)
 
 
 async def test_a_caller_without_a_token_is_refused_with_what_to_do(start, recorder):
     address = await start()
-    with pytest.raises(
-        Unauthenticated, match=r"the caller presented no token; set PODRACE_TOKEN_FILE or PODRACE_TOKEN"
-    ):
+    with pytest.raises(Unauthenticated, match="the caller presented no token; set PODRACE_TOKEN_FILE or PODRACE_TOKEN"):
         await call(address, "CreateTournament")
     assert recorder.callers == []
 
@@ -171,11 +177,13 @@ async def test_a_stream_is_refused_as_a_call_is(start, recorder):
     async with rpc.connect(await start()) as channel:
         stub = pb_grpc.OrchestratorServiceStub(channel)
         with pytest.raises(Unauthenticated):
-            async for _ in rpc.stream(stub.WatchTournament, pb.WatchTournamentRequest(), deadline_seconds=10.0):
+            async for _ in rpc.stream(
+                stub.WatchTournament, pb.WatchTournamentRequest(tournament_id="t"), deadline_seconds=10.0
+            ):
                 pass
     async with rpc.connect(await start(), token=lambda: OPERATOR_TOKEN) as channel:
         stub = pb_grpc.OrchestratorServiceStub(channel)
-        watched = rpc.stream(stub.WatchTournament, pb.WatchTournamentRequest(), deadline_seconds=10.0)
+        watched = rpc.stream(stub.WatchTournament, pb.WatchTournamentRequest(tournament_id="t"), deadline_seconds=10.0)
         assert [answer async for answer in watched] == [pb.WatchTournamentResponse()]
     assert len(recorder.callers) == 1
 
@@ -207,13 +215,22 @@ async def test_a_server_without_a_guard_answers_no_one_on_a_port(recorder):
 
 
 @pytest.mark.parametrize("mode", [0o750, 0o705, 0o701, 0o777])
-async def test_a_socket_in_a_folder_that_others_can_enter_is_refused(tmp_path, mode):
-    folder = tmp_path / "open"
-    folder.mkdir()
-    folder.chmod(mode)
-    with pytest.raises(FailedPrecondition, match=r"other users can enter the folder .* mode 0700"):
-        await rpc.Server.start(rpc.ServerConfig(f"unix:{folder}/o.sock"), [])
-    assert not list(folder.iterdir())
+async def test_a_socket_in_a_folder_that_others_can_enter_is_refused(mode):
+    # Directly below a folder that everyone can enter.
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(mode)
+        with pytest.raises(FailedPrecondition, match=r"other users can enter the folder .* mode 0700"):
+            await rpc.Server.start(rpc.ServerConfig(f"unix:{name}/o.sock"), [])
+        assert not list(Path(name).iterdir())
+
+
+async def test_a_folder_below_one_that_only_the_user_can_enter_is_private():
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        below = Path(name) / "open"
+        below.mkdir()
+        below.chmod(0o777)
+        server = await rpc.Server.start(rpc.ServerConfig(f"unix:{below}/o.sock", grace_seconds=0.0), [])
+        await server.drain()
 
 
 async def test_a_socket_without_a_file_is_refused():

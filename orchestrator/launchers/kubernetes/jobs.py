@@ -21,6 +21,7 @@ from orchestrator.launchers.kubernetes.hosts import (
     host_environment,
     share_of_host,
 )
+from orchestrator.launchers.kubernetes.pod_secrets import secret_environment
 from orchestrator.launchers.options import KubernetesOptions
 from orchestrator.launchers.pod_settings import (
     LAYOUT_NAMES,
@@ -215,7 +216,7 @@ def _volumes(spec: PodSpec) -> list[dict[str, Any]]:
     ]
 
 
-def _environment(pod: NewPod, pod_environment: PodEnvironment, role: str, gpus: int) -> list[dict[str, str]]:
+def _environment(pod: NewPod, pod_environment: PodEnvironment, role: str, gpus: int) -> list[dict[str, Any]]:
     settings = pod_settings(pod, pod_environment) | {
         "folder": f"{FOLDER}/pod",
         "plane_folder": SHARED_MEMORY,
@@ -225,7 +226,8 @@ def _environment(pod: NewPod, pod_environment: PodEnvironment, role: str, gpus: 
     }
     # The roles of a pod share one network: each serves metrics on its own port, the leader on the first.
     settings["telemetry"]["metrics_listen"] = f"0.0.0.0:{METRICS_PORT + roles_of(pod.spec).index(role)}"
-    return [{"name": name, "value": value} for name, value in environment(settings).items()]
+    plain = [{"name": name, "value": value} for name, value in environment(settings).items()]
+    return [*plain, *secret_environment(pod, pod_environment, job_name(pod.pod_id), role)]
 
 
 def gpus_of_roles(spec: PodSpec, roles: Sequence[str], *, claimed: bool = False) -> Mapping[str, int]:

@@ -20,6 +20,7 @@ from orchestrator.launchers.kubernetes.event_recorder import EventRecorder
 from orchestrator.launchers.kubernetes.hosts import leader_pods
 from orchestrator.launchers.kubernetes.jobs import CONTAINER, job_name, job_of, listed_of, owner_name, owner_of
 from orchestrator.launchers.kubernetes.nodes import ClusterObjects, capacity_of
+from orchestrator.launchers.kubernetes.pod_secrets import secret_of
 from orchestrator.launchers.kubernetes.pod_states import (
     JobState,
     address_of,
@@ -33,6 +34,7 @@ from orchestrator.launchers.pod_settings import LEADER, hosts_of
 from podrace.errors import PodraceError, Unavailable
 
 JOBS, PODS, CONFIG_MAPS = ("batch/v1", "jobs"), ("v1", "pods"), ("v1", "configmaps")
+SECRETS = ("v1", "secrets")
 TAIL_LINES = 20
 LINGER_SECONDS = 30.0
 """A pod whose leader has exited, or that is past its grace period, is killed after this long."""
@@ -206,7 +208,16 @@ class KubernetesLauncher:
         owner = self._owner(pod.tournament_id)
         job = job_of(pod, self._pod_environment, self._options, self._template(), owner)
         # A Job with that name is this pod, which was started before.
-        self._cluster().create(*JOBS, job)
+        created = self._cluster().create(*JOBS, job)
+        secret = secret_of(pod, self._pod_environment, created) if created else None
+        if secret is None:
+            return
+        try:
+            self._cluster().create(*SECRETS, secret)
+        except PodraceError:
+            # Its containers would wait for the Secret forever.
+            self._cluster().delete(*JOBS, job_name(pod.pod_id), propagation="Background")
+            raise
 
     def _terminate(self, name: str) -> None:
         # With foreground deletion the Job exists, and is listed, until its pod has stopped.

@@ -23,7 +23,7 @@ from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.host_capacity import allowed_cpus, sense
 from orchestrator.launchers.log_tail import last_line
-from orchestrator.launchers.pod_settings import LAYOUTS, LEADER, check_one_host, pod_settings
+from orchestrator.launchers.pod_settings import LAYOUTS, LEADER, check_one_host, leader_settings, pod_settings
 from orchestrator.launchers.process.forkserver_client import ForkServerClient
 from orchestrator.launchers.process.local_gpus import LocalGpus
 from podrace.errors import InvalidArgument, Unavailable
@@ -161,7 +161,8 @@ class ProcessLauncher:
 
     def _pod_order(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[str, ...]) -> dict[str, Any]:
         pod_environment = self._pod_environment
-        settings = pod_settings(pod, pod_environment)
+        # The fork server gives the token to the leader only.
+        settings = pod_settings(pod, pod_environment) | leader_settings(pod, pod_environment)
         host = pod_environment.telemetry.metrics_listen.rpartition(":")[0]
         # Every role needs its own port.
         settings["telemetry"]["metrics_listen"] = f"{host}:0" if host else ""

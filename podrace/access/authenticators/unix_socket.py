@@ -39,29 +39,29 @@ def user_name() -> str:
 
 
 def check_folder(address: str) -> None:
-    """Checks that only this user can enter the folder of a Unix socket. Addresses of a network pass.
+    """Checks that only this user can reach the folder of a Unix socket. Addresses of a network pass.
 
     Raises:
         InvalidArgument: The socket has no file, so that every process of this machine could open it.
-        FailedPrecondition: The folder belongs to another user, or others can enter it.
+        FailedPrecondition: Others can enter the folder.
     """
     if address.startswith(("unix-abstract:", "vsock:")):
         raise InvalidArgument(f"{address}: expected host:port or unix:/path; every process could open this socket")
     if not address.startswith(PREFIX):
         return
-    folder = Path(address.removeprefix(PREFIX).removeprefix("//")).parent
-    try:
-        status = folder.stat()
-    except OSError:
+    folder = Path(address.removeprefix(PREFIX).removeprefix("//")).parent.resolve()
+    if not folder.is_dir():
         # Binding fails as well, and reports why.
         return
-    if status.st_uid != os.geteuid():
+    if not any(_is_private(each) for each in (folder, *folder.parents)):
+        found = folder.stat()
         raise FailedPrecondition(
-            f"{address}: the folder belongs to user {status.st_uid}; choose one that belongs to user {os.geteuid()},"
-            " the user of this process"
+            f"{address}: other users can enter the folder (mode {stat.S_IMODE(found.st_mode):04o}, user {found.st_uid})"
+            " and could call this service as you; choose a folder of your own with mode 0700"
         )
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        raise FailedPrecondition(
-            f"{address}: other users can enter the folder (mode {stat.S_IMODE(status.st_mode):04o}) and could call this"
-            " service as you; choose a folder of your own with mode 0700"
-        )
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether only this user can enter a folder, so that no other user reaches what is below it."""
+    found = folder.stat()
+    return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077

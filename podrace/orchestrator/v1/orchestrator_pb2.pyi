@@ -1161,8 +1161,13 @@ class AcquireAssignmentResponse(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    POD_TOKEN_FIELD_NUMBER: _builtins.int
     drain: _builtins.str
     """Exit: the pool shrinks, or the tournament has ended. The value is the reason, in one line for a person."""
+    pod_token: _builtins.str
+    """Token to send from now on as `authorization: Bearer TOKEN`, with calls to the orchestrator and the leaderboard. Empty:
+    the present one is still good.
+    """
     @_builtins.property
     def assignment(self) -> Global___Assignment:
         """Work to do."""
@@ -1177,10 +1182,11 @@ class AcquireAssignmentResponse(_message.Message):
         assignment: Global___Assignment | None = ...,
         retry_after: _duration_pb2.Duration | None = ...,
         drain: _builtins.str = ...,
+        pod_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "assignment", b"assignment", "drain", b"drain", "retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "assignment", b"assignment", "drain", b"drain", "retry_after", b"retry_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "assignment", b"assignment", "drain", b"drain", "pod_token", b"pod_token", "retry_after", b"retry_after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["assignment", "retry_after", "drain"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
@@ -1298,12 +1304,15 @@ class RenewAssignmentResponse(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
     EVALUATION_EPOCH_FIELD_NUMBER: _builtins.int
+    POD_TOKEN_FIELD_NUMBER: _builtins.int
     directive: Global___Directive.ValueType
     """What to do next."""
     reason: _builtins.str
     """Why the directive is not CONTINUE, in one line for a person."""
     evaluation_epoch: _builtins.int
     """Evaluation epoch from now on, see EvaluationSpec. An evaluation that is under way keeps its epoch."""
+    pod_token: _builtins.str
+    """As in AcquireAssignmentResponse."""
     @_builtins.property
     def lease_duration(self) -> _duration_pb2.Duration:
         """How long the lease lasts, counted on the pod's own monotonic clock from the moment the pod sent the request."""
@@ -1320,10 +1329,11 @@ class RenewAssignmentResponse(_message.Message):
         reason: _builtins.str = ...,
         running_duration: _duration_pb2.Duration | None = ...,
         evaluation_epoch: _builtins.int = ...,
+        pod_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration", "running_duration", b"running_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directive", b"directive", "evaluation_epoch", b"evaluation_epoch", "lease_duration", b"lease_duration", "reason", b"reason", "running_duration", b"running_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directive", b"directive", "evaluation_epoch", b"evaluation_epoch", "lease_duration", b"lease_duration", "pod_token", b"pod_token", "reason", b"reason", "running_duration", b"running_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

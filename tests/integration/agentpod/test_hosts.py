@@ -92,6 +92,7 @@ def _start_host(mesh, network: Network, index: int, running: list[subprocess.Pop
             "host_index": index,
             "host": network.addresses[index],
             "head": f"{network.addresses[0]}:{network.port}",
+            "key": "the key of this pod",
             "folder": folder / "pod",
             "plane_folder": folder / "memory",
             **changes,
@@ -110,7 +111,7 @@ def _start_host(mesh, network: Network, index: int, running: list[subprocess.Pop
         "workers",
         "learners",
     )
-    names += ("hosts", "host_index", "host", "head", "orphan_seconds")
+    names += ("hosts", "host_index", "host", "head", "key", "orphan_seconds")
     environment = {f"PODRACE_AGENTPOD__{name.upper()}": str(getattr(config, name)) for name in names}
     roles = {}
     for role in config.roles:

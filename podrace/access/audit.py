@@ -1,0 +1,96 @@
+"""Records decisions about access: who did what to which resource, from where, and whether it was allowed.
+
+There is one record for each call that may change something, and one for each refusal. Renewals of leases and the
+transfers inside pods are recorded only when they are refused: there are hundreds a second.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from podrace.access.principal import Principal
+from podrace.access.rules import NONE, Decision, Resource, Rule, kind_name
+from podrace.errors import FailedPrecondition
+
+FREQUENT = frozenset(
+    f"/podrace.{method}"
+    for method in (
+        "orchestrator.v1.OrchestratorService/AcquireAssignment",
+        "orchestrator.v1.OrchestratorService/RenewAssignment",
+        "agentpod.v1.WorkerService/CollectRollout",
+        "agentpod.v1.LearnerService/JoinFusion",
+        "agentpod.v1.LearnerService/CommitFusion",
+        "tensor.v1.TensorService/WriteTensors",
+        "tensor.v1.TransferService/JoinTransfer",
+        "tensor.v1.TransferService/SendTensors",
+        "tensor.v1.TransferService/ReceiveTensors",
+        "simulator.v1.SimulatorService/StreamSteps",
+    )
+)
+"""Methods whose allowed calls are not recorded: they are part of running a pod, and frequent."""
+
+_log = structlog.get_logger("podrace.access.audit")
+
+
+class AuditLog:
+    """The audit log of a service: a file with one JSON object a line, or lines of the service's log.
+
+    audit = AuditLog.open("/var/log/podrace/audit.log")
+    audit(principal, "ipv4:192.0.2.1:40000", rule, resource, decision)
+    """
+
+    def __init__(self, descriptor: int | None = None, now: Callable[[], float] = time.time) -> None:
+        """Creates the log.
+
+        Args:
+            descriptor: File descriptor, opened to append; None: the log of the service.
+            now: Returns the seconds since 1970.
+        """
+        self._descriptor, self._now = descriptor, now
+
+    @classmethod
+    def open(cls, path: str) -> Self:
+        """Opens the file, which only this user can read; empty: the log of the service.
+
+        Raises:
+            FailedPrecondition: It cannot be written.
+        """
+        if not path:
+            return cls()
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return cls(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise FailedPrecondition(
+                f"access.audit_log = {path!r}: cannot be written: {error.strerror}; choose another file"
+            ) from None
+
+    def __call__(
+        self, principal: Principal | None, peer: str, rule: Rule, resource: Resource, decision: Decision
+    ) -> None:
+        """Records a decision; an allowed call of a frequent method is left out."""
+        if decision.allowed and rule.method in FREQUENT:
+            return
+        record = {
+            "principal": principal.name if principal else "",
+            "via": principal.via if principal else "",
+            "peer": peer,
+            "method": rule.method,
+            "resource": "" if resource.kind == NONE else f"{kind_name(resource.kind)}/{resource.id}",
+            "allowed": decision.allowed,
+            "reason": decision.reason,
+        }
+        if self._descriptor is None:
+            _log.log(20 if decision.allowed else 30, "access", **record)
+            return
+        line = json.dumps({"time": round(self._now(), 3), **record}) + "\n"
+        try:
+            # One write to a file opened to append: lines of several processes do not mix.
+            os.write(self._descriptor, line.encode())
+        except OSError as error:
+            _log.error("the audit log cannot be written", error=error.strerror, **record)

@@ -1,0 +1,117 @@
+"""Wires what the orchestrator and the leaderboard need to know who calls, and to say who they are.
+
+A service whose addresses are all Unix sockets needs neither keys nor tokens: that is the embedded mesh. On one machine
+the token file and the key of the mesh are made at first start. On several machines, certificates say who calls, and a
+key only exists if the configuration names one.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from podrace.access.audit import AuditLog
+from podrace.access.authenticators.anyone import AnyoneAuthenticator
+from podrace.access.authenticators.signed import SignedTokenAuthenticator
+from podrace.access.authenticators.token_file import StaticTokenAuthenticator
+from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
+from podrace.access.credentials import Authenticator, TokenSource
+from podrace.access.guard import Guard, HolderOf
+from podrace.access.mesh_key import MeshKey, PublicKeys
+from podrace.access.sending import is_loopback
+from podrace.access.token_file import MESH_KEY, TOKEN_FILE, load_or_make_token, token_path
+from podrace.access.tokens import AUDIENCE, PodTokens, ServiceToken
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class AccessConfig:
+    """Who may call a service, and how it identifies itself."""
+
+    token_file: str = ""
+    """File with the operator's token, made at first start on one machine; empty: PODRACE_TOKEN_FILE, or
+    ~/.config/podrace/token."""
+    mesh_key: str = ""
+    """File with the private key (Ed25519, PEM) that signs the tokens of pods and services; made if it does not exist.
+    Empty: `mesh.key` next to the token file if a service listens on this machine only, else there is no key, and
+    certificates say who calls."""
+    public_keys: tuple[str, ...] = ()
+    """Files with public keys (PEM) of the mesh, for a service that verifies tokens and signs none. Several while the
+    key is replaced."""
+    audit_log: str = ""
+    """File to which decisions about access are appended, one JSON object a line; empty: the log of the service has
+    them."""
+
+
+@dataclass(frozen=True)
+class ServiceAccess:
+    """What a service knows about its callers and says about itself.
+
+    access = ServiceAccess.open(config.access, role, config.server.listen, config.leaderboard)
+    server = await Server.start(config.server, services, guard=access.guard(holder_of))
+    channel = connect(config.leaderboard, token=access.token)
+    """
+
+    key: MeshKey | None
+    """Key that signs tokens; None: it signs none."""
+    token: TokenSource | None
+    """The token of the service itself; None: it has none."""
+    authenticators: Sequence[Authenticator]
+    """Who may call it."""
+    audit: AuditLog
+
+    @property
+    def pod_tokens(self) -> PodTokens:
+        """Makes the tokens of pods; they get none if another machine would have to verify them without the key."""
+        return PodTokens(self.key if self.token else None)
+
+    @classmethod
+    def open(
+        cls, config: AccessConfig, role: int, listen: str, *called: str, environ: Mapping[str, str] = os.environ
+    ) -> Self:
+        """Reads keys and tokens, and makes those that are missing on one machine.
+
+        Args:
+            config: The configuration.
+            role: Role of the service, a value of the contract's Role.
+            listen: Address that it listens on.
+            called: Addresses of the services that it calls.
+            environ: Environment of the process.
+
+        Raises:
+            FailedPrecondition: A file cannot be made, read or used.
+        """
+        authenticators: list[Authenticator] = [UnixSocketAuthenticator()]
+        audit = AuditLog.open(config.audit_log)
+        local = any(is_loopback(address) for address in (listen, *called) if not address.startswith("unix:"))
+        configured = bool(config.mesh_key or config.public_keys)
+        if local:
+            path = Path(config.token_file) if config.token_file else token_path(environ)
+            token = load_or_make_token(path)
+            if not listen.startswith("unix:"):
+                authenticators.append(StaticTokenAuthenticator(token))
+                _log.info("callers need a token", token_file=str(path), variable=TOKEN_FILE)
+        key = None
+        if config.mesh_key or (local and not config.public_keys):
+            key = MeshKey.load_or_make(Path(config.mesh_key) if config.mesh_key else path.with_name(MESH_KEY))
+        if key or configured:
+            known = PublicKeys.load([Path(each) for each in config.public_keys]).pems
+            keys = PublicKeys([*(key.public.pems if key else ()), *known])
+            authenticators.append(SignedTokenAuthenticator(keys, AUDIENCE))
+        if _is_reached_from_elsewhere(listen):
+            authenticators.append(AnyoneAuthenticator())
+        # A service on another machine knows the key only if the operator has configured it there.
+        known_there = bool(config.mesh_key) or all(each.startswith("unix:") or is_loopback(each) for each in called)
+        return cls(key, ServiceToken(key, role) if key and known_there else None, authenticators, audit)
+
+    def guard(self, holder_of: HolderOf | None = None) -> Guard:
+        """Returns the guard of the server of the service; `holder_of` finds the pod that holds an assignment."""
+        return Guard(self.authenticators, holder_of=holder_of, audit=self.audit)
+
+
+def _is_reached_from_elsewhere(listen: str) -> bool:
+    return not listen.startswith("unix:") and not is_loopback(listen)
