@@ -32,6 +32,8 @@ class PodConfig:
     """Checkpoint store, for instance `folder:///path`."""
     folder: Path
     """Folder of the sockets of the roles. Its path must be short: Linux limits socket paths to 107 bytes."""
+    store_access: str = "direct"
+    """`direct`: the pod opens the store with its credentials, `granted`: the leaderboard grants it each transfer."""
     tournament_id: str = ""
     """Used in log lines only; what to train comes with the assignment."""
     layout: str = "fused"

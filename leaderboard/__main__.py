@@ -15,6 +15,7 @@ from leaderboard.plugins.plugin_pool import PluginPool
 from leaderboard.service import services
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store.schema import DATABASE_FORMAT
+from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace import service, telemetry
@@ -49,7 +50,8 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     plugins = PluginPool(config.parts, config.runtime_folder)
     updater, generator = Updater(state, store, watch, plugins=plugins), Generator(state, plugins)
     snapshots = SnapshotRecorder(state, store)
-    served = services(state, watch, updater, generator, snapshots)
+    stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
+    served = services(state, watch, updater, generator, snapshots, stores)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
     server = await Server.start(config.server, served, guard=access.guard())
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)

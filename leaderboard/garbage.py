@@ -30,9 +30,10 @@ from leaderboard.replay_memories import ReplayPlan, pieces_beyond_quotas, replay
 from leaderboard.store import ancestor_queries, records
 from leaderboard.store.snapshot_records import snapshot_manifests
 from podrace.checkpoint_store.collect import delete, survey
-from podrace.checkpoint_store.store import CheckpointStore
+from podrace.checkpoint_store.store import CheckpointStore, Place
 from podrace.database import Database, Transaction
 from podrace.errors import NotFound, PodraceError
+from podrace.specification.ancestor import tournament_of
 
 COLLECTED = prometheus_client.Counter("podrace_leaderboard_objects_collected", "Objects deleted from the store")
 MISSING = prometheus_client.Gauge(
@@ -70,13 +71,13 @@ async def collect_once(
         DataLoss: A manifest is damaged, so its parts are unknown; nothing was deleted.
         NotFound: The manifest of a pointer, or every needed checkpoint, is not in the store; nothing was deleted.
     """
-    needed: set[str] = set()
+    needed: set[Place] = set()
     plans: list[ReplayPlan] = []
     # One transaction for each tournament, so that submissions do not wait until all have been read.
     for tournament_id in await state.transact(tournaments):
         record = await state.transact(tournament_record, tournament_id)
         kept = retained(record, retention).keys()
-        needed |= kept
+        needed |= {Place(tournament_id, name) for name in kept}
         plans.append(replay_plan(tournament_id, await state.transact(records.get_spec, tournament_id), record, kept))
     # Last, because an agent may have been generated meanwhile from a candidate that was evicted since.
     starting = await state.transact(starting_checkpoints, grace_seconds)
@@ -95,10 +96,11 @@ async def collect_once(
     return deleted
 
 
-def starting_checkpoints(transaction: Transaction, grace_seconds: float) -> set[str]:
-    """Returns the digests of the manifests that unfinished agents, or the next agents of a tournament, start from."""
+def starting_checkpoints(transaction: Transaction, grace_seconds: float) -> set[Place]:
+    """Returns the manifests that unfinished agents, or the next agents of a tournament, start from."""
     agents = records.unfinished_or_new(transaction, transaction.now - grace_seconds)
-    started = {agent.starting_checkpoint.manifest_digest for agent in agents if agent.HasField("starting_checkpoint")}
+    starts = (agent.starting_checkpoint for agent in agents if agent.HasField("starting_checkpoint"))
+    started = {Place(tournament_of(start.agent_id), start.manifest_digest) for start in starts}
     return started | ancestor_queries.needed(transaction)
 
 

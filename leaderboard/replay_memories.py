@@ -10,7 +10,7 @@ from leaderboard.ranking.retention import TournamentRecord
 from podrace.checkpoint.v1.checkpoint_pb2 import Part
 from podrace.checkpoint_store.publish import read_manifest
 from podrace.checkpoint_store.replay_parts import is_replay
-from podrace.checkpoint_store.store import CheckpointStore
+from podrace.checkpoint_store.store import SHARED, CheckpointStore, Place
 from podrace.errors import DataLoss, NotFound
 from podrace.specification.ancestor import tournament_of
 from podrace.specification.resolve import TOURNAMENT_REPLAY_BYTES
@@ -54,32 +54,35 @@ def replay_plan(
 
 
 def pieces_beyond_quotas(
-    store: CheckpointStore, plans: Iterable[ReplayPlan], starting: Collection[str], unfinished: Collection[str]
-) -> set[str]:
-    """Returns the digests of the parts that no longer fit. Blocks.
+    store: CheckpointStore, plans: Iterable[ReplayPlan], starting: Collection[Place], unfinished: Collection[str]
+) -> set[Place]:
+    """Returns the parts that no longer fit. Blocks.
 
     Args:
-        store: The store.
+        store: The store as a whole.
         plans: The plan of each tournament.
-        starting: Digests of the manifests that unfinished agents start from.
+        starting: Manifests that unfinished agents start from.
         unfinished: Ids of the unfinished agents.
     """
     memories = _MemoryReader(store)
     running: defaultdict[str, list[Memory]] = defaultdict(list)
     ended: defaultdict[str, list[Memory]] = defaultdict(list)
-    for manifest_digest in starting:
-        running[memories.tournament_of(manifest_digest)].append(memories.read(manifest_digest))
+    for root in starting:
+        running[root.tournament_id].append(memories.read(root))
     for pointer in store.list_pointers():
-        published = [memories.read(name) for name in (pointer.manifest_digest, pointer.previous_manifest_digest)]
+        tournament_id = tournament_of(pointer.agent_id)
+        published = [pointer.manifest_digest, pointer.previous_manifest_digest]
         group = running if pointer.agent_id in unfinished else ended
-        group[tournament_of(pointer.agent_id)] += published
-    kept = {part.digest for memory in chain(*running.values()) for part in memory}
-    dropped: set[str] = set()
+        group[tournament_id] += [memories.read(Place(tournament_id, name)) for name in published]
+    dropped: set[Place] = set()
     for plan in plans:
-        startable, others = ([memories.read(name) for name in names] for names in (plan.startable, plan.others))
-        tiers = [startable, others, ended[plan.tournament_id]]
-        dropped |= beyond_quota(running[plan.tournament_id], tiers, plan.quota_bytes)
-    return dropped - kept
+        own = plan.tournament_id
+        tiers = [[memories.read(Place(own, name)) for name in names] for names in (plan.startable, plan.others)]
+        beyond = beyond_quota(running[own], [*tiers, ended[own]], plan.quota_bytes)
+        dropped |= {Place(folder, name) for name in beyond for folder in (own, SHARED)}
+    # Tournaments of podrace 0.1.0 may have a part in the shared folder in common.
+    kept = {part.digest for memory in chain(*running.values()) for part in memory}
+    return {place for place in dropped if place.tournament_id != SHARED or place.digest not in kept}
 
 
 class _MemoryReader:
@@ -87,22 +90,17 @@ class _MemoryReader:
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
-        self._found: dict[str, tuple[str, list[Part]]] = {"": ("", [])}
+        self._found: dict[Place, list[Part]] = {}
 
-    def read(self, manifest_digest: str) -> Memory:
-        """Returns the parts of a replay memory; none if the manifest cannot be read."""
-        return self._read(manifest_digest)[1]
+    def read(self, root: Place) -> Memory:
+        """Returns the parts of the replay memory of a manifest; none if it cannot be read, or the digest is empty."""
+        if root not in self._found:
+            self._found[root] = self._read(root) if root.digest else []
+        return self._found[root]
 
-    def tournament_of(self, manifest_digest: str) -> str:
-        """Returns the id of the tournament of a manifest; empty if it cannot be read."""
-        return self._read(manifest_digest)[0]
-
-    def _read(self, manifest_digest: str) -> tuple[str, list[Part]]:
-        if manifest_digest not in self._found:
-            try:
-                manifest = read_manifest(self._store, manifest_digest)
-            except (DataLoss, NotFound):
-                return self._found[""]
-            parts = [part for part in manifest.parts if is_replay(part)]
-            self._found[manifest_digest] = manifest.tournament_id, parts
-        return self._found[manifest_digest]
+    def _read(self, root: Place) -> list[Part]:
+        try:
+            manifest = read_manifest(self._store.within(root.tournament_id), root.digest)
+        except (DataLoss, NotFound):
+            return []
+        return [part for part in manifest.parts if is_replay(part)]

@@ -13,8 +13,11 @@ from leaderboard.generator import Generator
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store import records
 from leaderboard.store.refusal_records import refusals_after
+from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
+from podrace.checkpoint.v1 import store_pb2 as store_pb
+from podrace.checkpoint.v1 import store_pb2_grpc as store_pb_grpc
 from podrace.database import Database
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
@@ -31,9 +34,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def services(
-    state: Database, watch: SubmissionWatch, updater: Updater, generator: Generator, kept: SnapshotRecorder
+    state: Database,
+    watch: SubmissionWatch,
+    updater: Updater,
+    generator: Generator,
+    kept: SnapshotRecorder,
+    store_access: StoreAccess,
 ) -> list[Service]:
-    """Returns the three services of a leaderboard."""
+    """Returns the four services of a leaderboard."""
     contract = pb.DESCRIPTOR.services_by_name
     return [
         Service(
@@ -48,6 +56,11 @@ def services(
             contract["GeneratorService"],
             pb_grpc.add_GeneratorServiceServicer_to_server,
             GeneratorServicer(generator, state),
+        ),
+        Service(
+            store_pb.DESCRIPTOR.services_by_name["StoreService"],
+            store_pb_grpc.add_StoreServiceServicer_to_server,
+            StoreServicer(store_access),
         ),
     ]
 
@@ -152,3 +165,34 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
         stops = fitting(pb.AgentStop(agent_id=agent_id, reason=reason) for agent_id, reason in sorted(found.items()))
         refusals = await self._state.transact(refusals_after, request.tournament_id, request.refusals_after)
         return pb.ReviewAgentsResponse(stops=stops, refusals=refusals)
+
+
+class StoreServicer(store_pb_grpc.StoreServiceServicer):
+    """Takes requests for access to the checkpoint store."""
+
+    def __init__(self, access: StoreAccess) -> None:
+        self._access = access
+
+    async def GetPointer(self, request: store_pb.GetPointerRequest, context: Context) -> store_pb.GetPointerResponse:
+        """Reads a pointer; see the contract."""
+        return await self._access.get_pointer(request)
+
+    async def SwapPointer(self, request: store_pb.SwapPointerRequest, context: Context) -> store_pb.SwapPointerResponse:
+        """Replaces a pointer; see the contract."""
+        return await self._access.swap_pointer(request)
+
+    async def GrantUploads(
+        self, request: store_pb.GrantUploadsRequest, context: Context
+    ) -> store_pb.GrantUploadsResponse:
+        """Signs URLs; see the contract."""
+        return await self._access.grant_uploads(request)
+
+    async def GrantReads(self, request: store_pb.GrantReadsRequest, context: Context) -> store_pb.GrantReadsResponse:
+        """Signs URLs; see the contract."""
+        return await self._access.grant_reads(request)
+
+    async def RenewObjects(
+        self, request: store_pb.RenewObjectsRequest, context: Context
+    ) -> store_pb.RenewObjectsResponse:
+        """Resets the age of objects; see the contract."""
+        return await self._access.renew_objects(request)

@@ -106,7 +106,8 @@ class SnapshotRecorder:
             if not isinstance(known, Candidate):
                 return known, ""
             try:
-                return known, await asyncio.to_thread(_store_champion, self._store, known.candidate_id)
+                store = self._store.within(known.tournament_id)
+                return known, await asyncio.to_thread(_store_champion, store, known.candidate_id)
             except NotFound:
                 # It may have been evicted and its files deleted since it was read: another candidate is first then.
                 if known.candidate_id == missing:

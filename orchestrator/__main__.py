@@ -10,7 +10,7 @@ import structlog
 from orchestrator.assignments import external_pods
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
-from orchestrator.config import Config, check, make_folders
+from orchestrator.config import Config, check, make_folders, store_access_of
 from orchestrator.decisions.pool_size import Limits
 from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.base import EventSink, Launcher, LauncherContext, PodEnvironment
@@ -135,6 +135,7 @@ def _pod_environment(config: Config, address: str, pod_tokens: PodTokens) -> Pod
         telemetry=config.telemetry,
         insecure=config.server.insecure,
         pod_tokens=pod_tokens,
+        store_access=store_access_of(config),
     )
 
 

@@ -9,10 +9,14 @@ from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.options import LauncherOptions
 from podrace.access.service_access import AccessConfig
 from podrace.checkpoint_store import check_uri
+from podrace.checkpoint_store.assignment_store import DIRECT, GRANTED, check_store_access
 from podrace.config import unknown
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
+
+GRANTING_LAUNCHERS = ("docker", "kubernetes")
+"""Launchers whose pods run apart from the service, so that they need no credentials."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,9 @@ class Config:
     """Address of the leaderboard; passed to pods and returned with tournaments."""
     store: str = "podrace-home/store"
     """Checkpoint store that pods use."""
+    store_access: str = ""
+    """How pods access the store. `direct`: with its credentials, `granted`: the leaderboard grants each transfer, and
+    pods have no credentials. Empty: `granted` with the launchers `docker` and `kubernetes`, else `direct`."""
     runtime_folder: Path = Path(tempfile.gettempdir()) / "podrace"
     """Folder of sockets and of the pods' folders; keep it short, because Linux limits socket paths to 107 bytes."""
     log_folder: Path = Path("podrace-home/logs")
@@ -76,8 +83,14 @@ def check(config: Config) -> None:
             f" expected at least terminate_seconds = {config.terminate_seconds:g}"
         )
     check_uri(config.store)
+    check_store_access(store_access_of(config))
     if config.launcher not in (*LAUNCHERS, EXTERNAL):
         raise InvalidArgument(unknown("launcher", "launcher", config.launcher, (*LAUNCHERS, EXTERNAL)))
+
+
+def store_access_of(config: Config) -> str:
+    """Returns how pods access the store: as configured, or as usual for the launcher."""
+    return config.store_access or (GRANTED if config.launcher in GRANTING_LAUNCHERS else DIRECT)
 
 
 def make_folders(config: Config) -> None:

@@ -9,7 +9,7 @@ This is the controlling half of the leader, see agentpod.learner.interfaces.
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc.aio
@@ -32,8 +32,9 @@ from agentpod.session.session import Roles
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
+from podrace.checkpoint.v1 import store_pb2
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.checkpoint_store.store import CheckpointStore
+from podrace.checkpoint_store.assignment_store import AssignmentStores
 from podrace.errors import PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
@@ -59,7 +60,7 @@ GIVEN_UP_SECONDS = 1.0
 class Leader:
     """Works on assignments until the pod exits.
 
-        exit_code = await Leader(config, planes, compute, store).run(stop)
+        exit_code = await Leader(config, planes, compute, open_stores).run(stop)
 
     Attributes:
         lease: The lease that is held, if any.
@@ -71,16 +72,27 @@ class Leader:
         config: PodConfig,
         planes: Sequence[Plane],
         compute: ComputeThread,
-        store: CheckpointStore,
+        open_stores: Callable[[grpc.aio.Channel], AssignmentStores],
         *,
         device: str = "cpu",
     ) -> None:
-        """Creates the channels, which connect on first use."""
+        """Creates the channels, which connect on first use.
+
+        Args:
+            config: Configuration of the pod.
+            planes: Planes on which it may share memory with its other roles.
+            compute: Its compute thread.
+            open_stores: Opens the checkpoint store, given a channel to the leaderboard.
+            device: Device that the leader computes on.
+        """
         self.config = config
-        self._compute, self._store, self._device = compute, store, device
+        self._compute, self._device = compute, device
         self._token = token_of(config)
         self._orchestrator_channel = rpc.connect(config.orchestrator, orchestrator_pb.DESCRIPTOR, token=self._token)
-        self._leaderboard_channel = rpc.connect(config.leaderboard, leaderboard_pb2.DESCRIPTOR, token=self._token)
+        self._leaderboard_channel = rpc.connect(
+            config.leaderboard, leaderboard_pb2.DESCRIPTOR, store_pb2.DESCRIPTOR, token=self._token
+        )
+        self._stores = open_stores(self._leaderboard_channel)
         self._orchestrator: Any = orchestrator_pb2_grpc.OrchestratorServiceStub(self._orchestrator_channel)
         self._updater: Any = leaderboard_pb2_grpc.UpdaterServiceStub(self._leaderboard_channel)
         self.roles = Roles(config, planes, device=device)
@@ -205,7 +217,8 @@ class Leader:
 
     async def _train(self, lease: Lease, progress: ProgressReporter) -> int | None:
         assignment = lease.assignment
-        publisher = Publisher(self._store, self._updater, assignment.train, assignment.lease_epoch, assignment.spec)
+        store = self._stores.of(assignment)
+        publisher = Publisher(store, self._updater, assignment.train, assignment.lease_epoch, assignment.spec)
         context = TrainingContext(
             self.config,
             assignment,
@@ -271,7 +284,7 @@ class Leader:
         return ending.exit_code
 
     async def _evaluate_checkpoint(self, lease: Lease, progress: ProgressReporter) -> Evaluation:
-        policies = await load_policies(self._store, lease.assignment.evaluate)
+        policies = await load_policies(self._stores.of(lease.assignment), lease.assignment.evaluate)
         return await evaluate_policies(self.roles, policies, lease.assignment, progress)
 
     async def _complete(self, lease: Lease, ending: Ending, evaluation: Evaluation | None = None) -> None:

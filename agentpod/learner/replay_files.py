@@ -175,9 +175,13 @@ class ReplayFiles:
 
     def _remember(self, listed: Mapping[str, Part], unchanged: Mapping[int, int]) -> None:
         """Notes the pieces that are in the memory as they were stored."""
-        names = {first: piece_name(first) for first in unchanged}
+        listed_pieces = {first: listed[piece_name(first)] for first in unchanged if piece_name(first) in listed}
+        # Pieces in the folder of another tournament are stored again, so that a manifest lists only objects of its own
+        # folder: access to them is granted by folder.
         self._known = {
-            first: StoredPiece(listed[name], first, unchanged[first]) for first, name in names.items() if name in listed
+            first: StoredPiece(part, first, unchanged[first])
+            for first, part in listed_pieces.items()
+            if self._store.has_object(part.digest)
         }
 
 

@@ -85,6 +85,7 @@ async def retrain(config: RetrainConfig) -> dict[str, Any]:
     assignment = assignment_of(target)
     store = FolderStore(config.folder / "store")
     if target.starting_manifest_digest:
+        # Into the shared folder of the new store, which the pod can read whichever tournament the parent belongs to.
         await asyncio.to_thread(copy_checkpoint, source, store, target.starting_manifest_digest)
     # A pod with one agent to train calls none of the other methods.
     mesh = SingleAssignmentMesh(assignment, store, target.environment_steps)  # type: ignore[abstract]
@@ -165,9 +166,11 @@ def copy_checkpoint(source: CheckpointStore, target: CheckpointStore, manifest_d
         NotFound, DataLoss: An object is missing or damaged.
     """
     try:
-        for part in read_manifest(source, manifest_digest).parts:
-            target.put_object(source.get_object(part.digest))
-        target.put_object(source.get_object(manifest_digest))
+        manifest = read_manifest(source, manifest_digest)
+        own = source.within(manifest.tournament_id)
+        for part in manifest.parts:
+            target.put_object(own.get_object(part.digest))
+        target.put_object(own.get_object(manifest_digest))
     except NotFound as error:
         raise NotFound(
             f"the starting checkpoint was garbage-collected, so the agent cannot be trained again: {error.message}"
@@ -247,8 +250,8 @@ async def _start_role(pod: PodConfig, role: str) -> asyncio.subprocess.Process:
 def settings_of(pod: PodConfig) -> dict[str, object]:
     """Returns the configuration of a pod as keys and values for a command line."""
     names = (
-        "pod_id", "orchestrator", "leaderboard", "store", "folder", "layout", "workers", "learners", "precision",
-        "plane", "cores", "memory_bytes", "pod_gpus", "threads", "lifeline",
+        "pod_id", "orchestrator", "leaderboard", "store", "store_access", "folder", "layout", "workers", "learners",
+        "precision", "plane", "cores", "memory_bytes", "pod_gpus", "threads", "lifeline",
     )  # fmt: skip
     settings = {name: getattr(pod, name) for name in names}
     gpus = {"gpus": ",".join(pod.gpus)} if pod.gpus else {}

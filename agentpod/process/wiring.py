@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import grpc.aio
 import structlog
 import torch
 
@@ -28,7 +29,15 @@ from podrace.access.authenticators.pod_key import PodKeyAuthenticator
 from podrace.access.guard import Guard
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
+from podrace.checkpoint.v1 import store_pb2_grpc
 from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.assignment_store import (
+    GRANTED,
+    AssignmentStores,
+    DirectStores,
+    GrantedStores,
+    check_store_access,
+)
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.processes import lifeline
 from podrace.rpc import Server, ServerConfig, Service
@@ -143,7 +152,7 @@ async def run_leader(config: PodConfig) -> int:
         # A previous run of this pod was killed. No other process of this run owns regions before the leader starts.
         _log.warning("removed the shared memory of a previous run of this pod", files=len(left))
     planes, compute = learner_planes(config, LEADER_ROLE), ComputeThread(config.device(LEADER_ROLE))
-    leader = Leader(config, planes, compute, open_store(config.store), device=config.device(LEADER_ROLE))
+    leader = Leader(config, planes, compute, partial(_stores, config), device=config.device(LEADER_ROLE))
     learner = LearnerServicer(leader)
     services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
     if config.layout == "fused":
@@ -173,6 +182,15 @@ async def run_leader(config: PodConfig) -> int:
 def _guard_of_hosts(config: PodConfig) -> Guard:
     """Returns the guard of the port that followers on other hosts call: they have the key of the pod."""
     return Guard([PodKeyAuthenticator(config.key, config.pod_id)] if config.key else [], pod_id=config.pod_id)
+
+
+def _stores(config: PodConfig, leaderboard: grpc.aio.Channel) -> AssignmentStores:
+    """Opens the checkpoint store."""
+    check_store_access(config.store_access)
+    if config.store_access == GRANTED:
+        stub: Any = store_pb2_grpc.StoreServiceStub(leaderboard)
+        return GrantedStores(config.store, stub, asyncio.get_running_loop())
+    return DirectStores(open_store(config.store))
 
 
 def _reachable(config: PodConfig) -> str:

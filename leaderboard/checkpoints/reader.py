@@ -18,6 +18,7 @@ from podrace.checkpoint_store.publish import advanced
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.errors import BAD_CHECKPOINT, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import SubmitCandidateRequest, SubmitSnapshotRequest
+from podrace.specification.ancestor import tournament_of
 
 READ_SECONDS = 8.0
 """Time to read a manifest and its policy; pods allow 30 s for a submission."""
@@ -83,6 +84,7 @@ class CheckpointReader:
 def read_submitted(store: CheckpointStore, request: SubmitRequest) -> SubmittedCheckpoint:
     """As CheckpointReader.read, without a deadline. Blocks."""
     agent_id, manifest_digest = request.checkpoint.agent_id, request.checkpoint.manifest_digest
+    store = store.within(tournament_of(agent_id))
     found = store.read_pointer(agent_id)
     if found is None:
         raise NotFound(f"agent {agent_id}: no checkpoint was published in {store.uri}; publish before you submit")

@@ -6,6 +6,7 @@ ancestor's own tournament do not count. All agents of the tournament therefore s
 
 from leaderboard.evolution.ancestor import Ancestor, best_of, refusal, seeded_numbers
 from leaderboard.store import records
+from podrace.checkpoint_store.store import Place
 from podrace.database import Transaction
 from podrace.specification import ancestor as ancestry
 from podrace.specification.ancestor import KEY
@@ -45,15 +46,16 @@ def find(
     return _read(transaction, agent_id, first.after_sequence if first else records.last_sequence(transaction))
 
 
-def needed(transaction: Transaction) -> set[str]:
-    """Returns the digests of the manifests that agents not generated yet will start from."""
-    found = set()
+def needed(transaction: Transaction) -> set[Place]:
+    """Returns the manifests that agents not generated yet will start from."""
+    found = set[Place]()
     for last in records.last_generations(transaction):
         tournament_id = last.agent.tournament_id
         spec = records.get_spec(transaction, tournament_id)
         if spec.evolution.ancestor_agent_id and _may_start(transaction, spec, last.agent.number + 1, or_later=True):
             ancestor = find(transaction, tournament_id, spec)
-            found |= {ancestor.candidate.candidate_id} if ancestor else set()
+            if ancestor:
+                found.add(Place(ancestor.candidate.tournament_id, ancestor.candidate.candidate_id))
     return found
 
 

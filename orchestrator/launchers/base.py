@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from orchestrator.decisions.resources import Capacity, Resources
 from podrace.access.tokens import PodTokens
+from podrace.checkpoint_store.assignment_store import DIRECT
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -128,6 +129,8 @@ class PodEnvironment:
     """Whether ports that other machines reach may be without TLS."""
     pod_tokens: PodTokens = field(default_factory=lambda: PodTokens(None))
     """Makes the token that the leader of a pod starts with."""
+    store_access: str = DIRECT
+    """Key of podrace.checkpoint_store.assignment_store.STORE_ACCESS."""
 
 
 LauncherContext = AbstractAsyncContextManager[Launcher]

@@ -34,6 +34,7 @@ from orchestrator.launchers.pod_settings import (
     roles_of,
 )
 from podrace import tls
+from podrace.checkpoint_store.assignment_store import GRANTED
 from podrace.errors import InvalidArgument, Unavailable
 
 POD_FOLDER = "/run/podrace"
@@ -270,7 +271,8 @@ class DockerLauncher:
             settings |= leader_settings(pod, self._pod_environment)
         files = {tls.CERTIFICATE: "tls.crt", tls.KEY: "tls.key", tls.AUTHORITY: "ca.crt"} if self._options.tls else {}
         named = {name: f"{TLS_FOLDER}/{file}" for name, file in files.items()}
-        return environment(settings) | credentials(self._environ) | named
+        granted = self._pod_environment.store_access == GRANTED
+        return environment(settings) | ({} if granted else credentials(self._environ)) | named
 
     def _tls_mounts(self) -> Sequence[str]:
         return [f"{self._options.tls}:{TLS_FOLDER}:ro"] if self._options.tls else []

@@ -38,6 +38,7 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
         "orchestrator": pod_environment.orchestrator,
         "leaderboard": pod_environment.leaderboard,
         "store": pod_environment.store,
+        "store_access": pod_environment.store_access,
         "orphan_seconds": pod_environment.orphan_seconds,
         "telemetry": {
             "log_format": pod_environment.telemetry.log_format,

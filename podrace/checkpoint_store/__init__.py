@@ -26,7 +26,7 @@ def _folder_of(uri: str) -> Path:
 
 
 def _open_minio(uri: str, deadline_seconds: float) -> CheckpointStore:
-    _require_minio(uri)
+    require_minio(uri)
     from podrace.checkpoint_store.minio import open_minio
 
     store = open_minio(uri, deadline_seconds=deadline_seconds)
@@ -34,7 +34,8 @@ def _open_minio(uri: str, deadline_seconds: float) -> CheckpointStore:
     return store
 
 
-def _require_minio(uri: str) -> None:
+def require_minio(uri: str) -> None:
+    """Checks that the package of S3 stores is installed; raises Unimplemented."""
     try:
         import minio  # noqa: F401  # imported only for S3 stores: most meshes use a folder
     except ImportError:
@@ -118,7 +119,7 @@ def create_store(uri: str, *, deadline_seconds: float = DEADLINE_SECONDS) -> boo
     """
     if not uri.startswith("minio"):
         return False
-    _require_minio(uri)
+    require_minio(uri)
     from podrace.checkpoint_store.minio import create_bucket
 
     return create_bucket(uri, deadline_seconds=deadline_seconds)

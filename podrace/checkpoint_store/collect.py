@@ -6,24 +6,28 @@ kept; otherwise the chain of manifests would keep every object. All other object
 deleted. The grace age must exceed the duration of the longest publication, because nothing refers to its objects until
 its last step.
 
+Each tournament has its own folder of objects. A manifest keeps the objects of the folder that it is in. What is not
+there is kept in the shared folder, where podrace 0.1.0 stored the objects of all tournaments.
+
 Parts of replay memories are optional, so the caller may name some that are not kept although a manifest lists them.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.publish import read_manifest
-from podrace.checkpoint_store.store import CheckpointStore
+from podrace.checkpoint_store.store import SHARED, CheckpointStore, Place, StoredObject
 from podrace.errors import DataLoss, NotFound
+from podrace.specification.ancestor import tournament_of
 
 
-def collect(store: CheckpointStore, roots: Iterable[str], grace_seconds: float) -> list[str]:
+def collect(store: CheckpointStore, roots: Iterable[Place], grace_seconds: float) -> list[str]:
     """Deletes unreachable objects and returns their digests.
 
     Args:
-        store: The store.
-        roots: Digests of manifests to keep with their parts.
+        store: The store as a whole.
+        roots: Manifests to keep with their parts.
         grace_seconds: Younger objects are kept, whether reachable or not.
 
     Raises:
@@ -32,7 +36,8 @@ def collect(store: CheckpointStore, roots: Iterable[str], grace_seconds: float) 
     """
     found = survey(store, roots, grace_seconds)
     if found.missing:
-        raise NotFound(f"manifest {min(found.missing)} is not in {store.uri}; nothing was deleted")
+        missing = min(place.digest for place in found.missing)
+        raise NotFound(f"manifest {missing} is not in {store.uri}; nothing was deleted")
     return delete(store, found, grace_seconds)
 
 
@@ -40,65 +45,96 @@ def collect(store: CheckpointStore, roots: Iterable[str], grace_seconds: float) 
 class Survey:
     """The unreachable objects of a store, and the roots that are missing from it."""
 
-    garbage: Sequence[str]
-    """Digests of the unreachable objects that are older than the grace age."""
-    missing: frozenset[str]
+    garbage: Sequence[Place]
+    """The unreachable objects that are older than the grace age."""
+    missing: frozenset[Place]
     """Roots that are not in the store. Their parts are unknown and can no longer be read."""
 
 
 def survey(
-    store: CheckpointStore, roots: Iterable[str], grace_seconds: float, *, dropped: Collection[str] = ()
+    store: CheckpointStore, roots: Iterable[Place], grace_seconds: float, *, dropped: Collection[Place] = ()
 ) -> Survey:
     """Finds what `collect` would delete, without deleting it. A missing root is reported and keeps nothing.
 
     Args:
-        store: The store.
-        roots: Digests of manifests to keep with their parts.
+        store: The store as a whole.
+        roots: Manifests to keep with their parts.
         grace_seconds: Younger objects are kept.
-        dropped: Digests of optional parts that are not kept.
+        dropped: Optional parts that are not kept.
 
     Raises:
         DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown.
         NotFound: The manifest of a pointer is not in the store.
     """
     # Listed before the pointers are read, so that the list has no objects of publications that finish in between.
-    old = [stored.digest for stored in store.list_objects() if stored.age_seconds >= grace_seconds]
-    kept: set[str] = set()
-    missing: set[str] = set()
+    listed = list(store.list_objects())
+    reachable, missing = Reachable(store, listed), set[Place]()
     for root in roots:
         try:
-            kept |= _objects(root, read_manifest(store, root))
+            reachable.add(root)
         except NotFound:
             missing.add(root)
-    kept |= reachable(store, ())
-    kept -= set(dropped)
-    return Survey([name for name in old if name not in kept], frozenset(missing))
+    reachable.add_pointers()
+    kept = reachable.kept - set(dropped)
+    old = (place_of(stored) for stored in listed if stored.age_seconds >= grace_seconds)
+    return Survey([place for place in old if place not in kept], frozenset(missing))
 
 
 def delete(store: CheckpointStore, found: Survey, grace_seconds: float) -> list[str]:
     """Deletes the garbage of a survey, except objects that were put again since; returns the digests deleted."""
-    return [name for name in found.garbage if store.delete_object(name, grace_seconds)]
+    return [
+        place.digest
+        for place in found.garbage
+        if store.within(place.tournament_id).delete_object(place.digest, grace_seconds)
+    ]
 
 
-def reachable(store: CheckpointStore, roots: Iterable[str]) -> set[str]:
-    """Returns the digests of all manifests and parts to keep; raises as `collect` does."""
-    kept: set[str] = set()
-    for root in roots:
-        kept |= _objects(root, read_manifest(store, root))
-    for pointer in store.list_pointers():
-        if pointer.manifest_digest:
-            kept |= _objects(pointer.manifest_digest, read_manifest(store, pointer.manifest_digest))
-            kept |= _predecessor(store, pointer.previous_manifest_digest)
-    return kept
+def place_of(stored: StoredObject) -> Place:
+    """Returns where an object that was listed is."""
+    return Place(stored.tournament_id, stored.digest)
 
 
-def _predecessor(store: CheckpointStore, manifest_digest: str) -> set[str]:
-    # A previous manifest that cannot be read is of no use to a reader either.
-    try:
-        return _objects(manifest_digest, read_manifest(store, manifest_digest)) if manifest_digest else set()
-    except (DataLoss, NotFound):
-        return set()
+class Reachable:
+    """Collects the objects that manifests and pointers refer to.
 
+    reachable = Reachable(store, store.list_objects())
+    reachable.add(root)
+    reachable.add_pointers()
+    garbage = [stored for stored in listed if place_of(stored) not in reachable.kept]
+    """
 
-def _objects(manifest_digest: str, manifest: Manifest) -> set[str]:
-    return {manifest_digest, *(part.digest for part in manifest.parts)}
+    def __init__(self, store: CheckpointStore, listed: Iterable[StoredObject]) -> None:
+        """Starts with no object.
+
+        Args:
+            store: The store as a whole.
+            listed: All its objects, listed before.
+        """
+        self._store = store
+        self._listed = {place_of(stored) for stored in listed}
+        self.kept: set[Place] = set()
+
+    def add(self, root: Place) -> None:
+        """Adds a manifest and its parts.
+
+        Raises:
+            DataLoss: The manifest is damaged, so its parts are unknown.
+            NotFound: It is not in the store.
+        """
+        manifest = read_manifest(self._store.within(root.tournament_id), root.digest)
+        for name in (root.digest, *(part.digest for part in manifest.parts)):
+            own = Place(root.tournament_id, name)
+            self.kept.add(own)
+            if own not in self._listed:
+                self.kept.add(Place(SHARED, name))
+
+    def add_pointers(self) -> None:
+        """Adds the manifest and the previous manifest of each pointer; raises as `add` does."""
+        for pointer in self._store.list_pointers():
+            tournament_id = tournament_of(pointer.agent_id)
+            if pointer.manifest_digest:
+                self.add(Place(tournament_id, pointer.manifest_digest))
+            if pointer.manifest_digest and pointer.previous_manifest_digest:
+                # A previous manifest that cannot be read is of no use to a reader either.
+                with suppress(DataLoss, NotFound):
+                    self.add(Place(tournament_id, pointer.previous_manifest_digest))

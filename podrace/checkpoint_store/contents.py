@@ -4,14 +4,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
-from podrace.checkpoint_store.collect import reachable
+from podrace.checkpoint_store.collect import Reachable, place_of
 from podrace.checkpoint_store.manifest import manifest_from_bytes
 from podrace.checkpoint_store.publish import read_manifest, read_part
 from podrace.checkpoint_store.replay_parts import is_replay
 from podrace.checkpoint_store.snapshots import is_snapshot
-from podrace.checkpoint_store.store import PROBE_AGENT_ID, PROBE_OBJECT, CheckpointStore, StoredObject
+from podrace.checkpoint_store.store import (
+    PROBE_AGENT_ID,
+    PROBE_OBJECT,
+    SHARED,
+    CheckpointStore,
+    Place,
+    StoredObject,
+)
 from podrace.digests import digest
 from podrace.errors import DataLoss, NotFound, Unimplemented
+from podrace.specification.ancestor import tournament_of
 
 MANIFEST_BYTES = 16 * 2**20
 """No manifest is larger, so larger objects need not be read to find manifests."""
@@ -45,7 +53,7 @@ def _agent_files(store: CheckpointStore, pointer: Pointer, now_seconds: float) -
     if not pointer.manifest_digest:
         return AgentFiles(pointer, Manifest(), 0, None)
     try:
-        manifest = read_manifest(store, pointer.manifest_digest)
+        manifest = read_manifest(store.within(tournament_of(pointer.agent_id)), pointer.manifest_digest)
     except (DataLoss, NotFound, Unimplemented) as error:
         return AgentFiles(pointer, Manifest(), 0, None, error.message)
     size_bytes = sum(part.size_bytes for part in manifest.parts)
@@ -72,26 +80,27 @@ def verify(store: CheckpointStore) -> Verification:
     A checkpoint that a leaderboard is deleting at the same time may appear incomplete.
     """
     found = Verification()
-    manifests: dict[str, Manifest] = {}
-    sizes: dict[str, int] = {}
+    manifests: dict[Place, Manifest] = {}
+    sizes: dict[Place, int] = {}
     for stored in store.list_objects():
         _verify_object(store, stored, sizes, manifests, found)
     for pointer in _pointers(store):
         found.agents += 1
-        if pointer.manifest_digest and pointer.manifest_digest not in manifests:
-            _verify_newest(store, pointer, manifests, found)
-    for manifest_digest, manifest in manifests.items():
-        _verify_listed(store, manifest_digest, manifest, sizes, found)
+        newest = Place(tournament_of(pointer.agent_id), pointer.manifest_digest)
+        if newest.digest and newest not in manifests and Place(SHARED, newest.digest) not in manifests:
+            _verify_newest(store, newest, pointer, manifests, found)
+    for place, manifest in manifests.items():
+        _verify_listed(store, place, manifest, sizes, found)
     found.manifests = len(manifests)
     return found
 
 
 def _verify_newest(
-    store: CheckpointStore, pointer: Pointer, manifests: dict[str, Manifest], found: Verification
+    store: CheckpointStore, newest: Place, pointer: Pointer, manifests: dict[Place, Manifest], found: Verification
 ) -> None:
     # The checkpoint may have been published since the objects were listed.
     try:
-        manifests[pointer.manifest_digest] = read_manifest(store, pointer.manifest_digest)
+        manifests[newest] = read_manifest(store.within(newest.tournament_id), newest.digest)
     except (DataLoss, NotFound, Unimplemented) as error:
         found.damage.append(f"newest checkpoint of agent {pointer.agent_id}: {error.message}")
 
@@ -99,12 +108,12 @@ def _verify_newest(
 def _verify_object(
     store: CheckpointStore,
     stored: StoredObject,
-    sizes: dict[str, int],
-    manifests: dict[str, Manifest],
+    sizes: dict[Place, int],
+    manifests: dict[Place, Manifest],
     found: Verification,
 ) -> None:
     try:
-        data = store.get_object(stored.digest)
+        data = store.within(stored.tournament_id).get_object(stored.digest)
     except DataLoss as error:
         found.damage.append(error.message)
         return
@@ -112,24 +121,25 @@ def _verify_object(
         return  # deleted since it was listed
     found.objects += 1
     found.size_bytes += len(data)
-    sizes[stored.digest] = len(data)
+    sizes[place_of(stored)] = len(data)
     manifest = _manifest_in(data)
     if manifest:
-        manifests[stored.digest] = manifest
+        manifests[place_of(stored)] = manifest
 
 
 def _verify_listed(
-    store: CheckpointStore, manifest_digest: str, manifest: Manifest, sizes: Mapping[str, int], found: Verification
+    store: CheckpointStore, place: Place, manifest: Manifest, sizes: Mapping[Place, int], found: Verification
 ) -> None:
     for part in manifest.parts:
-        if sizes.get(part.digest) == part.size_bytes:
+        # Parts are in the folder of their manifest, or in the shared one.
+        if part.size_bytes in (sizes.get(Place(folder, part.digest)) for folder in (place.tournament_id, SHARED)):
             continue
         try:
-            read_part(store, part)
+            read_part(store.within(place.tournament_id), part)
         except (DataLoss, NotFound) as error:
             if isinstance(error, NotFound) and is_replay(part):
                 continue  # deleted, because the tournament reached its quota of replay memory
-            where = f"checkpoint {manifest_digest[:12]} of agent {manifest.agent_id}"
+            where = f"checkpoint {place.digest[:12]} of agent {manifest.agent_id}"
             found.damage.append(f"{where}: part {part.name!r}: {error.message}")
 
 
@@ -176,28 +186,37 @@ def find_garbage(
         DataLoss, NotFound: A manifest to keep cannot be read, so that its parts are unknown.
     """
     # Listed before the pointers are read, so that the list has no objects of publications that finish in between.
-    old = [stored for stored in store.list_objects() if stored.age_seconds >= grace_seconds]
-    kept = reachable(store, keep) | {digest(PROBE_OBJECT)}
+    listed = list(store.list_objects())
+    old = [stored for stored in listed if stored.age_seconds >= grace_seconds]
+    reachable = Reachable(store, listed)
+    for name in keep:
+        for root in [place_of(stored) for stored in listed if stored.digest == name] or [Place(SHARED, name)]:
+            reachable.add(root)
+    reachable.add_pointers()
     scored = 0
     if not boards_are_gone:
         for stored in old:
-            manifest = _needed_manifest(store, stored) if stored.digest not in kept else None
-            if manifest:
+            if place_of(stored) not in reachable.kept and _is_needed(store, stored):
                 scored += 1
-                kept |= {stored.digest, *(part.digest for part in manifest.parts)}
-    return Garbage([stored for stored in old if stored.digest not in kept], scored)
+                reachable.add(place_of(stored))
+    kept = reachable.kept | {Place(SHARED, digest(PROBE_OBJECT))}
+    return Garbage([stored for stored in old if place_of(stored) not in kept], scored)
 
 
-def _needed_manifest(store: CheckpointStore, stored: StoredObject) -> Manifest | None:
+def _is_needed(store: CheckpointStore, stored: StoredObject) -> bool:
     if stored.size_bytes > MANIFEST_BYTES:
-        return None
+        return False
     try:
-        manifest = _manifest_in(store.get_object(stored.digest))
+        manifest = _manifest_in(store.within(stored.tournament_id).get_object(stored.digest))
     except (DataLoss, NotFound):
-        return None  # unusable, so it need not be kept
-    return manifest if manifest and (manifest.HasField("evaluation") or is_snapshot(manifest)) else None
+        return False  # unusable, so it need not be kept
+    return manifest is not None and (manifest.HasField("evaluation") or is_snapshot(manifest))
 
 
 def delete_garbage(store: CheckpointStore, garbage: Garbage, grace_seconds: float) -> list[StoredObject]:
     """Deletes garbage, except objects that were put again since it was found; returns the objects deleted."""
-    return [stored for stored in garbage.objects if store.delete_object(stored.digest, grace_seconds)]
+    return [
+        stored
+        for stored in garbage.objects
+        if store.within(stored.tournament_id).delete_object(stored.digest, grace_seconds)
+    ]

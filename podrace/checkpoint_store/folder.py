@@ -1,6 +1,9 @@
 """Stores checkpoints in a folder that all pods of one machine or shared file system can access (the store `folder`).
 
-    objects/ab/abcdef...     immutable, named by their SHA-256; their modification time is when they were last put
+    tournaments/TOURNAMENT/objects/ab/abcdef...
+                             immutable objects of one tournament, named by their SHA-256; their modification time is
+                             when they were last put
+    objects/ab/abcdef...     objects of podrace 0.1.0, and of checks
     pointers/AGENT.json      one per agent
     incoming/                files being written
     lock                     held (flock) while a pointer is swapped and while an object is added or deleted
@@ -13,15 +16,26 @@ import fcntl
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import copy
 from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.arrival import Arrival, receive
 from podrace.checkpoint_store.manifest import canonical_json, pointer_from_bytes
-from podrace.checkpoint_store.store import DIGEST, StoredObject, check_agent_id, check_digest, check_size, verified
+from podrace.checkpoint_store.store import (
+    DIGEST,
+    SHARED,
+    TOURNAMENT_ID,
+    StoredObject,
+    check_agent_id,
+    check_digest,
+    check_size,
+    readable_folders,
+    verified,
+)
 from podrace.digests import digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, ResourceExhausted
 
@@ -44,12 +58,14 @@ class FolderStore:
             ResourceExhausted: The disk is full.
         """
         self._folder = folder.absolute()
-        self._objects = self._folder / "objects"
+        self._tournaments = self._folder / "tournaments"
+        self._tournament_id, self._readable = SHARED, readable_folders(SHARED, ())
         self._pointers = self._folder / "pointers"
         self._incoming = self._folder / "incoming"
         self._clock = clock
         with self._translated_errors():
-            self._objects.mkdir(parents=True, exist_ok=True)
+            self._objects(SHARED).mkdir(parents=True, exist_ok=True)
+            self._tournaments.mkdir(exist_ok=True)
             self._pointers.mkdir(exist_ok=True)
             self._incoming.mkdir(exist_ok=True)
             (self._folder / "lock").touch()
@@ -65,10 +81,19 @@ class FolderStore:
         """One: several writers do not make a disk faster."""
         return 1
 
-    def put_object(self, data: bytes) -> str:
+    def within(self, tournament_id: str, *also_read: str) -> "FolderStore":
+        """Returns a view of one tournament."""
+        view = copy(self)
+        view._tournament_id, view._readable = tournament_id, readable_folders(tournament_id, also_read)
+        return view
+
+    def announce(self, sizes: Mapping[str, int]) -> None:
+        """Needs no permission."""
+
+    def put_object(self, data: bytes, name: str = "") -> str:
         """Writes an object to incoming/ and renames it; an equal object that exists is replaced."""
-        name = digest(data)
-        path = self._object_path(name)
+        name = name or digest(data)
+        path = self._object_path(self._tournament_id, name)
         with self._translated_errors():
             _make_durable_folder(path.parent)
             with _written(self._incoming, data) as incoming:
@@ -81,25 +106,31 @@ class FolderStore:
 
     def get_object(self, name: str, largest_bytes: int | None = None) -> bytes:
         """Reads an object and verifies it."""
+        check_digest(name)
         with self._translated_errors():
-            try:
-                return verified(name, _read(self._object_path(name), largest_bytes), self.uri)
-            except FileNotFoundError as error:
-                raise NotFound(f"object {name} is not in {self.uri}") from error
+            for tournament_id in self._searched():
+                with suppress(FileNotFoundError):
+                    return verified(name, _read(self._object_path(tournament_id, name), largest_bytes), self.uri)
+        raise NotFound(f"object {name} is not in {self.uri}")
+
+    def has_object(self, name: str) -> bool:
+        """Looks for the file."""
+        return self._object_path(self._tournament_id, name).is_file()
 
     def list_objects(self) -> Iterator[StoredObject]:
         """Lists the objects."""
         with self._translated_errors():
             now = self._clock()
-            for path in self._objects.glob("*/*"):
-                with suppress(FileNotFoundError):
-                    status = path.stat()
-                    if DIGEST.fullmatch(path.name):
-                        yield StoredObject(path.name, now - status.st_mtime, status.st_size)
+            for tournament_id in [self._tournament_id] if self._tournament_id else [*self._searched()]:
+                for path in self._objects(tournament_id).glob("*/*"):
+                    with suppress(FileNotFoundError):
+                        status = path.stat()
+                        if DIGEST.fullmatch(path.name):
+                            yield StoredObject(path.name, now - status.st_mtime, status.st_size, tournament_id)
 
     def delete_object(self, name: str, minimum_age_seconds: float) -> bool:
         """Unlinks an object if it is old; the lock excludes a put between reading its age and unlinking it."""
-        path = self._object_path(name)
+        path = self._object_path(self._tournament_id, name)
         with self._translated_errors(), self._locked():
             try:
                 old = self._clock() - path.stat().st_mtime >= minimum_age_seconds
@@ -139,9 +170,19 @@ class FolderStore:
             if found:
                 yield found[0]
 
-    def _object_path(self, name: str) -> Path:
+    def _searched(self) -> Iterator[str]:
+        """Yields the tournaments whose folders are read, in order."""
+        yield from self._readable
+        if self._tournament_id == SHARED:
+            named = (path.name for path in self._tournaments.iterdir() if path.is_dir())
+            yield from (name for name in sorted(named) if TOURNAMENT_ID.fullmatch(name))
+
+    def _objects(self, tournament_id: str) -> Path:
+        return (self._tournaments / tournament_id if tournament_id else self._folder) / "objects"
+
+    def _object_path(self, tournament_id: str, name: str) -> Path:
         check_digest(name)
-        return self._objects / name[:2] / name
+        return self._objects(tournament_id) / name[:2] / name
 
     def _pointer_path(self, agent_id: str) -> Path:
         check_agent_id(agent_id)
@@ -202,6 +243,7 @@ def _written(folder: Path, data: bytes) -> Iterator[Path]:
 
 def _make_durable_folder(folder: Path) -> None:
     if not folder.is_dir():
+        _make_durable_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         _flush_folder(folder.parent)
 

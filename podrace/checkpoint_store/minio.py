@@ -1,6 +1,9 @@
 """Stores checkpoints in a bucket of an S3 server that honors conditions on writes (the store `minio`).
 
-    PREFIX/objects/ab/abcdef...     immutable, named by their SHA-256; the server records when they were last put
+    PREFIX/tournaments/TOURNAMENT/objects/ab/abcdef...
+                                    immutable objects of one tournament, named by their SHA-256; the server records when
+                                    they were last put
+    PREFIX/objects/ab/abcdef...     objects of podrace 0.1.0, and of checks
     PREFIX/pointers/AGENT.json      one per agent, replaced by a PUT that requires the previous ETag
 
 The names are those of the store `folder`, so one store can be copied to the other. A process that is killed at any
@@ -14,15 +17,29 @@ old version is deleted.
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from copy import copy
 
 import structlog
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.manifest import canonical_json, pointer_from_bytes
 from podrace.checkpoint_store.minio_address import parse_address, read_access
-from podrace.checkpoint_store.minio_client import Bucket, RetryPolicy
+from podrace.checkpoint_store.minio_client import Bucket
 from podrace.checkpoint_store.minio_connection import TRANSFERS
-from podrace.checkpoint_store.store import DIGEST, StoredObject, check_agent_id, check_digest, verified
+from podrace.checkpoint_store.minio_retries import RetryPolicy
+from podrace.checkpoint_store.store import (
+    SHARED,
+    TOURNAMENT_ID,
+    StoredObject,
+    UrlGrant,
+    check_agent_id,
+    check_digest,
+    object_path,
+    object_place,
+    readable_folders,
+    verified,
+)
 from podrace.digests import digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unimplemented
 
@@ -41,8 +58,9 @@ class MinioStore:
     def __init__(self, bucket: Bucket) -> None:
         """Sends no request yet."""
         self._bucket = bucket
-        self._objects = f"{bucket.address.prefix}objects/"
-        self._pointers = f"{bucket.address.prefix}pointers/"
+        self._prefix = bucket.address.prefix
+        self._pointers = f"{self._prefix}pointers/"
+        self._tournament_id, self._readable = SHARED, readable_folders(SHARED, ())
 
     @property
     def uri(self) -> str:
@@ -59,35 +77,73 @@ class MinioStore:
         """Server's clock minus this machine's clock."""
         return self._bucket.skew_seconds
 
-    def put_object(self, data: bytes) -> str:
+    def within(self, tournament_id: str, *also_read: str) -> "MinioStore":
+        """Returns a view of one tournament, with the same connections."""
+        view = copy(self)
+        view._tournament_id, view._readable = tournament_id, readable_folders(tournament_id, also_read)
+        return view
+
+    def announce(self, sizes: Mapping[str, int]) -> None:
+        """Needs no permission."""
+
+    def put_object(self, data: bytes, name: str = "") -> str:
         """Writes an object, or writes it again."""
-        name = digest(data)
-        self._bucket.put(self._object_key(name), data, name, f"object {name}")
+        name = name or digest(data)
+        self._bucket.put(self._object_key(self._tournament_id, name), data, name, f"object {name}")
         return name
 
     def get_object(self, name: str, largest_bytes: int | None = None) -> bytes:
         """Reads an object and verifies it."""
-        key = self._object_key(name)
-        try:
-            arrival, _ = self._bucket.get(key, f"object {name}", largest_bytes)
-        except NotFound as error:
-            raise NotFound(f"object {name} is not in {self.uri}") from error
-        return verified(name, arrival, self.uri)
+        check_digest(name)
+        for tournament_id in self._searched():
+            with suppress(NotFound):
+                arrival, _ = self._bucket.get(self._object_key(tournament_id, name), f"object {name}", largest_bytes)
+                return verified(name, arrival, self.uri)
+        raise NotFound(f"object {name} is not in {self.uri}")
+
+    def has_object(self, name: str) -> bool:
+        """Asks for the entry of the object."""
+        return self._bucket.find(self._object_key(self._tournament_id, name), f"object {name}") is not None
 
     def list_objects(self) -> Iterator[StoredObject]:
         """Lists the objects, a thousand per request."""
-        for entry in self._bucket.entries(self._objects, "objects"):
-            name = entry.key.rpartition("/")[2]
-            if DIGEST.fullmatch(name) and entry.key == self._object_key(name):
-                yield StoredObject(name, self._bucket.now_seconds() - entry.modified_seconds, entry.size_bytes)
+        whole = "objects/", "tournaments/"
+        for folder in (f"tournaments/{self._tournament_id}/objects/",) if self._tournament_id else whole:
+            for entry in self._bucket.entries(f"{self._prefix}{folder}", "objects"):
+                place = object_place(entry.key.removeprefix(self._prefix))
+                if place:
+                    age_seconds = self._bucket.now_seconds() - entry.modified_seconds
+                    yield StoredObject(place.digest, age_seconds, entry.size_bytes, place.tournament_id)
 
     def delete_object(self, name: str, minimum_age_seconds: float) -> bool:
         """Deletes an object if it is old."""
         what = f"object {name}"
-        entry = self._bucket.find(self._object_key(name), what)
+        entry = self._bucket.find(self._object_key(self._tournament_id, name), what)
         if entry is None or self._bucket.now_seconds() - entry.modified_seconds < minimum_age_seconds:
             return False
         self._bucket.delete(entry, what)
+        return True
+
+    def grant_upload(self, name: str, size_bytes: int, lifetime_seconds: float) -> UrlGrant:
+        """Signs a URL to put an object."""
+        return self._bucket.grant_put(self._object_key(self._tournament_id, name), name, size_bytes, lifetime_seconds)
+
+    def grant_read(self, name: str, lifetime_seconds: float) -> UrlGrant:
+        """Signs a URL to get an object."""
+        return self._bucket.grant_get(self._object_key(self._tournament_id, name), lifetime_seconds)
+
+    def renew_object(self, name: str, minimum_age_seconds: float) -> bool:
+        """Reads an object and writes it again if it is old; S3 has no other way to reset its age."""
+        key, what = self._object_key(self._tournament_id, name), f"object {name}"
+        entry = self._bucket.find(key, what)
+        if entry is None:
+            return False
+        if self._bucket.now_seconds() - entry.modified_seconds >= minimum_age_seconds:
+            try:
+                arrival, _ = self._bucket.get(key, what)
+            except NotFound:
+                return False
+            self._bucket.put(key, verified(name, arrival, self.uri), name, what)
         return True
 
     def read_pointer(self, agent_id: str) -> tuple[Pointer, str] | None:
@@ -118,16 +174,24 @@ class MinioStore:
     def remove_abandoned(self) -> None:
         """Aborts uploads that a killed writer left, if the server can list them; they only take space."""
         try:
-            aborted = self._bucket.abort_uploads(self._objects, UPLOAD_LIFE_SECONDS)
+            folders = [f"{self._prefix}{folder}/" for folder in ("objects", "tournaments")]
+            aborted = sum(self._bucket.abort_uploads(folder, UPLOAD_LIFE_SECONDS) for folder in folders)
         except (Aborted, FailedPrecondition, NotFound, PermissionDenied, Unimplemented) as error:
             _log.debug("unfinished uploads cannot be listed; set an expiry for them on the bucket", error=error.message)
         else:
             if aborted:
                 _log.info("unfinished uploads aborted", count=aborted)
 
-    def _object_key(self, name: str) -> str:
+    def _searched(self) -> Iterator[str]:
+        """Yields the tournaments whose folders are read, in order."""
+        yield from self._readable
+        if self._tournament_id == SHARED:
+            found = self._bucket.folders(f"{self._prefix}tournaments/", "tournaments")
+            yield from (name for name in found if TOURNAMENT_ID.fullmatch(name))
+
+    def _object_key(self, tournament_id: str, name: str) -> str:
         check_digest(name)
-        return f"{self._objects}{name[:2]}/{name}"
+        return f"{self._prefix}{object_path(tournament_id, name)}"
 
     def _pointer_key(self, agent_id: str) -> str:
         check_agent_id(agent_id)

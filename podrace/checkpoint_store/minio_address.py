@@ -115,14 +115,24 @@ def read_access(address: Address, environ: Mapping[str, str]) -> Access:
         if access_key:
             # The host names of Amazon contain the region, or the server is asked. Other servers use the default region.
             region = _first(environ, REGIONS) or ("" if address.endpoint.endswith("amazonaws.com") else DEFAULT_REGION)
-            ca_file = _first(environ, CA_FILES)
-            if ca_file and address.secure and not Path(ca_file).is_file():
-                raise FailedPrecondition(f"{' or '.join(CA_FILES)} = {ca_file!r}: the file does not exist")
+            ca_file = read_ca_file(address, environ)
             return Access(access_key, secret_key, session_token, region, ca_file, found_in=family[0])
     names = ", or ".join(f"{access_key} and {secret_key}" for access_key, secret_key, _ in FAMILIES)
     raise FailedPrecondition(
         f"{address.uri} needs credentials: set {names}; each may also be given as VARIABLE_FILE, the name of a file"
     )
+
+
+def read_ca_file(address: Address, environ: Mapping[str, str]) -> str:
+    """Returns the file of the certificate authorities to trust; empty: the default ones.
+
+    Raises:
+        FailedPrecondition: The file does not exist.
+    """
+    ca_file = _first(environ, CA_FILES)
+    if ca_file and address.secure and not Path(ca_file).is_file():
+        raise FailedPrecondition(f"{' or '.join(CA_FILES)} = {ca_file!r}: the file does not exist")
+    return ca_file
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:

@@ -1,11 +1,10 @@
 """Reads and writes the objects of one S3 bucket by key, and retries requests whose failure may pass."""
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar, cast
 
@@ -13,19 +12,22 @@ import structlog
 from minio.datatypes import Object
 from minio.helpers import DictType
 
-from podrace.backoff import exponential
 from podrace.checkpoint_store.arrival import OVERLAPPED_BYTES, Arrival, receive
 from podrace.checkpoint_store.minio_address import Access, Address
 from podrace.checkpoint_store.minio_connection import (
+    STATED_DIGEST,
     TRANSFERS,
     UPLOAD_HEADERS,
     SentPart,
+    base64_digest,
     checksum_headers,
     connect,
     parts_list,
 )
 from podrace.checkpoint_store.minio_errors import CLIENT_ERRORS, Failure, failure_of
-from podrace.checkpoint_store.store import check_size
+from podrace.checkpoint_store.minio_retries import Attempts, RetryPolicy, retried
+from podrace.checkpoint_store.presigned import with_signed_headers
+from podrace.checkpoint_store.store import UrlGrant, check_size
 from podrace.digests import digest
 from podrace.errors import Aborted, NotFound, PodraceError, Unavailable
 
@@ -45,25 +47,6 @@ PROGRESS_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class RetryPolicy:
-    """How long, and with which pauses, a request is retried."""
-
-    deadline_seconds: float
-    """No attempt starts after this time."""
-    first_pause_seconds: float = 0.1
-    longest_pause_seconds: float = 5.0
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    uniform: Callable[[float, float], float] = random.uniform
-    """Draws each pause between half and all of it, so that many pods do not retry at the same moment."""
-
-    def pause_seconds(self, failures: int) -> float:
-        """Returns the pause after this many failures: doubled each time, up to the longest."""
-        longest = exponential(failures, self.first_pause_seconds, self.longest_pause_seconds)
-        return self.uniform(longest / 2, longest)
-
-
-@dataclass(frozen=True)
 class BucketEntry:
     """An object as the server lists it."""
 
@@ -75,15 +58,6 @@ class BucketEntry:
     """Version of the object, if the bucket keeps several."""
     etag: str = ""
     """Changes with the content."""
-
-
-@dataclass
-class _Attempts:
-    """Failed attempts of one call so far."""
-
-    failures: int = 0
-    uncertain: bool = False
-    """Whether the server may have carried out an attempt that failed."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +130,7 @@ class Bucket:
                 written, the call succeeds instead.
         """
         condition = {"If-None-Match": "*"} if etag is None else {"If-Match": f'"{etag}"'}
-        sha256, attempts = digest(data), _Attempts()
+        sha256, attempts = digest(data), Attempts()
         try:
             self._try(
                 what, lambda: self._client.put(self._name, key, data, checksum_headers(sha256) | condition), attempts
@@ -218,6 +192,23 @@ class Bucket:
         while listed := self._try(what, lambda: page(listed[-1].key if listed else None)):
             yield from listed
 
+    def folders(self, prefix: str, what: str) -> list[str]:
+        """Returns the names of the folders directly below a prefix, which ends with a slash."""
+        listed = self._try(what, lambda: list(self._client.list_objects(self._name, prefix, recursive=False)))
+        keys = (cast(str, entry.object_name) for entry in listed if entry.is_dir)
+        return [key.removeprefix(prefix).rstrip("/") for key in keys]
+
+    def grant_get(self, key: str, lifetime_seconds: float) -> UrlGrant:
+        """Returns a URL that allows to read one object."""
+        lifetime = timedelta(seconds=lifetime_seconds)
+        return UrlGrant(self._client.get_presigned_url("GET", self._name, key, lifetime), {})
+
+    def grant_put(self, key: str, sha256: str, size_bytes: int, lifetime_seconds: float) -> UrlGrant:
+        """Returns a URL that allows to write one object if it does not exist, with this digest and size."""
+        url = self._client.get_presigned_url("PUT", self._name, key, timedelta(seconds=lifetime_seconds))
+        headers = {"content-length": str(size_bytes), "if-none-match": "*", STATED_DIGEST: base64_digest(sha256)}
+        return UrlGrant(with_signed_headers(url, "PUT", headers, self.access.secret_key), headers)
+
     def delete(self, entry: BucketEntry, what: str) -> None:
         """Deletes an object, or its version in the entry.
 
@@ -272,7 +263,7 @@ class Bucket:
         return SentPart(number, etag, sha256)
 
     def _complete(self, upload: _Upload, parts: list[SentPart]) -> None:
-        attempts, failure = _Attempts(), None
+        attempts, failure = Attempts(), None
         try:
             self._try(
                 upload.what,
@@ -316,30 +307,8 @@ class Bucket:
         except NotFound:
             return False
 
-    def _try(self, what: str, call: Callable[[], Result], attempts: _Attempts | None = None) -> Result:
-        """Calls until the call succeeds, fails in a way that cannot pass, or the deadline is reached."""
-        attempts = attempts or _Attempts()
-        give_up = self.retries.clock() + self.retries.deadline_seconds
-        while True:
-            try:
-                return call()
-            except CLIENT_ERRORS as error:
-                failure = self._failure(error, what)
-                attempts.failures += 1
-                pause = self.retries.pause_seconds(attempts.failures)
-                if not failure.transient:
-                    raise failure.error from error
-                attempts.uncertain = True
-                if self.retries.clock() + pause > give_up:
-                    raise self._given_up(failure, attempts.failures) from error
-            if attempts.failures == 1:
-                _log.warning("a request to the checkpoint store failed; retrying", error=failure.error.message)
-            self.retries.sleep(pause)
-
-    def _given_up(self, failure: Failure, tries: int) -> PodraceError:
-        if not isinstance(failure.error, Unavailable) or tries == 1:
-            return failure.error
-        return Unavailable(f"{failure.error.message} ({tries} tries in {self.retries.deadline_seconds:g} s)")
+    def _try(self, what: str, call: Callable[[], Result], attempts: Attempts | None = None) -> Result:
+        return retried(self.retries, call, lambda error: self._failure(error, what), attempts)
 
     def _failure(self, error: Exception, what: str) -> Failure:
         return failure_of(error, self.address, what, self.access.found_in)

@@ -51,12 +51,7 @@ def connect(address: Address, access: Access) -> tuple[S3Client, Connections]:
         Unimplemented: The installed package lacks a private method or has changed one.
     """
     check_private_methods()
-    # Only over TLS: loading the certificates takes as long as storing a checkpoint.
-    verified: dict[str, Any] = {"ca_certs": access.ca_file or certifi.where()} if address.secure else {}
-    # The caller retries. A retry here would repeat a conditional write without the caller's knowledge.
-    timeout = Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
-    # Several objects at once, each in several parts.
-    connections = Connections(retries=False, timeout=timeout, maxsize=TRANSFERS**2, **verified)
+    connections = open_connections(address, access.ca_file)
     try:
         client = S3Client(
             address.endpoint,
@@ -72,13 +67,28 @@ def connect(address: Address, access: Access) -> tuple[S3Client, Connections]:
     return client, connections
 
 
+def open_connections(address: Address, ca_file: str) -> Connections:
+    """Returns a pool of connections to a server; no request is sent yet.
+
+    Args:
+        address: Location of the store.
+        ca_file: File of the certificate authorities to trust; empty: the default ones.
+    """
+    # Only over TLS: loading the certificates takes as long as storing a checkpoint.
+    verified: dict[str, Any] = {"ca_certs": ca_file or certifi.where()} if address.secure else {}
+    # The caller retries. A retry here would repeat a conditional write without the caller's knowledge.
+    timeout = Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
+    # Several objects at once, each in several parts.
+    return Connections(retries=False, timeout=timeout, maxsize=TRANSFERS**2, **verified)
+
+
 def checksum_headers(sha256: str) -> DictType:
     """Returns the headers of a body with this digest: the signed one, and the one that the server verifies.
 
     Some servers do not compare the signed digest with the body. One of them replaced a pointer by an empty object when
     the writer was killed between headers and body. Returns a new dictionary each time: the client modifies it.
     """
-    return {SIGNED_DIGEST: sha256, STATED_DIGEST: _base64(sha256)}
+    return {SIGNED_DIGEST: sha256, STATED_DIGEST: base64_digest(sha256)}
 
 
 @dataclass(frozen=True)
@@ -101,11 +111,12 @@ def parts_list(parts: Iterable[SentPart]) -> bytes:
         for name, text in (
             ("PartNumber", str(part.number)),
             ("ETag", f'"{part.etag}"'),
-            ("ChecksumSHA256", _base64(part.sha256)),
+            ("ChecksumSHA256", base64_digest(part.sha256)),
         ):
             ElementTree.SubElement(entry, name).text = text
     return ElementTree.tostring(root)
 
 
-def _base64(sha256: str) -> str:
+def base64_digest(sha256: str) -> str:
+    """Returns a hexadecimal digest as headers state it."""
     return base64.b64encode(bytes.fromhex(sha256)).decode()

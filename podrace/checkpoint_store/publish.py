@@ -14,13 +14,17 @@ reply, and a process may die between any two steps: objects that no pointer refe
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
 from podrace.checkpoint_store.manifest import FORMAT_VERSION, manifest_bytes, manifest_from_bytes
 from podrace.checkpoint_store.store import BAD_DIGEST as BAD_DIGEST
 from podrace.checkpoint_store.store import CheckpointStore
+from podrace.digests import digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 STALE_EPOCH = "ERROR_REASON_STALE_EPOCH"
 AT_ONCE_BYTES = 4 * 2**20
 """Checkpoints below this total size are stored one file after the other: threads would cost more than they save."""
@@ -84,9 +88,13 @@ def publish(
     """
     found = _read(store, agent_id)
     _refuse_unclaimed(found[0], lease_epoch)  # before anything is stored
-    complete = _complete(manifest, agent_id, lease_epoch, [*_store_parts(store, parts), *stored])
+    listed = _parts_of(store, parts)
+    complete = manifest_bytes(_complete(manifest, agent_id, lease_epoch, [*listed, *stored]))
+    manifest_digest = digest(complete)
+    store.announce({part.digest: part.size_bytes for part in listed} | {manifest_digest: len(complete)})
+    _at_once(store, parts, lambda part: store.put_object(parts[part.name], part.digest), listed)
     # After the parts: a manifest in the store never lacks a part, even if no pointer refers to it.
-    manifest_digest = store.put_object(manifest_bytes(complete))
+    store.put_object(complete, manifest_digest)
     _swap(store, agent_id, found, lambda pointer: advanced(pointer, lease_epoch, manifest_digest))
     return manifest_digest
 
@@ -96,13 +104,25 @@ def store_part(store: CheckpointStore, name: str, data: bytes) -> Part:
     return Part(name=name, digest=store.put_object(data), size_bytes=len(data))
 
 
-def _store_parts(store: CheckpointStore, parts: Mapping[str, bytes]) -> list[Part]:
-    threads = min(store.concurrency, len(parts))
+def _parts_of(store: CheckpointStore, parts: Mapping[str, bytes]) -> list[Part]:
+    return _at_once(
+        store, parts, lambda name: Part(name=name, digest=digest(parts[name]), size_bytes=len(parts[name])), parts
+    )
+
+
+def _at_once(
+    store: CheckpointStore,
+    parts: Mapping[str, bytes],
+    work: Callable[[Item], Result],
+    items: Collection[Item],
+) -> list[Result]:
+    """Works on each item, on several at the same time if that is faster for parts of this size."""
+    threads = min(store.concurrency, len(items))
     if threads < 2 or sum(map(len, parts.values())) < AT_ONCE_BYTES:
-        return [store_part(store, name, data) for name, data in parts.items()]
+        return [work(item) for item in items]
     # New threads for each publication, so that none exist when the process forks later.
     with ThreadPoolExecutor(threads, thread_name_prefix="checkpoint") as pool:
-        return list(pool.map(lambda name: store_part(store, name, parts[name]), parts))
+        return list(pool.map(work, items))
 
 
 def claimed(pointer: Pointer, lease_epoch: int) -> Pointer:

@@ -7,6 +7,7 @@ published checkpoint needs only a small manifest, because its policy is already 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
 from podrace.checkpoint_store.manifest import FORMAT_VERSION, manifest_bytes
 from podrace.checkpoint_store.store import CheckpointStore
+from podrace.digests import digest
 from podrace.errors import InvalidArgument
 
 POLICY_PART = "policy"
@@ -26,8 +27,12 @@ def store_snapshot(store: CheckpointStore, policy: bytes, manifest: Manifest) ->
     Raises:
         ResourceExhausted: The store is full.
     """
-    part = Part(name=POLICY_PART, digest=store.put_object(policy), size_bytes=len(policy))
-    return store.put_object(manifest_bytes(_complete(manifest, part)))
+    part = Part(name=POLICY_PART, digest=digest(policy), size_bytes=len(policy))
+    complete = manifest_bytes(_complete(manifest, part))
+    manifest_digest = digest(complete)
+    store.announce({part.digest: part.size_bytes, manifest_digest: len(complete)})
+    store.put_object(policy, part.digest)
+    return store.put_object(complete, manifest_digest)
 
 
 def store_snapshot_of(store: CheckpointStore, checkpoint_digest: str, checkpoint: Manifest) -> str:

@@ -1,12 +1,18 @@
 """Defines the interface of a checkpoint store: immutable objects, and pointers replaced by compare-and-swap.
 
+Each tournament has its own folder of objects, so that access to them can be granted for one tournament:
+
+    tournaments/TOURNAMENT/objects/ab/abcdef...     objects of one tournament
+    objects/ab/abcdef...                            the shared folder: objects of podrace 0.1.0, and of checks
+    pointers/AGENT.json                             one per agent
+
 The operations built on it (claim, publish, fetch, collect) have one implementation for all stores.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.arrival import Arrival
@@ -15,8 +21,13 @@ from podrace.errors import BAD_DIGEST as BAD_DIGEST
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
-AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+AGENT_ID = TOURNAMENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+SHARED = ""
+"""In place of a tournament: the shared folder, which every tournament may read."""
 
+LARGEST_UPLOAD_BYTES = 5 * 2**30
+"""Largest object that a grant allows to upload: an S3 server takes no larger one in a single request, and an upload in
+parts has no digest that a signature could cover."""
 PROBE_AGENT_ID = "podrace-probe"
 PROBE_OBJECT = b"podrace probe"
 
@@ -31,10 +42,25 @@ class StoredObject:
     """Time since it was last put, by the store's clock."""
     size_bytes: int
     """Number of bytes."""
+    tournament_id: str = SHARED
+    """Tournament in whose folder it is."""
+
+
+@dataclass(frozen=True)
+class UrlGrant:
+    """Permission for one HTTP request."""
+
+    url: str
+    """Where to send it."""
+    headers: Mapping[str, str]
+    """Headers that the request must have."""
 
 
 class ObjectStore(Protocol):
-    """Stores immutable bytes under their SHA-256.
+    """Stores immutable bytes under their SHA-256, seen from one tournament, or as a whole.
+
+    A tournament puts objects into its own folder, and reads from its own folder, from those of named other tournaments,
+    and from the shared folder. The store as a whole puts objects into the shared folder and reads all folders.
 
     A read returns exactly the bytes that were put, or fails:
 
@@ -42,8 +68,23 @@ class ObjectStore(Protocol):
         assert store.get_object(name) == data
     """
 
-    def put_object(self, data: bytes) -> str:
+    def announce(self, sizes: Mapping[str, int]) -> None:
+        """Announces objects that will be put next, so that a store that needs permission asks once for all of them.
+
+        Args:
+            sizes: Their numbers of bytes by digest.
+
+        Raises:
+            FailedPrecondition: Permission is refused (STALE_EPOCH).
+        """
+        ...
+
+    def put_object(self, data: bytes, name: str = "") -> str:
         """Stores bytes durably and returns their digest; putting them again only resets the age of the object.
+
+        Args:
+            data: The bytes.
+            name: Their digest, if the caller has computed it.
 
         Raises:
             ResourceExhausted: The store is full.
@@ -65,12 +106,23 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def has_object(self, name: str) -> bool:
+        """Returns whether an object is in the folder that objects are put into; its bytes are not verified.
+
+        Raises:
+            InvalidArgument: The name is not a digest.
+        """
+        ...
+
     def list_objects(self) -> Iterable[StoredObject]:
-        """Lists the objects in no particular order; an object added or deleted meanwhile may be missing."""
+        """Lists the objects of the tournament, or all of the store, in no particular order.
+
+        An object added or deleted meanwhile may be missing. An object may be in several folders.
+        """
         ...
 
     def delete_object(self, name: str, minimum_age_seconds: float) -> bool:
-        """Deletes an object unless it is younger; returns whether it was deleted.
+        """Deletes an object from the folder that objects are put into, unless it is younger; returns whether it did.
 
         Reads the age again, because a publisher may have put the same bytes since the object was listed.
 
@@ -125,6 +177,44 @@ class CheckpointStore(ObjectStore, PointerStore, Protocol):
         """Number of objects to put at the same time: more than one if they cross a network."""
         ...
 
+    def within(self, tournament_id: str, *also_read: str) -> "CheckpointStore":
+        """Returns the store as one tournament sees it; pointers are the same.
+
+        Args:
+            tournament_id: The tournament; SHARED: the store as a whole.
+            also_read: Other tournaments whose objects may be read, such as the one of an ancestor.
+
+        Raises:
+            InvalidArgument: A tournament id cannot name a folder.
+        """
+        ...
+
+
+@runtime_checkable
+class GrantingStore(CheckpointStore, Protocol):
+    """A store that can allow others to transfer single objects, without giving them its credentials."""
+
+    def grant_upload(self, name: str, size_bytes: int, lifetime_seconds: float) -> UrlGrant:
+        """Returns permission to put one object, with exactly these bytes, if it does not exist.
+
+        Raises:
+            InvalidArgument: The name is not a digest.
+        """
+        ...
+
+    def grant_read(self, name: str, lifetime_seconds: float) -> UrlGrant:
+        """Returns permission to get an object from the folder that objects are put into; raises as grant_upload."""
+        ...
+
+    def renew_object(self, name: str, minimum_age_seconds: float) -> bool:
+        """Resets the age of an object of this age or older; returns whether the object exists.
+
+        Raises:
+            DataLoss: The object is damaged (BAD_DIGEST).
+            InvalidArgument: The name is not a digest.
+        """
+        ...
+
 
 def verified(name: str, arrival: Arrival, uri: str) -> bytes:
     """Returns the received bytes of an object after comparing their digest with its name.
@@ -170,6 +260,54 @@ def check_agent_id(agent_id: str) -> None:
         raise InvalidArgument(
             f"agent id {agent_id!r} must be 1 to 200 letters, digits, '.', '_' or '-', and start with a letter or digit"
         )
+
+
+def check_tournament_id(tournament_id: str) -> None:
+    """Checks that a tournament id can name a folder in every store.
+
+    Raises:
+        InvalidArgument: It has other characters than letters, digits, '.', '_' and '-', or more than 200.
+    """
+    if not TOURNAMENT_ID.fullmatch(tournament_id):
+        raise InvalidArgument(
+            f"tournament id {tournament_id!r} must be 1 to 200 letters, digits, '.', '_' or '-', and start with a"
+            " letter or digit"
+        )
+
+
+def readable_folders(tournament_id: str, also_read: Iterable[str]) -> tuple[str, ...]:
+    """Returns the tournaments whose folders one tournament reads, in order, its own first and the shared one last.
+
+    Raises:
+        InvalidArgument: A tournament id cannot name a folder.
+    """
+    named = [one for one in dict.fromkeys((tournament_id, *also_read)) if one != SHARED]
+    for one in named:
+        check_tournament_id(one)
+    return (*named, SHARED)
+
+
+def object_path(tournament_id: str, name: str) -> str:
+    """Returns the path of an object within a store."""
+    folder = f"tournaments/{tournament_id}/" if tournament_id else ""
+    return f"{folder}objects/{name[:2]}/{name}"
+
+
+class Place(NamedTuple):
+    """Where an object is."""
+
+    tournament_id: str
+    """Tournament in whose folder it is; SHARED: the shared folder."""
+    digest: str
+    """Its name."""
+
+
+def object_place(path: str) -> Place | None:
+    """Returns which object has a path within a store; None for a path of anything else."""
+    folders, name = path.split("/"), path.rpartition("/")[2]
+    tournament_id = folders[1] if folders[0] == "tournaments" and len(folders) > 1 else SHARED
+    known = DIGEST.fullmatch(name) and (not tournament_id or TOURNAMENT_ID.fullmatch(tournament_id))
+    return Place(tournament_id, name) if known and path == object_path(tournament_id, name) else None
 
 
 def check_store(store: CheckpointStore) -> None:

@@ -8,6 +8,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from podrace.agentpod.v1 import agentpod_pb2
 from podrace.bounds.v1 import bounds_pb2
+from podrace.checkpoint.v1 import store_pb2
 from podrace.evolution.v1 import evolution_pb2
 from podrace.field_bounds import bounds_of
 from podrace.leaderboard.v1 import leaderboard_pb2
@@ -15,7 +16,7 @@ from podrace.orchestrator.v1 import orchestrator_pb2
 from podrace.simulator.v1 import simulator_pb2
 from podrace.tensor.v1 import tensor_pb2
 
-FILES = (agentpod_pb2, evolution_pb2, leaderboard_pb2, orchestrator_pb2, simulator_pb2, tensor_pb2)
+FILES = (agentpod_pb2, evolution_pb2, leaderboard_pb2, orchestrator_pb2, simulator_pb2, store_pb2, tensor_pb2)
 REQUESTS = [
     method.input_type
     for file in FILES

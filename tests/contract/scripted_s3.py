@@ -14,7 +14,8 @@ from xml.sax.saxutils import escape
 
 from podrace.checkpoint_store.minio import MinioStore
 from podrace.checkpoint_store.minio_address import parse_address, read_access
-from podrace.checkpoint_store.minio_client import Bucket, RetryPolicy
+from podrace.checkpoint_store.minio_client import Bucket
+from podrace.checkpoint_store.minio_retries import RetryPolicy
 from podrace.digests import digest
 
 BUCKET = "checkpoints"

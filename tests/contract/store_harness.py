@@ -9,7 +9,8 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.minio import MinioStore
 from podrace.checkpoint_store.minio_address import parse_address, read_access
-from podrace.checkpoint_store.minio_client import Bucket, BucketEntry, RetryPolicy
+from podrace.checkpoint_store.minio_client import Bucket, BucketEntry
+from podrace.checkpoint_store.minio_retries import RetryPolicy
 from podrace.checkpoint_store.publish import claim, publish
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.digests import digest

@@ -6,7 +6,7 @@ from store_harness import AGENT, HOUR, Harness, manifest, parts, pointer_of, pub
 from podrace.checkpoint_store.collect import collect
 from podrace.checkpoint_store.publish import claim, fetch, publish
 from podrace.checkpoint_store.snapshots import is_snapshot, store_snapshot, store_snapshot_of
-from podrace.checkpoint_store.store import CheckpointStore
+from podrace.checkpoint_store.store import SHARED, CheckpointStore, Place
 from podrace.digests import digest
 from podrace.errors import DataLoss, InvalidArgument, NotFound
 
@@ -26,7 +26,7 @@ def test_a_pointer_keeps_its_manifest_and_the_previous_one(harness: Harness) -> 
 def test_a_root_keeps_its_parts_but_not_the_previous_manifest(harness: Harness) -> None:
     first, second, _, _ = publish_versions(harness.store, AGENT, 1, 2, 3, 4)
     harness.clock.now += HOUR
-    assert first in collect(harness.store, [second], HOUR)
+    assert first in collect(harness.store, [Place(SHARED, second)], HOUR)
     assert fetch(harness.store, second)[1] == parts(2)
 
 
@@ -64,7 +64,7 @@ def test_nothing_is_deleted_while_a_root_or_a_pointer_cannot_be_read(harness: Ha
     harness.clock.now += HOUR
     before = sorted(stored.digest for stored in harness.store.list_objects())
     with pytest.raises(NotFound):
-        collect(harness.store, [digest(b"a manifest that is gone")], HOUR)
+        collect(harness.store, [Place(SHARED, digest(b"a manifest that is gone"))], HOUR)
     harness.damage(published)
     with pytest.raises(DataLoss, match=published):
         collect(harness.store, [], HOUR)
@@ -116,6 +116,6 @@ def test_a_snapshot_outlives_the_other_parts_of_its_checkpoint(harness: Harness)
     kept = store_snapshot_of(harness.store, first, fetch(harness.store, first)[0])
     lost = store_snapshot(harness.store, b"not a root", manifest(9))
     harness.clock.now += HOUR
-    gone = collect(harness.store, [kept], HOUR)
+    gone = collect(harness.store, [Place(SHARED, kept)], HOUR)
     assert set(gone) == {first, digest(b"learner 1"), lost, digest(b"not a root")}
     assert fetch(harness.store, kept)[1] == {"policy": b"policy 1"}

@@ -15,8 +15,9 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.minio import MinioStore, create_bucket
 from podrace.checkpoint_store.minio_address import parse_address, read_access
-from podrace.checkpoint_store.minio_client import Bucket, RetryPolicy
+from podrace.checkpoint_store.minio_client import Bucket
 from podrace.checkpoint_store.minio_private import S3Client
+from podrace.checkpoint_store.minio_retries import RetryPolicy
 from podrace.digests import digest
 from podrace.errors import Aborted, FailedPrecondition, NotFound, PermissionDenied
 
@@ -158,7 +159,7 @@ def test_only_the_old_version_is_deleted_in_a_bucket_that_keeps_versions(s3_serv
     bucket = bucket_of(s3_server, f"minio+http://{s3_server.endpoint}/versions/{s3_server.pid}")
     store = MinioStore(bucket)
     name = store.put_object(b"old garbage, then a part again")
-    entry = bucket.find(store._object_key(name), "object")
+    entry = bucket.find(store._object_key("", name), "object")
     assert entry is not None
     store.put_object(b"old garbage, then a part again")  # between reading its age and deleting it
     bucket.delete(entry, "object")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from podrace.checkpoint_store.minio_address import BUCKET, FOLDER, parse_address, read_access
-from podrace.checkpoint_store.minio_client import Bucket, RetryPolicy
+from podrace.checkpoint_store.minio_client import Bucket
+from podrace.checkpoint_store.minio_retries import RetryPolicy
 from podrace.cli.continuous.decisions import Signature
 from podrace.cli.continuous.source import ENDPOINTS, S3, Write
 from podrace.errors import Aborted, InvalidArgument, NotFound

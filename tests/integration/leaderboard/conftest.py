@@ -13,6 +13,7 @@ from leaderboard.generator import Generator
 from leaderboard.service import services
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store.schema import DATABASE_FORMAT
+from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace import rpc
@@ -123,9 +124,9 @@ async def client(
     state = Database.open(folder / "leaderboard.sqlite", DATABASE_FORMAT, lambda: NOW)
     updater = Updater(state, store, watch)
     config = rpc.ServerConfig(listen=f"unix:{folder}/leaderboard.sock", grace_seconds=0.5)
-    server = await rpc.Server.start(
-        config, services(state, watch, updater, Generator(state), SnapshotRecorder(state, store))
-    )
+    access = StoreAccess(state, store, renew_after_seconds=1800.0)
+    served = services(state, watch, updater, Generator(state), SnapshotRecorder(state, store), access)
+    server = await rpc.Server.start(config, served)
     client = make_client(server.address)
     yield client
     await client.channel.close()

@@ -23,6 +23,7 @@ from leaderboard.plugins.plugin_pool import ANSWERS, PluginPool
 from leaderboard.service import services
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store.schema import DATABASE_FORMAT
+from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace import rpc
@@ -84,7 +85,8 @@ async def serve(
             updater, generator = Updater(state, store, watch, plugins=plugins), Generator(state, plugins)
             stack.push_async_callback(updater.close)
             stack.push_async_callback(generator.close)
-            served = services(state, watch, updater, generator, SnapshotRecorder(state, store))
+            access = StoreAccess(state, store, renew_after_seconds=1800.0)
+            served = services(state, watch, updater, generator, SnapshotRecorder(state, store), access)
             config = rpc.ServerConfig(listen=f"unix:{folder}/{count}.sock", grace_seconds=0.5)
             server = await rpc.Server.start(config, served)
             stack.push_async_callback(server.drain)

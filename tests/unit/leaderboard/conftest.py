@@ -95,8 +95,9 @@ class Mesh:
                 "lineage_environment_steps", steps_behind(self.store, agent) + changes["environment_steps"]
             )
         manifest = manifest_of(agent, policy, score, **changes)
-        claim(self.store, agent.agent_id, lease_epoch)
-        name = publish(self.store, agent.agent_id, lease_epoch, {"policy": policy, **replay}, manifest)
+        own = self.store.within(agent.tournament_id)
+        claim(own, agent.agent_id, lease_epoch)
+        name = publish(own, agent.agent_id, lease_epoch, {"policy": policy, **replay}, manifest)
         checkpoint = Checkpoint(agent_id=agent.agent_id, manifest_digest=name)
         return SubmitCandidateRequest(request_id=name, checkpoint=checkpoint, lease_epoch=lease_epoch)
 

@@ -246,7 +246,7 @@ async def test_nothing_is_deleted_if_every_needed_checkpoint_is_missing(
 async def test_nothing_is_deleted_if_a_needed_manifest_is_damaged(mesh: Any, make_spec: MakeSpec) -> None:
     _, board = await cut_board(mesh, make_spec)
     garbage = litter(mesh)
-    mesh.store._object_path(board[0]).write_bytes(b"{}")
+    mesh.store._object_path(TOURNAMENT, board[0]).write_bytes(b"{}")
     with pytest.raises(DataLoss):
         await collected(mesh, CUT)
     assert mesh.store.get_object(garbage)

@@ -156,7 +156,7 @@ async def test_an_invalid_submission_is_refused_and_not_recorded(
     ]:
         with pytest.raises(error):
             await recorder.submit(wrong)
-    path = mesh.store._object_path(digest)
+    path = mesh.store._object_path("", digest)
     path.write_bytes(path.read_bytes()[:-1] + b"~")
     with pytest.raises(DataLoss):
         await recorder.submit(request(agent, digest, 1))
@@ -259,7 +259,7 @@ async def test_missing_files_of_the_first_candidate_are_reported(
 ) -> None:
     agent = await mesh.generate(make_spec(), 0)
     best = (await mesh.submit(agent, 5.0)).candidate.candidate_id
-    mesh.store._object_path(best).unlink()
+    mesh.store._object_path(TOURNAMENT, best).unlink()
     with pytest.raises(NotFound, match=best):
         await recorder.champion(champions(1))
     assert not await listed(mesh)

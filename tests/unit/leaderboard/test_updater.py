@@ -165,7 +165,7 @@ async def test_a_malformed_digest_is_refused(mesh: Any) -> None:
 async def test_a_damaged_manifest_is_data_loss(mesh: Any, agents: list[Agent]) -> None:
     request = mesh.publish(agents[0], 5.0)
     name = request.checkpoint.manifest_digest
-    path = mesh.database.parent / "store" / "objects" / name[:2] / name
+    path = mesh.store._object_path(agents[0].tournament_id, name)
     path.write_bytes(path.read_bytes().replace(b"5", b"9"))
     with pytest.raises(DataLoss) as lost:
         await mesh.updater.submit(request)

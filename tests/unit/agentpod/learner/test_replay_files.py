@@ -242,3 +242,17 @@ def test_what_is_restored_agrees_with_the_history(store: CountingStore) -> None:
     ReplayFiles(store, UNLIMITED).restore(parts, twin)
     world.restart()
     check(world, twin.gather(ready_indices(world, twin), 3, 0.9), 3, 0.9)
+
+
+def test_a_memory_of_another_tournament_is_stored_again(tmp_path: Path) -> None:
+    whole = FolderStore(tmp_path)
+    world, replay = new_replay()
+    advance(world, replay, 12)
+    inherited = ReplayFiles(whole.within("ant-x1"), UNLIMITED).store(ReplayView.of(replay))
+    for view, again in ((whole.within("ant-x1"), False), (whole.within("ant-y2", "ant-x1"), True)):
+        _, child = new_replay()
+        files = ReplayFiles(view, UNLIMITED)
+        assert files.restore(inherited.parts, child) == replay.size
+        stored = files.store(ReplayView.of(child))
+        assert all(view.has_object(part.digest) for part in stored.parts)
+        assert {one.tournament_id for one in whole.list_objects()} == ({"ant-x1", "ant-y2"} if again else {"ant-x1"})

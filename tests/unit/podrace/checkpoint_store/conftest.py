@@ -6,7 +6,7 @@ import pytest
 from scripted_s3 import ScriptedS3, Time, opened, running
 
 from podrace.checkpoint_store.minio import MinioStore
-from podrace.checkpoint_store.minio_client import RetryPolicy
+from podrace.checkpoint_store.minio_retries import RetryPolicy
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ class Torn(FolderStore):
 
     def put_object(self, data: bytes) -> str:
         name = super().put_object(data)
-        os.truncate(self._object_path(name), len(data) - 1)
+        os.truncate(self._object_path("", name), len(data) - 1)
         return name
 
 

@@ -15,7 +15,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store import minio_client, minio_private
 from podrace.checkpoint_store.manifest import canonical_json
 from podrace.checkpoint_store.minio import MinioStore
-from podrace.checkpoint_store.minio_client import RetryPolicy
+from podrace.checkpoint_store.minio_retries import RetryPolicy
 from podrace.checkpoint_store.store import check_store
 from podrace.digests import digest
 from podrace.errors import (

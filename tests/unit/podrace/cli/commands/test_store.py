@@ -37,7 +37,7 @@ def published(store: FolderStore, version: int, *, agent: str = AGENT, scored: b
 
 
 def damage(store: FolderStore, name: str) -> None:
-    path = store._object_path(name)
+    path = store._object_path("", name)
     path.write_bytes(path.read_bytes()[:-1] + b"~")
 
 
