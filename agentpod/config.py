@@ -5,6 +5,7 @@ from pathlib import Path
 
 from podrace.errors import InvalidArgument
 from podrace.gpus import MIG
+from podrace.limits.config import Allowed
 from podrace.plugins.server import ChildConfig
 from podrace.rpc import is_local
 from podrace.telemetry import TelemetryConfig
@@ -96,6 +97,8 @@ class PodConfig:
     """Folder of the files of the plane `shared`; every role must see the same folder."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs and metrics."""
+    allow: Allowed = field(default_factory=Allowed)
+    """What the specifications of tournaments may name, whatever the orchestrator hands out."""
 
     def __post_init__(self) -> None:
         """Rejects hosts that cannot work together.
@@ -227,6 +230,8 @@ class FunctionConfig(ChildConfig):
     """torch threads."""
     device: str = "cpu"
     """Device that the policies and the simulator compute on, as torch names it."""
+    allow: Allowed = field(default_factory=Allowed)
+    """As in PodConfig."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +248,8 @@ class RetrainConfig:
     """As in PodConfig."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs."""
+    allow: Allowed = field(default_factory=Allowed)
+    """As in PodConfig."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ async def serve(config: Config) -> None:
 
 async def _serve_from(state: Database, store: CheckpointStore, config: Config) -> None:
     watch = SubmissionWatch()
-    plugins = PluginPool(config.parts, config.runtime_folder)
+    plugins = PluginPool(config.parts, config.runtime_folder, config.allow)
     updater, generator = Updater(state, store, watch, plugins=plugins), Generator(state, plugins)
     snapshots = SnapshotRecorder(state, store)
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)

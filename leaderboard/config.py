@@ -6,6 +6,7 @@ from pathlib import Path
 
 from leaderboard.ranking.retention import Retention
 from podrace.access.service_access import AccessConfig
+from podrace.limits.config import Allowed
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
 
@@ -36,6 +37,8 @@ class Config:
     """Folder of the sockets of plugin processes; short, because Linux limits socket paths to 107 bytes."""
     parts: PluginConfig = field(default_factory=PluginConfig)
     """Limits of plugin processes."""
+    allow: Allowed = field(default_factory=Allowed)
+    """Which generators and updaters specifications may name, whatever the orchestrator sends."""
     lifeline: str = ""
     """The service stops when the holder of this lifeline is gone; empty: it is not watched."""
     collect_period_seconds: float = 600.0

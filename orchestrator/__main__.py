@@ -62,9 +62,7 @@ async def serve(config: Config, clock: Clock) -> None:
         state.on_saved(runtime.cache.apply_saved)
         external = ExternalPods(state, runtime, clock) if config.launcher == EXTERNAL else None
         servicer = OrchestratorServicer(
-            Tournaments(
-                state, runtime, mesh_id=config.mesh_id, start_pods=config.start_pods, random_bytes=secrets.token_bytes
-            ),
+            _tournaments(config, state, runtime),
             Assignments(state, runtime, leaderboard, clock, external_pods=external),
             runtime,
             clock,
@@ -82,6 +80,17 @@ async def serve(config: Config, clock: Clock) -> None:
     finally:
         await leaderboard.close()
         state.close()
+
+
+def _tournaments(config: Config, state: StateDatabase, runtime: RuntimeState) -> Tournaments:
+    return Tournaments(
+        state,
+        runtime,
+        mesh_id=config.mesh_id,
+        start_pods=config.start_pods,
+        random_bytes=secrets.token_bytes,
+        allowed=config.allow,
+    )
 
 
 async def _work(config: Config, reconciler: Reconciler, servicer: OrchestratorServicer, server: rpc.Server) -> None:
@@ -136,6 +145,7 @@ def _pod_environment(config: Config, address: str, pod_tokens: PodTokens) -> Pod
         insecure=config.server.insecure,
         pod_tokens=pod_tokens,
         store_access=store_access_of(config),
+        allow=config.allow,
     )
 
 

@@ -5,6 +5,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.options import LauncherOptions
 from podrace.access.service_access import AccessConfig
@@ -12,11 +14,13 @@ from podrace.checkpoint_store import check_uri
 from podrace.checkpoint_store.assignment_store import DIRECT, GRANTED, check_store_access
 from podrace.config import unknown
 from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.limits.config import Allowed
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
 
 GRANTING_LAUNCHERS = ("docker", "kubernetes")
 """Launchers whose pods run apart from the service, so that they need no credentials."""
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Config:
     """What starts pods: `process`, `docker`, `kubernetes`, or `external` for pods that are started elsewhere."""
     launchers: LauncherOptions = field(default_factory=LauncherOptions)
     """Options of each launcher."""
+    allow: Allowed = field(default_factory=Allowed)
+    """What the specifications of tournaments may name; passed to the pods that this service starts."""
     advertised: str = ""
     """Address where pods reach this service, if not `server.listen` (in a container: its host name and port)."""
 
@@ -84,6 +90,8 @@ def check(config: Config) -> None:
         )
     check_uri(config.store)
     check_store_access(store_access_of(config))
+    if config.allow.everything and not config.server.listen.startswith("unix:"):
+        _log.warning("a caller that may create tournaments can run code as this user", setting="allow.everything")
     if config.launcher not in (*LAUNCHERS, EXTERNAL):
         raise InvalidArgument(unknown("launcher", "launcher", config.launcher, (*LAUNCHERS, EXTERNAL)))
 

@@ -22,7 +22,10 @@ from dataclasses import dataclass
 
 import torch
 
-from podrace.errors import InvalidArgument, Unimplemented
+from podrace.errors import BAD_SPEC, InvalidArgument, PodraceError, Unimplemented
+from podrace.limits.config import EVERYTHING, Allowed
+from podrace.limits.file_options import with_paths
+from podrace.limits.names import environment_problem
 from simulators import wrappers
 from simulators.base import Report, Simulator, Space, Step
 from simulators.options import closest
@@ -40,12 +43,15 @@ class Family:
     """Module with a function `make(id, count, options, device)`, which receives the whole id."""
     packages: str = ""
     """Command that installs the packages the module imports; shown when one of them is missing."""
+    limited: bool = False
+    """Whether `make` receives what is allowed as fifth argument, because it imports modules or opens files."""
 
-    def make(self, id: str, count: int, options: Options, device: str) -> Simulator:
+    def make(self, id: str, count: int, options: Options, device: str, allowed: Allowed) -> Simulator:
         """Makes a simulator; arguments and errors are those of `simulators.make`."""
         try:
             module = importlib.import_module(self.module)
-            simulator: Simulator = module.make(id, count, options, device)
+            more = (allowed,) if self.limited else ()
+            simulator: Simulator = module.make(id, count, options, device, *more)
         except ModuleNotFoundError as error:
             raise Unimplemented(f"{id}: package {error.name!r} is not installed: {self.packages}") from error
         return simulator
@@ -54,11 +60,11 @@ class Family:
 _CLASSIC = Family("simulators.classic")
 _MUJOCO = Family("simulators.mujoco.simulator", "pip install 'mujoco>=4.0' gymnasium")
 _WARP = Family("simulators.warp.simulator", "pip install mujoco-warp gymnasium")
-_GYM = Family("simulators.gym.simulator", "pip install gymnasium")
+_GYM = Family("simulators.gym.simulator", "pip install gymnasium", limited=True)
 
 SIMULATORS: dict[str, Family] = {
     **dict.fromkeys(("cartpole", "pendulum", "acrobot", "mountaincar"), _CLASSIC),
-    "stocks": Family("simulators.stocks", "pip install pandas stockstats bokeh_sampledata"),
+    "stocks": Family("simulators.stocks", "pip install pandas stockstats bokeh_sampledata", limited=True),
     **{f"mujoco:{task}-v5": _MUJOCO for task in ("Ant", "Humanoid", "HalfCheetah", "Hopper", "Walker2d")},
     "warp:ant": _WARP,
     "warp:humanoid": _WARP,
@@ -70,17 +76,22 @@ FAMILIES: dict[str, Family] = {
     "warp:": _WARP,
     "envpool:": Family("simulators.envpool", "pip install 'envpool<1.2.6'"),
     "atari:": Family("simulators.atari", "pip install ale-py opencv-python-headless"),
-    "isaacgym:": Family("simulators.isaac.client", "pip install numpy"),
-    "isaaclab:": Family("simulators.isaac.client", "pip install numpy"),
-    "grpc://": Family("simulators.remote", "pip install grpcio"),
-    "python:": Family("simulators.user_simulator"),
+    "isaacgym:": Family("simulators.isaac.client", "pip install numpy", limited=True),
+    "isaaclab:": Family("simulators.isaac.client", "pip install numpy", limited=True),
+    "grpc://": Family("simulators.remote", "pip install grpcio", limited=True),
+    "python:": Family("simulators.user_simulator", limited=True),
     "gym:": _GYM,
 }
 """Families by the prefix of the id."""
 
 
 def make(
-    id: str, num_environments: int, options: Options | None = None, device: str = "cpu", seed: int | None = None
+    id: str,
+    num_environments: int,
+    options: Options | None = None,
+    device: str = "cpu",
+    seed: int | None = None,
+    allowed: Allowed = EVERYTHING,
 ) -> Simulator:
     """Makes a simulator.
 
@@ -92,22 +103,39 @@ def make(
         device: Where observations are returned and actions expected, as a torch device string ("cpu", "cuda:0").
         seed: If given, starts an episode in every lane, as `reset(seed)` does. A caller that needs the first
             observations calls `reset` itself.
+        allowed: What the id and the options may name. Without it, whatever the caller could use itself; a process that
+            makes what others name has to pass what its operator allows.
 
     Raises:
-        InvalidArgument: The id or an option is unknown, or a value cannot be used; the message says which.
+        InvalidArgument: The id or an option is unknown or not allowed, or a value cannot be used; the message says
+            which.
         Unimplemented: A package that this simulator needs is not installed (the message says what to install), or the
             device is not available.
     """
     if num_environments < 1:
         raise InvalidArgument(f"{id}: the number of environments must be at least 1, not {num_environments}")
-    _check_device(id, device)
     own = dict(options or {})
+    # Before anything is imported or opened.
+    if problem := environment_problem(id, own, allowed):
+        raise InvalidArgument(problem, reason=BAD_SPEC)
+    _check_device(id, device)
     # Wrappers are checked before anything is built.
     parsed = wrappers.parse(id, own.pop(wrappers.OPTION, []))
-    simulator = wrappers.wrap(_family(id).make(id, num_environments, own, device), parsed, device)
+    simulator = wrappers.wrap(_make(id, num_environments, own, device, allowed), parsed, device)
     if seed is not None:
         simulator.reset(seed)
     return simulator
+
+
+def _make(id: str, count: int, options: Options, device: str, allowed: Allowed) -> Simulator:
+    located = with_paths(id, options, allowed)
+    try:
+        return _family(id).make(id, count, located, device, allowed)
+    except PodraceError as error:
+        if located == options:
+            raise
+        # Libraries quote the lines of a file that they cannot parse.
+        raise type(error)(f"{id}: cannot be made with these options, which name files of a data root") from error
 
 
 def _family(id: str) -> Family:

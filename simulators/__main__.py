@@ -21,7 +21,7 @@ async def serve(config: Config) -> None:
         PodraceError: The service cannot start.
     """
     telemetry.start(config.telemetry, service="simulators")
-    servicer = SimulatorServicer(config.limits, config.device, config.threads)
+    servicer = SimulatorServicer(config.limits, config.device, config.threads, config.allow)
     server = await Server.start(config.server, services(servicer), guard=Guard.of_anyone())
     _log.info("simulator service started", address=server.address, device=config.device)
     reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from podrace.limits.config import Allowed
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
 
@@ -13,7 +14,7 @@ class Limits:
     serves: tuple[str, ...] = ()
     """Ids that may be requested; a final `*` matches every id with that prefix. Empty: all ids except those that import
     a module or reach another process (`python:`, `isaacgym:`, `isaaclab:`, `grpc://`, `module:Name-v0`), which must be
-    listed explicitly."""
+    listed here, or allowed by `allow`."""
     maximum_streams: int = 16
     """Batches that may be open at the same time."""
     maximum_environments: int = 4096
@@ -36,6 +37,8 @@ class Config:
     """Logs and metrics."""
     limits: Limits = field(default_factory=Limits)
     """What callers may use."""
+    allow: Allowed = field(default_factory=Allowed)
+    """What ids and options may name."""
     device: str = "cpu"
     """Where the simulators compute, as a torch device string."""
     threads: int = 1

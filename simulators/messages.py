@@ -12,6 +12,7 @@ from torch import Tensor
 
 from podrace.agentpod.v1 import agentpod_pb2
 from podrace.errors import InvalidArgument, PodraceError
+from podrace.limits.config import Allowed
 from podrace.tensor.v1.tensor_pb2 import TensorSpec
 from podrace.tensor_transport.codec import DATA_TYPES, ELEMENT_TYPES, LAYOUT_VERSION
 from podrace.tensor_transport.probe import PROBE_SPEC
@@ -176,9 +177,9 @@ class Inbox:
         self._filled_bytes = 0
 
 
-def make_simulator(environment: EnvironmentSpec, device: torch.device) -> Simulator:
-    """Makes the simulator of an EnvironmentSpec; raises the errors of simulators.make."""
-    return make(environment.id, environment.count, options_of(environment.options), str(device))
+def make_simulator(environment: EnvironmentSpec, device: torch.device, allowed: Allowed) -> Simulator:
+    """Makes the simulator of an EnvironmentSpec, if it is `allowed`; raises the errors of simulators.make."""
+    return make(environment.id, environment.count, options_of(environment.options), str(device), allowed=allowed)
 
 
 def with_options(environment: EnvironmentSpec, options: Struct, count: int) -> EnvironmentSpec:

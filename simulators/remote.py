@@ -31,6 +31,8 @@ from podrace.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from podrace.limits.config import EVERYTHING, Allowed
+from podrace.limits.services import check_transport
 from podrace.simulator.v1 import simulator_pb2_grpc as pb_grpc
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest as Request
 from podrace.simulator.v1.simulator_pb2 import StreamStepsResponse as Response
@@ -58,7 +60,12 @@ class Deadlines:
 
 
 def make(
-    id: str, count: int, options: Mapping[str, object], device: str, deadlines: Deadlines | None = None
+    id: str,
+    count: int,
+    options: Mapping[str, object],
+    device: str,
+    allowed: Allowed = EVERYTHING,
+    deadlines: Deadlines | None = None,
 ) -> "RemoteSimulator":
     """Opens a batch at a service.
 
@@ -68,10 +75,12 @@ def make(
         options: `id`: the simulator's name at the service. `plane`: `grpc` (messages), `shared` (memory of this host)
             or `auto`, the default (shared memory if the service can map it). All others go to the simulator.
         device: Where observations are returned.
+        allowed: Whether the call needs TLS.
         deadlines: Replaces the default deadlines.
 
     Raises:
-        InvalidArgument: The address or `id` is missing, or the service refuses the simulator or an option.
+        InvalidArgument: The address or `id` is missing, the operator demands TLS and there is no certificate, or the
+            service refuses the simulator or an option.
         Unavailable: No service answers there; the message names the address.
         PodraceError: Any other error that the service returned.
     """
@@ -88,6 +97,7 @@ def make(
         struct = json_format.ParseDict(own, Struct())
     except json_format.ParseError as error:
         raise InvalidArgument(f"{id}: options {own} cannot be sent: {error}") from error
+    check_transport(address, allowed)
     conversation = Conversation(address, deadlines or Deadlines())
     try:
         return RemoteSimulator(conversation, Request.Open(id=name, options=struct, count=count), str(plane), device)

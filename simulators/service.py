@@ -13,6 +13,7 @@ import torch
 
 from podrace import rpc
 from podrace.errors import DeadlineExceeded, ResourceExhausted
+from podrace.limits.config import NOTHING, Allowed
 from podrace.simulator.v1 import simulator_pb2 as pb
 from podrace.simulator.v1 import simulator_pb2_grpc as pb_grpc
 from simulators.config import Limits
@@ -27,22 +28,23 @@ _log = structlog.get_logger(__name__)
 class SimulatorServicer(pb_grpc.SimulatorServiceServicer):
     """Serves streams of environment batches within limits."""
 
-    def __init__(self, limits: Limits, device: str = "cpu", threads: int = 1) -> None:
+    def __init__(self, limits: Limits, device: str = "cpu", threads: int = 1, allowed: Allowed = NOTHING) -> None:
         """Creates the servicer; simulators are made when a stream opens them.
 
         Args:
             limits: What callers may use.
             device: Where simulators compute.
             threads: torch threads per stream.
+            allowed: What ids and options may name.
         """
-        self._limits, self._device, self._threads = limits, device, threads
+        self._limits, self._device, self._threads, self._allowed = limits, device, threads, allowed
         self._open_streams = 0
 
     async def GetSimulator(
         self, request: pb.GetSimulatorRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetSimulatorResponse:
         """Describes a simulator; see the proto."""
-        return await asyncio.to_thread(describe, request, self._limits, self._device)
+        return await asyncio.to_thread(describe, request, self._limits, self._device, self._allowed)
 
     async def StreamSteps(
         self,
@@ -53,7 +55,7 @@ class SimulatorServicer(pb_grpc.SimulatorServiceServicer):
         loop = asyncio.get_running_loop()
         with self._admitted():
             thread = ThreadPoolExecutor(1, "stepping", torch.set_num_threads, (self._threads,))
-            stepping = Stepping(self._limits, self._device)
+            stepping = Stepping(self._limits, self._device, self._allowed)
             try:
                 while (request := await self._next(requests)) is not None:
                     for response in await loop.run_in_executor(thread, stepping.answer, request):

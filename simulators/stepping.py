@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from podrace.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from podrace.limits.config import NOTHING, Allowed
+from podrace.limits.names import INTERPRETER, environment_problem, with_id
 from podrace.simulator.v1.simulator_pb2 import GetSimulatorRequest, GetSimulatorResponse
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest as Request
 from podrace.simulator.v1.simulator_pb2 import StreamStepsResponse as Response
 from podrace.tensor_transport.codec import size_bytes
 from podrace.tensor_transport.probe import PROBE_SPEC
 from podrace.tensor_transport.shared import SharedPlane
-from simulators import SIMULATORS, Simulator, Step, make
+from simulators import Simulator, Step, make
 from simulators.config import Limits
 from simulators.messages import (
     ROW_FIELDS,
@@ -29,11 +31,6 @@ from simulators.messages import (
     step_specs,
 )
 
-HARMLESS_PREFIXES = ("mujoco:", "warp:", "envpool:", "atari:", "gym:")
-"""Prefixes of ids that only make environments of this package or of Gymnasium, and run no code that a caller names."""
-INTERPRETER = "interpreter"
-"""The option that says which program to start: only the operator of the service sets it, by environment variables."""
-
 MOST_MEASURED_LANES = 4096
 """Number of lanes up to which measures of single episodes are sent, so that a report fits in a message."""
 COSTLY = ("threads", "processes")
@@ -42,22 +39,27 @@ COSTLY = ("threads", "processes")
 _log = structlog.get_logger(__name__)
 
 
-def check_served(id: str, options: Mapping[str, object], limits: Limits) -> None:
-    """Refuses environments that callers may not use.
+def check_served(id: str, options: Mapping[str, object], limits: Limits, allowed: Allowed = NOTHING) -> Allowed:
+    """Refuses environments that callers may not use, and returns what the environment may name.
+
+    Args:
+        id: The environment.
+        options: Its options.
+        limits: What callers may use; an id that `limits.serves` lists is allowed.
+        allowed: What ids and options may name.
 
     Raises:
         InvalidArgument: The id is not served, or callers may not set an option.
         ResourceExhausted: An option asks for more threads or processes than the limit.
     """
-    serves = limits.serves
-    if serves:
-        served = any(id.startswith(name[:-1]) if name.endswith("*") else id == name for name in serves)
-    else:
-        own = next((prefix for prefix in HARMLESS_PREFIXES if id.startswith(prefix)), "")
-        served = id in SIMULATORS or ":" not in id.removeprefix(own)
-    if not served:
-        listed = f"serves {', '.join(serves)}" if serves else "serves no ids that import a module or start a process"
-        raise InvalidArgument(f"{id}: this service {listed}; its operator can add --set limits.serves={id}")
+    if limits.serves:
+        if not any(id.startswith(name[:-1]) if name.endswith("*") else id == name for name in limits.serves):
+            raise InvalidArgument(
+                f"{id}: this service serves {', '.join(limits.serves)}; its operator can add --set limits.serves={id}"
+            )
+        allowed = with_id(allowed, id)
+    if problem := environment_problem(id, options, allowed, id_key="id", options_key="options"):
+        raise InvalidArgument(problem)
     if INTERPRETER in options:
         raise InvalidArgument(f"{id}: option {INTERPRETER!r} can be set only where the service runs, not by callers")
     for name in COSTLY:
@@ -67,13 +69,16 @@ def check_served(id: str, options: Mapping[str, object], limits: Limits) -> None
                 f"{id}: option {name!r} asks for {wanted}, this service allows {limits.maximum_threads}"
                 " (limits.maximum_threads)"
             )
+    return allowed
 
 
-def describe(request: GetSimulatorRequest, limits: Limits, device: str) -> GetSimulatorResponse:
+def describe(
+    request: GetSimulatorRequest, limits: Limits, device: str, allowed: Allowed = NOTHING
+) -> GetSimulatorResponse:
     """Answers GetSimulator; raises the errors of check_served and simulators.make."""
     options = options_of(request.options)
-    check_served(request.id, options, limits)
-    simulator = make(request.id, 1, options, device)
+    allowed = check_served(request.id, options, limits, allowed)
+    simulator = make(request.id, 1, options, device, allowed=allowed)
     try:
         return GetSimulatorResponse(
             observation_space=space_message(simulator.observation_space),
@@ -96,9 +101,9 @@ class Stepping:
     stepping.close()
     """
 
-    def __init__(self, limits: Limits, device: str) -> None:
+    def __init__(self, limits: Limits, device: str, allowed: Allowed = NOTHING) -> None:
         """Creates the state of a stream on which nothing is open yet."""
-        self._limits, self._device = limits, device
+        self._limits, self._device, self._allowed = limits, device, allowed
         self._simulator: Simulator | None = None
         self._step: int | None = None
         """Steps since the last reset; None before the first one."""
@@ -137,13 +142,13 @@ class Stepping:
         if self._simulator is not None:
             raise InvalidArgument("a stream opens once: use another stream for other environments")
         limits, options = self._limits, options_of(request.options)
-        check_served(request.id, options, limits)
+        allowed = check_served(request.id, options, limits, self._allowed)
         if request.count > limits.maximum_environments:
             raise ResourceExhausted(
                 f"{request.id}: {request.count} environments exceed the {limits.maximum_environments} that a stream may"
                 " open at this service (limits.maximum_environments)"
             )
-        simulator = self._simulator = make(request.id, request.count, options, self._device)
+        simulator = self._simulator = make(request.id, request.count, options, self._device, allowed=allowed)
         self._specs = step_specs(simulator.observation_space, simulator.action_space, simulator.count)
         taken = sum(map(size_bytes, self._specs.values()))
         if taken > limits.maximum_step_bytes:

@@ -14,7 +14,9 @@ from typing import Any
 
 import gymnasium
 
-from podrace.errors import InvalidArgument
+from podrace.errors import BAD_SPEC, InvalidArgument
+from podrace.limits.config import EVERYTHING, Allowed
+from podrace.limits.names import module_problem
 from podrace.plugins import loader
 from podrace.plugins.address import PythonFunction, parse
 from simulators.base import Simulator
@@ -22,7 +24,7 @@ from simulators.gym.simulator import GymSimulator
 from simulators.options import check_names, closest
 
 
-def make(id: str, count: int, options: Mapping[str, object], device: str) -> Simulator:
+def make(id: str, count: int, options: Mapping[str, object], device: str, allowed: Allowed = EVERYTHING) -> Simulator:
     """Calls the factory named by an id.
 
     Args:
@@ -30,11 +32,13 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> Sim
         count: Number of lanes.
         options: Keyword arguments of the factory.
         device: Where observations are returned.
+        allowed: Which modules may be used.
 
     Raises:
-        InvalidArgument: The path cannot be imported, an option is unknown, or the factory returned something else.
+        InvalidArgument: The path cannot be imported or is not allowed, an option is unknown, or the factory returned
+            something else.
     """
-    factory = _find(id)
+    factory = _find(id, allowed)
     parameters = inspect.signature(factory).parameters
     if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         check_names(id, options, set(parameters) - {"count", "device"})
@@ -44,16 +48,21 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> Sim
     return GymSimulator(id, [_checked_environment(id, factory(**options)) for _ in range(count)], device)
 
 
-def _find(id: str) -> Callable[..., Any]:
+def _find(id: str, allowed: Allowed) -> Callable[..., Any]:
     found = parse(id)
     if not isinstance(found, PythonFunction):
         raise InvalidArgument(f"{id}: expected python:module:factory")
     try:
-        return loader.load(found.module, found.name)
+        factory = loader.load(found.module, found.name)
     except InvalidArgument as error:
         module = sys.modules.get(found.module)
         hint = closest(found.name, dir(module)) if module else ""
         raise InvalidArgument(f"{id}: {error.message}{hint}") from error
+    # A module that is allowed also has the functions that it imports, such as those of subprocess.
+    origin = getattr(factory, "__module__", None) or type(factory).__module__
+    if f"{found.module}:{found.name}" not in allowed.modules and (problem := module_problem(origin, "", allowed)):
+        raise InvalidArgument(f"environment.id = {id!r}: is defined elsewhere: {problem}", reason=BAD_SPEC)
+    return factory
 
 
 def _checked_simulator(id: str, made: object, count: int) -> Simulator:

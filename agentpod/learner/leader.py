@@ -37,6 +37,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.checkpoint_store.assignment_store import AssignmentStores
 from podrace.errors import PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
+from podrace.limits.specification import check_options, check_specification
 from podrace.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc
 from podrace.tasks import finish_unless_stopped, wait_at_most
@@ -233,6 +234,7 @@ class Leader:
         )
         setup = TrainingSetup(context)
         try:
+            check_specification(assignment.spec, self.config.allow)
             self.training = await setup.prepare()
             if self.training and await self.training.run():
                 await publisher.submit_all()
@@ -284,8 +286,11 @@ class Leader:
         return ending.exit_code
 
     async def _evaluate_checkpoint(self, lease: Lease, progress: ProgressReporter) -> Evaluation:
-        policies = await load_policies(self._stores.of(lease.assignment), lease.assignment.evaluate)
-        return await evaluate_policies(self.roles, policies, lease.assignment, progress)
+        assignment = lease.assignment
+        check_specification(assignment.spec, self.config.allow)
+        check_options(assignment.spec, assignment.evaluate.options, self.config.allow, "options")
+        policies = await load_policies(self._stores.of(assignment), assignment.evaluate)
+        return await evaluate_policies(self.roles, policies, assignment, progress)
 
     async def _complete(self, lease: Lease, ending: Ending, evaluation: Evaluation | None = None) -> None:
         if lease.held:

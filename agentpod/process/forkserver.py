@@ -6,7 +6,11 @@ survive a fork. It outlives the orchestrator that sends it requests, as its pods
 worker or an evaluator that died while its leader lives, and releases the shared memory of dead pods. The rest of the
 cleanup is up to the launcher, and so are pods that outlive their fork server.
 
-Protocol, one JSON object a line:  {"pod": {<fields of PodConfig>}}  ->  {"pid": 123} | {"error": "..."}
+Protocol, one JSON object a line:
+{"pod": {<fields of PodConfig>}, "leader_variables": {"NAME": "value"}}  ->  {"pid": 123} | {"error": "..."}
+
+The environment of this process, which all roles inherit, has no key of the checkpoint store. The leader alone gets
+these variables, and they are not kept.
 """
 
 import contextlib
@@ -18,7 +22,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,7 @@ import structlog
 from agentpod.config import LEADER_ROLE, ForkServerConfig, PodConfig
 from podrace import config as configuration
 from podrace.errors import InvalidArgument, PodraceError
+from podrace.limits.user_environment import TOKEN_PREFIXES, leader_variables
 from podrace.processes import lifeline
 from podrace.processes.identity import Process, boot_id
 from podrace.tensor_transport import shared
@@ -109,7 +114,7 @@ class ForkServer:
         try:
             request = json.loads(line)
             pod = configuration.build(PodConfig, request["pod"], source="request")
-            return {"pid": self.start(pod)}
+            return {"pid": self.start(pod, request.get("leader_variables"))}
         except PodraceError as error:
             return {"error": error.message}
         except (ValueError, KeyError, TypeError) as error:
@@ -117,8 +122,12 @@ class ForkServer:
         except OSError as error:
             return {"error": f"cannot start the pod: {error}"}
 
-    def start(self, pod: PodConfig) -> int:
+    def start(self, pod: PodConfig, variables: Mapping[str, str] | None = None) -> int:
         """Forks the roles of a pod, the leader first, unless the pod is running already.
+
+        Args:
+            pod: Its configuration.
+            variables: Environment variables for the leader alone.
 
         Returns:
             The pid of the leader.
@@ -133,7 +142,7 @@ class ForkServer:
         self.started[pod.pod_id] = time.time()
         pids: list[int] = []
         try:
-            pids.extend(self._fork(ForkedRole(pod, role, 0)) for role in pod.roles)
+            pids.extend(self._fork(ForkedRole(pod, role, 0), variables) for role in pod.roles)
             self._write_pod_file(pod)
         except OSError:
             # Without its file no launcher would find the pod again.
@@ -142,11 +151,11 @@ class ForkServer:
             raise
         return pids[0]
 
-    def _fork(self, child: ForkedRole) -> int:
+    def _fork(self, child: ForkedRole, variables: Mapping[str, str] | None = None) -> int:
         child.pid = os.fork()
         if child.pid == 0:
             # Unwinds the parent's stack, which closes the parent's sockets in this process, and continues in `main`.
-            raise BecomeRole(child.pod, child.role)
+            raise BecomeRole(child.pod, child.role, variables if child.role == LEADER_ROLE else None)
         self.children[child.pid] = child
         return child.pid
 
@@ -226,9 +235,9 @@ class ForkServer:
 class BecomeRole(BaseException):
     """Raised in a forked child to leave the stack of the fork server; carries the role that the child runs."""
 
-    def __init__(self, pod: PodConfig, role: str) -> None:
+    def __init__(self, pod: PodConfig, role: str, variables: Mapping[str, str] | None = None) -> None:
         super().__init__(role)
-        self.pod, self.role = pod, role
+        self.pod, self.role, self.variables = pod, role, dict(variables or {})
 
 
 class _Connection:
@@ -281,6 +290,7 @@ def run_child(child: BecomeRole, run_role: RunRole) -> int:
     code = 1
     try:
         _detach(child.pod)
+        _set_variables(child)
         code = run_role(child.pod, child.role)
     except PodraceError as error:
         print(f"error: {error.message}", file=sys.stderr)
@@ -305,6 +315,15 @@ def _detach(pod: PodConfig) -> None:
         os.close(log)
     if pod.cpus:
         os.sched_setaffinity(0, pod.cpus)
+
+
+def _set_variables(child: BecomeRole) -> None:
+    """Gives the leader its variables, and takes those of leaders from all other roles."""
+    if child.role != LEADER_ROLE:
+        tokens = [name for name in os.environ if name.startswith(TOKEN_PREFIXES)]
+        for name in (*leader_variables(os.environ, child.pod.allow), *tokens):
+            del os.environ[name]
+    os.environ.update(child.variables)
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from podrace.checkpoint_store.store import CheckpointStore, check_digest
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
+from podrace.limits.config import command_settings
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.processes import lifeline
@@ -204,6 +205,7 @@ def pod_config(spec: PodSpec, config: RetrainConfig, store_uri: str) -> PodConfi
         pod_gpus=spec.gpus,
         lifeline=str(config.folder / "retrain.lifeline"),
         telemetry=config.telemetry,
+        allow=config.allow,
     )
 
 
@@ -255,7 +257,7 @@ def settings_of(pod: PodConfig) -> dict[str, object]:
     )  # fmt: skip
     settings = {name: getattr(pod, name) for name in names}
     gpus = {"gpus": ",".join(pod.gpus)} if pod.gpus else {}
-    return {**settings, **gpus, "telemetry.log_level": pod.telemetry.log_level}
+    return {**settings, **gpus, **command_settings(pod.allow), "telemetry.log_level": pod.telemetry.log_level}
 
 
 # --- the services ------------------------------------------------------------------------------------------------

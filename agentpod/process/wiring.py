@@ -260,12 +260,12 @@ async def _leader_exited(config: PodConfig) -> str:
 def _role_services(config: PodConfig, role: str, planes: Planes, compute: ComputeThread) -> list[Service]:
     place = placed(config, role)
     if role != "evaluator":
-        servicer = WorkerServicer(planes, compute, place)
+        servicer = WorkerServicer(planes, compute, place, config.allow)
         return [Service(SERVICES["WorkerService"], pb_grpc.add_WorkerServiceServicer_to_server, servicer)]
     return [
         Service(
             SERVICES["EvaluatorService"],
             pb_grpc.add_EvaluatorServiceServicer_to_server,
-            EvaluatorServicer(planes, compute, place=place),
+            EvaluatorServicer(planes, compute, place=place, allowed=config.allow),
         )
     ]

@@ -131,7 +131,11 @@ def run(config: FunctionConfig) -> int:
     def make_service(function: LoadedFunction) -> Service:
         device = torch.device(config.device)
         servicer: Any = EvaluatorServicer(
-            Planes(GrpcPlane()), ComputeThread(str(device)), FunctionPlay(function), place=lambda *_: device
+            Planes(GrpcPlane()),
+            ComputeThread(str(device)),
+            FunctionPlay(function),
+            place=lambda *_: device,
+            allowed=config.allow,
         )
         descriptor = pb.DESCRIPTOR.services_by_name["EvaluatorService"]
         return Service(descriptor, pb_grpc.add_EvaluatorServiceServicer_to_server, servicer)

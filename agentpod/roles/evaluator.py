@@ -31,6 +31,7 @@ from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import NOT_OPEN, Cancelled, DataLoss, FailedPrecondition, InvalidArgument
+from podrace.limits.config import NOTHING, Allowed
 from podrace.tensor_transport.codec import digest, encode
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import answer_probe
@@ -55,16 +56,18 @@ class EvaluationSession:
         policies: The evaluator's copies of the policy, or of the members of an ensemble.
     """
 
-    def __init__(self, request: pb.OpenEvaluatorRequest, device: torch.device, play: Play = play) -> None:
+    def __init__(
+        self, request: pb.OpenEvaluatorRequest, device: torch.device, play: Play = play, allowed: Allowed = NOTHING
+    ) -> None:
         """Makes the simulator.
 
         Raises:
-            InvalidArgument: The environment cannot be made, or a policy cannot act in it.
+            InvalidArgument: The environment is not allowed or cannot be made, or a policy cannot act in it.
         """
         self.request, self._device, self._play = request, device, play
         self._difference: str | None = None
         """How two runs of the simulator with one seed differ; None before that was checked."""
-        self.simulator: Simulator = make_simulator(request.environment, device)
+        self.simulator: Simulator = make_simulator(request.environment, device, allowed)
         spaces = self.simulator.observation_space, self.simulator.action_space
         try:
             self.policies = [
@@ -193,10 +196,17 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     """Serves the evaluator of a pod."""
 
     def __init__(
-        self, planes: Planes, compute: ComputeThread, play: Play = play, *, place: Place = at_the_plane
+        self,
+        planes: Planes,
+        compute: ComputeThread,
+        play: Play = play,
+        *,
+        place: Place = at_the_plane,
+        allowed: Allowed = NOTHING,
     ) -> None:
-        """Starts without a session; computes on the device that `place` chooses."""
+        """Starts without a session; computes on the device that `place` chooses, in environments that are `allowed`."""
         self._planes, self._compute, self._play, self._place = planes, compute, play, place
+        self._allowed = allowed
         self._session: EvaluationSession | None = None
         self._made: EvaluationSession | None = None
         """The last session that was made, even if its caller did not wait for it."""
@@ -265,7 +275,7 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     def _make(self, request: pb.OpenEvaluatorRequest, device: torch.device) -> EvaluationSession:
         """Closes the previous session and makes one, on the compute thread: at most one simulator exists."""
         self._close()
-        self._made = EvaluationSession(request, device, self._play)
+        self._made = EvaluationSession(request, device, self._play, self._allowed)
         return self._made
 
     def _close(self) -> None:

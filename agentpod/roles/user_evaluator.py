@@ -41,11 +41,15 @@ from podrace.errors import (
     PodraceError,
     Unavailable,
 )
+from podrace.limits.config import command_settings
+from podrace.limits.services import check_transport
+from podrace.limits.specification import plugin_refusal
 from podrace.plugins.address import GrpcService, parse
 from podrace.plugins.child import ChildConnection, PluginConnection, ServiceConnection
 from podrace.plugins.circuit_breaker import CircuitBreaker
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.specification import catalog, plugin_settings
+from podrace.specification.messages import bad_spec
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
 from podrace.tensor_transport.codec import digest, encode
 from podrace.tensor_transport.plane import Region
@@ -260,7 +264,11 @@ class UserEvaluator:
     # --- connecting -------------------------------------------------------------------------------------------
 
     def _connect(self) -> PluginConnection:
+        allowed = self._config.allow
+        if problem := plugin_refusal("evaluation.evaluator", self.settings.address, allowed):
+            raise bad_spec(problem)
         if self._target:
+            check_transport(self._target, allowed)
             return ServiceConnection(self._target, CONNECT_SECONDS)
         self._child_settings = {
             "address": self.settings.address,
@@ -268,6 +276,7 @@ class UserEvaluator:
             "threads": self._config.threads,
             "telemetry.log_format": self._config.telemetry.log_format,
             "telemetry.log_level": self._config.telemetry.log_level,
+            **command_settings(allowed),
         }
         return ChildConnection(
             [sys.executable, "-m", "agentpod", "evaluation-function"],
@@ -275,6 +284,7 @@ class UserEvaluator:
             lifeline=self._config.leader_lifeline,
             socket_prefix=self._config.folder / "function",
             start_seconds=START_SECONDS,
+            allowed=allowed,
         )
 
     async def _connected(self) -> Any:

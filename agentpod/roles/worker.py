@@ -22,6 +22,7 @@ from agentpod.seeding import derive_generator, derive_seed
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import NOT_OPEN, Cancelled, FailedPrecondition
+from podrace.limits.config import NOTHING, Allowed
 from podrace.tensor_transport.boxes import Box
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import answer_probe
@@ -47,11 +48,13 @@ class Collector:
         reusable: False once a rollout has failed, because the state of the environments is then unknown.
     """
 
-    def __init__(self, request: pb.OpenWorkerRequest, previous: "Collector | None", device: torch.device) -> None:
+    def __init__(
+        self, request: pb.OpenWorkerRequest, previous: "Collector | None", device: torch.device, allowed: Allowed
+    ) -> None:
         """Makes the simulator, or takes over that of the previous session if it is the same, and starts new episodes.
 
         Raises:
-            InvalidArgument: The environment cannot be made, or a policy cannot act in it.
+            InvalidArgument: The environment is not allowed or cannot be made, or a policy cannot act in it.
         """
         self.request, self.device = request, device
         self.simulator: Simulator
@@ -62,7 +65,7 @@ class Collector:
         else:
             if previous:
                 previous.simulator.close()
-            self.simulator = make_simulator(request.environment, device)
+            self.simulator = make_simulator(request.environment, device, allowed)
         try:
             self._begin()
         except BaseException:
@@ -123,9 +126,11 @@ class Collector:
 class WorkerServicer(pb_grpc.WorkerServiceServicer):
     """Serves one worker of a pod."""
 
-    def __init__(self, planes: Planes, compute: ComputeThread, place: Place = at_the_plane) -> None:
-        """Starts without a session; computes on the device that `place` chooses."""
-        self._planes, self._place = planes, place
+    def __init__(
+        self, planes: Planes, compute: ComputeThread, place: Place = at_the_plane, allowed: Allowed = NOTHING
+    ) -> None:
+        """Starts without a session; computes on the device that `place` chooses, in environments that are `allowed`."""
+        self._planes, self._place, self._allowed = planes, place, allowed
         self._compute = compute
         self._collector: Collector | None = None
         self._made: Collector | None = None
@@ -195,7 +200,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
     def _make(self, request: pb.OpenWorkerRequest, device: torch.device) -> Collector:
         """Makes a collector, from the previous one if possible. Runs on the compute thread, after earlier requests."""
         previous, self._made = self._made, None
-        self._made = Collector(request, previous, device)
+        self._made = Collector(request, previous, device, self._allowed)
         return self._made
 
     def _close(self) -> None:

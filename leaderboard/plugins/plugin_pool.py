@@ -34,6 +34,10 @@ from podrace.evolution.v1.evolution_pb2 import (
     ProposeAgentResponse,
 )
 from podrace.evolution.v1.evolution_pb2_grpc import EvolutionServiceStub
+from podrace.limits.config import NOTHING, Allowed
+from podrace.limits.names import plugin_problem
+from podrace.limits.services import check_transport
+from podrace.limits.specification import plugin_refusal
 from podrace.plugins.address import EXPECTED, GrpcService, PythonFunction, parse
 from podrace.plugins.child import ChildConnection, PluginConnection, ServiceConnection
 from podrace.plugins.circuit_breaker import CircuitBreaker
@@ -114,27 +118,35 @@ class PluginPool:
     """Calls plugins, one request at a time for each."""
 
     def __init__(
-        self, config: PluginConfig, runtime_folder: Path, monotonic: Callable[[], float] = time.monotonic
+        self,
+        config: PluginConfig,
+        runtime_folder: Path,
+        allowed: Allowed = NOTHING,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connects to no plugin until it is called.
 
         Args:
             config: Limits of child processes.
             runtime_folder: Folder of their sockets.
+            allowed: Which functions and services may be called.
             monotonic: Clock of the circuit breakers, in seconds.
         """
-        self._config, self._monotonic = config, monotonic
+        self._config, self._allowed, self._monotonic = config, allowed, monotonic
         self._folder = RuntimeFolder(runtime_folder)
         self._plugins: dict[tuple[str, str], _PooledPlugin] = {}
         self._numbers = itertools.count(1)
         self._closing: set[asyncio.Task[None]] = set()
 
     async def find_missing_function(self, evolution: EvolutionSpec) -> str:
-        """Returns which plugin names a function that does not exist, as key, value and reason.
+        """Returns which plugin is not allowed or names a function that does not exist, as key, value and reason.
 
         The result is empty if all functions exist, if the check takes longer than CHECK_SECONDS, and if a module exists
         but fails: that may be repaired, and the built-in component is used until then. Services are not checked.
         """
+        for method in (PROPOSAL, JUDGEMENT):
+            if problem := plugin_refusal(f"evolution.{method.part}", getattr(evolution, method.part), self._allowed):
+                return problem
         functions = [
             method
             for method in (PROPOSAL, JUDGEMENT)
@@ -243,7 +255,10 @@ class PluginPool:
 
     def _connect(self, part: str, address: str) -> PluginConnection:
         named = parse(address)
+        if problem := plugin_problem(address, self._allowed):
+            raise InvalidArgument(problem)
         if isinstance(named, GrpcService):
+            check_transport(named.target, self._allowed)
             return ServiceConnection(named.target)
         if named is None:
             raise InvalidArgument(f"malformed address: {EXPECTED}")
@@ -255,6 +270,7 @@ class PluginPool:
             lifeline=lifeline,
             socket_prefix=lifeline.with_name(f"{lifeline.stem}-{part}-{next(self._numbers)}"),
             start_seconds=START_SECONDS,
+            allowed=self._allowed,
         )
 
     def _disconnect_later(self, key: tuple[str, str], plugin: _PooledPlugin) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from orchestrator.decisions.resources import Capacity, Resources
 from podrace.access.tokens import PodTokens
 from podrace.checkpoint_store.assignment_store import DIRECT
+from podrace.limits.config import NOTHING, Allowed
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -131,6 +132,8 @@ class PodEnvironment:
     """Makes the token that the leader of a pod starts with."""
     store_access: str = DIRECT
     """Key of podrace.checkpoint_store.assignment_store.STORE_ACCESS."""
+    allow: Allowed = NOTHING
+    """What the specifications of tournaments may name."""
 
 
 LauncherContext = AbstractAsyncContextManager[Launcher]

@@ -271,8 +271,9 @@ class DockerLauncher:
             settings |= leader_settings(pod, self._pod_environment)
         files = {tls.CERTIFICATE: "tls.crt", tls.KEY: "tls.key", tls.AUTHORITY: "ca.crt"} if self._options.tls else {}
         named = {name: f"{TLS_FOLDER}/{file}" for name, file in files.items()}
-        granted = self._pod_environment.store_access == GRANTED
-        return environment(settings) | ({} if granted else credentials(self._environ)) | named
+        # Workers and evaluators run simulators of users; at most the leader has access to the store.
+        opens_store = role == LEADER and self._pod_environment.store_access != GRANTED
+        return environment(settings) | (credentials(self._environ) if opens_store else {}) | named
 
     def _tls_mounts(self) -> Sequence[str]:
         return [f"{self._options.tls}:{TLS_FOLDER}:ro"] if self._options.tls else []

@@ -7,6 +7,7 @@ from typing import Any
 from orchestrator.launchers.base import NewPod, PodEnvironment
 from podrace.access.tokens import POD_TOKEN_SECONDS
 from podrace.errors import InvalidArgument
+from podrace.limits.config import changed_settings
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -45,6 +46,7 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
             "log_level": pod_environment.telemetry.log_level,
         },
         **({"insecure": True} if pod_environment.insecure else {}),
+        "allow": changed_settings(pod_environment.allow),
     }
 
 

@@ -22,6 +22,8 @@ from orchestrator.state.records import (
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import withdraw_target_checks
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from podrace.limits.config import NOTHING, Allowed
+from podrace.limits.specification import check_options, check_specification
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.resolve import resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -54,6 +56,7 @@ class Tournaments:
         mesh_id: str,
         start_pods: bool,
         random_bytes: Callable[[int], bytes],
+        allowed: Allowed = NOTHING,
     ) -> None:
         """Creates the service of one mesh.
 
@@ -63,8 +66,9 @@ class Tournaments:
             mesh_id: The mesh that new tournaments belong to.
             start_pods: Whether this orchestrator starts pods.
             random_bytes: Returns the given number of random bytes, for tournament ids.
+            allowed: What specifications may name.
         """
-        self._state, self._runtime = state, runtime
+        self._state, self._runtime, self._allowed = state, runtime, allowed
         self._mesh_id, self._start_pods, self._random_bytes = mesh_id, start_pods, random_bytes
         self._closing = False
 
@@ -76,12 +80,13 @@ class Tournaments:
         """Stores a new tournament; the reconcile loop starts its pods.
 
         Raises:
-            InvalidArgument: The specification is invalid (BAD_SPEC).
+            InvalidArgument: The specification is invalid, or names what the operator does not allow (BAD_SPEC).
             FailedPrecondition: This orchestrator starts no pods.
             Unavailable: The orchestrator is stopping.
         """
         self._check_accepting()
         spec = resolve(request.spec)
+        check_specification(spec, self._allowed)
 
         def change(transaction: Transaction) -> TournamentRecord:
             return create(transaction, request, spec, self._mesh_id, self._random_bytes)
@@ -116,13 +121,17 @@ class Tournaments:
 
         Raises:
             NotFound: There is no such tournament.
+            InvalidArgument: Its specification names what the operator no longer allows (BAD_SPEC).
             FailedPrecondition: Its objective was met, or this orchestrator starts no pods.
             Unavailable: The orchestrator is stopping.
         """
         self._check_accepting()
         return await self._change(
             lambda transaction: _once(
-                transaction, "ResumeTournament", request, lambda found: resume(transaction, found, self._mesh_id)
+                transaction,
+                "ResumeTournament",
+                request,
+                lambda found: resume(transaction, found, self._mesh_id, self._allowed),
             )
         )
 
@@ -130,13 +139,13 @@ class Tournaments:
         """Queues an evaluation and returns its id.
 
         Raises:
-            InvalidArgument: A checkpoint is incomplete.
+            InvalidArgument: A checkpoint is incomplete, or an option is not allowed (BAD_SPEC).
             NotFound: There is no such tournament.
             FailedPrecondition: This orchestrator starts no pods.
             Unavailable: The orchestrator is stopping.
         """
         self._check_accepting()
-        evaluation_id = await self._state.transact(create_evaluation, request)
+        evaluation_id = await self._state.transact(create_evaluation, request, self._allowed)
         self._changed()
         return evaluation_id
 
@@ -281,8 +290,9 @@ def cancel_running(transaction: Transaction, reason: str, *, but_mesh_id: str | 
             cancel(transaction, tournament, reason)
 
 
-def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str) -> None:
+def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str, allowed: Allowed = NOTHING) -> None:
     """Resumes a tournament that was cancelled or has failed, and resets its failure counts."""
+    check_specification(tournament.spec, allowed)
     if tournament.state in (ENDING, COMPLETED):
         raise FailedPrecondition(
             f"tournament {tournament.tournament_id} has met its objective ({tournament.reason}); create a new one"
@@ -304,7 +314,7 @@ def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str)
     )
 
 
-def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequest) -> str:
+def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequest, allowed: Allowed = NOTHING) -> str:
     """Queues an evaluation once per request id."""
     checkpoint = request.checkpoint
     if any(not named.agent_id or not named.manifest_digest for named in (checkpoint, *request.members)):
@@ -312,6 +322,7 @@ def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequ
 
     def store() -> str:
         tournament = records.find_tournament(transaction, request.tournament_id)
+        check_options(tournament.spec, request.options, allowed, "options")
         number = tournament.next_evaluation
         queued = pb.CreateEvaluationRequest()
         queued.CopyFrom(request)

@@ -27,6 +27,8 @@ import grpc.aio
 
 from podrace import rpc
 from podrace.errors import Cancelled, DeadlineExceeded, FailedPrecondition, PodraceError, Unavailable, Unimplemented
+from podrace.limits.config import Allowed
+from podrace.limits.user_environment import user_environment
 from podrace.tasks import wait_at_most
 
 EXIT_SECONDS = 1.0
@@ -115,6 +117,7 @@ class ChildConnection:
         lifeline: Path,
         socket_prefix: Path,
         start_seconds: float,
+        allowed: Allowed,
     ) -> None:
         """Prepares the command; `start` and `ready` run it.
 
@@ -124,9 +127,11 @@ class ChildConnection:
             lifeline: The child exits when the holder of this lifeline is gone.
             socket_prefix: Path that the name of every socket begins with; Linux limits a whole path to 107 bytes.
             start_seconds: A child that does not serve after this time is killed.
+            allowed: Which environment variables the child gets, which runs user code.
         """
         self._command, self._settings = command, settings
         self._lifeline, self._socket_prefix, self._start_seconds = lifeline, socket_prefix, start_seconds
+        self._allowed = allowed
         self._process: ChildProcess | None = None
         self._channel: grpc.aio.Channel | None = None
         self._socket = socket_prefix
@@ -148,7 +153,7 @@ class ChildConnection:
         settings = {**self._settings, "server.listen": f"unix:{self._socket}", "lifeline": self._lifeline}
         overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
         try:
-            self._process = ChildProcess([*self._command, *overrides])
+            self._process = ChildProcess([*self._command, *overrides], user_environment(os.environ, self._allowed))
         except OSError as error:
             raise Unavailable(f"its process cannot be started: {error.strerror}") from None
 
@@ -211,16 +216,20 @@ class ChildProcess:
     (podrace.plugins.loader.confine).
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         """Starts the process. It can import what this process can; its output goes to the log of this process.
+
+        Args:
+            command: The program and its arguments.
+            environ: Its environment variables; the search path of this process is added to PYTHONPATH.
 
         Raises:
             OSError: The process cannot be started.
         """
-        paths = [os.environ.get("PYTHONPATH", ""), *sys.path]
+        paths = [environ.get("PYTHONPATH", ""), *sys.path]
         self._process = subprocess.Popen(
             command,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             stdin=subprocess.DEVNULL,
             stdout=2,
             start_new_session=True,

@@ -66,6 +66,10 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 }
 """Smallest and largest allowed value of numeric fields, inclusive, as the contract states them."""
 
+REPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+"""Name of a report. The command names files after it."""
+MOST_SHOWN = 63
+
 CHOICES: Mapping[str, Collection[str]] = {
     "pod.precision": catalog.PRECISIONS,
     "pod.plane": catalog.PLANES,
@@ -121,9 +125,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
     if not spec.evaluation.HasField("racing"):
         spec.evaluation.racing = not (spec.synchronous or spec.evaluation.HasField("evaluator"))
-    for report in spec.reports.values():
-        if not report.HasField("episodes"):
-            report.episodes = spec.evaluation.episodes
+    _resolve_reports(spec)
     _check_limits(spec)
     _check_together(spec)
     environment_search.spread(spec)
@@ -136,6 +138,17 @@ def _check_bounds(spec: pb.TournamentSpec) -> None:
     """Checks the bounds of the contract before anything is derived from the values."""
     if found := violations(spec):
         raise bad_spec("; ".join(map(str, found)), found)
+
+
+def _resolve_reports(spec: pb.TournamentSpec) -> None:
+    for name, report in spec.reports.items():
+        if not REPORT_NAME.fullmatch(name):
+            raise bad_spec(
+                f"reports.{name[:MOST_SHOWN]!r}: expected letters, digits, '-', '_' and '.', starting with a letter or"
+                " digit; files are named after it"
+            )
+        if not report.HasField("episodes"):
+            report.episodes = spec.evaluation.episodes
 
 
 def _resolve_environment(spec: pb.TournamentSpec) -> None:

@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podrace.errors import BY_CODE, DeadlineExceeded, InvalidArgument, PodraceError, Unavailable
+from podrace.limits.config import EVERYTHING, Allowed
+from podrace.limits.user_environment import user_environment
 from simulators.gym import lanes as gym_lanes
 from simulators.gym.lanes import CLOSE, DONE, RESET, STEP, Arrays, layout_of, one_line, receive_object, send_object
 
@@ -35,7 +37,7 @@ CLOSE_DEADLINE_SECONDS = 5
 class Child:
     """A process and the lanes it steps."""
 
-    def __init__(self, id: str, made_of: bytes, lanes: range, memory_file: int) -> None:
+    def __init__(self, id: str, made_of: bytes, lanes: range, memory_file: int, allowed: Allowed = EVERYTHING) -> None:
         """Starts the process; `expect` waits until its environments are made.
 
         Args:
@@ -43,6 +45,7 @@ class Child:
             made_of: Name, specification and options of the environment, pickled.
             lanes: The lanes it steps.
             memory_file: Descriptor of the file that holds the arrays.
+            allowed: Which variables of the environment it gets.
         """
         self._id, self._lanes = id, lanes
         self._connection, other = socket.socketpair()
@@ -52,7 +55,7 @@ class Child:
         with other:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", str(PROGRAM), str(other.fileno()), str(memory_file)],
-                env={**os.environ, "PYTHONPATH": search_path},
+                env={**user_environment(os.environ, allowed), "PYTHONPATH": search_path},
                 stdin=subprocess.DEVNULL,
                 pass_fds=(other.fileno(), memory_file),
             )
@@ -124,7 +127,15 @@ class ProcessLanes:
     See simulators.gym.lanes.Lanes for the attributes and methods.
     """
 
-    def __init__(self, id: str, name: str, options: Mapping[str, object], count: int, processes: int) -> None:
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        options: Mapping[str, object],
+        count: int,
+        processes: int,
+        allowed: Allowed = EVERYTHING,
+    ) -> None:
         """Starts the processes and waits until all environments are made.
 
         Args:
@@ -133,6 +144,7 @@ class ProcessLanes:
             options: Keyword arguments of `gymnasium.make`.
             count: Number of lanes.
             processes: Maximum number of processes; each has at least one lane.
+            allowed: Which variables of the environment they get.
 
         Raises:
             InvalidArgument: The environment refuses its options, or they cannot be sent.
@@ -146,7 +158,7 @@ class ProcessLanes:
         bounds = np.linspace(0, count, min(processes, count) + 1).astype(int).tolist()
         try:
             for first, end in itertools.pairwise(bounds):
-                self._children.append(Child(id, made_of, range(first, end), self._memory_file))
+                self._children.append(Child(id, made_of, range(first, end), self._memory_file, allowed))
             self._await_all()
             made = [child.receive_object() for child in self._children]
             self.observation_space, self.action_space = made[0]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from podrace.errors import DataLoss, InvalidArgument, Unimplemented
+from podrace.limits.config import EVERYTHING, Allowed
 from podrace.plugins.loader import import_user_module
 from simulators.base import Report, Space, Step, all_finite
 from simulators.gym.lanes import Environment, Lanes, layout_of, make_environments, one_line
@@ -56,7 +57,9 @@ def is_registered(id: str) -> bool:
     return name in gymnasium.registry
 
 
-def make(id: str, count: int, options: Mapping[str, object], device: str) -> "GymSimulator":
+def make(
+    id: str, count: int, options: Mapping[str, object], device: str, allowed: Allowed = EVERYTHING
+) -> "GymSimulator":
     """Makes `count` environments of a registered id.
 
     Args:
@@ -65,6 +68,7 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Gy
         options: Keyword arguments of `gymnasium.make`: `max_episode_steps` and those of the environment's constructor.
             Also `processes`: over how many processes the lanes are divided; 0, the default, steps them in this process.
         device: Where observations are returned.
+        allowed: Which variables of the environment processes get.
 
     Raises:
         InvalidArgument: The id or an option is unknown, the environment refuses one, or its spaces are not supported.
@@ -78,16 +82,16 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Gy
     if type(processes) is not int or processes < 0:
         raise InvalidArgument(f"{id}: option {PROCESSES!r} must be a whole number of at least 0, not {processes!r}")
     try:
-        allowed = _allowed_options(name.rpartition(":")[2])
+        accepted = _allowed_options(name.rpartition(":")[2])
     except ImportError as error:
         raise Unimplemented(f"{id}: {one_line(error)}") from error
-    if allowed is not None:
-        check_names(id, own, allowed | {PROCESSES})
+    if accepted is not None:
+        check_names(id, own, accepted | {PROCESSES})
     if not processes:
         return GymSimulator(id, make_environments(id, name, own, count), device)
     from simulators.gym.processes import ProcessLanes  # imported only where it is needed
 
-    return GymSimulator(id, ProcessLanes(id, name, own, count, processes), device)
+    return GymSimulator(id, ProcessLanes(id, name, own, count, processes, allowed), device)
 
 
 def _allowed_options(id: str) -> set[str] | None:

@@ -25,6 +25,8 @@ import torch
 from torch import Tensor
 
 from podrace.errors import DeadlineExceeded, Internal, InvalidArgument, Unavailable, Unimplemented
+from podrace.limits.config import EVERYTHING, Allowed
+from podrace.limits.user_environment import user_environment
 from podrace.tensor_transport.probe import check_probe, write_probe
 from podrace.tensor_transport.shared import FOLDER, SharedPlane
 from simulators.base import Report, Space, Step
@@ -55,7 +57,9 @@ class IsaacOptions:
     """The simulator may take this many seconds to start; a learner waits 120 s for a worker."""
 
 
-def make(id: str, count: int, options: Mapping[str, object], device: str) -> "IsaacSimulator":
+def make(
+    id: str, count: int, options: Mapping[str, object], device: str, allowed: Allowed = EVERYTHING
+) -> "IsaacSimulator":
     """Starts the server and makes a task there.
 
     Args:
@@ -63,6 +67,7 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Is
         count: Number of lanes.
         options: Fields of IsaacOptions.
         device: Where observations are returned.
+        allowed: Which variables of the environment the interpreter gets.
 
     Raises:
         Unimplemented: No interpreter is named, or it does not have the simulator.
@@ -80,7 +85,7 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> "Is
             f"{id}: set {VARIABLES[family]} (or the option 'interpreter') to the Python that has {NAMES[family]}"
         )
     simulation_device = settings.simulation_device or (device if device.startswith("cuda") else "cuda:0")
-    server = IsaacServer(id, interpreter)
+    server = IsaacServer(id, interpreter, allowed)
     try:
         opening = {"family": family, "task": task, "count": count, "device": simulation_device}
         opened = json.loads(server.ask(json.dumps(opening), settings.start_seconds))
@@ -99,12 +104,13 @@ class IsaacServer:
     server.close()
     """
 
-    def __init__(self, id: str, interpreter: str) -> None:
+    def __init__(self, id: str, interpreter: str, allowed: Allowed = EVERYTHING) -> None:
         """Starts the process.
 
         Args:
             id: The simulator's id as the user wrote it, for error messages.
             interpreter: The Python interpreter that runs it.
+            allowed: Which variables of the environment it gets.
 
         Raises:
             InvalidArgument: The interpreter cannot be started.
@@ -119,7 +125,7 @@ class IsaacServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
+                env=_environment(allowed),
                 # Its own session: signals of the terminal do not reach it. It exits when this process does.
                 start_new_session=True,
             )
@@ -210,9 +216,10 @@ class IsaacServer:
         self._reader.join(END_SECONDS)
 
 
-def _environment() -> dict[str, str]:
-    """Returns this process's environment without variables that make another Python use this one's packages."""
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+def _environment(allowed: Allowed) -> dict[str, str]:
+    """Returns the variables for another Python, without those that make it use the packages of this one."""
+    passed = user_environment(os.environ, allowed)
+    return {name: value for name, value in passed.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
 
 
 class IsaacSimulator:

@@ -16,6 +16,7 @@ simulators/stocks/
 from collections.abc import Mapping
 
 from podrace.errors import InvalidArgument
+from podrace.limits.config import EVERYTHING, Allowed
 from simulators.base import Simulator
 from simulators.cuda_graph import CudaGraphSimulator
 from simulators.options import parse_options
@@ -27,8 +28,8 @@ from simulators.stocks.synthetic import is_synthetic, parse_synthetic
 __all__ = ["StockOptions", "StockSimulator", "make"]
 
 
-def make(id: str, count: int, options: Mapping[str, object], device: str) -> Simulator:
-    """Loads the data and makes `count` accounts; see `StockOptions` for the options.
+def make(id: str, count: int, options: Mapping[str, object], device: str, allowed: Allowed = EVERYTHING) -> Simulator:
+    """Loads the data, which must be `allowed`, and makes `count` accounts; see `StockOptions` for the options.
 
     Raises:
         InvalidArgument: An option or the data cannot be used; the message says which.
@@ -37,7 +38,7 @@ def make(id: str, count: int, options: Mapping[str, object], device: str) -> Sim
     stock_options = parse_options(id, with_defaults(options), StockOptions)
     if stock_options.captured and not device.startswith("cuda"):
         raise InvalidArgument(f"{id}: option 'captured' needs a CUDA device, not {device!r}")
-    simulator = StockSimulator(load_market(stock_options, device), stock_options, count)
+    simulator = StockSimulator(load_market(stock_options, device, allowed), stock_options, count)
     return CudaGraphSimulator(simulator, [simulator.generator]) if stock_options.captured else simulator
 
 

@@ -28,6 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podrace.errors import InvalidArgument
+from podrace.limits.config import EVERYTHING, Allowed
+from podrace.limits.files import open_data
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -109,22 +111,28 @@ def write_bars(path: str, bars: Bars) -> None:
         raise InvalidArgument(f"{path} cannot be written: {error.strerror}") from error
 
 
-def read_bars(path: str) -> Bars:
+def read_bars(path: str, allowed: Allowed = EVERYTHING) -> Bars:
     """Reads an array file and checks it.
 
+    Args:
+        path: The file.
+        allowed: Which files may be read.
+
     Raises:
-        InvalidArgument: It is not an array file, an array is missing or has a wrong shape, or a value is impossible;
-            the message names the array.
+        InvalidArgument: The file is not allowed or is not an array file, an array is missing or has a wrong shape, or a
+            value is impossible; the message names the array, and quotes nothing of the file.
+        PodraceError: It is at a URL and cannot be fetched.
     """
     try:
         # Checked first: numpy takes anything but an archive for pickled objects, and its error explains how to run
         # them.
-        zipfile.ZipFile(path).close()
-        with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, Any] = dict(file)
+        with open_data(path, allowed) as file:
+            zipfile.ZipFile(file).close()
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as loaded:
+                arrays: dict[str, Any] = dict(loaded)
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        reason = " ".join(str(error).split())
-        raise InvalidArgument(f"{path} cannot be read as an array file (.npz): {reason}") from error
+        raise InvalidArgument(f"{path} cannot be read as an array file (.npz): {type(error).__name__}") from None
     missing = [name for name in (*_PANELS, *_SERIES, "tickers", "metadata") if name not in arrays]
     if missing:
         raise InvalidArgument(f"{path}: arrays missing: {', '.join(missing)}; make the file with `podrace data build`")
@@ -142,11 +150,9 @@ def _metadata(path: str, text: str) -> Metadata:
         values = json.loads(text)
         metadata = Metadata(**{**values, "notes": tuple(values["notes"])})
     except (ValueError, TypeError, KeyError) as error:
-        raise InvalidArgument(f"{path}: its metadata cannot be read: {error}") from error
+        raise InvalidArgument(f"{path}: its metadata cannot be read ({type(error).__name__})") from None
     if metadata.version != VERSION:
-        raise InvalidArgument(
-            f"{path}: version {metadata.version} of the array file is not supported, expected {VERSION}"
-        )
+        raise InvalidArgument(f"{path}: this version of the array file is not supported, expected {VERSION}")
     return metadata
 
 
@@ -180,5 +186,4 @@ def _check_values(source: str, bars: Bars, name: str, good: Flags) -> None:
     if not good.all():
         row, column = np.argwhere(~good)[0]
         when = np.datetime64(int(bars.time_utc_seconds[row]), "s")
-        value = getattr(bars, name)[row, column]
-        raise InvalidArgument(f"{source}: {bars.tickers[column]} {when}Z: {name} is {value:g}, which is impossible")
+        raise InvalidArgument(f"{source}: symbol {column + 1} at {when}Z: {name} is not a possible value")

@@ -4,28 +4,40 @@ Array files (simulators.stocks.bars) are already checked and aligned, and so are
 (simulators.stocks.synthetic). A file of daily prices (CSV or Parquet) has the columns date, ticker, high, low, close
 and, optionally, adj_close. Other columns (open, volume) are ignored, because the state does not use them. With
 adj_close, the prices of a day are multiplied by adj_close / close, which removes splits and dividends from the returns.
+
+Errors name rows and columns and never quote what a file contains: a user who can read the error of a tournament may not
+be allowed to read the file.
 """
 
+import lzma
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import date
-from pathlib import Path
+from pathlib import PurePosixPath
+from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from podrace.errors import InvalidArgument, Unimplemented
+from podrace.limits.config import EVERYTHING, Allowed
+from podrace.limits.files import open_data
 from simulators.options import closest
 from simulators.stocks.bars import Array, Bars, Flags, read_bars
 from simulators.stocks.folds import LEAST_ROWS
 from simulators.stocks.options import SPLITS, StockOptions
 from simulators.stocks.synthetic import is_synthetic, synthesize
 
+BUILT_IN = "built-in prices"
 BUILT_IN_TICKERS = ("AAPL", "GOOG", "IBM", "MSFT")
 _PRICE_COLUMNS = ("high", "low", "close")
 _BOUNDARIES = ("train_start", "train_end", "validation_end", "backtest_end")
 _REQUIRED_COLUMNS = ("date", "ticker", *_PRICE_COLUMNS)
+_KNOWN_COLUMNS = (*_REQUIRED_COLUMNS, "adj_close", "open", "volume")
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zip": "zip", ".xz": "xz"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +76,7 @@ class Prices:
         return np.flatnonzero(np.append(self.dates[1:] != self.dates[:-1], True))
 
 
-def load_prices(path: str = "", tickers: Sequence[str] = ()) -> Prices:
+def load_prices(path: str = "", tickers: Sequence[str] = (), allowed: Allowed = EVERYTHING) -> Prices:
     """Loads prices.
 
     Args:
@@ -72,17 +84,19 @@ def load_prices(path: str = "", tickers: Sequence[str] = ()) -> Prices:
             IBM and MSFT from GOOG's first day, 2004-08-19, to 2013-03-01 (Quandl WIKI, public domain, as packaged by
             bokeh_sampledata).
         tickers: Stocks to keep, in this order. Empty: all of them, in the order of an array file, else of their names.
+        allowed: Which files and URLs may be read.
 
     Raises:
-        InvalidArgument: The file is missing or malformed; the message names the ticker and the date.
+        InvalidArgument: The file is not allowed, missing or malformed; the message names the row.
+        PodraceError: It is at a URL and cannot be fetched.
         Unimplemented: Parquet needs pyarrow, which is not installed.
     """
     if is_synthetic(path):
         return prices_of_bars(path, synthesize(path), tickers)
-    if Path(path).suffix == ".npz":
-        return prices_of_bars(path, read_bars(path), tickers)
-    source = path or "built-in prices"
-    frame = _read(path) if path else _built_in()
+    if PurePosixPath(urlsplit(path).path if "://" in path else path).suffix == ".npz":
+        return prices_of_bars(path, read_bars(path, allowed), tickers)
+    source = path or BUILT_IN
+    frame = _read(path, allowed) if path else _built_in()
     frame = _select(source, frame, tickers)
     frame["date"] = _dates(source, frame)
     for column in _price_columns(frame):
@@ -102,7 +116,7 @@ def prices_of_bars(source: str, bars: Bars, tickers: Sequence[str] = ()) -> Pric
     Raises:
         InvalidArgument: A ticker is unknown or named twice.
     """
-    _check_tickers(source, tickers, bars.tickers)
+    _check_tickers(source, tickers, bars.tickers, listed=is_synthetic(source))
     kept = [bars.tickers.index(ticker) for ticker in tickers or bars.tickers]
     untraded, member = (bars.filled | bars.repaired)[:, kept], bars.member[:, kept]
     return Prices(
@@ -121,41 +135,54 @@ def prices_of_bars(source: str, bars: Bars, tickers: Sequence[str] = ()) -> Pric
 def _built_in() -> pd.DataFrame:
     from bokeh_sampledata import stocks  # imported late: it parses all of its files on import
 
-    return pd.concat([pd.DataFrame(getattr(stocks, ticker)).assign(ticker=ticker) for ticker in BUILT_IN_TICKERS])
+    return pd.concat(
+        [pd.DataFrame(getattr(stocks, ticker)).assign(ticker=ticker) for ticker in BUILT_IN_TICKERS], ignore_index=True
+    )
 
 
-def _read(path: str) -> pd.DataFrame:
+def _read(path: str, allowed: Allowed) -> pd.DataFrame:
+    name = PurePosixPath(urlsplit(path).path if "://" in path else path)
     try:
-        # Read as text: then an error about an invalid price can quote it, and the ticker NA is not read as missing.
-        frame = (
-            pd.read_parquet(path)
-            if Path(path).suffix == ".parquet"
-            else pd.read_csv(path, dtype=str, keep_default_na=False)
-        )
+        with open_data(path, allowed) as file:
+            # Read as text: then the ticker NA is not read as missing.
+            frame = (
+                pd.read_parquet(file)
+                if name.suffix == ".parquet"
+                else pd.read_csv(file, dtype=str, keep_default_na=False, compression=_COMPRESSIONS.get(name.suffix))
+            )
+    except InvalidArgument as error:
+        raise InvalidArgument(f"option 'path': {error.message}") from None
     except ImportError as error:
         raise Unimplemented(f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or use CSV") from error
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"option 'path': {path} cannot be read: {' '.join(str(error).split())}") from error
-    frame = frame.rename(columns=str.lower)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
+        # The text of the error may quote the file.
+        raise InvalidArgument(
+            f"option 'path': {path} cannot be read as a table of prices ({type(error).__name__})"
+        ) from None
+    frame = frame.reset_index(drop=True).rename(columns=str.lower)
     missing = [column for column in _REQUIRED_COLUMNS if column not in frame]
     if missing:
-        raise InvalidArgument(f"{path}: columns missing: {', '.join(missing)} (found: {', '.join(frame.columns)})")
+        known = [column for column in _KNOWN_COLUMNS if column in frame]
+        others = f"{len(frame.columns) - len(known)} others"
+        raise InvalidArgument(f"{path}: columns missing: {', '.join(missing)} (found: {', '.join([*known, others])})")
     unnamed = (frame["ticker"].isna() | (frame["ticker"] == "")).to_numpy()
     if unnamed.any():
-        raise InvalidArgument(f"{path}: {frame['date'][int(unnamed.argmax())]}: the row has no ticker")
+        raise InvalidArgument(f"{path}: {_where(int(unnamed.argmax()))} has no ticker")
     return frame
 
 
 def _select(source: str, frame: pd.DataFrame, tickers: Sequence[str]) -> pd.DataFrame:
-    _check_tickers(source, tickers, sorted(frame["ticker"].unique()))
-    return (frame[frame["ticker"].isin(tickers)] if tickers else frame).reset_index(drop=True)
+    """Keeps the rows of some stocks; the index of the frame remains the number of a row in the file."""
+    _check_tickers(source, tickers, sorted(frame["ticker"].unique()), listed=source == BUILT_IN)
+    return frame[frame["ticker"].isin(tickers)].copy() if tickers else frame
 
 
-def _check_tickers(source: str, tickers: Sequence[str], known: Sequence[str]) -> None:
+def _check_tickers(source: str, tickers: Sequence[str], known: Sequence[str], *, listed: bool) -> None:
+    """Refuses unknown tickers; lists the known ones if they do not come from a file."""
     for ticker in tickers:
         if ticker not in known:
-            hint = closest(ticker, known)
-            raise InvalidArgument(f"{source}: no prices of {ticker!r}{hint} (known: {', '.join(known)})")
+            hint = f"{closest(ticker, known)} (known: {', '.join(known)})" if listed else ""
+            raise InvalidArgument(f"{source}: no prices of {ticker!r}{hint}")
     if len(set(tickers)) != len(tickers):
         raise InvalidArgument(f"option 'tickers' names a stock twice: {', '.join(tickers)}")
 
@@ -168,10 +195,8 @@ def _dates(source: str, frame: pd.DataFrame) -> pd.Series:
     # The date as written: a time of day or a zone after it must not change it.
     dates = pd.to_datetime(frame["date"].astype(str).str.slice(0, 10), errors="coerce", format="ISO8601")
     if dates.isna().any():
-        row = int(dates.isna().to_numpy().argmax())
-        raise InvalidArgument(
-            f"{source}: {frame['ticker'][row]}: {frame['date'][row]!r} is not a date (write 2010-01-31)"
-        )
+        row = frame.index[int(dates.isna().to_numpy().argmax())]
+        raise InvalidArgument(f"{source}: {_where(row)}: the date is not one (write 2010-01-31)")
     return dates
 
 
@@ -179,10 +204,8 @@ def _positive_prices(source: str, frame: pd.DataFrame, column: str) -> pd.Series
     prices = pd.to_numeric(frame[column], errors="coerce")
     refused = ~(np.isfinite(prices) & (prices > 0))
     if refused.any():
-        row = int(refused.to_numpy().argmax())
-        raise InvalidArgument(
-            f"{source}: {_where(frame, row)}: {column} is {frame[column][row]!r}, expected a positive number"
-        )
+        row = frame.index[int(refused.to_numpy().argmax())]
+        raise InvalidArgument(f"{source}: {_where(row)}: {column} is not a positive number")
     return prices.astype(np.float64)
 
 
@@ -191,14 +214,15 @@ def _check_order(source: str, frame: pd.DataFrame) -> None:
     step = frame.groupby("ticker")["date"].diff().dt.days
     refused = (step <= 0).to_numpy()
     if refused.any():
-        row = int(refused.argmax())
+        row = frame.index[int(refused.argmax())]
         twice = "the date appears twice (intraday bars? make an array file: podrace data build)"
         fault = twice if step[row] == 0 else "the date follows a later one; sort by date"
-        raise InvalidArgument(f"{source}: {_where(frame, row)}: {fault}")
+        raise InvalidArgument(f"{source}: {_where(row)}: {fault}")
 
 
-def _where(frame: pd.DataFrame, row: int) -> str:
-    return f"{frame['ticker'][row]} {frame['date'][row].date().isoformat()}"
+def _where(row: int) -> str:
+    """Returns where a row is, for a message; in a CSV file it is in the line after that number."""
+    return f"row {row + 1} after the header"
 
 
 def _adjust(frame: pd.DataFrame) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from podrace.limits.config import EVERYTHING, Allowed
+from podrace.limits.files import version_of
 from simulators.stocks.bars import Array
 from simulators.stocks.data import Prices, check_length, load_prices, split_boundaries, split_rows
 from simulators.stocks.folds import LEAST_ROWS, Block, place_folds
@@ -53,7 +54,7 @@ class Market:
         return np.flatnonzero(np.append(dates[1:] != dates[:-1], True))
 
 
-def load_market(options: StockOptions, device: str = "cpu") -> Market:
+def load_market(options: StockOptions, device: str = "cpu", allowed: Allowed = EVERYTHING) -> Market:
     """Loads the split named by the options.
 
     Rows after the split are dropped before anything is computed, so nothing can leak from them. Rows before it only
@@ -65,26 +66,18 @@ def load_market(options: StockOptions, device: str = "cpu") -> Market:
     Args:
         options: Options of the data and the split.
         device: Device of the tensors.
+        allowed: What may be read.
 
     Raises:
         InvalidArgument: The data or the split cannot be used; the message says why.
         Unimplemented: The file's format needs a package that is not installed.
     """
-    return _load_market(options, device, _version(options.path))
-
-
-def _version(path: str) -> tuple[int, ...]:
-    """Returns a value that changes when the file is written or replaced; constant if `path` is not a file."""
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return ()
-    return (status.st_ino, status.st_size, status.st_mtime_ns)
+    return _load_market(options, device, allowed, version_of(options.path, allowed))
 
 
 @functools.lru_cache(maxsize=_KEPT_MARKETS)
-def _load_market(options: StockOptions, device: str, version: tuple[int, ...]) -> Market:
-    prices = load_prices(options.path, options.tickers)
+def _load_market(options: StockOptions, device: str, allowed: Allowed, version: tuple[int, ...]) -> Market:
+    prices = load_prices(options.path, options.tickers, allowed)
     training_start, blocks = _blocks(prices, options)
     # With folds, the reference must be traded neither in training nor in a fold.
     reference = prices.close[training_start - 1 if options.folds else training_start]

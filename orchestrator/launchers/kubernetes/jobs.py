@@ -33,6 +33,7 @@ from orchestrator.launchers.pod_settings import (
     roles_of,
 )
 from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.limits.user_environment import STORE_PREFIXES
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 CONTAINER = "agentpod"
@@ -190,7 +191,9 @@ def _container(
     container: dict[str, Any] = copy.deepcopy(dict(base))
     container["name"] = role
     container["args"] = [command]
-    container["env"] = [*(base.get("env") or []), *environment]
+    # Workers and evaluators run simulators of users; the leader alone has access to the store.
+    given = [each for each in base.get("env") or [] if role == LEADER or not each["name"].startswith(STORE_PREFIXES)]
+    container["env"] = [*given, *environment]
     container["ports"] = list(ports)
     container["resources"] = resources
     container["volumeMounts"] = [

@@ -36,14 +36,21 @@ _log = structlog.get_logger(__name__)
 class ForkServerClient:
     """Connection to the fork server.
 
-    forkserver = ForkServerClient(folder / "forkserver.sock", log_path, lifeline="")
+    forkserver = ForkServerClient(folder / "forkserver.sock", log_path, lifeline="", environ=environ)
     answer = await forkserver.send_request({"pod": {...}})
     await forkserver.close(stop_server=True)
     """
 
-    def __init__(self, path: Path, log_path: Path, *, lifeline: str) -> None:
-        """Creates the client; it connects with the first request."""
-        self._path, self._log_path, self._lifeline = path, log_path, lifeline
+    def __init__(self, path: Path, log_path: Path, *, lifeline: str, environ: Mapping[str, str]) -> None:
+        """Creates the client; it connects with the first request.
+
+        Args:
+            path: Socket of the fork server.
+            log_path: Its log.
+            lifeline: See ForkServerConfig of pods.
+            environ: Environment variables of the fork server, which all roles of all pods inherit.
+        """
+        self._path, self._log_path, self._lifeline, self._environ = path, log_path, lifeline, environ
         self._child: subprocess.Popen[bytes] | None = None
         self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._peer: Process | None = None
@@ -121,7 +128,12 @@ class ForkServerClient:
             command += ["--set", setting]
         with self._log_path.open("ab") as log:
             self._child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=dict(self._environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         _log.info("fork server started", pid=self._child.pid)
 

@@ -27,6 +27,7 @@ from orchestrator.launchers.pod_settings import LAYOUTS, LEADER, check_one_host,
 from orchestrator.launchers.process.forkserver_client import ForkServerClient
 from orchestrator.launchers.process.local_gpus import LocalGpus
 from podrace.errors import InvalidArgument, Unavailable
+from podrace.limits.user_environment import leader_variables, role_environment
 from podrace.processes.identity import Process, boot_id
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -89,6 +90,7 @@ class ProcessLauncher:
             pod_environment.runtime_folder / "forkserver.sock",
             pod_environment.log_folder / "forkserver.log",
             lifeline=pod_environment.lifeline,
+            environ=role_environment(os.environ, pod_environment.allow),
         )
         self._watched: dict[str, int] = {}
         self._starting: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
@@ -131,7 +133,7 @@ class ProcessLauncher:
         cpus, gpus = self._choose(pod.spec)
         self._starting[pod.pod_id] = cpus, gpus
         try:
-            answer = await self._forkserver.send_request({"pod": self._pod_order(pod, cpus, gpus)})
+            answer = await self._forkserver.send_request(self._request(pod, cpus, gpus))
         finally:
             del self._starting[pod.pod_id]
         if "pid" not in answer:
@@ -158,6 +160,10 @@ class ProcessLauncher:
         return last_line(self._log_path(pod_id))
 
     # --- starting ---------------------------------------------------------------------------------------------
+
+    def _request(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[str, ...]) -> dict[str, Any]:
+        variables = leader_variables(os.environ, self._pod_environment.allow)
+        return {"pod": self._pod_order(pod, cpus, gpus), "leader_variables": variables}
 
     def _pod_order(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[str, ...]) -> dict[str, Any]:
         pod_environment = self._pod_environment

@@ -75,7 +75,7 @@ async def retrain(settings: Settings, agent_id: str, candidates: Sequence[Candid
         raise FailedPrecondition(f"agent {agent_id}: there is no checkpoint to compare with: {why}")
     target = max(recorded, key=lambda digest: recorded[digest].environment_steps)
     notify(f"training {agent_id} again for {formats.count(recorded[target].environment_steps)} steps")
-    answer = await _run(uri, target, debug=settings.debug)
+    answer = await _run(uri, target, own=not settings.orchestrator, debug=settings.debug)
     again = [json_format.ParseDict(entry, Manifest(), ignore_unknown_fields=True) for entry in answer["manifests"]]
     compared = compare(list(recorded.values()), again)
     causes = list(reservations(recorded[target], answer["versions"], spec))
@@ -148,8 +148,11 @@ def _read_manifests(uri: str, digests: Sequence[str]) -> dict[str, Manifest]:
     return found
 
 
-async def _run(uri: str, target: str, *, debug: bool) -> dict[str, Any]:
+async def _run(uri: str, target: str, *, own: bool, debug: bool) -> dict[str, Any]:
     """Runs the training in a child process, which exits together with this process.
+
+    What the specification of another user names is limited by the keys `allow` of that process (`own` is false): it
+    would run with the rights of the user of this command.
 
     Raises:
         FailedPrecondition: The training failed; the message is the last line of its output.
@@ -159,6 +162,7 @@ async def _run(uri: str, target: str, *, debug: bool) -> dict[str, Any]:
         folder.mkdir()
         level = "debug" if debug else "warning"
         settings = {"store": uri, "manifest": target, "folder": folder, "lifeline": held, "telemetry.log_level": level}
+        settings |= {"allow.everything": "true"} if own else {}
         arguments = [text for key, value in settings.items() for text in ("--set", f"{key}={value}")]
         with lifeline.hold(held):
             process = await asyncio.create_subprocess_exec(

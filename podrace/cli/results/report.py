@@ -31,6 +31,7 @@ from podrace.client.importance import AlgorithmImportance, importance_of
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.printable import printable
+from podrace.specification.resolve import REPORT_NAME
 from podrace.tournament.v1.tournament_pb2 import ReportSpec, Tournament
 
 SHARPE_RATIO = "sharpe_ratio"
@@ -78,6 +79,10 @@ async def make_report(
     report.hyperparameters = await read_of_champion(client, tournament)
     report.compute = await read_compute(client, tournament)
     for name, spec in sorted(tournament.spec.reports.items()):
+        if not REPORT_NAME.fullmatch(name):
+            # The specification may be that of another user, on a mesh that did not check it.
+            report.failures[name] = "no files can be named after it"
+            continue
         notify(f"evaluating the champion: {name}")
         await _evaluate(client, tournament, name, spec, report)
     submissions = await client.list_submissions(tournament)

@@ -13,7 +13,7 @@ async def run(mesh, *assignments: pb.Assignment) -> None:
     """Runs a pod until it has worked on these assignments."""
     mesh.orchestrator.assignments.extend(assignments)
     config = mesh.pod_config("fused")
-    config.folder.mkdir()
+    config.folder.mkdir(mode=0o700)
     assert await run_leader(config) == 0
 
 

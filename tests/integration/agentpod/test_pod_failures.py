@@ -136,7 +136,7 @@ async def test_the_lease_is_renewed_during_a_long_update(mesh, make_spec, make_a
 
 async def test_a_pod_without_an_orchestrator_exits(mesh, short_folder):
     config = mesh.pod_config("fused", orchestrator=f"unix:{short_folder}/missing.sock", orphan_seconds=0.2)
-    config.folder.mkdir()
+    config.folder.mkdir(mode=0o700)
     async with asyncio.timeout(60):
         assert await run_leader(config) == 0
 

@@ -24,7 +24,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def standing(mesh, **changes):
     """Starts a standing pod; it exits when the lifeline `outside` is lost."""
     config = mesh.pod_config("fused", standing=True, lifeline=str(mesh.folder / "outside"), **changes)
-    config.folder.mkdir(exist_ok=True)
+    config.folder.mkdir(exist_ok=True, mode=0o700)
     return asyncio.create_task(run_leader(config))
 
 

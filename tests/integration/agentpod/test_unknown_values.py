@@ -21,7 +21,7 @@ async def run(mesh, *assignments: pb.Assignment | None) -> pb.CompleteAssignment
     """Runs a pod on these assignments, of which None is an answer without a known field; returns what it completed."""
     mesh.orchestrator.assignments.extend(assignments)
     config = mesh.pod_config("fused")
-    config.folder.mkdir(exist_ok=True)
+    config.folder.mkdir(exist_ok=True, mode=0o700)
     assert await run_leader(config) == 0
     (completed,) = mesh.orchestrator.completed
     return completed

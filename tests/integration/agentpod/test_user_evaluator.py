@@ -28,6 +28,7 @@ from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, Unavailable
+from podrace.limits.config import EVERYTHING
 from podrace.plugins.child import ChildConnection
 from podrace.processes import lifeline
 from podrace.rpc import Server, ServerConfig, Service
@@ -54,7 +55,7 @@ class Pod:
         self._ring.publish(self.policy.flat, 3)
         self.slot: PolicySlot = self._ring.hold()
         self.digest = digest(encode(self.policy.tensors(), {}))
-        self.config = PodConfig("test-pod", "unix:o", "unix:l", "folder:///s", folder)
+        self.config = PodConfig("test-pod", "unix:o", "unix:l", "folder:///s", folder, allow=EVERYTHING)
         self.now = 0.0
         self.made: list[UserEvaluator] = []
 

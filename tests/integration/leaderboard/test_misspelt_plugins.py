@@ -16,6 +16,7 @@ from leaderboard.store.schema import DATABASE_FORMAT
 from podrace.database import Database
 from podrace.errors import InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, GenerateAgentRequest
+from podrace.limits.config import EVERYTHING
 from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
@@ -33,7 +34,7 @@ async def generate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     async with AsyncExitStack() as stack:
         state = Database.open(folder / "leaderboard.sqlite", DATABASE_FORMAT, time.time)
         stack.callback(state.close)
-        plugins = PluginPool(PluginConfig(), folder)
+        plugins = PluginPool(PluginConfig(), folder, EVERYTHING)
         stack.push_async_callback(plugins.close)
         generator = Generator(state, plugins)
         stack.push_async_callback(generator.close)
@@ -106,7 +107,7 @@ async def test_a_service_is_not_checked(folder: Path) -> None:
     connections: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(refuse_all, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    plugins = PluginPool(PluginConfig(), folder)
+    plugins = PluginPool(PluginConfig(), folder, EVERYTHING)
     assert await plugins.find_missing_function(EvolutionSpec(generator=f"grpc://127.0.0.1:{port}")) == ""
     await plugins.close()
     server.close()

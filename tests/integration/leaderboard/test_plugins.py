@@ -30,6 +30,7 @@ from podrace import rpc
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.database import Database
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+from podrace.limits.config import EVERYTHING
 from podrace.processes import lifeline
 from podrace.specification import resolve as specification
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -80,7 +81,7 @@ async def serve(
             count += 1
             state = Database.open(folder / f"leaderboard-{count}.sqlite", DATABASE_FORMAT, time.time)
             stack.callback(state.close)
-            plugins, watch = PluginPool(PluginConfig(), folder, clock), SubmissionWatch()
+            plugins, watch = PluginPool(PluginConfig(), folder, EVERYTHING, clock), SubmissionWatch()
             stack.push_async_callback(plugins.close)
             updater, generator = Updater(state, store, watch, plugins=plugins), Generator(state, plugins)
             stack.push_async_callback(updater.close)
@@ -460,6 +461,7 @@ async def test_a_child_is_killed_with_its_leaderboard(
         "database": folder / "leaderboard.sqlite",
         "store": folder / "store",
         "runtime_folder": folder / "run",
+        "allow.everything": "true",
     }
     overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
     process = await asyncio.create_subprocess_exec(

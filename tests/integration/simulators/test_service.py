@@ -91,8 +91,8 @@ class Watched:
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
     made: list[Watched] = []
 
-    def making(*arguments: Any) -> Watched:
-        made.append(Watched(make(*arguments)))
+    def making(*arguments: Any, **limits: Any) -> Watched:
+        made.append(Watched(make(*arguments, **limits)))
         return made[-1]
 
     monkeypatch.setattr(stepping, "make", making)

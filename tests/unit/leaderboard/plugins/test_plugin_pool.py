@@ -13,6 +13,7 @@ from leaderboard.config import PluginConfig
 from leaderboard.plugins import plugin_pool as module
 from leaderboard.plugins.plugin_pool import PROPOSAL, PluginPool, PluginReply, PreparedRequest
 from podrace.evolution.v1.evolution_pb2 import ProposeAgentRequest, ProposeAgentResponse
+from podrace.limits.config import EVERYTHING
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 
@@ -43,7 +44,7 @@ def plugin() -> Plugin:
 
 @pytest.fixture
 def call(plugin: Plugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[PluginReply[Any]]]:
-    plugins, evolution = PluginPool(PluginConfig(), tmp_path), EvolutionSpec(generator="grpc://127.0.0.1:1")
+    plugins, evolution = PluginPool(PluginConfig(), tmp_path, EVERYTHING), EvolutionSpec(generator="grpc://127.0.0.1:1")
     monkeypatch.setattr(plugins, "_connect", lambda *_: plugin)
     monkeypatch.setattr(module, "EvolutionServiceStub", lambda channel: channel)
 
@@ -93,7 +94,10 @@ async def test_no_socket_is_created_in_a_folder_of_another_user(
     owner = tmp_path.stat().st_uid
     monkeypatch.setattr("leaderboard.plugins.runtime_folder.ROOT_USER_ID", owner + 1)
     monkeypatch.setattr("os.getuid", lambda: owner + 2)
-    plugins, evolution = PluginPool(PluginConfig(), tmp_path), EvolutionSpec(generator="python:mine:propose")
+    plugins, evolution = (
+        PluginPool(PluginConfig(), tmp_path, EVERYTHING),
+        EvolutionSpec(generator="python:mine:propose"),
+    )
     evolution.answer_duration.FromSeconds(1)
 
     async def prepare() -> None:
@@ -111,7 +115,10 @@ async def test_a_process_that_cannot_be_started_is_a_failure_of_the_plugin_only(
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(subprocess, "Popen", full)
-    plugins, evolution = PluginPool(PluginConfig(), tmp_path), EvolutionSpec(generator="python:mine:propose")
+    plugins, evolution = (
+        PluginPool(PluginConfig(), tmp_path, EVERYTHING),
+        EvolutionSpec(generator="python:mine:propose"),
+    )
     evolution.answer_duration.FromSeconds(1)
 
     async def prepare() -> PreparedRequest[ProposeAgentResponse]:

@@ -85,9 +85,11 @@ async def test_a_container_gets_the_settings_of_its_pod(launcher: DockerLauncher
         "PODRACE_AGENTPOD__GPUS": "0",
         "PODRACE_AGENTPOD__ORCHESTRATOR": "orchestrator:50051",
         "PODRACE_AGENTPOD__TELEMETRY__LOG_LEVEL": "info",
-        "PODRACE_STORE_ACCESS_KEY": "key",
     }
     assert expected.items() <= arguments["environment"].items()
+    leader = engine.running["podrace-race-p0-learner"].arguments["environment"]
+    assert leader["PODRACE_STORE_ACCESS_KEY"] == "key"
+    assert "PODRACE_STORE_ACCESS_KEY" not in arguments["environment"]
     assert arguments["device_requests"][0]["DeviceIDs"] == ["0"]
     assert arguments["device_requests"][0]["Capabilities"] == [["gpu", "compute", "utility"]]
     assert arguments["pid_mode"] == "container:podrace-race-p0-learner"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from podrace.errors import FailedPrecondition, Unavailable
+from podrace.limits.config import EVERYTHING
 from podrace.plugins import child
 from podrace.plugins.child import ChildConnection, describe_exit
 
@@ -41,6 +42,7 @@ def connect(folder: Path, program: str, start_seconds: float = 60.0) -> ChildCon
         lifeline=folder / "lifeline",
         socket_prefix=folder / "function",
         start_seconds=start_seconds,
+        allowed=EVERYTHING,
     )
 
 

@@ -59,12 +59,10 @@ def test_an_existing_file_stays_intact_when_writing_fails(
 
 def test_a_file_that_is_not_an_array_file_is_named(tmp_path: Path, bars: Bars) -> None:
     path = tmp_path / "prices.npz"
-    with pytest.raises(InvalidArgument, match=r"prices\.npz cannot be read as an array file"):
+    with pytest.raises(InvalidArgument, match=r"prices\.npz cannot be read: No such file"):
         read_bars(str(path))
     path.write_bytes(b"nothing of the kind")
-    with pytest.raises(
-        InvalidArgument, match=r"prices\.npz cannot be read as an array file .*: File is not a zip file"
-    ):
+    with pytest.raises(InvalidArgument, match=r"prices\.npz cannot be read as an array file .*: BadZipFile"):
         read_bars(str(path))
     with path.open("wb") as file:
         np.save(file, np.zeros(3))
@@ -78,7 +76,7 @@ def test_a_file_that_is_not_an_array_file_is_named(tmp_path: Path, bars: Bars) -
 def test_a_file_of_another_version_is_refused(tmp_path: Path, bars: Bars) -> None:
     path = str(tmp_path / "prices.npz")
     write_bars(path, replace(bars, metadata=replace(bars.metadata, version=2)))
-    with pytest.raises(InvalidArgument, match="version 2 of the array file is not supported, expected 1"):
+    with pytest.raises(InvalidArgument, match="this version of the array file is not supported, expected 1"):
         read_bars(path)
 
 
@@ -91,11 +89,11 @@ def broken(bars: Bars, name: str, row: int, column: int, value: float) -> Bars:
 @pytest.mark.parametrize(
     ("name", "value", "line"),
     [
-        ("close", np.nan, "S01 .*Z: close is nan"),
-        ("open", 0.0, "S01 .*Z: open is 0"),
-        ("low", -1.0, "S01 .*Z: low is -1"),
-        ("volume", -5.0, "S01 .*Z: volume is -5"),
-        ("high", 1e-9, "S01 .*Z: high is 1e-09"),
+        ("close", np.nan, "symbol 2 at .*Z: close is not a possible value"),
+        ("open", 0.0, "symbol 2 at .*Z: open is not a possible value"),
+        ("low", -1.0, "symbol 2 at .*Z: low is not a possible value"),
+        ("volume", -5.0, "symbol 2 at .*Z: volume is not a possible value"),
+        ("high", 1e-9, "symbol 2 at .*Z: high is not a possible value"),
     ],
 )
 def test_an_impossible_number_is_refused_with_its_place(bars: Bars, name: str, value: float, line: str) -> None:
@@ -127,5 +125,5 @@ def test_the_simulator_reads_an_array_file(tmp_path: Path) -> None:
     assert prices.tickers == ("S03", "S01")
     np.testing.assert_array_equal(prices.close, made.close[:, [3, 1]])
     assert prices.bars_a_day == 78
-    with pytest.raises(InvalidArgument, match="no prices of 'S1'; did you mean"):
+    with pytest.raises(InvalidArgument, match=r"no prices of 'S1'$"):
         load_prices(path, ["S1"])

@@ -68,18 +68,34 @@ def test_tickers_are_kept_in_the_requested_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
-        ("2020-01-03,B,10,12,10,11,", "2020-01-03,B,10,12,10,,", "B 2020-01-03: close is ''"),
-        ("2020-01-03,B,10,12,10,11,", "2020-01-03,B,10,12,-1,11,", "B 2020-01-03: low is '-1'"),
-        ("2020-01-03,B,10,12,10,11,", "2020-01-03,B,10,0,10,11,", "B 2020-01-03: high is '0'"),
-        ("2020-01-03,B,10,12,10,11,", "2020-01-03,B,10,12,10,inf,", "B 2020-01-03: close is 'inf'"),
-        ("2020-01-03,B", "2020-01-06,B", "B 2020-01-06: the date appears twice"),
-        ("2020-01-03,B", "2020-01-07,B", "B 2020-01-06: the date follows a later one; sort by date"),
-        ("2020-01-03,B", "3 January,B", "B: '3 January' is not a date"),
+        (
+            "2020-01-03,B,10,12,10,11,",
+            "2020-01-03,B,10,12,10,,",
+            "row 4 .*: close is not a positive number",
+        ),
+        (
+            "2020-01-03,B,10,12,10,11,",
+            "2020-01-03,B,10,12,-1,11,",
+            "row 4 .*: low is not a positive number",
+        ),
+        (
+            "2020-01-03,B,10,12,10,11,",
+            "2020-01-03,B,10,0,10,11,",
+            "row 4 .*: high is not a positive number",
+        ),
+        (
+            "2020-01-03,B,10,12,10,11,",
+            "2020-01-03,B,10,12,10,inf,",
+            "row 4 .*: close is not a positive number",
+        ),
+        ("2020-01-03,B", "2020-01-06,B", "row 5 after the header: the date appears twice"),
+        ("2020-01-03,B", "2020-01-07,B", "row 5 after the header: the date follows a later one; sort by date"),
+        ("2020-01-03,B", "3 January,B", "row 4 after the header: the date is not one"),
         ("ticker,", "symbol,", "columns missing: ticker"),
-        (",NA,", ",,", "2020-01-02: the row has no ticker"),
+        (",NA,", ",,", "row 1 after the header has no ticker"),
     ],
 )
-def test_a_faulty_row_is_refused_with_its_ticker_and_date(tmp_path: Path, old: str, new: str, line: str) -> None:
+def test_a_faulty_row_is_refused_by_its_number_and_not_quoted(tmp_path: Path, old: str, new: str, line: str) -> None:
     text = SMALL.replace(old, new)
     assert text != SMALL
     path = write(tmp_path, text)

@@ -104,7 +104,7 @@ def test_synthetic_prices_depend_only_on_the_seed(type_: Any, tmp_path: Path, mo
     [
         (("build", "absent.csv", "--output", "x.npz"), "absent.csv: no such file or folder"),
         (("build", "absent.csv", "--output", "x.npz", "--calendar", "XNYC"), "unknown calendar 'XNYC'; did you"),
-        (("check", "absent.npz"), "absent.npz cannot be read as an array file"),
+        (("check", "absent.npz"), "absent.npz cannot be read: No such file"),
         (("synthesize", "--output", "x.npz", "--days", "1"), "days must be 3 to 10000, not 1"),
     ],
 )

@@ -85,7 +85,8 @@ def test_the_exit_code_is_0_if_all_files_are_identical(
     recorded.lease_epoch = 2
     monkeypatch.setattr(retrain, "_read_manifests", lambda uri, digests: {"d": recorded})
 
-    async def run(uri: str, target: str, *, debug: bool) -> dict[str, Any]:
+    async def run(uri: str, target: str, *, own: bool, debug: bool) -> dict[str, Any]:
+        assert not own
         files = [{"environment_steps": "100", "parts": [{"name": "policy", "digest": digest}]}]
         return {"outcome": "finished", "message": "", "versions": {}, "manifests": files}
 

@@ -1,0 +1,74 @@
+"""Checks a whole specification against what the operator allows, and names the first key that is not. Pure.
+
+check_specification(resolve(spec), allowed)                 # when a tournament is created, and by the pod
+check_options(spec, request.options, allowed, "options")    # of an evaluation that a caller requests
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
+
+from podrace.limits.config import Allowed
+from podrace.limits.names import environment_problem, options_problem, plugin_problem, shown
+from podrace.specification.messages import bad_spec
+from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, TournamentSpec
+
+_SEARCHED = "environment.options."
+
+
+def check_specification(spec: TournamentSpec, allowed: Allowed) -> None:
+    """Refuses a resolved specification that names what the operator does not allow.
+
+    Raises:
+        InvalidArgument: The message has the key, its value, and the setting of the operator (BAD_SPEC).
+    """
+    if problem := next(filter(None, _problems(spec, allowed)), ""):
+        raise bad_spec(problem)
+
+
+def check_options(spec: TournamentSpec, options: Struct, allowed: Allowed, key: str) -> None:
+    """Refuses options for the environment of a specification; raises as `check_specification`."""
+    if problem := options_problem(spec.environment.id, values_of(options), allowed, key):
+        raise bad_spec(problem)
+
+
+def values_of(options: Struct) -> dict[str, Any]:
+    """Returns options as plain values."""
+    return json_format.MessageToDict(options)
+
+
+def _problems(spec: TournamentSpec, allowed: Allowed) -> Iterator[str]:
+    id, environment, evaluation = spec.environment.id, spec.environment, spec.evaluation
+    yield environment_problem(id, values_of(environment.options), allowed)
+    yield options_problem(id, values_of(evaluation.options), allowed, "evaluation.options")
+    for name, report in sorted(spec.reports.items()):
+        yield options_problem(id, values_of(report.options), allowed, f"reports.{name}.options")
+    for name, algorithm in sorted(spec.algorithms.items()):
+        for option, value in _searched(algorithm):
+            yield options_problem(id, {option: value}, allowed, f"algorithms.{name}.hyperparameters.{_SEARCHED[:-1]}")
+    plugins: Mapping[str, str] = {
+        "evaluation.evaluator": evaluation.evaluator,
+        "evolution.generator": spec.evolution.generator,
+        "evolution.updater": spec.evolution.updater,
+    }
+    yield from (plugin_refusal(key, address, allowed) for key, address in plugins.items())
+
+
+def plugin_refusal(key: str, address: str, allowed: Allowed) -> str:
+    """Returns why a key may not name a plugin; empty if it may, or names none."""
+    problem = plugin_problem(address, allowed) if address else ""
+    return f"{key} = {shown(address)}: {problem}" if problem else ""
+
+
+def _searched(algorithm: AlgorithmSpec) -> Iterator[tuple[str, object]]:
+    """Yields each option of the environment that is searched, with each of its values."""
+    for key, searched in sorted(algorithm.hyperparameters.items()):
+        if key.startswith(_SEARCHED):
+            for value in (searched.value, *searched.choices):
+                yield key.removeprefix(_SEARCHED), json_format.MessageToDict(value)
+    for start in algorithm.starts:
+        for key, value in values_of(start).items():
+            if key.startswith(_SEARCHED):
+                yield key.removeprefix(_SEARCHED), value
