@@ -5,11 +5,14 @@
     PODRACE_TLS_AUTHORITY_FILE      certificates of the authority that has signed all certificates, PEM
     PODRACE_TLS_SERVER_NAME         name that the certificate of a server must have instead of the host name of its
                                     address; for connections through a forwarded port, for example
+    PODRACE_TLS_REVOCATION_FILE     list of revoked certificates, PEM, signed by the authority
+    PODRACE_TLS_TRUST_DOMAIN        first part of the names in certificates; `podrace` if it is not set
 
 If the first three are set, servers and clients on network addresses present their certificates and verify those of the
-other side. Otherwise connections are unencrypted. Connections over Unix sockets never use TLS: file permissions control
-access to them. Channels read the files when they are opened, and servers read them again when they have changed, so
-that certificates can be renewed.
+other side. With the authority alone a client verifies servers and presents no certificate: it identifies itself by a
+token. Without any of them connections are unencrypted. Connections over Unix sockets never use TLS: file permissions
+control access to them. Servers and channels read the files again when they have changed, so that certificates can be
+renewed.
 """
 
 import os
@@ -25,14 +28,16 @@ from podrace.errors import FailedPrecondition, InvalidArgument
 
 CERTIFICATE, KEY, AUTHORITY = (f"PODRACE_TLS_{name}_FILE" for name in ("CERTIFICATE", "KEY", "AUTHORITY"))
 SERVER_NAME = "PODRACE_TLS_SERVER_NAME"
+REVOCATION, TRUST_DOMAIN = "PODRACE_TLS_REVOCATION_FILE", "PODRACE_TLS_TRUST_DOMAIN"
 
 
 @dataclass(frozen=True)
 class TlsIdentity:
     """Certificate and key of this process, and the authority that it trusts."""
 
-    certificate: Path
-    key: Path
+    certificate: Path | None
+    """None: a client that identifies itself by a token."""
+    key: Path | None
     authority: Path
     server_name: str = ""
     """Name that the certificates of servers must have; empty: the host name of the address."""
@@ -44,48 +49,73 @@ class TlsIdentity:
             FailedPrecondition: A file cannot be read or is not PEM, or the key belongs to another certificate.
         """
         try:
-            for path in (self.certificate, self.key, self.authority):
+            for path in self._files:
                 path.read_bytes()
             ssl.create_default_context(cafile=str(self.authority))
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+            if self.certificate:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
         except OSError as error:
-            named = error.filename or f"{self.certificate}, {self.key} or {self.authority}"
+            named = error.filename or ", ".join(map(str, self._files))
             raise FailedPrecondition(
                 f"TLS: {named}: {error.strerror or error}; check {CERTIFICATE}, {KEY} and {AUTHORITY}"
             ) from None
 
-    def _pair(self) -> tuple[bytes, bytes]:
-        return self.key.read_bytes(), self.certificate.read_bytes()
+    @property
+    def _files(self) -> tuple[Path, ...]:
+        return tuple(path for path in (self.certificate, self.key, self.authority) if path)
 
-    def _stamp(self) -> tuple[int, ...]:
-        return tuple(path.stat().st_mtime_ns for path in (self.certificate, self.key, self.authority))
+    def _pair(self) -> tuple[bytes, bytes] | None:
+        return (self.key.read_bytes(), self.certificate.read_bytes()) if self.key and self.certificate else None
 
-    def of_server(self) -> grpc.ServerCredentials:
-        """Returns credentials of a server that reads changed files again at the next handshake."""
+    def stamp(self) -> tuple[int, ...]:
+        """Returns numbers that change when a file changes.
+
+        Raises:
+            OSError: A file is missing.
+        """
+        return tuple(number for path in self._files for number in (path.stat().st_mtime_ns, path.stat().st_ino))
+
+    def of_server(self, *, client_certificates: bool = True) -> grpc.ServerCredentials:
+        """Returns credentials of a server that reads changed files again at the next handshake.
+
+        Args:
+            client_certificates: Whether callers must present a certificate. If not, none is asked for.
+
+        Raises:
+            FailedPrecondition: A file cannot be used, or there is no certificate.
+        """
+        if not self.certificate:
+            raise FailedPrecondition(
+                f"a server needs a certificate: set {CERTIFICATE} and {KEY} together with {AUTHORITY}"
+            )
         self.check()
-        seen = [self._stamp()]
+        seen = [self.stamp()]
 
         def renewed() -> Any:
             """Returns a new configuration; None: keep the present one."""
             try:
-                if self._stamp() == seen[0]:
+                if self.stamp() == seen[0]:
                     return None
                 self.check()
-                seen[0] = self._stamp()
+                seen[0] = self.stamp()
                 return self._configuration()
             except (OSError, FailedPrecondition):
                 # The files are being replaced: keep the present configuration.
                 return None
 
-        return grpc.dynamic_ssl_server_credentials(self._configuration(), renewed, require_client_authentication=True)
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(), renewed, require_client_authentication=client_certificates
+        )
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([self._pair()], self.authority.read_bytes())
+        pair = self._pair()
+        assert pair, "a server has a certificate"
+        return grpc.ssl_server_certificate_configuration([pair], self.authority.read_bytes())
 
     def of_channel(self) -> grpc.ChannelCredentials:
         """Returns credentials of a client."""
         self.check()
-        key, certificate = self._pair()
+        key, certificate = self._pair() or (None, None)
         return grpc.ssl_channel_credentials(self.authority.read_bytes(), key, certificate)
 
     @property
@@ -98,11 +128,13 @@ def identity_for(address: str, environ: Mapping[str, str] = os.environ) -> TlsId
     """Returns the identity to use at an address; None: the connection does not use TLS.
 
     Raises:
-        InvalidArgument: Some of the three files are set, but not all.
+        InvalidArgument: Some of the three files are set, but neither all nor the authority alone.
     """
     named = {name: environ[name] for name in (CERTIFICATE, KEY, AUTHORITY) if environ.get(name)}
     if not named or address.startswith("unix:"):
         return None
+    if list(named) == [AUTHORITY]:
+        return TlsIdentity(None, None, Path(named[AUTHORITY]), environ.get(SERVER_NAME, ""))
     if missing := [name for name in (CERTIFICATE, KEY, AUTHORITY) if name not in named]:
         raise InvalidArgument(
             f"{', '.join(missing)}: missing; set it together with {', '.join(named)}, or set none of them"

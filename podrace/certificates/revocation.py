@@ -34,7 +34,7 @@ class RevocationList:
         self._stamp = self._current_stamp()
         self._serials = self._read()
 
-    def __contains__(self, serial: int) -> bool:
+    def __contains__(self, serial: object) -> bool:
         """Whether a certificate is revoked, by its serial number.
 
         While the file is missing or damaged the list that was read last stays in force.

@@ -16,6 +16,7 @@ from podrace import tls
 from podrace.access.credentials import TokenSource
 from podrace.access.sending import TokenChannel, may_send_token
 from podrace.errors import Unavailable
+from podrace.rpc.renewing_channel import RenewingChannel
 from podrace.rpc.status import from_rpc_error
 
 SERVING_POLL_SECONDS = 0.05
@@ -56,8 +57,16 @@ def connect(
     if identity is None:
         channel = grpc.aio.insecure_channel(address, options=options)
     else:
-        channel = grpc.aio.secure_channel(address, identity.of_channel(), options=[*options, *identity.options])
+        channel = _with_certificates(address, identity, [*options, *identity.options])
     return TokenChannel(channel, token) if token and (private_network or may_send_token(address)) else channel
+
+
+def _with_certificates(address: str, identity: tls.TlsIdentity, options: list[tuple[str, Any]]) -> grpc.aio.Channel:
+    # Checked at once, so that the caller learns what is wrong with the files.
+    identity.check()
+    return RenewingChannel(
+        lambda: grpc.aio.secure_channel(address, identity.of_channel(), options=options), identity.stamp
+    )
 
 
 def service_config(files: Sequence[FileDescriptor]) -> dict[str, object]:

@@ -18,10 +18,10 @@ from podrace import tls
 from podrace.access.authenticators.unix_socket import check_folder
 from podrace.access.guard import Guard
 from podrace.access.interceptor import AccessInterceptor
-from podrace.errors import Unavailable
+from podrace.errors import InvalidArgument, PodraceError, Unavailable
 from podrace.rpc.descriptors import report_exhaustion
 from podrace.rpc.interceptor import ErrorTranslator, checked_request
-from podrace.rpc.listening import check_local
+from podrace.rpc.listening import NAMED, check_local
 from podrace.tasks import first_finished
 
 LARGEST_MESSAGE_BYTES = 4 << 20
@@ -56,6 +56,8 @@ class ServerConfig:
     age_seconds: float = 3600.0
     """Age at which a connection gets no more calls, so that clients connect again, with renewed certificates. Running
     calls are completed."""
+    token_listen: str = ""
+    """Second address, `host:port`, for callers that present a token and no certificate; with TLS."""
     insecure: bool = False
     """Allow an address that other machines reach without TLS. Everyone who reaches it can read what is sent, and
     change it on its way. The option `--insecure` of a service sets this key."""
@@ -86,6 +88,7 @@ class Server:
         health_servicer: health.aio.HealthServicer,
         address: str,
         health_server: "_Bound | None" = None,
+        token_address: str = "",
     ) -> None:
         self._config = config
         self._server = server
@@ -93,6 +96,8 @@ class Server:
         self._health_server = health_server
         self._reporting = asyncio.create_task(report_exhaustion())
         self.address = address
+        self.token_address = token_address
+        """Address for callers that present a token and no certificate; empty if there is no such address."""
 
     @classmethod
     async def start(cls, config: ServerConfig, services: Sequence[Service], *, guard: Guard | None = None) -> "Server":
@@ -115,6 +120,7 @@ class Server:
             check_local(config.listen)
         own = Guard.of_unix_socket() if config.listen.startswith("unix:") else Guard([])
         server = await _bound(config.listen, identity, guard or own, config)
+        token_address = await _bind_token_port(server, config, identity)
         health_servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server.server)
         names = [service.descriptor.full_name for service in services]
@@ -129,7 +135,7 @@ class Server:
             await health_server.server.start()
         for name in ["", *names]:
             await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return cls(config, server.server, health_servicer, server.address, health_server)
+        return cls(config, server.server, health_servicer, server.address, health_server, token_address)
 
     @property
     def health_address(self) -> str:
@@ -190,6 +196,32 @@ async def _bound(listen: str, identity: tls.TlsIdentity | None, guard: Guard, co
         f"cannot listen on {listen}: the address is in use or does not belong to this machine;"
         " choose another or stop the process that uses it"
     )
+
+
+async def _bind_token_port(server: _Bound, config: ServerConfig, identity: tls.TlsIdentity | None) -> str:
+    """Binds the second address of a server, at which callers need no certificate, and returns it.
+
+    Raises:
+        InvalidArgument: There is no TLS, so that a token could be read on its way.
+        Unavailable: The address cannot be bound.
+    """
+    if not config.token_listen:
+        return ""
+    try:
+        if not identity:
+            raise InvalidArgument(
+                f"server.token_listen = {config.token_listen!r}: needs TLS, because tokens are secret: set {NAMED}"
+            )
+        credentials = identity.of_server(client_certificates=False)
+        port = server.server.add_secure_port(config.token_listen, credentials)
+    except (RuntimeError, PodraceError) as error:
+        await server.server.stop(None)
+        if isinstance(error, PodraceError):
+            raise
+        raise Unavailable(
+            f"cannot listen on {config.token_listen}: the address is in use or does not belong to this machine"
+        ) from None
+    return f"{config.token_listen.rpartition(':')[0]}:{port}"
 
 
 def _has_listener(address: str) -> bool:

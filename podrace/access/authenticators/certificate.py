@@ -5,18 +5,23 @@ its certificate, so expiry and revocation are checked with every call.
 """
 
 import hashlib
+import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 from cryptography import x509
 
+from podrace import tls
 from podrace.access.credentials import Credentials
 from podrace.access.principal import ROLES_BY_NAME, Principal, roles_with_included
 from podrace.access.tokens import POD_PREFIX
 from podrace.certificates.issuing import names_of
 from podrace.certificates.names import PEOPLE, TRUST_DOMAIN, SpiffeName
+from podrace.certificates.revocation import RevocationList
 from podrace.errors import InvalidArgument, Unauthenticated
 
 PEM = "x509_pem_cert"
@@ -50,10 +55,24 @@ class CertificateAuthenticator:
         self._trust_domain, self._revoked, self._now = trust_domain, revoked, now
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
 
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self | None:
+        """Returns the authenticator that the variables of podrace.tls describe; None if they name no certificate.
+
+        Raises:
+            FailedPrecondition: The list of revoked certificates cannot be used.
+        """
+        authority = environ.get(tls.AUTHORITY)
+        if not authority or not environ.get(tls.CERTIFICATE):
+            return None
+        path = environ.get(tls.REVOCATION)
+        revoked = RevocationList(Path(path), Path(authority)) if path else frozenset[int]()
+        return cls(environ.get(tls.TRUST_DOMAIN) or TRUST_DOMAIN, revoked)
+
     async def authenticate(self, credentials: Credentials) -> Principal | None:
         """Returns the holder of the certificate; None if the connection has none, or the caller presents a token."""
         pem = next(iter(credentials.transport.get(PEM, ())), b"")
-        if not pem:
+        if not pem or credentials.token:
             return None
         known = self._lookup(pem)
         name = known.principal.name
@@ -61,7 +80,7 @@ class CertificateAuthenticator:
             raise Unauthenticated(f"the certificate of {name} was revoked; use another one")
         if self._now() >= known.principal.expire_time:
             raise Unauthenticated(f"the certificate of {name} has expired; renew it (podrace certs renew)")
-        return None if credentials.token else known.principal
+        return known.principal
 
     def _lookup(self, pem: bytes) -> _Known:
         digest = hashlib.sha256(pem).digest()

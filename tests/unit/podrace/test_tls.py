@@ -138,7 +138,7 @@ async def test_the_previous_files_are_used_while_files_are_being_replaced(server
     ("damage", "error", "message"),
     [
         ("missing", FailedPrecondition, r"TLS: .*tls\.key: No such file or directory; check PODRACE_TLS_CERTIF"),
-        ("other key", FailedPrecondition, r"TLS: .*tls\.crt, .*tls\.key or .*ca\.crt: .*KEY_VALUES_MISMATCH.*; check"),
+        ("other key", FailedPrecondition, r"TLS: .*tls\.crt, .*tls\.key, .*ca\.crt: .*KEY_VALUES_MISMATCH.*; check"),
         ("not PEM", FailedPrecondition, r"TLS: .*; check PODRACE_TLS_CERTIFICATE_FILE"),
         ("unset", InvalidArgument, r"PODRACE_TLS_KEY_FILE: missing; set it together with PODRACE_TLS_CERTIFICATE_FILE"),
     ],

@@ -56,11 +56,10 @@ async def test_a_certificate_that_expires_during_a_connection_is_refused() -> No
         await authenticator(NOW + YEAR).authenticate(credentials)
 
 
-@pytest.mark.parametrize("token", ["", "a-valid-token"])
-async def test_a_revoked_certificate_is_refused_with_and_without_a_token(tmp_path: Path, token: str) -> None:
+async def test_a_revoked_certificate_is_refused(tmp_path: Path) -> None:
     folder = CertificateFolder.create(tmp_path / "certs", NOW)
     serial = folder.add(SpiffeName("user", "alice"), [], NOW, YEAR).serial
-    credentials = Credentials(token, "", {PEM: [(folder.path / "user/alice/tls.crt").read_bytes()]})
+    credentials = Credentials("", "", {PEM: [(folder.path / "user/alice/tls.crt").read_bytes()]})
     revoked: set[int] = set()
     checking = authenticator(revoked=revoked)
     await checking.authenticate(credentials)

@@ -1,0 +1,239 @@
+"""What a certificate lets its holder do at a live server, and what happens when it is renewed or revoked meanwhile.
+
+Before certificates carried roles, every certificate of the authority was as good as any other: that of a pod created
+and cancelled tournaments.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from identity_provider import IdentityProvider
+
+from podrace import rpc, tls
+from podrace.access.authenticators.certificate import PEM, CertificateAuthenticator
+from podrace.access.authenticators.oidc import OidcAuthenticator, OidcConfig
+from podrace.access.guard import Guard
+from podrace.access.principal import Principal, current_principal
+from podrace.certificates.folder import STANDARD, CertificateFolder
+from podrace.certificates.names import SpiffeName
+from podrace.errors import InvalidArgument, PermissionDenied, Unauthenticated, Unavailable
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.rpc import renewing_channel
+
+YEAR = timedelta(days=365)
+Become = Callable[[str], None]
+REQUESTS = {
+    "CreateTournament": lambda: pb.CreateTournamentRequest(request_id="r"),
+    "CancelTournament": lambda: pb.CancelTournamentRequest(request_id="r", tournament_id="t"),
+    "GetTournament": lambda: pb.GetTournamentRequest(tournament_id="t"),
+}
+
+
+class Orchestrator(pb_grpc.OrchestratorServiceServicer):
+    """Records who called, and the serial number of the certificate that the connection presented."""
+
+    def __init__(self) -> None:
+        self.callers: list[Principal | None] = []
+        self.serials: list[int] = []
+
+    def _record(self, context: Any) -> None:
+        self.callers.append(current_principal())
+        for pem in context.auth_context().get(PEM, ()):
+            self.serials.append(x509.load_pem_x509_certificate(pem).serial_number)
+
+    async def CreateTournament(self, request: Any, context: Any) -> Any:
+        self._record(context)
+        return pb.CreateTournamentResponse()
+
+    async def CancelTournament(self, request: Any, context: Any) -> Any:
+        self._record(context)
+        return pb.CancelTournamentResponse()
+
+    async def GetTournament(self, request: Any, context: Any) -> Any:
+        self._record(context)
+        return pb.GetTournamentResponse()
+
+
+@pytest.fixture
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, now: datetime) -> CertificateFolder:
+    made = CertificateFolder.create(tmp_path / "certs", now)
+    for name, hosts in STANDARD.items():
+        made.add(name, hosts, now, YEAR)
+    for role in ("user", "viewer"):
+        made.add(SpiffeName(role, "alice"), [], now, YEAR)
+    return made
+
+
+@pytest.fixture
+def become(folder: CertificateFolder, monkeypatch: pytest.MonkeyPatch) -> Become:
+    """Returns a function that makes this process the holder of a certificate; empty: of none, with the authority."""
+    monkeypatch.setattr(renewing_channel, "LOOK_SECONDS", 0.0)
+
+    def chosen(path: str) -> None:
+        for name, file in ((tls.CERTIFICATE, "tls.crt"), (tls.KEY, "tls.key")):
+            monkeypatch.setenv(name, str(folder.path / path / file) if path else "")
+        monkeypatch.setenv(tls.AUTHORITY, str(folder.path / "authority/ca.crt"))
+        monkeypatch.setenv(tls.REVOCATION, str(folder.path / "authority/ca.crl"))
+
+    return chosen
+
+
+@pytest.fixture
+def orchestrator() -> Orchestrator:
+    return Orchestrator()
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[IdentityProvider]:
+    with IdentityProvider() as served:
+        yield served
+
+
+async def served(orchestrator: Orchestrator, provider: IdentityProvider, **settings: Any) -> rpc.Server:
+    certificates = CertificateAuthenticator.from_environment()
+    assert certificates is not None
+    oidc = OidcAuthenticator(OidcConfig(issuer=provider.issuer, roles=("ml-team=user",)))
+    service = rpc.Service(
+        pb.DESCRIPTOR.services_by_name["OrchestratorService"],
+        pb_grpc.add_OrchestratorServiceServicer_to_server,
+        orchestrator,
+    )
+    config = rpc.ServerConfig(grace_seconds=0.0, **settings)
+    return await rpc.Server.start(config, [service], guard=Guard([certificates, oidc]))
+
+
+@pytest.fixture
+async def server(orchestrator: Orchestrator, become: Become, provider: IdentityProvider) -> AsyncIterator[rpc.Server]:
+    become("orchestrator")
+    started = await served(orchestrator, provider, token_listen="127.0.0.1:0")
+    yield started
+    await started.drain()
+
+
+async def call(channel: Any, method: str) -> Any:
+    stub = pb_grpc.OrchestratorServiceStub(channel)
+    return await rpc.call(getattr(stub, method), REQUESTS[method](), deadline_seconds=10.0)
+
+
+async def call_as(become: Become, path: str, address: str, method: str, token: str = "") -> Any:
+    become(path)
+    async with rpc.connect(address, token=(lambda: token) if token else None) as channel:
+        return await call(channel, method)
+
+
+@pytest.mark.parametrize("path", ["pod-role", "pod-leader", "plugin/plugin", "plugin/simulators", "leaderboard"])
+@pytest.mark.parametrize("method", ["CreateTournament", "CancelTournament"])
+async def test_a_pods_certificate_can_no_longer_create_or_cancel_tournaments(
+    server: rpc.Server, orchestrator: Orchestrator, become: Become, path: str, method: str
+) -> None:
+    with pytest.raises(PermissionDenied, match="needs user"):
+        await call_as(become, path, server.address, method)
+    assert orchestrator.callers == []
+
+
+async def test_people_may_do_what_their_roles_say(
+    server: rpc.Server, orchestrator: Orchestrator, become: Become
+) -> None:
+    for path in ("user/alice", "operator/operator"):
+        await call_as(become, path, server.address, "CreateTournament")
+    assert [caller.name for caller in orchestrator.callers if caller] == ["alice", "operator"]
+    await call_as(become, "viewer/alice", server.address, "GetTournament")
+    with pytest.raises(PermissionDenied):
+        await call_as(become, "viewer/alice", server.address, "CancelTournament")
+
+
+async def test_a_certificate_that_is_revoked_is_refused_on_its_open_connection(
+    server: rpc.Server, folder: CertificateFolder, become: Become, now: datetime
+) -> None:
+    become("user/alice")
+    async with rpc.connect(server.address) as channel:
+        await call(channel, "CreateTournament")
+        folder.revoke("user/alice", now)
+        with pytest.raises(Unauthenticated, match="the certificate of alice was revoked"):
+            await call(channel, "CreateTournament")
+        # The new certificate of the same person is used by the same channel.
+        folder.renew("user/alice", now)
+        await call(channel, "CreateTournament")
+
+
+async def test_client_and_server_use_renewed_certificates_without_a_restart(
+    server: rpc.Server, orchestrator: Orchestrator, folder: CertificateFolder, become: Become, now: datetime
+) -> None:
+    become("user/alice")
+    async with rpc.connect(server.address) as channel:
+        await call(channel, "GetTournament")
+        renewed = folder.renew("user/alice", now)
+        folder.renew("orchestrator", now)
+        await call(channel, "GetTournament")
+        await call(channel, "GetTournament")
+    assert orchestrator.serials[0] != renewed.serial
+    assert orchestrator.serials[1:] == [renewed.serial] * 2
+
+
+async def test_a_channel_keeps_its_certificate_while_files_are_being_replaced(
+    server: rpc.Server, folder: CertificateFolder, become: Become
+) -> None:
+    become("user/alice")
+    async with rpc.connect(server.address) as channel:
+        await call(channel, "GetTournament")
+        (folder.path / "user/alice/tls.key").write_text("half of a k")
+        await call(channel, "GetTournament")
+        (folder.path / "user/alice/tls.key").unlink()
+        await call(channel, "GetTournament")
+
+
+async def test_the_certificate_of_a_pod_or_a_person_does_not_make_a_service(
+    orchestrator: Orchestrator, provider: IdentityProvider, become: Become, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tls.SERVER_NAME, "podrace-orchestrator")
+    for path in ("pod-role", "user/alice"):
+        become(path)
+        pretending = await served(orchestrator, provider)
+        try:
+            with pytest.raises(Unavailable):
+                await call_as(become, "user/alice", pretending.address, "GetTournament")
+        finally:
+            await pretending.drain()
+    assert orchestrator.callers == []
+
+
+async def test_a_caller_without_a_certificate_reaches_only_the_address_for_tokens_and_needs_one_there(
+    server: rpc.Server, orchestrator: Orchestrator, become: Become, provider: IdentityProvider, now: datetime
+) -> None:
+    token = provider.token(now.timestamp())
+    with pytest.raises(Unavailable):
+        await call_as(become, "", server.address, "CreateTournament", token)
+    with pytest.raises(Unauthenticated, match="presented no token"):
+        await call_as(become, "", server.token_address, "CreateTournament")
+    foreign = provider.token(now.timestamp(), aud="elsewhere")
+    with pytest.raises(Unauthenticated, match="not meant for this mesh"):
+        await call_as(become, "", server.token_address, "CreateTournament", foreign)
+    assert orchestrator.callers == []
+    await call_as(become, "", server.token_address, "CreateTournament", token)
+    assert [(caller.name, caller.via) for caller in orchestrator.callers if caller] == [("alice", "oidc")]
+
+
+async def test_a_pod_with_the_token_of_a_person_is_that_person_and_one_without_is_not(
+    server: rpc.Server, orchestrator: Orchestrator, become: Become, provider: IdentityProvider, now: datetime
+) -> None:
+    await call_as(become, "pod-role", server.address, "CreateTournament", provider.token(now.timestamp()))
+    assert [caller.via for caller in orchestrator.callers if caller] == ["oidc"]
+    with pytest.raises(PermissionDenied):
+        await call_as(become, "pod-role", server.address, "CreateTournament")
+
+
+async def test_an_address_for_tokens_without_tls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (tls.CERTIFICATE, tls.KEY, tls.AUTHORITY):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InvalidArgument, match=r"server\.token_listen = '127\.0\.0\.1:0': needs TLS"):
+        await rpc.Server.start(rpc.ServerConfig(token_listen="127.0.0.1:0"), [])
