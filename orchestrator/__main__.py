@@ -67,6 +67,7 @@ async def serve(config: Config, clock: Clock) -> None:
             runtime,
             clock,
             leaderboard_address=config.leaderboard,
+            token_leaderboard_address=config.token_leaderboard or config.leaderboard,
             pod_tokens=access.pod_tokens,
         )
         guard = access.guard(runtime.pod_that_holds)

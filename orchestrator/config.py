@@ -37,6 +37,9 @@ class Config:
     """Database file; only one orchestrator can open it at a time."""
     leaderboard: str = "127.0.0.1:50052"
     """Address of the leaderboard; passed to pods and returned with tournaments."""
+    token_leaderboard: str = ""
+    """Address of the leaderboard for callers that present a token of an identity provider or of Kubernetes and no
+    certificate (its `server.token_listen`); empty: `leaderboard`."""
     store: str = "podrace-home/store"
     """Checkpoint store that pods use."""
     store_access: str = ""

@@ -41,6 +41,9 @@ WATCH_REST_FACTOR = 9.0
 """After a message that took t seconds to build, a watcher waits for this many times t, so that watchers of a large pool
 leave most of the time to the calls of pods."""
 
+WITHOUT_CERTIFICATE = ("oidc", "kubernetes")
+"""How callers are identified that may have no certificate."""
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -55,11 +58,13 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         clock: Clock,
         *,
         leaderboard_address: str,
+        token_leaderboard_address: str = "",
         watch_pause_seconds: float = WATCH_PAUSE_SECONDS,
         pod_tokens: PodTokens | None = None,
     ) -> None:
         self._tournaments, self._assignments, self._runtime, self._clock = tournaments, assignments, runtime, clock
         self._leaderboard_address = leaderboard_address
+        self._token_leaderboard_address = token_leaderboard_address or leaderboard_address
         self._watch_pause_seconds = watch_pause_seconds
         self._pod_tokens = pod_tokens or PodTokens(None)
         self._closing = False
@@ -225,7 +230,10 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         return evaluation_epoch_of_agent(tournament.spec, work.number, self._running_seconds(tournament_id), steps)
 
     def _tournament_message(self, record: TournamentRecord) -> tournament_pb2.Tournament:
-        return tournament_message(record, self._runtime, self._clock.monotonic(), self._leaderboard_address)
+        caller = current_principal()
+        has_only_token = caller is not None and caller.via in WITHOUT_CERTIFICATE
+        address = self._token_leaderboard_address if has_only_token else self._leaderboard_address
+        return tournament_message(record, self._runtime, self._clock.monotonic(), address)
 
     def _view_message(self, view: TournamentView, token: int) -> pb.WatchTournamentResponse:
         events = fitting(map(event_message, view.events), PAGE_BYTES // 2)

@@ -103,7 +103,7 @@ class PublicKeys:
         pems = []
         for path in paths:
             try:
-                pems.append(path.read_bytes())
+                pems.append(_without_certificate(path.read_bytes()))
                 cls(pems[-1:])
             except OSError as error:
                 raise FailedPrecondition(f"{path}: cannot be read: {error.strerror}") from None
@@ -160,6 +160,15 @@ def make_pem() -> bytes:
     return Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+def _without_certificate(pem: bytes) -> bytes:
+    """Returns the public key of a certificate: cert-manager stores public keys in certificates."""
+    if b"BEGIN CERTIFICATE" not in pem:
+        return pem
+    from cryptography.x509 import load_pem_x509_certificate
+
+    return _public_pem(load_pem_x509_certificate(pem).public_key())
 
 
 def _public_pem(key: Any) -> bytes:

@@ -24,8 +24,11 @@ def read_private_file(path: Path) -> bytes:
     except OSError as error:
         raise FailedPrecondition(f"{path}: cannot be read: {error.strerror}") from None
     with os.fdopen(descriptor, "rb") as file:
-        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        if mode & 0o077:
+        status = os.fstat(descriptor)
+        mode = stat.S_IMODE(status.st_mode)
+        # Files of a Kubernetes Secret belong to root, and this process may read them because it is in their group.
+        others = 0o077 if status.st_uid == os.geteuid() else 0o037
+        if mode & others:
             raise FailedPrecondition(
                 f"{path}: other users can read it (mode {mode:04o}); chmod 600 {path}, and remove the file if they may"
                 " have read it: it is made again"

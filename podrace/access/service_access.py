@@ -7,7 +7,7 @@ key only exists if the configuration names one.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -21,9 +21,11 @@ from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
 from podrace.access.credentials import Authenticator, TokenSource
 from podrace.access.guard import Guard, HolderOf
 from podrace.access.mesh_key import MeshKey, PublicKeys
+from podrace.access.provider_config import OidcConfig, TokenReviewConfig
 from podrace.access.sending import is_loopback
 from podrace.access.token_file import MESH_KEY, TOKEN_FILE, load_or_make_token, token_path
 from podrace.access.tokens import AUDIENCE, PodTokens, ServiceToken
+from podrace.tls import identity_for
 
 _log = structlog.get_logger(__name__)
 
@@ -42,6 +44,10 @@ class AccessConfig:
     public_keys: tuple[str, ...] = ()
     """Files with public keys (PEM) of the mesh, for a service that verifies tokens and signs none. Several while the
     key is replaced."""
+    oidc: OidcConfig = field(default_factory=OidcConfig)
+    """OpenID Connect provider whose tokens identify people."""
+    kubernetes: TokenReviewConfig = field(default_factory=TokenReviewConfig)
+    """Tokens of Kubernetes that identify callers."""
     audit_log: str = ""
     """File to which decisions about access are appended, one JSON object a line; empty: the log of the service has
     them."""
@@ -102,7 +108,14 @@ class ServiceAccess:
             known = PublicKeys.load([Path(each) for each in config.public_keys]).pems
             keys = PublicKeys([*(key.public.pems if key else ()), *known])
             authenticators.append(SignedTokenAuthenticator(keys, AUDIENCE))
-        if _is_reached_from_elsewhere(listen):
+        authenticators += _providers(config)
+        if identity_for(listen, environ):
+            authenticators += _certificates(environ)
+        elif _is_reached_from_elsewhere(listen):
+            # The operator has said --insecure: tokens are not sent without TLS, so no caller could identify itself.
+            _log.warning(
+                "every caller that reaches this address has all roles, because there is no TLS", address=listen
+            )
             authenticators.append(AnyoneAuthenticator())
         # A service on another machine knows the key only if the operator has configured it there.
         known_there = bool(config.mesh_key) or all(each.startswith("unix:") or is_loopback(each) for each in called)
@@ -111,6 +124,27 @@ class ServiceAccess:
     def guard(self, holder_of: HolderOf | None = None) -> Guard:
         """Returns the guard of the server of the service; `holder_of` finds the pod that holds an assignment."""
         return Guard(self.authenticators, holder_of=holder_of, audit=self.audit)
+
+
+def _providers(config: AccessConfig) -> list[Authenticator]:
+    """Returns authenticators of providers outside the mesh. Their libraries are imported only if they are used."""
+    found: list[Authenticator] = []
+    if config.oidc.issuer:
+        from podrace.access.authenticators.oidc import OidcAuthenticator
+
+        found.append(OidcAuthenticator(config.oidc))
+    if config.kubernetes.audience:
+        from podrace.access.authenticators.token_review import TokenReviewAuthenticator
+
+        found.append(TokenReviewAuthenticator(config.kubernetes))
+    return found
+
+
+def _certificates(environ: Mapping[str, str]) -> list[Authenticator]:
+    from podrace.access.authenticators.certificate import CertificateAuthenticator
+
+    found = CertificateAuthenticator.from_environment(environ)
+    return [found] if found else []
 
 
 def _is_reached_from_elsewhere(listen: str) -> bool:

@@ -3,6 +3,8 @@
     FOLDER/authority/ca.key, ca.crt, ca.crl    the authority, and its list of revoked certificates
     FOLDER/ROLE[/NAME]/tls.key, tls.crt        key and certificate of a holder,
                        ca.crt, ca.crl          with copies of what it needs to verify others
+    FOLDER/orchestrator/mesh.key               signs the tokens of services and pods
+    FOLDER/leaderboard/mesh.pub                verifies them
 
 A subfolder is complete: it can be mounted or copied to where its holder runs. The key of the authority is needed only
 to issue certificates; keep it away from the machines that run the services.
@@ -19,6 +21,7 @@ from typing import Self
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from podrace.access.mesh_key import MeshKey, make_pem
 from podrace.certificates.issuing import (
     CLOCK_DIFFERENCE,
     KeyPair,
@@ -32,6 +35,8 @@ from podrace.certificates.names import TRUST_DOMAIN, SpiffeName
 from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 
 AUTHORITY = "authority"
+ORCHESTRATOR, LEADERBOARD = "orchestrator", "leaderboard"
+MESH_KEY, MESH_PUBLIC_KEY = "mesh.key", "mesh.pub"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 STANDARD: Mapping[SpiffeName, tuple[str, ...]] = {
     SpiffeName("orchestrator"): ("orchestrator", "podrace-orchestrator", *LOOPBACK),
@@ -137,6 +142,24 @@ class CertificateFolder:
                 f"{self.path / name.path}: there is a certificate already; `podrace certs renew` renews it"
             )
         return self._issue(name, hosts, now, lifetime)
+
+    def make_mesh_key(self) -> None:
+        """Makes the key that signs the tokens of services and pods, if there is none.
+
+        The orchestrator gets the private key (mesh.key), and the leaderboard the public one (mesh.pub).
+
+        Raises:
+            NotFound: The orchestrator has no certificate here.
+            FailedPrecondition: A file cannot be read or written.
+        """
+        self._find(ORCHESTRATOR)
+        private = self.path / ORCHESTRATOR / MESH_KEY
+        if not private.exists():
+            _write(private, make_pem())
+        public = MeshKey.load_or_make(private).public.pems[0]
+        for folder in (ORCHESTRATOR, LEADERBOARD):
+            if (self.path / folder / "tls.crt").exists():
+                _write(self.path / folder / MESH_PUBLIC_KEY, public)
 
     def renew(self, path: str, now: datetime) -> ListedCertificate:
         """Replaces key and certificate by new ones of the same names and the same lifetime.

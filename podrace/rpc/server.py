@@ -59,8 +59,8 @@ class ServerConfig:
     token_listen: str = ""
     """Second address, `host:port`, for callers that present a token and no certificate; with TLS."""
     insecure: bool = False
-    """Allow an address that other machines reach without TLS. Everyone who reaches it can read what is sent, and
-    change it on its way. The option `--insecure` of a service sets this key."""
+    """Allow an address that other machines reach without TLS. Every caller that reaches it has all roles, and what is
+    sent can be read and changed on its way. The option `--insecure` of a service sets this key."""
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,13 @@ def test_every_process_has_the_certificate_of_its_own_role_and_no_other(service:
     assert SERVICES[service].get("depends_on"), "a volume is filled before it is mounted"
 
 
+def test_the_orchestrator_signs_tokens_and_the_leaderboard_has_the_public_key() -> None:
+    for service in ("orchestrator", "orchestrator-fixed"):
+        assert SERVICES[service]["environment"]["PODRACE_ORCHESTRATOR__ACCESS__MESH_KEY"] == "/etc/podrace/tls/mesh.key"
+    environ = SERVICES["leaderboard"]["environment"]
+    assert environ["PODRACE_LEADERBOARD__ACCESS__PUBLIC_KEYS"] == "/etc/podrace/tls/mesh.pub"
+
+
 def test_pods_that_the_orchestrator_starts_get_the_certificate_of_a_role_of_a_pod() -> None:
     named = SERVICES["orchestrator"]["environment"]["PODRACE_ORCHESTRATOR__LAUNCHERS__DOCKER__TLS"]
     assert defaults_filled_in(named) == "podrace_tls-pod-role"

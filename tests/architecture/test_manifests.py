@@ -255,8 +255,14 @@ def test_every_process_of_every_overlay_has_the_certificate_of_its_own_role(over
     (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
     assert volume["secret"]["secretName"] == SECRETS[name][0]
     assert mount["readOnly"]
-    secrets = {each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
-    assert secrets == {SECRETS[name][0]}, "no process has the key of another"
+    secrets = {
+        each["secret"]["secretName"]: each["secret"].get("items") for each in spec["volumes"] if "secret" in each
+    }
+    of_mesh_key = {"podrace-orchestrator": "tls.key", "podrace-leaderboard": "tls.crt"}.get(name)
+    expected: dict[str, Any] = {SECRETS[name][0]: None}
+    if of_mesh_key:
+        expected["podrace-mesh-key"] = [{"key": of_mesh_key, "path": of_mesh_key}]
+    assert secrets == expected, "no process has the key of another, and only the orchestrator signs"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -278,10 +284,28 @@ def test_cert_manager_makes_the_secrets_that_are_mounted_with_the_names_of_their
         assert {"server auth", "client auth"} <= set(spec["usages"])
         assert (f"*.{name}" if name == "podrace-agentpod" else name) in spec["dnsNames"]
     assert made["podrace-authority"]["isCA"] is True
+    assert made["podrace-mesh-key"]["privateKey"]["algorithm"] == "Ed25519"
+    assert made["podrace-mesh-key"]["issuerRef"]["name"] == "podrace-self-signed", "no certificate of the mesh"
     assert named(objects, "Issuer", "podrace")["spec"] == {"ca": {"secretName": "podrace-authority"}}
     operator = made["podrace-operator-tls"]
     assert SpiffeName.parse(operator["uris"][0]).role == "operator"
     assert "server auth" not in operator["usages"]
+
+
+def test_callers_with_tokens_have_ports_and_the_services_may_review_tokens_and_no_more(scratch: Path) -> None:
+    objects = combined(scratch, ("token-review", "tls"))
+    assert named(objects, "ClusterRole", "podrace-token-review")["rules"] == [
+        {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}
+    ]
+    for service in SERVICES:
+        config = service_configuration(objects, service)
+        port = int(config.server.token_listen.rpartition(":")[2])
+        ports = named(objects, "Service", f"podrace-{service}")["spec"]["ports"]
+        assert port in [each["port"] for each in ports]
+        assert config.access.kubernetes.audience == "podrace"
+        spec = named(objects, "StatefulSet", f"podrace-{service}")["spec"]["template"]["spec"]
+        assert spec.get("automountServiceAccountToken") is not False
+    assert service_configuration(objects, "orchestrator").token_leaderboard.endswith(f":{port}")
 
 
 def test_the_secrets_that_the_command_prints_are_those_that_are_mounted() -> None:

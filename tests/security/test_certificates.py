@@ -11,13 +11,19 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import NameOID
 from identity_provider import IdentityProvider
 
 from podrace import rpc, tls
 from podrace.access.authenticators.certificate import PEM, CertificateAuthenticator
 from podrace.access.authenticators.oidc import OidcAuthenticator, OidcConfig
 from podrace.access.guard import Guard
+from podrace.access.mesh_key import PublicKeys
 from podrace.access.principal import Principal, current_principal
+from podrace.access.service_access import AccessConfig, ServiceAccess
+from podrace.access.tokens import AUDIENCE
+from podrace.access.v1 import access_pb2
 from podrace.certificates.folder import STANDARD, CertificateFolder
 from podrace.certificates.names import SpiffeName
 from podrace.errors import InvalidArgument, PermissionDenied, Unauthenticated, Unavailable
@@ -237,3 +243,47 @@ async def test_an_address_for_tokens_without_tls_is_refused(monkeypatch: pytest.
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(InvalidArgument, match=r"server\.token_listen = '127\.0\.0\.1:0': needs TLS"):
         await rpc.Server.start(rpc.ServerConfig(token_listen="127.0.0.1:0"), [])
+
+
+def opened(listen: str, **config: Any) -> list[str]:
+    """Names of the authenticators of a service that listens there."""
+    access = ServiceAccess.open(AccessConfig(**config), access_pb2.ROLE_ORCHESTRATOR, listen, "10.0.0.2:50052")
+    return [type(each).__name__ for each in access.authenticators]
+
+
+def test_a_service_on_the_network_knows_callers_by_certificates_and_lets_no_anonymous_caller_in(
+    become: Become, folder: CertificateFolder
+) -> None:
+    become("orchestrator")
+    folder.make_mesh_key()
+    key = str(folder.path / "orchestrator/mesh.key")
+    assert opened("0.0.0.0:50051") == ["UnixSocketAuthenticator", "CertificateAuthenticator"]
+    assert opened("0.0.0.0:50051", mesh_key=key)[1:] == ["SignedTokenAuthenticator", "CertificateAuthenticator"]
+    oidc = OidcConfig(issuer="https://id.example.org", roles=("ml-team=user",))
+    assert opened("0.0.0.0:50051", oidc=oidc)[1:] == ["OidcAuthenticator", "CertificateAuthenticator"]
+
+
+def test_the_orchestrator_signs_tokens_that_the_leaderboard_verifies_with_the_public_key(
+    become: Become, folder: CertificateFolder
+) -> None:
+    become("orchestrator")
+    folder.make_mesh_key()
+    private = AccessConfig(mesh_key=str(folder.path / "orchestrator/mesh.key"))
+    signing = ServiceAccess.open(private, access_pb2.ROLE_ORCHESTRATOR, "0.0.0.0:50051", "leaderboard:50052")
+    assert signing.token is not None
+    for name in ("mesh.pub", "certificate.pem"):
+        public = folder.path / "leaderboard" / name
+        if name == "certificate.pem":
+            # As cert-manager stores it: the public key is in a certificate.
+            public.write_bytes(certificate_of((folder.path / "orchestrator/mesh.key").read_bytes()))
+        verifying = PublicKeys.load([public])
+        claims = verifying.verify(signing.token(), audience=AUDIENCE)
+        assert claims["roles"] == ["orchestrator"]
+
+
+def certificate_of(private_key: bytes) -> bytes:
+    key = serialization.load_pem_private_key(private_key, None)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "podrace mesh key")])
+    begin = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin + YEAR)  # type: ignore[arg-type]
+    return builder.sign(key, None).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]

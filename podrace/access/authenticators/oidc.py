@@ -10,7 +10,6 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ import structlog
 from podrace.access.authenticators.claimed_roles import parse_roles, roles_of
 from podrace.access.credentials import Credentials
 from podrace.access.principal import Principal
+from podrace.access.provider_config import OidcConfig
 from podrace.access.sending import is_loopback
 from podrace.errors import InvalidArgument, Unauthenticated, Unavailable
 
@@ -37,28 +37,6 @@ LONGEST_BYTES = 1 << 20
 _log = structlog.get_logger(__name__)
 Fetch = Callable[[str], Mapping[str, Any]]
 """Reads a JSON object from an address; raises Unavailable."""
-
-
-@dataclass(frozen=True)
-class OidcConfig:
-    """An OpenID Connect provider whose tokens identify people."""
-
-    issuer: str = ""
-    """Its address, exactly as in the claim `iss` of its tokens; empty: no provider."""
-    audience: str = "podrace"
-    """Audience that tokens must have: the client id of this mesh at the provider."""
-    jwks_url: str = ""
-    """Address of its keys; empty: as the provider's `/.well-known/openid-configuration` says."""
-    name_claim: str = "sub"
-    """Claim that names the person, who owns tournaments under this name. It must never change or be given to another
-    person."""
-    roles_claim: str = "groups"
-    """Claim whose values give roles: a text, or a list of texts."""
-    roles: tuple[str, ...] = ()
-    """Roles by values of that claim: `VALUE=ROLE`, for instance `ml-team=user,ml-admins=operator`. A person without a
-    role is refused."""
-    namespace_claim: str = ""
-    """Claim with the namespace of the person; empty: the default namespace."""
 
 
 class OidcAuthenticator:

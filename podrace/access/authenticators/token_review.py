@@ -7,7 +7,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jwt
@@ -15,6 +14,7 @@ import jwt
 from podrace.access.authenticators.claimed_roles import parse_roles, roles_of
 from podrace.access.credentials import Credentials
 from podrace.access.principal import Principal
+from podrace.access.provider_config import TokenReviewConfig
 from podrace.errors import FailedPrecondition, Unauthenticated, Unavailable
 
 REVIEWS_AT_ONCE = 8
@@ -23,17 +23,6 @@ KEPT_SECONDS = 60.0
 """A token is reviewed again after this time: its holder may have been deleted."""
 SERVICE_ACCOUNT = "system:serviceaccount:"
 GROUP = "group:"
-
-
-@dataclass(frozen=True)
-class TokenReviewConfig:
-    """Tokens of a Kubernetes cluster that identify callers."""
-
-    audience: str = ""
-    """Audience that tokens must have, for instance `podrace`; empty: tokens of Kubernetes are not accepted."""
-    roles: tuple[str, ...] = ()
-    """Roles by user name, or by group with the prefix `group:`. For instance
-    `system:serviceaccount:team-a:trainer=user,group:ml-admins=operator`. A caller without a role is refused."""
 
 
 class ReviewApi(Protocol):

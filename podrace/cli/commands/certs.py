@@ -3,7 +3,7 @@
 import base64
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,6 +36,9 @@ SECRETS = {"orchestrator": "podrace-orchestrator-tls", "leaderboard": "podrace-l
     "pod-role": "podrace-agentpod-tls"
 }
 """Names of the Secrets that the Kubernetes component `tls` mounts."""
+MESH_KEY_SECRET = "podrace-mesh-key"
+MESH_KEY_FILES = {"tls.key": "mesh.key", "tls.crt": "mesh.pub"}
+"""Files of the Secret with the key of the mesh, named as cert-manager names them, and files of the orchestrator."""
 FILES = ("tls.crt", "tls.key", "ca.crt", "ca.crl")
 
 folder_argument = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
@@ -76,7 +79,7 @@ def make(
     folder: Path, hosts: Sequence[str], only: Sequence[str], trust_domain: str, reuse: bool, days: int, as_json: bool
 ) -> int:
     """Make an authority and certificates for every role. An existing authority is never replaced."""
-    from podrace.certificates.folder import AUTHORITY, STANDARD, CertificateFolder
+    from podrace.certificates.folder import AUTHORITY, ORCHESTRATOR, STANDARD, CertificateFolder
     from podrace.certificates.issuing import host_name
 
     now, lifetime = datetime.now(UTC), timedelta(days=days)
@@ -98,6 +101,8 @@ def make(
             opened.add(name, [*standard, *further.get(name.path, ())], now, lifetime)
         elif present[name.path].is_due(now):
             opened.renew(name.path, now)
+    if not only or ORCHESTRATOR in only:
+        opened.make_mesh_key()
     return _show(opened, now, as_json=as_json)
 
 
@@ -172,23 +177,29 @@ def revoke(folder: Path, paths: Sequence[str], as_json: bool) -> int:
 @click.option("--namespace", default="podrace", show_default=True, help="Namespace of the Secrets.")
 def secrets(folder: Path, namespace: str) -> int:
     """Print the Secrets that the Kubernetes component `tls` mounts, with private keys, for kubectl apply -f -."""
-    from podrace.certificates.folder import CertificateFolder
+    from podrace.certificates.folder import ORCHESTRATOR, CertificateFolder
 
     opened = CertificateFolder.open(folder)
     items = []
     for path, name in SECRETS.items():
         opened.key_of(path)
-        items.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "type": "kubernetes.io/tls",
-                "metadata": {"name": name, "namespace": namespace},
-                "data": {file: base64.b64encode((folder / path / file).read_bytes()).decode() for file in FILES},
-            }
-        )
+        files = {file: folder / path / file for file in FILES}
+        items.append(_secret(name, namespace, files, "kubernetes.io/tls"))
+    opened.make_mesh_key()
+    key = {file: folder / ORCHESTRATOR / source for file, source in MESH_KEY_FILES.items()}
+    items.append(_secret(MESH_KEY_SECRET, namespace, key, "Opaque"))
     click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1))
     return 0
+
+
+def _secret(name: str, namespace: str, files: Mapping[str, Path], kind: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "data": {file: base64.b64encode(path.read_bytes()).decode() for file, path in files.items()},
+    }
 
 
 def _hosts_by_path(texts: Sequence[str], known: Sequence[str]) -> dict[str, list[str]]:

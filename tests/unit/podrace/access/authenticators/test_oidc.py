@@ -8,9 +8,10 @@ import jwt
 import pytest
 from identity_provider import IdentityProvider
 
-from podrace.access.authenticators.oidc import PAUSE_SECONDS, REFRESH_SECONDS, OidcAuthenticator, OidcConfig
+from podrace.access.authenticators.oidc import PAUSE_SECONDS, REFRESH_SECONDS, OidcAuthenticator
 from podrace.access.credentials import Credentials
 from podrace.access.principal import ROLES_BY_NAME, Principal
+from podrace.access.provider_config import OidcConfig
 from podrace.errors import InvalidArgument, Unauthenticated, Unavailable
 
 KEYS = "/keys"

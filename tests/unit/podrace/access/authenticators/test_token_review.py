@@ -10,9 +10,10 @@ import jwt
 import pytest
 from kubernetes import client
 
-from podrace.access.authenticators.token_review import TokenReviewAuthenticator, TokenReviewConfig
+from podrace.access.authenticators.token_review import TokenReviewAuthenticator
 from podrace.access.credentials import Credentials
 from podrace.access.principal import ROLES_BY_NAME, Principal
+from podrace.access.provider_config import TokenReviewConfig
 from podrace.errors import InvalidArgument, Unauthenticated, Unavailable
 
 TRAINER = "system:serviceaccount:team-a:trainer"

@@ -73,7 +73,9 @@ def test_secrets_are_those_of_services_and_pods_and_never_that_of_the_authority(
     type_("certs", "make", "c")
     listed = json.loads(type_("certs", "secrets", "c", "--namespace", "training").out)
     secrets = {item["metadata"]["name"]: item for item in listed["items"]}
-    assert set(secrets) == {"podrace-orchestrator-tls", "podrace-leaderboard-tls", "podrace-agentpod-tls"}
+    tls = {"podrace-orchestrator-tls", "podrace-leaderboard-tls", "podrace-agentpod-tls"}
+    assert set(secrets) == {*tls, "podrace-mesh-key"}
+    assert not any("mesh.key" in secrets[name]["data"] for name in tls)
     assert all(item["metadata"]["namespace"] == "training" for item in secrets.values())
     key = base64.b64decode(secrets["podrace-agentpod-tls"]["data"]["tls.key"])
     assert key == (tmp_path / "c/pod-role/tls.key").read_bytes()
