@@ -39,6 +39,7 @@ from podrace.checkpoint_store.assignment_store import (
     check_store_access,
 )
 from podrace.errors import InvalidArgument, PodraceError
+from podrace.limits.user_environment import leader_variables
 from podrace.processes import lifeline
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
@@ -90,7 +91,7 @@ def run_role(config: PodConfig, role: str) -> int:
 def _run(config: PodConfig, role: str) -> Coroutine[Any, Any, int]:
     if role.partition("-")[0] != LEADER_ROLE:
         return _run_worker_or_evaluator(config, role)
-    return run_follower(config, role) if config.learner_of(role) else run_leader(config)
+    return run_follower(config, role) if config.learner_of(role) else run_leader(config, own_process=True)
 
 
 def preload() -> None:
@@ -143,16 +144,24 @@ def _tensor_services(planes: Sequence[Plane], resources: ExitStack) -> list[Serv
     return services
 
 
-async def run_leader(config: PodConfig) -> int:
+async def run_leader(config: PodConfig, *, own_process: bool = False) -> int:
     """Runs the process of the leader and returns its exit code.
 
     It serves the LearnerService; in a fused pod also the WorkerService and the EvaluatorService.
+
+    Args:
+        config: Settings of the pod.
+        own_process: Whether this process does nothing else, so that it can forget the keys of the store.
     """
     if config.layout == "separate" and (left := shared.remove_regions(config.region_prefix, config.plane_folder)):
         # A previous run of this pod was killed. No other process of this run owns regions before the leader starts.
         _log.warning("removed the shared memory of a previous run of this pod", files=len(left))
     planes, compute = learner_planes(config, LEADER_ROLE), ComputeThread(config.device(LEADER_ROLE))
     leader = Leader(config, planes, compute, partial(_stores, config), device=config.device(LEADER_ROLE))
+    if own_process:
+        # The store is open. In a fused pod, simulators of users run in this process.
+        for name in leader_variables(os.environ, config.allow):
+            del os.environ[name]
     learner = LearnerServicer(leader)
     services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
     if config.layout == "fused":
