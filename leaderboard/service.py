@@ -16,6 +16,8 @@ from leaderboard.store.refusal_records import refusals_after
 from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
+from podrace.access.lease_tokens import LeaseVerifier
+from podrace.access.principal import current_principal
 from podrace.checkpoint.v1 import store_pb2 as store_pb
 from podrace.checkpoint.v1 import store_pb2_grpc as store_pb_grpc
 from podrace.database import Database
@@ -40,8 +42,9 @@ def services(
     generator: Generator,
     kept: SnapshotRecorder,
     store_access: StoreAccess,
+    leases: LeaseVerifier | None = None,
 ) -> list[Service]:
-    """Returns the four services of a leaderboard."""
+    """Returns the four services of a leaderboard; `leases` verifies the tokens of pods (None: none are required)."""
     contract = pb.DESCRIPTOR.services_by_name
     return [
         Service(
@@ -50,7 +53,9 @@ def services(
             LeaderboardServicer(state, watch),
         ),
         Service(
-            contract["UpdaterService"], pb_grpc.add_UpdaterServiceServicer_to_server, UpdaterServicer(updater, kept)
+            contract["UpdaterService"],
+            pb_grpc.add_UpdaterServiceServicer_to_server,
+            UpdaterServicer(updater, kept, leases or LeaseVerifier(None)),
         ),
         Service(
             contract["GeneratorService"],
@@ -123,19 +128,27 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
 class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
     """Takes submissions of candidates and snapshots."""
 
-    def __init__(self, updater: Updater, kept: SnapshotRecorder) -> None:
-        self._updater, self._snapshots = updater, kept
+    def __init__(self, updater: Updater, kept: SnapshotRecorder, leases: LeaseVerifier) -> None:
+        self._updater, self._snapshots, self._leases = updater, kept, leases
+
+    def _check_lease(self, method: str, token: str, agent_id: str, lease_epoch: int | None = None) -> None:
+        """Refuses a call of a pod that does not hold the agent; raises PermissionDenied."""
+        epoch = {} if lease_epoch is None else {"lease_epoch": lease_epoch}
+        self._leases.check(method, token, current_principal(), work_id=agent_id, **epoch)
 
     async def SubmitCandidate(self, request: pb.SubmitCandidateRequest, context: Context) -> pb.SubmitCandidateResponse:
         """Judges a candidate; see the contract."""
+        self._check_lease("SubmitCandidate", request.lease_token, request.checkpoint.agent_id, request.lease_epoch)
         return await self._updater.submit(request)
 
     async def PlanEvaluation(self, request: pb.PlanEvaluationRequest, context: Context) -> pb.PlanEvaluationResponse:
         """Plans an evaluation; see the contract."""
+        self._check_lease("PlanEvaluation", request.lease_token, request.agent_id)
         return await self._updater.plan_evaluation(request)
 
     async def SubmitSnapshot(self, request: pb.SubmitSnapshotRequest, context: Context) -> pb.SubmitSnapshotResponse:
         """Records a snapshot; see the contract."""
+        self._check_lease("SubmitSnapshot", request.lease_token, request.checkpoint.agent_id, request.lease_epoch)
         return await self._snapshots.submit(request)
 
     async def SnapshotChampion(

@@ -15,8 +15,10 @@ from orchestrator.state.records import (
     PodRecord,
     TournamentRecord,
     WorkPhase,
+    WorkRecord,
 )
 from orchestrator.state.runtime import RuntimeState
+from podrace.access.lease_tokens import HeldLease
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
@@ -125,6 +127,11 @@ def assignment_message(
     else:
         message.evaluate.CopyFrom(_evaluation_work(work))
     return message
+
+
+def held_lease(work: WorkRecord) -> HeldLease:
+    """Returns what the token of the lease on assigned work says."""
+    return HeldLease(assignment_id(work), work.tournament_id, work.work_id, work.lease_epoch, work.pod_id)
 
 
 def _evaluation_work(work: EvaluationRecord) -> pb.EvaluationWork:

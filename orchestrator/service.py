@@ -17,6 +17,7 @@ from orchestrator.messages import (
     duration_seconds,
     evaluation_entry,
     event_message,
+    held_lease,
     pod_message,
     tournament_message,
 )
@@ -24,6 +25,7 @@ from orchestrator.state.clock import Clock
 from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.tournaments.lifecycle import Tournaments, TournamentView, has_ended, page_limit, token_number
+from podrace.access.lease_tokens import HeldLease, LeaseTokens
 from podrace.access.principal import current_principal
 from podrace.access.tokens import PodTokens
 from podrace.errors import Unavailable
@@ -61,10 +63,12 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         token_leaderboard_address: str = "",
         watch_pause_seconds: float = WATCH_PAUSE_SECONDS,
         pod_tokens: PodTokens | None = None,
+        lease_tokens: LeaseTokens | None = None,
     ) -> None:
         self._tournaments, self._assignments, self._runtime, self._clock = tournaments, assignments, runtime, clock
         self._leaderboard_address = leaderboard_address
         self._token_leaderboard_address = token_leaderboard_address or leaderboard_address
+        self._lease_tokens = lease_tokens or LeaseTokens(None)
         self._watch_pause_seconds = watch_pause_seconds
         self._pod_tokens = pod_tokens or PodTokens(None)
         self._closing = False
@@ -188,6 +192,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             running_seconds = self._running_seconds(answer.tournament.tournament_id)
             epoch = self._evaluation_epoch(answer.tournament.tournament_id, answer.work.work_id)
             assignment = assignment_message(answer, self._runtime.leases.duration_seconds, running_seconds, epoch)
+            assignment.lease_token = self._lease_tokens.of(held_lease(answer.work))
             return pb.AcquireAssignmentResponse(assignment=assignment, pod_token=token)
         if isinstance(answer, dispatch.Drain):
             return pb.AcquireAssignmentResponse(drain=answer.reason, pod_token=token)
@@ -195,6 +200,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     async def RenewAssignment(self, request: pb.RenewAssignmentRequest, context: Context) -> pb.RenewAssignmentResponse:
         """Extends a lease."""
+        self._lease_tokens.check(
+            "RenewAssignment", request.lease_token, current_principal(), request.assignment_id, request.lease_epoch
+        )
         directive = await self._assignments.renew(request.assignment_id, request.lease_epoch, request.progress)
         response = pb.RenewAssignmentResponse(
             directive=directive.directive,
@@ -206,13 +214,22 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         if held:
             response.running_duration.CopyFrom(duration(self._running_seconds(held.tournament_id)))
             response.evaluation_epoch = self._evaluation_epoch(held.tournament_id, held.work_id)
+            if held.lease_epoch == request.lease_epoch:
+                lease = HeldLease(
+                    request.assignment_id, held.tournament_id, held.work_id, held.lease_epoch, held.pod_id
+                )
+                response.lease_token = self._lease_tokens.renewed(lease, request.lease_token)
         return response
 
     async def CompleteAssignment(
         self, request: pb.CompleteAssignmentRequest, context: Context
     ) -> pb.CompleteAssignmentResponse:
         """Ends a lease."""
+        self._lease_tokens.check(
+            "CompleteAssignment", request.lease_token, current_principal(), request.assignment_id, request.lease_epoch
+        )
         await self._assignments.complete(request)
+        self._lease_tokens.forget(request.assignment_id)
         return pb.CompleteAssignmentResponse()
 
     # --- translation ------------------------------------------------------------------------------------------

@@ -218,8 +218,14 @@ class Leader:
 
     async def _train(self, lease: Lease, progress: ProgressReporter) -> int | None:
         assignment = lease.assignment
-        store = self._stores.of(assignment)
-        publisher = Publisher(store, self._updater, assignment.train, assignment.lease_epoch, assignment.spec)
+        publisher = Publisher(
+            self._stores.of(assignment),
+            self._updater,
+            assignment.train,
+            assignment.lease_epoch,
+            assignment.spec,
+            lease_token=lambda: lease.token,
+        )
         context = TrainingContext(
             self.config,
             assignment,

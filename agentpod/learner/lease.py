@@ -17,7 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import FailedPrecondition, NotFound, PodraceError
+from podrace.errors import FailedPrecondition, NotFound, PermissionDenied, PodraceError
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 
@@ -81,7 +81,13 @@ class Lease:
         if assignment.HasField("running_duration"):
             self._running = _seconds(assignment.running_duration), self._last_answer
         self._evaluation_epoch = assignment.evaluation_epoch
+        self._token = assignment.lease_token
         self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def token(self) -> str:
+        """Token of the lease, which calls for the agent carry."""
+        return self._token
 
     @property
     def evaluation_epoch(self) -> int:
@@ -140,6 +146,7 @@ class Lease:
             message=message[:LONGEST_MESSAGE],
             progress=self.progress,
             evaluation=evaluation,
+            lease_token=self._token,
         )
         await rpc.call(self._orchestrator.CompleteAssignment, request, deadline_seconds=COMPLETE_DEADLINE_SECONDS)
 
@@ -157,13 +164,14 @@ class Lease:
             assignment_id=self.assignment.assignment_id,
             lease_epoch=self.assignment.lease_epoch,
             progress=self.progress,
+            lease_token=self._token,
         )
         sent = self._clock()
         try:
             response = await rpc.call(
                 self._orchestrator.RenewAssignment, request, deadline_seconds=RENEW_DEADLINE_SECONDS
             )
-        except (FailedPrecondition, NotFound) as error:
+        except (FailedPrecondition, NotFound, PermissionDenied) as error:
             _log.warning("the lease is lost", error=error.message)
             self.request_stop(error.message, held=False)
         except PodraceError as error:
@@ -181,6 +189,7 @@ class Lease:
             self._running = _seconds(response.running_duration), self._clock()
         self._evaluation_epoch = response.evaluation_epoch
         self._on_token(response.pod_token)
+        self._token = response.lease_token or self._token
         if response.directive != pb.DIRECTIVE_CONTINUE and not self.stop.done():
             directive = (
                 pb.Directive.Name(response.directive) if response.directive in pb.Directive.values() else "unknown"

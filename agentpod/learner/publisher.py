@@ -55,6 +55,7 @@ class Publisher:
         lease_epoch: int,
         spec: TournamentSpec,
         wall_clock: Callable[[], float] = time.time,
+        lease_token: Callable[[], str] = lambda: "",
     ) -> None:
         """Accesses neither store nor leaderboard yet.
 
@@ -65,10 +66,12 @@ class Publisher:
             lease_epoch: Epoch of the lease on the agent.
             spec: Specification of the tournament, recorded in every manifest.
             wall_clock: Seconds since 1970.
+            lease_token: Returns the token of the lease, which is renewed with it.
         """
         self._spec = as_struct(spec)
         self.agent = agent
         self._store, self._updater, self._epoch, self._wall_clock = store, updater, lease_epoch, wall_clock
+        self._lease_token = lease_token
         self._replay_files = ReplayFiles(store, replay_limit(spec.assignment))
         self._replay = StoredReplay()
         self._stored_ahead: tuple[ReplayView, StoredReplay] | None = None
@@ -187,6 +190,7 @@ class Publisher:
             checkpoint=Checkpoint(agent_id=agent_id, manifest_digest=manifest_digest),
             lease_epoch=self._epoch,
             number=number,
+            lease_token=self._lease_token(),
         )
         request.running_duration.FromNanoseconds(round(running_seconds * 1e9))
         await rpc.call(self._updater.SubmitSnapshot, request, deadline_seconds=SUBMIT_DEADLINE_SECONDS)
@@ -203,7 +207,9 @@ class Publisher:
         Args:
             epoch: Evaluation epoch of that score.
         """
-        request = pb.PlanEvaluationRequest(agent_id=self.agent.agent_id, evaluation_epoch=epoch)
+        request = pb.PlanEvaluationRequest(
+            agent_id=self.agent.agent_id, evaluation_epoch=epoch, lease_token=self._lease_token()
+        )
         try:
             plan: pb.PlanEvaluationResponse = await rpc.call(
                 self._updater.PlanEvaluation, request, deadline_seconds=PLAN_DEADLINE_SECONDS
@@ -243,6 +249,7 @@ class Publisher:
             request_id=manifest_digest,
             checkpoint=Checkpoint(agent_id=self.agent.agent_id, manifest_digest=manifest_digest),
             lease_epoch=self._epoch,
+            lease_token=self._lease_token(),
         )
         try:
             response = await rpc.call(self._updater.SubmitCandidate, request, deadline_seconds=SUBMIT_DEADLINE_SECONDS)

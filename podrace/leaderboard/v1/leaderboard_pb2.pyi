@@ -1342,10 +1342,15 @@ class SubmitCandidateRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     LEASE_EPOCH_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key; use the candidate's id."""
     lease_epoch: _builtins.int
     """Lease epoch of the assignment under which it was published."""
+    lease_token: _builtins.str
+    """`lease_token` of the assignment, see podrace.orchestrator.v1.Assignment. PERMISSION_DENIED without it if the
+    leaderboard knows the key of the mesh.
+    """
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
         """The published checkpoint."""
@@ -1356,10 +1361,11 @@ class SubmitCandidateRequest(_message.Message):
         request_id: _builtins.str = ...,
         checkpoint: _checkpoint_pb2.Checkpoint | None = ...,
         lease_epoch: _builtins.int = ...,
+        lease_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease_epoch", b"lease_epoch", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1373,19 +1379,25 @@ class PlanEvaluationRequest(_message.Message):
 
     AGENT_ID_FIELD_NUMBER: _builtins.int
     EVALUATION_EPOCH_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     evaluation_epoch: _builtins.int
     """Evaluation epoch that it will be scored in."""
+    lease_token: _builtins.str
+    """`lease_token` of the assignment, see podrace.orchestrator.v1.Assignment. PERMISSION_DENIED without it if the
+    leaderboard knows the key of the mesh.
+    """
     def __init__(
         self,
         *,
         agent_id: _builtins.str = ...,
         evaluation_epoch: _builtins.int = ...,
+        lease_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "evaluation_epoch", b"evaluation_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "evaluation_epoch", b"evaluation_epoch", "lease_token", b"lease_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1795,12 +1807,17 @@ class SubmitSnapshotRequest(_message.Message):
     LEASE_EPOCH_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key; use `<agent_id>-snapshot-<number>`."""
     lease_epoch: _builtins.int
     """Lease epoch of the assignment under which it was taken."""
     number: _builtins.int
     """Which multiple of `evaluation.snapshot_period` it was due at, from 1."""
+    lease_token: _builtins.str
+    """`lease_token` of the assignment, see podrace.orchestrator.v1.Assignment. PERMISSION_DENIED without it if the
+    leaderboard knows the key of the mesh.
+    """
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
         """The manifest in the checkpoint store."""
@@ -1817,10 +1834,11 @@ class SubmitSnapshotRequest(_message.Message):
         lease_epoch: _builtins.int = ...,
         number: _builtins.int = ...,
         running_duration: _duration_pb2.Duration | None = ...,
+        lease_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "running_duration", b"running_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease_epoch", b"lease_epoch", "number", b"number", "request_id", b"request_id", "running_duration", b"running_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "number", b"number", "request_id", b"request_id", "running_duration", b"running_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1039,6 +1039,7 @@ class Assignment(_message.Message):
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
     EVALUATION_EPOCH_FIELD_NUMBER: _builtins.int
     MAXIMUM_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     assignment_id: _builtins.str
     """Unique name."""
     tournament_id: _builtins.str
@@ -1050,6 +1051,11 @@ class Assignment(_message.Message):
     maximum_environment_steps: _builtins.int
     """Environment steps of the agent, those of its parents excluded, at which it ends even if its own budget is larger:
     what `objective.environment_steps` leaves to it. 0: no such limit.
+    """
+    lease_token: _builtins.str
+    """Proves that a call is made by the pod that holds the assignment: a secret, which the pod sends back with
+    RenewAssignment, CompleteAssignment, SubmitCandidate, PlanEvaluation and SubmitSnapshot. It is valid for an hour;
+    RenewAssignment returns a new one in time. Empty if the orchestrator has no key, as in an embedded mesh.
     """
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
@@ -1089,10 +1095,11 @@ class Assignment(_message.Message):
         running_duration: _duration_pb2.Duration | None = ...,
         evaluation_epoch: _builtins.int = ...,
         maximum_environment_steps: _builtins.int = ...,
+        lease_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluate", b"evaluate", "lease_duration", b"lease_duration", "running_duration", b"running_duration", "spec", b"spec", "train", b"train", "work", b"work"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluate", b"evaluate", "evaluation_epoch", b"evaluation_epoch", "lease_duration", b"lease_duration", "lease_epoch", b"lease_epoch", "maximum_environment_steps", b"maximum_environment_steps", "running_duration", b"running_duration", "spec", b"spec", "tournament_id", b"tournament_id", "train", b"train", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluate", b"evaluate", "evaluation_epoch", b"evaluation_epoch", "lease_duration", b"lease_duration", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "maximum_environment_steps", b"maximum_environment_steps", "running_duration", b"running_duration", "spec", b"spec", "tournament_id", b"tournament_id", "train", b"train", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_work: _TypeAlias = _typing.Literal["train", "evaluate"]  # noqa: Y015
     _WhichOneofArgType_work: _TypeAlias = _typing.Literal["work", b"work"]  # noqa: Y015
@@ -1270,10 +1277,15 @@ class RenewAssignmentRequest(_message.Message):
     ASSIGNMENT_ID_FIELD_NUMBER: _builtins.int
     LEASE_EPOCH_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     assignment_id: _builtins.str
     """The assignment."""
     lease_epoch: _builtins.int
     """Lease epoch of the assignment."""
+    lease_token: _builtins.str
+    """`lease_token` of the assignment, or of the last renewal that had one. PERMISSION_DENIED without it if the
+    assignment had one.
+    """
     @_builtins.property
     def progress(self) -> Global___Progress:
         """Progress so far."""
@@ -1284,10 +1296,11 @@ class RenewAssignmentRequest(_message.Message):
         assignment_id: _builtins.str = ...,
         lease_epoch: _builtins.int = ...,
         progress: Global___Progress | None = ...,
+        lease_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "lease_epoch", b"lease_epoch", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1305,6 +1318,7 @@ class RenewAssignmentResponse(_message.Message):
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
     EVALUATION_EPOCH_FIELD_NUMBER: _builtins.int
     POD_TOKEN_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     directive: Global___Directive.ValueType
     """What to do next."""
     reason: _builtins.str
@@ -1313,6 +1327,8 @@ class RenewAssignmentResponse(_message.Message):
     """Evaluation epoch from now on, see EvaluationSpec. An evaluation that is under way keeps its epoch."""
     pod_token: _builtins.str
     """As in AcquireAssignmentResponse."""
+    lease_token: _builtins.str
+    """Replaces the `lease_token` of the assignment; empty: it stays the same."""
     @_builtins.property
     def lease_duration(self) -> _duration_pb2.Duration:
         """How long the lease lasts, counted on the pod's own monotonic clock from the moment the pod sent the request."""
@@ -1330,10 +1346,11 @@ class RenewAssignmentResponse(_message.Message):
         running_duration: _duration_pb2.Duration | None = ...,
         evaluation_epoch: _builtins.int = ...,
         pod_token: _builtins.str = ...,
+        lease_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_duration", b"lease_duration", "running_duration", b"running_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directive", b"directive", "evaluation_epoch", b"evaluation_epoch", "lease_duration", b"lease_duration", "pod_token", b"pod_token", "reason", b"reason", "running_duration", b"running_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directive", b"directive", "evaluation_epoch", b"evaluation_epoch", "lease_duration", b"lease_duration", "lease_token", b"lease_token", "pod_token", b"pod_token", "reason", b"reason", "running_duration", b"running_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1352,6 +1369,7 @@ class CompleteAssignmentRequest(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key, for instance `<assignment_id>.complete`."""
     assignment_id: _builtins.str
@@ -1362,6 +1380,8 @@ class CompleteAssignmentRequest(_message.Message):
     """How the assignment ended."""
     message: _builtins.str
     """Why it did not finish, in one line for a person."""
+    lease_token: _builtins.str
+    """As in RenewAssignmentRequest."""
     @_builtins.property
     def progress(self) -> Global___Progress:
         """Final progress."""
@@ -1380,10 +1400,11 @@ class CompleteAssignmentRequest(_message.Message):
         message: _builtins.str = ...,
         progress: Global___Progress | None = ...,
         evaluation: _checkpoint_pb2.Evaluation | None = ...,
+        lease_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluation", b"evaluation", "lease_epoch", b"lease_epoch", "message", b"message", "outcome", b"outcome", "progress", b"progress", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluation", b"evaluation", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "message", b"message", "outcome", b"outcome", "progress", b"progress", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

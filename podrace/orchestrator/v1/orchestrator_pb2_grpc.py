@@ -269,7 +269,8 @@ class OrchestratorServiceServicer:
         """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
         of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
         unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
-        without publishing. Deadline: 5 s.
+        without publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well.
+        Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,7 +279,8 @@ class OrchestratorServiceServicer:
     def CompleteAssignment(self, request, context):
         """Ends an assignment and reports its outcome. Called by the leader of the pod. Answers once the outcome is durable; a
         repeat has no further effect. INVALID_ARGUMENT for an unknown outcome. NOT_FOUND for an unknown assignment.
-        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s.
+        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. PERMISSION_DENIED if
+        `lease_token` is missing or is not that of the assignment. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -118,12 +118,14 @@ class OrchestratorServiceStub:
     """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
     of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
     unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
-    without publishing. Deadline: 5 s.
+    without publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well.
+    Deadline: 5 s.
     """
     CompleteAssignment: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CompleteAssignmentRequest, _orchestrator_pb2.CompleteAssignmentResponse]
     """Ends an assignment and reports its outcome. Called by the leader of the pod. Answers once the outcome is durable; a
     repeat has no further effect. INVALID_ARGUMENT for an unknown outcome. NOT_FOUND for an unknown assignment.
-    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s.
+    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. PERMISSION_DENIED if
+    `lease_token` is missing or is not that of the assignment. Deadline: 10 s.
     """
 
 @_typing.type_check_only
@@ -216,12 +218,14 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
     of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
     unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
-    without publishing. Deadline: 5 s.
+    without publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well.
+    Deadline: 5 s.
     """
     CompleteAssignment: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CompleteAssignmentRequest, _orchestrator_pb2.CompleteAssignmentResponse]  # type: ignore[assignment]
     """Ends an assignment and reports its outcome. Called by the leader of the pod. Answers once the outcome is durable; a
     repeat has no further effect. INVALID_ARGUMENT for an unknown outcome. NOT_FOUND for an unknown assignment.
-    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s.
+    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. PERMISSION_DENIED if
+    `lease_token` is missing or is not that of the assignment. Deadline: 10 s.
     """
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -395,7 +399,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
         of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
         unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
-        without publishing. Deadline: 5 s.
+        without publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well.
+        Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -406,7 +411,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.CompleteAssignmentResponse, _abc.Awaitable[_orchestrator_pb2.CompleteAssignmentResponse]]:
         """Ends an assignment and reports its outcome. Called by the leader of the pod. Answers once the outcome is durable; a
         repeat has no further effect. INVALID_ARGUMENT for an unknown outcome. NOT_FOUND for an unknown assignment.
-        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s.
+        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. PERMISSION_DENIED if
+        `lease_token` is missing or is not that of the assignment. Deadline: 10 s.
         """
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -30,6 +30,7 @@ from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.lifecycle import Tournaments
 from podrace import rpc
 from podrace.access.guard import Guard
+from podrace.access.lease_tokens import LeaseTokens
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -142,6 +143,7 @@ class Mesh:
             assignment_id=assignment.assignment_id,
             lease_epoch=assignment.lease_epoch,
             progress=pb.Progress(**progress),
+            lease_token=assignment.lease_token,
         )
         answer: pb.RenewAssignmentResponse = await self.call("RenewAssignment", request)
         return answer
@@ -154,7 +156,7 @@ class Mesh:
             assignment_id=assignment.assignment_id,
             lease_epoch=assignment.lease_epoch,
             outcome=outcome,
-            **fields,
+            **{"lease_token": assignment.lease_token} | fields,
         )
         await self.call("CompleteAssignment", request)
 
@@ -244,6 +246,7 @@ async def _open_mesh(
     mesh_id: str = "",
     start_pods: bool = True,
     external: bool = False,
+    lease_tokens: LeaseTokens | None = None,
 ) -> AsyncIterator[Mesh]:
     leaderboard = FakeLeaderboard()
     leaderboard_server = await _serve_leaderboard(leaderboard)
@@ -261,6 +264,7 @@ async def _open_mesh(
         clock,
         leaderboard_address=leaderboard_server.address,
         watch_pause_seconds=0.0,
+        lease_tokens=lease_tokens,
     )
     limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
     rules = external_pods.EXTERNAL_POD_RULES if pods else LAUNCHED_POD_RULES

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from agentpod.learner.lease import Lease
+from podrace.errors import PermissionDenied
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 UNKNOWN = 99
@@ -30,6 +31,37 @@ async def test_the_evaluation_epoch_is_the_one_that_was_reported_last():
     assert lease.evaluation_epoch == 2
     await lease.renew()
     assert lease.evaluation_epoch == 3
+
+
+async def test_a_pod_sends_the_token_of_its_lease_and_the_one_that_replaced_it():
+    sent: list[str] = []
+
+    async def renew(request: pb.RenewAssignmentRequest, timeout: float) -> pb.RenewAssignmentResponse:
+        sent.append(request.lease_token)
+        token = "second" if len(sent) == 2 else ""
+        return pb.RenewAssignmentResponse(directive=pb.DIRECTIVE_CONTINUE, lease_token=token)
+
+    async def complete(request: pb.CompleteAssignmentRequest, timeout: float) -> pb.CompleteAssignmentResponse:
+        sent.append(request.lease_token)
+        return pb.CompleteAssignmentResponse()
+
+    assignment = pb.Assignment(assignment_id="t-a0.1", lease_token="first")
+    orchestrator = SimpleNamespace(RenewAssignment=renew, CompleteAssignment=complete)
+    lease = Lease(orchestrator, assignment, orphan_seconds=60.0)
+    for _ in range(3):
+        await lease.renew()
+    await lease.complete(pb.OUTCOME_FINISHED)
+    assert sent == ["first", "first", "second", "second"]
+    assert lease.token == "second"
+
+
+async def test_a_pod_whose_token_is_refused_publishes_nothing():
+    async def renew(request: pb.RenewAssignmentRequest, timeout: float) -> pb.RenewAssignmentResponse:
+        raise PermissionDenied("lease_token: is missing")
+
+    lease = Lease(SimpleNamespace(RenewAssignment=renew), pb.Assignment(assignment_id="t-a0.1"), orphan_seconds=60.0)
+    await lease.renew()
+    assert (lease.stop.done(), lease.held) == (True, False)
 
 
 async def test_a_pod_that_is_to_continue_continues():
