@@ -51,8 +51,8 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     updater, generator = Updater(state, store, watch, plugins=plugins), Generator(state, plugins)
     snapshots = SnapshotRecorder(state, store)
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
-    served = services(state, watch, updater, generator, snapshots, stores)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
+    served = services(state, watch, updater, generator, snapshots, stores, access.lease_verifier)
     server = await Server.start(config.server, served, guard=access.guard())
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
     async with _garbage_collection(state, store, config):

@@ -28,6 +28,7 @@ from leaderboard.evolution.agents import visible_board
 from leaderboard.ranking.retention import Retention, TournamentRecord, retained
 from leaderboard.replay_memories import ReplayPlan, pieces_beyond_quotas, replay_plan
 from leaderboard.store import ancestor_queries, records
+from leaderboard.store.held_records import held_manifests
 from leaderboard.store.snapshot_records import snapshot_manifests
 from podrace.checkpoint_store.collect import delete, survey
 from podrace.checkpoint_store.store import CheckpointStore, Place
@@ -82,7 +83,7 @@ async def collect_once(
     # Last, because an agent may have been generated meanwhile from a candidate that was evicted since.
     starting = await state.transact(starting_checkpoints, grace_seconds)
     unfinished = await state.transact(unfinished_agents, grace_seconds)
-    needed |= starting
+    needed |= starting | await state.transact(held_manifests)
     dropped = await asyncio.to_thread(pieces_beyond_quotas, store, plans, starting, unfinished)
     found = await asyncio.to_thread(partial(survey, dropped=dropped), store, needed, grace_seconds)
     if needed and found.missing == needed:

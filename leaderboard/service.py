@@ -8,6 +8,7 @@ from typing import Any
 import grpc.aio
 
 from leaderboard import decision_replay, queries, snapshots
+from leaderboard.checkpoints.held_candidates import wanted_verification
 from leaderboard.evolution.strategy import NoWork
 from leaderboard.generator import Generator
 from leaderboard.snapshots import SnapshotRecorder
@@ -151,6 +152,12 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
         self._check_lease("SubmitSnapshot", request.lease_token, request.checkpoint.agent_id, request.lease_epoch)
         return await self._snapshots.submit(request)
 
+    async def RecordVerification(
+        self, request: pb.RecordVerificationRequest, context: Context
+    ) -> pb.RecordVerificationResponse:
+        """Decides about a held candidate; see the contract."""
+        return await self._updater.record_verification(request)
+
     async def SnapshotChampion(
         self, request: pb.SnapshotChampionRequest, context: Context
     ) -> pb.SnapshotChampionResponse:
@@ -177,7 +184,8 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
         # Agents that do not fit are listed in the next review.
         stops = fitting(pb.AgentStop(agent_id=agent_id, reason=reason) for agent_id, reason in sorted(found.items()))
         refusals = await self._state.transact(refusals_after, request.tournament_id, request.refusals_after)
-        return pb.ReviewAgentsResponse(stops=stops, refusals=refusals)
+        verification, waiting = await self._state.transact(wanted_verification, request.tournament_id)
+        return pb.ReviewAgentsResponse(stops=stops, refusals=refusals, verification=verification, waiting=waiting)
 
 
 class StoreServicer(store_pb_grpc.StoreServiceServicer):

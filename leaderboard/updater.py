@@ -14,6 +14,7 @@ from functools import partial
 import prometheus_client
 import structlog
 
+from leaderboard.checkpoints.held_candidates import answer_to_held, as_submitted, decide, hold, refuse
 from leaderboard.checkpoints.submission_check import SubmissionCheck
 from leaderboard.evolution.agents import trial_of
 from leaderboard.plugins import judgement, requests
@@ -21,9 +22,11 @@ from leaderboard.plugins.plugin_pool import JUDGEMENT, PluginPool, PreparedReque
 from leaderboard.ranking.board import answer_of, judge_arrival
 from leaderboard.ranking.evaluation_plan import plan
 from leaderboard.ranking.score_history import add_estimate
+from leaderboard.ranking.verification import would_lead
 from leaderboard.score_histories import ScoreHistories
 from leaderboard.single_flight import SingleFlight
 from leaderboard.store import records, request_records
+from leaderboard.store.held_records import Held, find_held, list_held, remove_held
 from leaderboard.store.records import Generation, Submission, timestamp
 from leaderboard.submission_watch import SubmissionWatch
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
@@ -35,6 +38,8 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     Candidate,
     PlanEvaluationRequest,
     PlanEvaluationResponse,
+    RecordVerificationRequest,
+    RecordVerificationResponse,
     SubmitCandidateRequest,
     SubmitCandidateResponse,
     Verdict,
@@ -122,6 +127,17 @@ class Updater:
         """
         return await self._state.transact(read_plan, request, self._histories)
 
+    async def record_verification(self, request: RecordVerificationRequest) -> RecordVerificationResponse:
+        """Decides whether a held candidate may lead, given what another pod measured.
+
+        Raises:
+            NotFound: The tournament has no agents.
+        """
+        response, answers = await self._state.transact(record_verification, request, self._histories)
+        for answer in answers:
+            await self._notify(answer)
+        return response
+
     async def close(self) -> None:
         """Cancels what is being judged; it is judged when it is submitted again."""
         self._checkpoints.close()
@@ -152,7 +168,12 @@ class Updater:
 
     async def _record(self, candidate: Candidate, request: SubmitCandidateRequest) -> SubmitCandidateResponse:
         answer = await self._state.transact(record, candidate, request, self._histories)
-        await self._watch.notify(answer.candidate.tournament_id, answer.candidate.sequence)
+        await self._notify(answer)
+        return answer
+
+    async def _notify(self, answer: SubmitCandidateResponse) -> None:
+        if answer.candidate.sequence:
+            await self._watch.notify(answer.candidate.tournament_id, answer.candidate.sequence)
         SUBMISSIONS.labels(Verdict.Name(answer.candidate.verdict).removeprefix("VERDICT_").lower()).inc()
         _log.info(
             "submission judged",
@@ -162,7 +183,6 @@ class Updater:
             rank=answer.candidate.rank,
             reason=answer.candidate.reason,
         )
-        return answer
 
 
 def answer_or_agent(transaction: Transaction, request: SubmitCandidateRequest) -> SubmitCandidateResponse | Generation:
@@ -171,10 +191,13 @@ def answer_or_agent(transaction: Transaction, request: SubmitCandidateRequest) -
     Raises:
         NotFound: The agent was never generated here.
         AlreadyExists: The request id was used for another checkpoint.
+        InvalidArgument: Another pod measured a lower score (NOT_VERIFIED).
     """
-    judged = records.find_submission(transaction, request.checkpoint.manifest_digest)
+    candidate_id = request.checkpoint.manifest_digest
+    judged = records.find_submission(transaction, candidate_id)
     if not judged:
-        return records.get_generation(transaction, request.checkpoint.agent_id)
+        generation = records.get_generation(transaction, request.checkpoint.agent_id)
+        return answer_to_held(transaction, generation.agent.tournament_id, candidate_id) or generation
     request_records.hold_request(transaction, SUBMIT, request.request_id, judged.answer.candidate.candidate_id)
     return judged.answer
 
@@ -227,9 +250,17 @@ def read_plan(
 
 
 def record(
-    transaction: Transaction, draft: Candidate, request: SubmitCandidateRequest, histories: ScoreHistories
+    transaction: Transaction,
+    draft: Candidate,
+    request: SubmitCandidateRequest,
+    histories: ScoreHistories,
+    *,
+    verified: bool = False,
 ) -> SubmitCandidateResponse:
-    """Judges a candidate against the current board and records everything that changes, in one transaction."""
+    """Judges a candidate against the current board and records everything that changes, in one transaction.
+
+    Unless it is `verified`, a candidate that would lead is held if `evaluation.verify` is above 0.
+    """
     request_records.hold_request(transaction, SUBMIT, request.request_id, draft.candidate_id)
     judged = records.find_submission(transaction, draft.candidate_id)
     if judged:
@@ -245,6 +276,8 @@ def record(
         add_estimate(candidate, histories.of(transaction, draft.tournament_id))
     capacity = spec.evolution.board_capacity
     judged_board = judge_arrival(seen, candidate, capacity, synchronous=spec.synchronous)
+    if spec.evaluation.verify and not verified and judged_board.board[:1] == (candidate,):
+        return hold(transaction, candidate, request, spec)
     answer = answer_of(judged_board, candidate)
     standing = judged_board.standings[candidate.candidate_id]
     records.add_submission(
@@ -253,3 +286,31 @@ def record(
     for candidate_id, changed in judged_board.standings.items():
         records.set_standing(transaction, candidate_id, changed)
     return answer
+
+
+def record_verification(
+    transaction: Transaction, request: RecordVerificationRequest, histories: ScoreHistories
+) -> tuple[RecordVerificationResponse, list[SubmitCandidateResponse]]:
+    """Decides about a held candidate; returns the decision, and the answers to candidates that arrived at the board."""
+    spec = records.get_spec(transaction, request.tournament_id)
+    found = find_held(transaction, request.candidate_id)
+    if found is None or found[0].tournament_id != request.tournament_id:
+        return RecordVerificationResponse(reason="it is not held"), []
+    evaluation = request.evaluation if request.HasField("evaluation") else None
+    finding = decide(found[0], evaluation, request.error, spec)
+    if not finding.agrees:
+        refuse(transaction, found, finding)
+        return RecordVerificationResponse(refused=True, reason=finding.reason), []
+    answers = [_arrive(transaction, found, histories)]
+    board = records.read_board(transaction, request.tournament_id)
+    for held in list_held(transaction, request.tournament_id):
+        if not would_lead(board, held[0]):
+            answers.append(_arrive(transaction, held, histories))
+            board = records.read_board(transaction, request.tournament_id)
+    return RecordVerificationResponse(reason=finding.reason), answers
+
+
+def _arrive(transaction: Transaction, held: Held, histories: ScoreHistories) -> SubmitCandidateResponse:
+    """Lets a held candidate arrive at the board, as if it had been submitted now."""
+    remove_held(transaction, held[0].candidate_id)
+    return record(transaction, as_submitted(held[0]), held[1], histories, verified=True)

@@ -69,6 +69,7 @@ async def serve(config: Config, clock: Clock) -> None:
             leaderboard_address=config.leaderboard,
             token_leaderboard_address=config.token_leaderboard or config.leaderboard,
             pod_tokens=access.pod_tokens,
+            lease_tokens=access.lease_tokens,
         )
         guard = access.guard(runtime.pod_that_holds)
         server = await rpc.Server.start(config.server, [_service(servicer)], guard=guard)

@@ -9,6 +9,7 @@ import structlog
 from orchestrator.state.records import AgentRecord, TournamentRecord
 from podrace import rpc
 from podrace.access.credentials import TokenSource
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
@@ -181,6 +182,22 @@ class LeaderboardClient:
         request = pb.NameChampionRequest(tournament_id=tournament_id, evaluations=evaluations)
         response: pb.NameChampionResponse = await rpc.call(
             self._leaderboard.NameChampion, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS
+        )
+        return response
+
+    async def record_verification(
+        self, tournament_id: str, candidate_id: str, evaluation: Evaluation | None, error: str
+    ) -> pb.RecordVerificationResponse:
+        """Reports what another pod measured for a held candidate; None: it could not be evaluated, for `error`.
+
+        Raises:
+            PodraceError: The error of the leaderboard.
+        """
+        request = pb.RecordVerificationRequest(
+            tournament_id=tournament_id, candidate_id=candidate_id, evaluation=evaluation, error=error
+        )
+        response: pb.RecordVerificationResponse = await rpc.call(
+            self._updater.RecordVerification, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS
         )
         return response
 

@@ -144,6 +144,7 @@ def _evaluation_work(work: EvaluationRecord) -> pb.EvaluationWork:
         options=request.options,
         seed=request.seed,
         stochastic=request.stochastic,
+        lanes=request.lanes,
     )
 
 

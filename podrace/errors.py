@@ -149,5 +149,8 @@ NON_FINITE = "ERROR_REASON_NON_FINITE"
 BAD_CHECKPOINT = "ERROR_REASON_BAD_CHECKPOINT"
 """Reason if a submitted checkpoint contradicts its agent, the specification, or itself."""
 
+NOT_VERIFIED = "ERROR_REASON_NOT_VERIFIED"
+"""Reason if another pod measured a lower score than a candidate states."""
+
 BAD_SPEC = "ERROR_REASON_BAD_SPEC"
 """Reason if a tournament specification is invalid."""

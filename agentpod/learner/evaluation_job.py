@@ -8,7 +8,6 @@ from torch import Tensor
 
 from agentpod.experience.memory_spec import MemorySpec
 from agentpod.learner.checkpoint_files import POLICY_PART, load_policy
-from agentpod.learner.evaluation_schedule import MAXIMUM_EVALUATION_LANES
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles.objectives import measure_of, penalize_folds
@@ -19,6 +18,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
 from podrace.errors import DataLoss, InvalidArgument
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.environment_search import evaluation_environment
+from podrace.specification.evaluation_episodes import MAXIMUM_EVALUATION_LANES
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators.messages import with_options
 
@@ -80,7 +80,8 @@ async def evaluate_policies(
 
 def _environment_of(published: PublishedPolicy, assignment: pb.Assignment) -> EnvironmentSpec:
     work, spec = assignment.evaluate, assignment.spec
-    environment = with_options(spec.environment, work.options, min(work.episodes, MAXIMUM_EVALUATION_LANES))
+    lanes = work.lanes or min(work.episodes, MAXIMUM_EVALUATION_LANES)
+    environment = with_options(spec.environment, work.options, lanes)
     values = json_format.MessageToDict(published.manifest.hyperparameters)
     return evaluation_environment(environment, values, spec.environment)
 

@@ -12,35 +12,13 @@ from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.staged_evaluation import PlayEpisodes, bars_of, evaluate_in_stages
 from agentpod.roles.objectives import penalize_folds
-from agentpod.seeding import derive_seed
 from agentpod.session.session import Roles
 from podrace.checkpoint.v1.checkpoint_pb2 import EpochScore, Evaluation
-from podrace.specification import catalog
+from podrace.specification.evaluation_episodes import evaluation_lanes, evaluation_seed
 from podrace.tournament.v1.tournament_pb2 import EvaluationSpec, TournamentSpec
 
-MAXIMUM_EVALUATION_LANES = 64
-"""Number of environments that an evaluation runs at the same time, at most."""
 MOST_OTHER_EPOCHS = 1
 """Further evaluation epochs that one policy is scored in, at most."""
-RACING_LANES = 8
-"""Number of environments of an evaluation that may stop early, unless the simulator steps them all as one batch: there,
-64 environments take little longer than 8. Where they are stepped one by one, smaller batches also wait less for the
-longest episode."""
-
-
-def evaluation_lanes(spec: TournamentSpec) -> int:
-    """Returns the number of environments in which the agents of a tournament are scored.
-
-    It is part of the definition of the episodes (agentpod.roles.episodes), so it depends on nothing but the resolved
-    specification.
-    """
-    racing = spec.evaluation.racing and not catalog.steps_on_gpu(spec.environment.id)
-    return min(spec.evaluation.episodes, RACING_LANES if racing else MAXIMUM_EVALUATION_LANES)
-
-
-def evaluation_seed(spec: TournamentSpec, epoch: int) -> int:
-    """Returns the seed of the episodes of an evaluation epoch, the same for all agents of a tournament."""
-    return derive_seed(spec.seed, "evaluation", epoch)
 
 
 @dataclass

@@ -13,7 +13,6 @@ from agentpod.algorithms.requirements import Requirements, requirements
 from agentpod.learner.agent_training import AgentTraining, TrainingContext
 from agentpod.learner.checkpoint_files import Counters, StartingState, restore
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
-from agentpod.learner.evaluation_schedule import evaluation_lanes
 from agentpod.learner.fusion_session import FusionSession
 from agentpod.learner.snapshots import SnapshotRecorder
 from agentpod.roles.objectives import measure_of
@@ -27,6 +26,7 @@ from podrace.specification.environment_search import (
     evaluation_environment,
     training_environment,
 )
+from podrace.specification.evaluation_episodes import evaluation_lanes
 from podrace.specification.messages import bad_spec
 from simulators.messages import with_options
 

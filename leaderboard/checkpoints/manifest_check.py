@@ -205,6 +205,8 @@ def _evaluation(evaluation: Evaluation, spec: TournamentSpec) -> Iterator[Proble
         yield Problem("evaluation.episodes", f"= {evaluation.episodes}: the specification allows {allowed}")
     if not evaluation.evaluator and evaluation.objective != _objective(spec):
         yield Problem("evaluation.objective", f"= {evaluation.objective[:64]!r}: expected {_objective(spec)!r}")
+    if spec.evaluation.verify and not evaluation.HasField("epoch"):
+        yield Problem("evaluation.epoch", "is missing: evaluation.verify plays the same episodes again")
     yield from _returns(evaluation)
     epochs = [one.epoch for one in evaluation.other_epochs]
     named = [evaluation.epoch, *epochs] if evaluation.HasField("epoch") else epochs

@@ -37,6 +37,21 @@ def add_refusal(transaction: Transaction, tournament_id: str, draft: Refusal) ->
     return True
 
 
+def find_refusal(transaction: Transaction, tournament_id: str, manifest_digest: str) -> Refusal | None:
+    """Returns the refusal of a manifest; None if it was not refused."""
+    rows = transaction.execute(
+        "SELECT refusal FROM refusals WHERE tournament_id = ? AND manifest_digest = ?", tournament_id, manifest_digest
+    )
+    return Refusal.FromString(rows[0][0]) if rows else None
+
+
+def count_refusals(transaction: Transaction, tournament_id: str, agent_id: str, error_reason: str) -> int:
+    """Returns how many manifests of an agent were refused for a reason."""
+    rows = transaction.execute("SELECT refusal FROM refusals WHERE tournament_id = ?", tournament_id)
+    found = (Refusal.FromString(data) for (data,) in rows)
+    return sum(one.agent_id == agent_id and one.error_reason == error_reason for one in found)
+
+
 def refusals_after(transaction: Transaction, tournament_id: str, number: int) -> list[Refusal]:
     """Returns the refusals of a tournament after a number, at most PAGE_SIZE, in order."""
     rows = transaction.execute(

@@ -27,6 +27,10 @@ CREATE INDEX snapshots_by_arrival ON snapshots (tournament_id, sequence);
 """
 
 ADDITIONS = """
+CREATE TABLE IF NOT EXISTS held (
+    candidate_id TEXT PRIMARY KEY, tournament_id TEXT NOT NULL, position INTEGER NOT NULL UNIQUE,
+    candidate BLOB NOT NULL, request BLOB NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS held_by_arrival ON held (tournament_id, position);
 CREATE TABLE IF NOT EXISTS refusals (
     tournament_id TEXT, number INTEGER, manifest_digest TEXT NOT NULL, refusal BLOB NOT NULL,
     PRIMARY KEY (tournament_id, number), UNIQUE (tournament_id, manifest_digest)) STRICT, WITHOUT ROWID;

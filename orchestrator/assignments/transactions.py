@@ -107,7 +107,7 @@ def _assignable_work(
         if type(believed) in free and believed.pod_id != requester.pod_id:
             continue
         record = records.find_again(transaction, believed)
-        if record is None or record.phase != WorkPhase.UNFINISHED:
+        if record is None or record.phase != WorkPhase.UNFINISHED or _is_excluded(record, requester):
             continue
         work = _work_item(transaction, record, inputs)
         if isinstance(record, EvaluationRecord) and _fail_if_lost_too_often(transaction, record, work, requester):
@@ -116,6 +116,11 @@ def _assignable_work(
         if dispatch.why_free(work, requester):
             free.add(type(record))
     return found
+
+
+def _is_excluded(record: WorkRecord, requester: Holder) -> bool:
+    """Whether a pod must not play an evaluation, because it would verify what it has stated itself."""
+    return isinstance(record, EvaluationRecord) and requester.pod_id in record.request.excluded_pod_ids
 
 
 def _work_item(transaction: Transaction, record: WorkRecord, inputs: DispatchInputs) -> dispatch.WorkItem:

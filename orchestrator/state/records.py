@@ -325,6 +325,15 @@ def count_events(transaction: Transaction, tournament_id: str, kind: str) -> int
     return int(transaction.execute(f"SELECT count(*) FROM events WHERE {condition}", tournament_id, kind)[0][0])
 
 
+def pods_of_agent(transaction: Transaction, tournament_id: str, agent_id: str) -> list[str]:
+    """Returns the pods that an agent was ever assigned to, according to its events."""
+    condition = "tournament_id = ? AND kind = 'agent_assigned' AND agent_id = ?"
+    rows = transaction.execute(
+        f"SELECT DISTINCT pod_id FROM events WHERE {condition} ORDER BY pod_id", tournament_id, agent_id
+    )
+    return [pod_id for (pod_id,) in rows]
+
+
 def next_tournament_sequence(transaction: Transaction) -> int:
     """Returns the sequence number of the next tournament."""
     return int(transaction.execute("SELECT coalesce(max(sequence), 0) + 1 FROM tournaments")[0][0])

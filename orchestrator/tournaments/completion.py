@@ -17,6 +17,7 @@ from orchestrator.state.transitions import withdraw_target_checks
 from orchestrator.tournaments.champion import ChampionSelection
 from orchestrator.tournaments.refused_submissions import RefusedSubmissions
 from orchestrator.tournaments.target_checks import TargetChecks, TargetVerdict
+from orchestrator.tournaments.verifications import END_SECONDS, Verifications
 from podrace.specification import evolution_settings
 
 LEADERBOARD_TIMEOUT_SECONDS = 10.0
@@ -34,6 +35,9 @@ class CompletionCheck:
         self._champion_selection = ChampionSelection(state, runtime, leaderboard)
         self._target_checks = TargetChecks(state, runtime, leaderboard)
         self._refused = RefusedSubmissions(state)
+        self._verifications = Verifications(state, runtime, leaderboard)
+        # By tournament, whether a candidate waits to be verified, as of the last answer of the leaderboard.
+        self._held: dict[str, bool] = {}
         self._no_training_since: dict[str, float] = {}
         self._had_pods: set[str] = set()
 
@@ -45,7 +49,7 @@ class CompletionCheck:
         # Refreshed once more after the last pod has stopped, which may have submitted just before.
         fresh = await self._leaderboard.refresh(active | with_pods | self._had_pods)
         self._had_pods = with_pods
-        await self._review([found for found in observed.tournaments if found.state == RUNNING])
+        await self._review(now, [found for found in observed.tournaments if found.state in (RUNNING, ENDING)])
         for tournament in observed.tournaments:
             name = tournament.tournament_id
             if tournament.state == RUNNING:
@@ -53,15 +57,20 @@ class CompletionCheck:
             elif tournament.state == ENDING:
                 await self._complete_ending(now, tournament, fresh=name in fresh)
 
-    async def _review(self, running: Sequence[TournamentRecord]) -> None:
+    async def _review(self, now: float, active: Sequence[TournamentRecord]) -> None:
         """Asks which agents the strategies stop early; their pods receive that with their next renewals.
 
-        The answer also lists the submissions that were refused.
+        The answer also lists the submissions that were refused, and the candidate to verify.
         """
-        names = [one.tournament_id for one in running]
+        running = [one for one in active if one.state == RUNNING]
+        names = [one.tournament_id for one in active if one.state == RUNNING or one.spec.evaluation.verify]
         answers = await self._leaderboard.review({name: await self._refused.last_number(name) for name in names})
         for name, answer in answers.items():
             await self._refused.record(name, answer.refusals)
+        for tournament in active:
+            name = tournament.tournament_id
+            if tournament.spec.evaluation.verify and name in answers:
+                self._held[name] = await self._verifications.advance(now, tournament, answers[name])
         stopping = [one.tournament_id for one in running if evolution_settings.may_stop(one.spec.evolution)]
         reviewed = {name: {stop.agent_id: stop.reason for stop in answer.stops} for name, answer in answers.items()}
         self._runtime.stops = {name: reviewed.get(name, self._runtime.stops.get(name, {})) for name in stopping}
@@ -106,11 +115,15 @@ class CompletionCheck:
         if self._runtime.leases.is_training(name, now):
             # The leaderboard's time to respond is counted from here on.
             self._no_training_since[name] = now
+        elif self._held.get(name) and waited < END_SECONDS:
+            return
         elif (fresh or waited >= LEADERBOARD_TIMEOUT_SECONDS) and await self._champion_selection.select_when_ready(
             now, tournament
         ):
             await save_changes(self._state, self._runtime)
             await self._state.transact(end_tournament, name, COMPLETED, tournament.reason)
+            await self._verifications.give_up(name)
+            self._held.pop(name, None)
             del self._no_training_since[name]
             self._runtime.changes.notify_all()
 

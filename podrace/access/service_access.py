@@ -20,6 +20,7 @@ from podrace.access.authenticators.token_file import StaticTokenAuthenticator
 from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
 from podrace.access.credentials import Authenticator, TokenSource
 from podrace.access.guard import Guard, HolderOf
+from podrace.access.lease_tokens import LeaseTokens, LeaseVerifier
 from podrace.access.mesh_key import MeshKey, PublicKeys
 from podrace.access.provider_config import OidcConfig, TokenReviewConfig
 from podrace.access.sending import is_loopback
@@ -69,6 +70,18 @@ class ServiceAccess:
     authenticators: Sequence[Authenticator]
     """Who may call it."""
     audit: AuditLog
+    keys: PublicKeys | None = None
+    """Keys that tokens are verified with; None: no token of the mesh is known here."""
+
+    @property
+    def lease_tokens(self) -> LeaseTokens:
+        """Makes and checks the tokens of leases; none without a key."""
+        return LeaseTokens(self.key)
+
+    @property
+    def lease_verifier(self) -> LeaseVerifier:
+        """Verifies the tokens of leases; none are required without keys."""
+        return LeaseVerifier(self.keys)
 
     @property
     def pod_tokens(self) -> PodTokens:
@@ -101,7 +114,7 @@ class ServiceAccess:
             if not listen.startswith("unix:"):
                 authenticators.append(StaticTokenAuthenticator(token))
                 _log.info("callers need a token", token_file=str(path), variable=TOKEN_FILE)
-        key = None
+        key, keys = None, None
         if config.mesh_key or (local and not config.public_keys):
             key = MeshKey.load_or_make(Path(config.mesh_key) if config.mesh_key else path.with_name(MESH_KEY))
         if key or configured:
@@ -119,7 +132,8 @@ class ServiceAccess:
             authenticators.append(AnyoneAuthenticator())
         # A service on another machine knows the key only if the operator has configured it there.
         known_there = bool(config.mesh_key) or all(each.startswith("unix:") or is_loopback(each) for each in called)
-        return cls(key, ServiceToken(key, role) if key and known_there else None, authenticators, audit)
+        own = ServiceToken(key, role) if key and known_there else None
+        return cls(key, own, authenticators, audit, keys)
 
     def guard(self, holder_of: HolderOf | None = None) -> Guard:
         """Returns the guard of the server of the service; `holder_of` finds the pod that holds an assignment."""

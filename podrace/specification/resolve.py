@@ -24,6 +24,7 @@ from podrace.specification import (
     plugin_settings,
     presets,
     snapshot_schedule,
+    verification,
 )
 from podrace.specification.hyperparameters import resolve_algorithms, starts_problem
 from podrace.specification.messages import bad_spec, check_values, fill
@@ -51,7 +52,14 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "replay_bytes": REPLAY_BYTES,
         "tournament_replay_bytes": TOURNAMENT_REPLAY_BYTES,
     },
-    "evaluation": {"episodes": 64, "share": 0.1, "greedy": True, "objective": "return", "fold_deviations": 0.0},
+    "evaluation": {
+        "episodes": 64,
+        "share": 0.1,
+        "greedy": True,
+        "objective": "return",
+        "fold_deviations": 0.0,
+        "verify": 0,
+    },
     "evolution": evolution_settings.DEFAULTS,
     "fusion": {"mode": "average", "every_updates": 8, "outer_learning_rate": 0.7, "outer_momentum": 0.9},
     "champion": {"reevaluate_top": 4, "reevaluate_episodes": 64, "ensemble": 0},
@@ -258,6 +266,8 @@ def _check_together(spec: pb.TournamentSpec) -> None:
             " reproducible; leave it out when synchronous = true"
         )
     _check_champion(spec.champion)
+    if problem := verification.problem(spec):
+        raise bad_spec(problem)
     if problem := plugin_settings.evaluation_problem(spec.evaluation) or snapshot_schedule.too_short(spec.evaluation):
         raise bad_spec(problem)
     if problem := data_leakage.leak(spec) or objectives.objective_problem(spec) or starts_problem(spec):

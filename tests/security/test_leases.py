@@ -1,6 +1,6 @@
 """Only the pod that holds an assignment can renew it, complete it, or submit under it.
 
-Before, the id of an assignment was the id of the agent and the epoch: a stranger that sent `<tournament>-a0.1` with
+Before, the id of an assignment was the id of the agent and the epoch: a caller that sent `<tournament>-a0.1` with
 epoch 1 completed the assignment of another pod as SPEC_FAILED, and the tournament failed.
 """
 
@@ -87,7 +87,7 @@ def with_token(assignment: pb.Assignment, token: str) -> pb.Assignment:
     return changed
 
 
-async def test_a_stranger_cannot_complete_the_assignment_of_a_pod_and_fail_its_tournament(mesh: Any, spec: Any) -> None:
+async def test_only_the_holder_can_complete_an_assignment_and_fail_its_tournament(mesh: Any, spec: Any) -> None:
     held, other = await two_pods(mesh, spec)
     for token, problem in [("", "is missing"), ("guess", "is not valid"), (other.lease_token, "of another assignment")]:
         with pytest.raises(PermissionDenied, match=f"CompleteAssignment: lease_token: .*{problem}"):
@@ -97,7 +97,7 @@ async def test_a_stranger_cannot_complete_the_assignment_of_a_pod_and_fail_its_t
     assert "agent_finished" in await mesh.kinds(held.tournament_id)
 
 
-async def test_a_stranger_cannot_keep_a_lease_alive_or_report_progress(mesh: Any, spec: Any) -> None:
+async def test_only_the_holder_can_keep_a_lease_alive_and_report_progress(mesh: Any, spec: Any) -> None:
     held, other = await two_pods(mesh, spec)
     for token in ("", "guess", other.lease_token):
         with pytest.raises(PermissionDenied, match="RenewAssignment: lease_token"):

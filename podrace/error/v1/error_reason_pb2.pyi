@@ -52,6 +52,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INVALID_ARGUMENT: a submitted checkpoint contradicts its agent, the specification, or itself. The message names the
     field of the manifest.
     """
+    ERROR_REASON_NOT_VERIFIED: _ErrorReason.ValueType  # 10
+    """INVALID_ARGUMENT: another pod measured a lower score than the candidate states (`evaluation.verify`), now or for the
+    last candidates of the agent.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call failed, beyond its status code. Servers send it as google.rpc.ErrorInfo{reason, domain: "podrace"} in a
@@ -88,5 +92,9 @@ Another plane may work.
 ERROR_REASON_BAD_CHECKPOINT: ErrorReason.ValueType  # 9
 """INVALID_ARGUMENT: a submitted checkpoint contradicts its agent, the specification, or itself. The message names the
 field of the manifest.
+"""
+ERROR_REASON_NOT_VERIFIED: ErrorReason.ValueType  # 10
+"""INVALID_ARGUMENT: another pod measured a lower score than the candidate states (`evaluation.verify`), now or for the
+last candidates of the agent.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

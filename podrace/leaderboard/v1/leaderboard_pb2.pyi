@@ -78,6 +78,10 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     """It did not enter the board. Its score is kept for curves and statistics. Its checkpoint files are not kept."""
     VERDICT_EVICTED: _Verdict.ValueType  # 3
     """It was on the board, and a better candidate took its place."""
+    VERDICT_HELD: _Verdict.ValueType  # 4
+    """It would rank first, and waits until another pod has verified its score (`evaluation.verify`). It is not on the board,
+    and nothing is decided by its score.
+    """
 
 class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
     """The result of a submission. It is for display only: clients show a value that they do not know as UNSPECIFIED."""
@@ -90,6 +94,10 @@ VERDICT_REFUSED: Verdict.ValueType  # 2
 """It did not enter the board. Its score is kept for curves and statistics. Its checkpoint files are not kept."""
 VERDICT_EVICTED: Verdict.ValueType  # 3
 """It was on the board, and a better candidate took its place."""
+VERDICT_HELD: Verdict.ValueType  # 4
+"""It would rank first, and waits until another pod has verified its score (`evaluation.verify`). It is not on the board,
+and nothing is decided by its score.
+"""
 Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
 class _Opinion:
@@ -1712,6 +1720,10 @@ class ReviewAgentsResponse(_message.Message):
 
     STOPS_FIELD_NUMBER: _builtins.int
     REFUSALS_FIELD_NUMBER: _builtins.int
+    VERIFICATION_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    waiting: _builtins.int
+    """Held candidates whose verification is not wanted yet."""
     @_builtins.property
     def stops(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentStop]:
         """Agents to stop, of those that have not ended as far as the leaderboard knows. An agent that has ended meanwhile may
@@ -1724,19 +1736,125 @@ class ReviewAgentsResponse(_message.Message):
         and of each tournament the first 1,000 are kept.
         """
 
+    @_builtins.property
+    def verification(self) -> Global___Verification:
+        """The verification that is wanted next; absent if there is none. Another pod than those that trained the agent plays
+        it, and RecordVerification records the result.
+        """
+
     def __init__(
         self,
         *,
         stops: _abc.Iterable[Global___AgentStop] | None = ...,
         refusals: _abc.Iterable[Global___Refusal] | None = ...,
+        verification: Global___Verification | None = ...,
+        waiting: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verification", b"verification"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["refusals", b"refusals", "stops", b"stops"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refusals", b"refusals", "stops", b"stops", "verification", b"verification", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReviewAgentsResponse: _TypeAlias = ReviewAgentsResponse  # noqa: Y015
+
+@_typing.final
+class Verification(_message.Message):
+    """An evaluation that decides whether a candidate may lead."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CANDIDATE_FIELD_NUMBER: _builtins.int
+    EPISODES_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    LANES_FIELD_NUMBER: _builtins.int
+    episodes: _builtins.int
+    """Number of episodes to finish, the first ones of its evaluation epoch."""
+    seed: _builtins.int
+    """Seed of the episodes."""
+    lanes: _builtins.int
+    """Number of environments, which is part of the definition of the episodes."""
+    @_builtins.property
+    def candidate(self) -> Global___Candidate:
+        """The candidate."""
+
+    def __init__(
+        self,
+        *,
+        candidate: Global___Candidate | None = ...,
+        episodes: _builtins.int = ...,
+        seed: _builtins.int = ...,
+        lanes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "episodes", b"episodes", "lanes", b"lanes", "seed", b"seed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Verification: _TypeAlias = Verification  # noqa: Y015
+
+@_typing.final
+class RecordVerificationRequest(_message.Message):
+    """Records the result of a verification."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    CANDIDATE_ID_FIELD_NUMBER: _builtins.int
+    EVALUATION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    tournament_id: _builtins.str
+    """The tournament."""
+    candidate_id: _builtins.str
+    """The candidate."""
+    error: _builtins.str
+    """Why it could not be evaluated, in one line for a person."""
+    @_builtins.property
+    def evaluation(self) -> _checkpoint_pb2.Evaluation:
+        """What the other pod measured; absent if the candidate could not be evaluated."""
+
+    def __init__(
+        self,
+        *,
+        tournament_id: _builtins.str = ...,
+        candidate_id: _builtins.str = ...,
+        evaluation: _checkpoint_pb2.Evaluation | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_id", b"candidate_id", "error", b"error", "evaluation", b"evaluation", "tournament_id", b"tournament_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordVerificationRequest: _TypeAlias = RecordVerificationRequest  # noqa: Y015
+
+@_typing.final
+class RecordVerificationResponse(_message.Message):
+    """The decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    refused: _builtins.bool
+    """Whether the candidate has been refused because of its verification."""
+    reason: _builtins.str
+    """Why, in one line for a person."""
+    def __init__(
+        self,
+        *,
+        refused: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordVerificationResponse: _TypeAlias = RecordVerificationResponse  # noqa: Y015
 
 @_typing.final
 class ListSnapshotsRequest(_message.Message):

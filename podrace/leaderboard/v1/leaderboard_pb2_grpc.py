@@ -461,6 +461,11 @@ class UpdaterServiceStub:
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionRequest.SerializeToString,
                 response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionResponse.FromString,
                 _registered_method=True)
+        self.RecordVerification = channel.unary_unary(
+                '/podrace.leaderboard.v1.UpdaterService/RecordVerification',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationResponse.FromString,
+                _registered_method=True)
 
 
 class UpdaterServiceServicer:
@@ -473,7 +478,7 @@ class UpdaterServiceServicer:
         reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
         policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
         does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-        computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
+        computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD). INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
         was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
         agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
         policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
@@ -518,6 +523,15 @@ class UpdaterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RecordVerification(self, request, context):
+        """Records what another pod measured for a held candidate (`evaluation.verify`), and decides whether the candidate may
+        lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
+        for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_UpdaterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -540,6 +554,11 @@ def add_UpdaterServiceServicer_to_server(servicer, server):
                     servicer.SnapshotChampion,
                     request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionRequest.FromString,
                     response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionResponse.SerializeToString,
+            ),
+            'RecordVerification': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordVerification,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -652,6 +671,33 @@ class UpdaterService:
             '/podrace.leaderboard.v1.UpdaterService/SnapshotChampion',
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionRequest.SerializeToString,
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SnapshotChampionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordVerification(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.UpdaterService/RecordVerification',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -239,7 +239,7 @@ class UpdaterServiceStub:
     reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
     policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
     does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-    computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
+    computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD). INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
     was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
     agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
     policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
@@ -268,6 +268,11 @@ class UpdaterServiceStub:
     number: a repeat returns the first one. Answers without a snapshot while the board is empty. NOT_FOUND if the
     manifest of that candidate is not in the store. Deadline: 5 s.
     """
+    RecordVerification: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.RecordVerificationRequest, _leaderboard_pb2.RecordVerificationResponse]
+    """Records what another pod measured for a held candidate (`evaluation.verify`), and decides whether the candidate may
+    lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
+    for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    """
 
 @_typing.type_check_only
 class UpdaterServiceAsyncStub(UpdaterServiceStub):
@@ -281,7 +286,7 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
     policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
     does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-    computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
+    computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD). INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
     was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
     agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
     policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
@@ -310,6 +315,11 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     number: a repeat returns the first one. Answers without a snapshot while the board is empty. NOT_FOUND if the
     manifest of that candidate is not in the store. Deadline: 5 s.
     """
+    RecordVerification: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.RecordVerificationRequest, _leaderboard_pb2.RecordVerificationResponse]  # type: ignore[assignment]
+    """Records what another pod measured for a held candidate (`evaluation.verify`), and decides whether the candidate may
+    lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
+    for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    """
 
 class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
     """The updater: decides which candidates enter the board, and stores snapshots. Called by the leaders of pods and by the
@@ -326,7 +336,7 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
         policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
         does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-        computes. A repeat for the same manifest gets the same answer. INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
+        computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD). INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
         was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
         agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
         policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
@@ -372,6 +382,17 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         keeps the tournament's clock. Answers once it is durable. There is one such snapshot for each tournament and
         number: a repeat returns the first one. Answers without a snapshot while the board is empty. NOT_FOUND if the
         manifest of that candidate is not in the store. Deadline: 5 s.
+        """
+
+    @_abc_1.abstractmethod
+    def RecordVerification(
+        self,
+        request: _leaderboard_pb2.RecordVerificationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.RecordVerificationResponse, _abc.Awaitable[_leaderboard_pb2.RecordVerificationResponse]]:
+        """Records what another pod measured for a held candidate (`evaluation.verify`), and decides whether the candidate may
+        lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
+        for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
 
 def add_UpdaterServiceServicer_to_server(servicer: UpdaterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

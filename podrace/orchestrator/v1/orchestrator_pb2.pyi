@@ -561,6 +561,8 @@ class CreateEvaluationRequest(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     STOCHASTIC_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    LANES_FIELD_NUMBER: _builtins.int
+    EXCLUDED_POD_IDS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key: a repeat returns the evaluation that was created first."""
     tournament_id: _builtins.str
@@ -571,6 +573,10 @@ class CreateEvaluationRequest(_message.Message):
     """Seed of the evaluation environments."""
     stochastic: _builtins.bool
     """Whether to sample actions instead of taking the most likely one."""
+    lanes: _builtins.int
+    """Number of environments that play at the same time; 0: as many as episodes, at most 64. Which episodes are played
+    depends on it.
+    """
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
         """The checkpoint to score."""
@@ -585,6 +591,10 @@ class CreateEvaluationRequest(_message.Message):
         continuous, by majority vote if they are discrete. Empty: the checkpoint acts alone.
         """
 
+    @_builtins.property
+    def excluded_pod_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Pods that must not play it."""
+
     def __init__(
         self,
         *,
@@ -596,10 +606,12 @@ class CreateEvaluationRequest(_message.Message):
         seed: _builtins.int = ...,
         stochastic: _builtins.bool = ...,
         members: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
+        lanes: _builtins.int = ...,
+        excluded_pod_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "members", b"members", "options", b"options", "request_id", b"request_id", "seed", b"seed", "stochastic", b"stochastic", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "excluded_pod_ids", b"excluded_pod_ids", "lanes", b"lanes", "members", b"members", "options", b"options", "request_id", b"request_id", "seed", b"seed", "stochastic", b"stochastic", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1120,6 +1132,7 @@ class EvaluationWork(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     STOCHASTIC_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    LANES_FIELD_NUMBER: _builtins.int
     evaluation_id: _builtins.str
     """Name of the evaluation."""
     episodes: _builtins.int
@@ -1128,6 +1141,8 @@ class EvaluationWork(_message.Message):
     """Seed of the evaluation environments."""
     stochastic: _builtins.bool
     """Whether to sample actions instead of taking the most likely one."""
+    lanes: _builtins.int
+    """Number of environments that play at the same time; 0: as many as episodes, at most 64."""
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
         """The checkpoint to score."""
@@ -1150,10 +1165,11 @@ class EvaluationWork(_message.Message):
         seed: _builtins.int = ...,
         stochastic: _builtins.bool = ...,
         members: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
+        lanes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "evaluation_id", b"evaluation_id", "members", b"members", "options", b"options", "seed", b"seed", "stochastic", b"stochastic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "evaluation_id", b"evaluation_id", "lanes", b"lanes", "members", b"members", "options", b"options", "seed", b"seed", "stochastic", b"stochastic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

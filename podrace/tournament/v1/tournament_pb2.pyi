@@ -892,6 +892,7 @@ class EvaluationSpec(_message.Message):
     RACING_FIELD_NUMBER: _builtins.int
     OBJECTIVE_FIELD_NUMBER: _builtins.int
     FOLD_DEVIATIONS_FIELD_NUMBER: _builtins.int
+    VERIFY_FIELD_NUMBER: _builtins.int
     episodes: _builtins.int
     """Largest number of finished episodes; their mean return is the score. See `racing`. Default 64."""
     every_environment_steps: _builtins.int
@@ -932,6 +933,12 @@ class EvaluationSpec(_message.Message):
     agents that are good in all folds lead those that are very good in one. Needs a simulator with folds (`folds` of
     `stocks`), at most 1,024 episodes, and no `evaluator`. Default 0.
     """
+    verify: _builtins.int
+    """Number of episodes that another pod plays with a candidate that would lead the board, before it may lead: from 8 to
+    `episodes`. The candidate is refused if its stated returns are better than those that the other pod measured on the
+    same episodes. Each verification takes a pod for as long as these episodes. Refused when `synchronous`, and with
+    `pool.maximum_pods` = 1. 0: scores are taken as pods state them. Default 0.
+    """
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
         """Merged over `environment.options`; a key that is set here wins. For instance the validation split."""
@@ -960,10 +967,11 @@ class EvaluationSpec(_message.Message):
         racing: _builtins.bool | None = ...,
         objective: _builtins.str | None = ...,
         fold_deviations: _builtins.float | None = ...,
+        verify: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_fold_deviations", b"_fold_deviations", "_greedy", b"_greedy", "_objective", b"_objective", "_racing", b"_racing", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "fold_deviations", b"fold_deviations", "greedy", b"greedy", "objective", b"objective", "options", b"options", "racing", b"racing", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_fold_deviations", b"_fold_deviations", "_greedy", b"_greedy", "_objective", b"_objective", "_racing", b"_racing", "_share", b"_share", "_verify", b"_verify", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "fold_deviations", b"fold_deviations", "greedy", b"greedy", "objective", b"objective", "options", b"options", "racing", b"racing", "share", b"share", "snapshot_period", b"snapshot_period", "verify", b"verify"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_fold_deviations", b"_fold_deviations", "_greedy", b"_greedy", "_objective", b"_objective", "_racing", b"_racing", "_share", b"_share", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "fold_deviations", b"fold_deviations", "greedy", b"greedy", "objective", b"objective", "options", b"options", "racing", b"racing", "share", b"share", "snapshot_period", b"snapshot_period"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_episodes", b"_episodes", "_evaluator", b"_evaluator", "_every_environment_steps", b"_every_environment_steps", "_fold_deviations", b"_fold_deviations", "_greedy", b"_greedy", "_objective", b"_objective", "_racing", b"_racing", "_share", b"_share", "_verify", b"_verify", "answer_duration", b"answer_duration", "episodes", b"episodes", "evaluator", b"evaluator", "every_environment_steps", b"every_environment_steps", "fold_deviations", b"fold_deviations", "greedy", b"greedy", "objective", b"objective", "options", b"options", "racing", b"racing", "share", b"share", "snapshot_period", b"snapshot_period", "verify", b"verify"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__episodes: _TypeAlias = _typing.Literal["episodes"]  # noqa: Y015
     _WhichOneofArgType__episodes: _TypeAlias = _typing.Literal["_episodes", b"_episodes"]  # noqa: Y015
@@ -981,6 +989,8 @@ class EvaluationSpec(_message.Message):
     _WhichOneofArgType__racing: _TypeAlias = _typing.Literal["_racing", b"_racing"]  # noqa: Y015
     _WhichOneofReturnType__share: _TypeAlias = _typing.Literal["share"]  # noqa: Y015
     _WhichOneofArgType__share: _TypeAlias = _typing.Literal["_share", b"_share"]  # noqa: Y015
+    _WhichOneofReturnType__verify: _TypeAlias = _typing.Literal["verify"]  # noqa: Y015
+    _WhichOneofArgType__verify: _TypeAlias = _typing.Literal["_verify", b"_verify"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__episodes) -> _WhichOneofReturnType__episodes | None: ...
     @_typing.overload
@@ -997,6 +1007,8 @@ class EvaluationSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__racing) -> _WhichOneofReturnType__racing | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__share) -> _WhichOneofReturnType__share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__verify) -> _WhichOneofReturnType__verify | None: ...
 
 Global___EvaluationSpec: _TypeAlias = EvaluationSpec  # noqa: Y015
 

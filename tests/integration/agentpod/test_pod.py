@@ -5,13 +5,13 @@ import itertools
 import pytest
 from scripted import only_completion, run, store_of
 
-from agentpod.learner.evaluation_schedule import evaluation_seed
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.publish import fetch, fetch_latest
 from podrace.checkpoint_store.replay_parts import is_replay
 from podrace.errors import ResourceExhausted
 from podrace.leaderboard.v1.leaderboard_pb2 import Bar, PlanEvaluationResponse
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.specification.evaluation_episodes import evaluation_seed
 from podrace.specification.resolve import parse, resolve
 from podrace.tensor_transport.codec import decode, digest
 

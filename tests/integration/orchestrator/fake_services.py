@@ -50,6 +50,8 @@ class FakeLeaderboard(
         self.generate_requests: list[leaderboard_pb2.GenerateAgentRequest] = []
         self.refusal: PodraceError | None = None
         self.refusals: list[leaderboard_pb2.Refusal] = []
+        self.verification: leaderboard_pb2.Verification | None = None
+        self.verified: list[leaderboard_pb2.RecordVerificationRequest] = []
         self.unreachable = False
         self.contenders: list[leaderboard_pb2.Candidate] = []
         self.name_champion_refusal: PodraceError | None = None
@@ -82,7 +84,16 @@ class FakeLeaderboard(
     ) -> leaderboard_pb2.ReviewAgentsResponse:
         """Stops no agent, and lists the refusals that the test sets."""
         new = [one for one in self.refusals if one.number > request.refusals_after]
-        return leaderboard_pb2.ReviewAgentsResponse(refusals=new)
+        return leaderboard_pb2.ReviewAgentsResponse(refusals=new, verification=self.verification)
+
+    async def RecordVerification(
+        self, request: leaderboard_pb2.RecordVerificationRequest, context: Any
+    ) -> leaderboard_pb2.RecordVerificationResponse:
+        """Accepts a score of at least 100, and wants nothing more."""
+        self.verified.append(request)
+        self.verification = None
+        refused = request.evaluation.mean_return < 100.0
+        return leaderboard_pb2.RecordVerificationResponse(refused=refused, reason="as measured")
 
     async def NameChampion(
         self, request: leaderboard_pb2.NameChampionRequest, context: Any
