@@ -83,7 +83,8 @@ async def collect_once(
     # Last, because an agent may have been generated meanwhile from a candidate that was evicted since.
     starting = await state.transact(starting_checkpoints, grace_seconds)
     unfinished = await state.transact(unfinished_agents, grace_seconds)
-    needed |= starting | await state.transact(held_manifests)
+    needed |= starting
+    needed |= {Place(tournament_id, name) for tournament_id, name in await state.transact(held_manifests)}
     dropped = await asyncio.to_thread(pieces_beyond_quotas, store, plans, starting, unfinished)
     found = await asyncio.to_thread(partial(survey, dropped=dropped), store, needed, grace_seconds)
     if needed and found.missing == needed:

@@ -47,6 +47,7 @@ def services(
 ) -> list[Service]:
     """Returns the four services of a leaderboard; `leases` verifies the tokens of pods (None: none are required)."""
     contract = pb.DESCRIPTOR.services_by_name
+    leases = leases or LeaseVerifier(None)
     return [
         Service(
             contract["LeaderboardService"],
@@ -56,7 +57,7 @@ def services(
         Service(
             contract["UpdaterService"],
             pb_grpc.add_UpdaterServiceServicer_to_server,
-            UpdaterServicer(updater, kept, leases or LeaseVerifier(None)),
+            UpdaterServicer(updater, kept, leases),
         ),
         Service(
             contract["GeneratorService"],
@@ -66,7 +67,7 @@ def services(
         Service(
             store_pb.DESCRIPTOR.services_by_name["StoreService"],
             store_pb_grpc.add_StoreServiceServicer_to_server,
-            StoreServicer(store_access),
+            StoreServicer(store_access, leases),
         ),
     ]
 
@@ -191,29 +192,41 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
 class StoreServicer(store_pb_grpc.StoreServiceServicer):
     """Takes requests for access to the checkpoint store."""
 
-    def __init__(self, access: StoreAccess) -> None:
-        self._access = access
+    def __init__(self, access: StoreAccess, leases: LeaseVerifier) -> None:
+        self._access, self._leases = access, leases
+
+    def _check_lease(self, method: str, request: Any) -> None:
+        """Refuses a call of a pod that does not hold the assignment; raises PermissionDenied."""
+        expected = {"tournament_id": request.tournament_id, "lease_epoch": request.lease_epoch}
+        if request.agent_id:
+            expected["work_id"] = request.agent_id
+        self._leases.check(method, request.lease_token, current_principal(), **expected)
 
     async def GetPointer(self, request: store_pb.GetPointerRequest, context: Context) -> store_pb.GetPointerResponse:
         """Reads a pointer; see the contract."""
+        self._check_lease("GetPointer", request)
         return await self._access.get_pointer(request)
 
     async def SwapPointer(self, request: store_pb.SwapPointerRequest, context: Context) -> store_pb.SwapPointerResponse:
         """Replaces a pointer; see the contract."""
+        self._check_lease("SwapPointer", request)
         return await self._access.swap_pointer(request)
 
     async def GrantUploads(
         self, request: store_pb.GrantUploadsRequest, context: Context
     ) -> store_pb.GrantUploadsResponse:
         """Signs URLs; see the contract."""
+        self._check_lease("GrantUploads", request)
         return await self._access.grant_uploads(request)
 
     async def GrantReads(self, request: store_pb.GrantReadsRequest, context: Context) -> store_pb.GrantReadsResponse:
         """Signs URLs; see the contract."""
+        self._check_lease("GrantReads", request)
         return await self._access.grant_reads(request)
 
     async def RenewObjects(
         self, request: store_pb.RenewObjectsRequest, context: Context
     ) -> store_pb.RenewObjectsResponse:
         """Resets the age of objects; see the contract."""
+        self._check_lease("RenewObjects", request)
         return await self._access.renew_objects(request)

@@ -81,13 +81,12 @@ class Lease:
         if assignment.HasField("running_duration"):
             self._running = _seconds(assignment.running_duration), self._last_answer
         self._evaluation_epoch = assignment.evaluation_epoch
-        self._token = assignment.lease_token
         self._renewing: asyncio.Task[None] | None = None
 
     @property
     def token(self) -> str:
         """Token of the lease, which calls for the agent carry."""
-        return self._token
+        return self.assignment.lease_token
 
     @property
     def evaluation_epoch(self) -> int:
@@ -146,7 +145,7 @@ class Lease:
             message=message[:LONGEST_MESSAGE],
             progress=self.progress,
             evaluation=evaluation,
-            lease_token=self._token,
+            lease_token=self.token,
         )
         await rpc.call(self._orchestrator.CompleteAssignment, request, deadline_seconds=COMPLETE_DEADLINE_SECONDS)
 
@@ -164,7 +163,7 @@ class Lease:
             assignment_id=self.assignment.assignment_id,
             lease_epoch=self.assignment.lease_epoch,
             progress=self.progress,
-            lease_token=self._token,
+            lease_token=self.token,
         )
         sent = self._clock()
         try:
@@ -189,7 +188,8 @@ class Lease:
             self._running = _seconds(response.running_duration), self._clock()
         self._evaluation_epoch = response.evaluation_epoch
         self._on_token(response.pod_token)
-        self._token = response.lease_token or self._token
+        # In the message, which the checkpoint store of the assignment reads as well.
+        self.assignment.lease_token = response.lease_token or self.token
         if response.directive != pb.DIRECTIVE_CONTINUE and not self.stop.done():
             directive = (
                 pb.Directive.Name(response.directive) if response.directive in pb.Directive.values() else "unknown"

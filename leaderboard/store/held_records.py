@@ -39,9 +39,10 @@ def remove_held(transaction: Transaction, candidate_id: str) -> None:
     transaction.execute("DELETE FROM held WHERE candidate_id = ?", candidate_id)
 
 
-def held_manifests(transaction: Transaction) -> set[str]:
-    """Returns the digests of the manifests of all held candidates."""
-    return {candidate_id for (candidate_id,) in transaction.execute("SELECT candidate_id FROM held")}
+def held_manifests(transaction: Transaction) -> list[tuple[str, str]]:
+    """Returns tournament and digest of the manifests of all held candidates."""
+    rows = transaction.execute("SELECT tournament_id, candidate_id FROM held")
+    return [(tournament_id, candidate_id) for tournament_id, candidate_id in rows]
 
 
 def _held(row: tuple[bytes, bytes]) -> Held:

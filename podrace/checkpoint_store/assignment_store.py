@@ -79,7 +79,8 @@ class GrantedStores:
             assignment.tournament_id,
             assignment.train.agent_id,
             assignment.lease_epoch,
-            getattr(assignment, "lease_token", ""),
+            # The pod replaces the token in this message when the lease is renewed.
+            lambda: assignment.lease_token,
         )
         client = StoreClient(self._stub, self._loop, claim)
         return GrantedStore(client, self._objects(client, assignment), self._uri)

@@ -43,7 +43,8 @@ class AssignmentClaim:
     agent_id: str = ""
     """The agent that it trains; empty for an evaluation."""
     lease_epoch: int = 0
-    lease_token: str = ""
+    lease_token: Callable[[], str] = lambda: ""
+    """Returns the token of the lease, which is renewed with it."""
 
 
 class StoreClient:
@@ -69,7 +70,7 @@ class StoreClient:
             tournament_id=claim.tournament_id,
             agent_id=claim.agent_id,
             lease_epoch=claim.lease_epoch,
-            lease_token=claim.lease_token,
+            lease_token=claim.lease_token(),
             **fields,
         )
         calling = rpc.call(getattr(self._stub, method), message, deadline_seconds=DEADLINE_SECONDS)

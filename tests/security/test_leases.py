@@ -17,6 +17,7 @@ from leaderboard.generator import Generator
 from leaderboard.service import services
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store.schema import DATABASE_FORMAT
+from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace import rpc
@@ -25,6 +26,7 @@ from podrace.access.lease_tokens import LEASE_TOKEN_SECONDS, HeldLease, LeaseTok
 from podrace.access.mesh_key import MeshKey, make_pem
 from podrace.access.principal import Principal
 from podrace.access.tokens import pod_token
+from podrace.checkpoint.v1 import store_pb2, store_pb2_grpc
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.database import Database
 from podrace.errors import FailedPrecondition, NotFound, PermissionDenied, Unauthenticated
@@ -226,13 +228,14 @@ def test_the_token_of_a_lease_does_not_identify_a_caller(key: MeshKey, now: Now)
 # --- the leaderboard ---------------------------------------------------------------------------------------------
 
 
-async def test_submissions_plans_and_snapshots_without_the_right_token_are_refused(
+async def test_submissions_plans_snapshots_and_transfers_without_the_right_token_are_refused(
     tmp_path: Path, key: MeshKey, now: Now
 ) -> None:
     state = Database.open(tmp_path / "l.sqlite", DATABASE_FORMAT, time.time)
     store, watch = FolderStore(tmp_path / "store"), SubmissionWatch()
     updater, snapshots = Updater(state, store, watch), SnapshotRecorder(state, store)
-    served = services(state, watch, updater, Generator(state), snapshots, LeaseVerifier(key.public, now))
+    stores = StoreAccess(state, store, renew_after_seconds=60.0)
+    served = services(state, watch, updater, Generator(state), snapshots, stores, LeaseVerifier(key.public, now))
     config = rpc.ServerConfig(listen="127.0.0.1:0", grace_seconds=0.0, drain_seconds=0.0)
     server = await rpc.Server.start(config, served, guard=Guard.of_anyone())
     checkpoint = {"agent_id": "t-a0", "manifest_digest": "ab" * 32}
@@ -243,10 +246,24 @@ async def test_submissions_plans_and_snapshots_without_the_right_token_are_refus
             request_id="r", checkpoint=checkpoint, lease_epoch=1, number=1
         ),
     }
+    held = {"tournament_id": "t", "agent_id": "t-a0", "lease_epoch": 1}
+    transfers = {
+        "GetPointer": store_pb2.GetPointerRequest(**held),
+        "SwapPointer": store_pb2.SwapPointerRequest(**held),
+        "GrantUploads": store_pb2.GrantUploadsRequest(**held),
+        "GrantReads": store_pb2.GrantReadsRequest(**held, manifest_digest="ab" * 32),
+        "RenewObjects": store_pb2.RenewObjectsRequest(**held),
+    }
     wrong = ["", "guess", signed(key, now() + 60.0, work_id="t-a1"), signed(key, now() - 60.0)]
     try:
-        async with rpc.connect(server.address, leaderboard_pb2.DESCRIPTOR) as channel:
+        async with rpc.connect(server.address, leaderboard_pb2.DESCRIPTOR, store_pb2.DESCRIPTOR) as channel:
             stub: Any = leaderboard_pb2_grpc.UpdaterServiceStub(channel)
+            transfer_stub: Any = store_pb2_grpc.StoreServiceStub(channel)
+            for method, request in transfers.items():
+                for token in [*wrong, signed(key, now() + 60.0, tournament_id="u")]:
+                    request.lease_token = token
+                    with pytest.raises(PermissionDenied, match=f"{method}: lease_token"):
+                        await rpc.call(getattr(transfer_stub, method), request, deadline_seconds=5.0)
             for method, request in requests.items():
                 for token in wrong:
                     request.lease_token = token
