@@ -151,7 +151,7 @@ async def run_leader(config: PodConfig, *, own_process: bool = False) -> int:
 
     Args:
         config: Settings of the pod.
-        own_process: Whether this process does nothing else, so that it can forget the keys of the store.
+        own_process: Whether only the pod uses this process, so that it can forget the keys of the store.
     """
     if config.layout == "separate" and (left := shared.remove_regions(config.region_prefix, config.plane_folder)):
         # A previous run of this pod was killed. No other process of this run owns regions before the leader starts.

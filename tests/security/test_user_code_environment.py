@@ -14,6 +14,7 @@ from agentpod.config import PodConfig
 from agentpod.process import forkserver
 from agentpod.process.forkserver import BecomeRole
 from orchestrator.launchers.base import NewPod, PodEnvironment
+from orchestrator.launchers.kubernetes import jobs
 from orchestrator.launchers.process.launcher import ProcessLauncher
 from orchestrator.launchers.process.local_gpus import LocalGpus
 from podrace.limits.config import EVERYTHING, NOTHING, Allowed
@@ -146,6 +147,16 @@ def test_the_fork_server_has_no_key_of_the_store_and_passes_them_on_to_leaders(t
     # Pods have tokens of their own.
     assert "PODRACE_TOKEN" not in request["leader_variables"]
     assert "hunter2" not in json.dumps(request["pod"], default=str)
+
+
+@pytest.mark.parametrize(("role", "has"), [("learner", True), ("learner-1", False), ("worker-0", False)])
+def test_only_the_container_of_the_leader_has_the_keys_of_a_pod_template(role: str, has: bool) -> None:
+    """Every container of a pod had the variables of the template."""
+    base = {"env": [{"name": "PODRACE_STORE_SECRET_KEY", "value": "hunter2"}, {"name": "OTHER", "value": "x"}]}
+    container = jobs._container(base, role, command=role, environment=[], ports=[], resources={})
+    names = [each["name"] for each in container["env"]]
+    assert ("PODRACE_STORE_SECRET_KEY" in names) is has
+    assert "OTHER" in names
 
 
 @pytest.mark.parametrize(("role", "keeps"), [("learner", True), ("worker-0", False), ("evaluator", False)])
