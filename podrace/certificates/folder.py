@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from podrace.access.mesh_key import MeshKey, make_pem
@@ -67,9 +68,13 @@ class ListedCertificate:
     begins: datetime
     expires: datetime
     revoked: bool
+    trusted: bool = True
+    """Whether the authority of the folder has signed it."""
 
     def is_due(self, now: datetime) -> bool:
         """Whether it should be renewed."""
+        if not self.trusted:
+            return True
         return not self.revoked and self.expires - now < (self.expires - self.begins) * RENEWED_PART
 
 
@@ -188,7 +193,8 @@ class CertificateFolder:
         """Returns all certificates, that of the authority first."""
         revoked = self._revoked()
         authority = self._authority.certificate
-        return [_listed(AUTHORITY, authority, revoked), *(_listed(*each, revoked) for each in self._certificates())]
+        others = (_listed(*each, revoked, authority) for each in self._certificates())
+        return [_listed(AUTHORITY, authority, revoked, authority), *others]
 
     def key_of(self, path: str) -> bytes:
         """Returns the private key of a holder as PEM; raises NotFound."""
@@ -222,7 +228,7 @@ class CertificateFolder:
         _write(folder / "tls.crt", pair.certificate_pem)
         _write(folder / "ca.crt", self._authority.certificate_pem)
         _write(folder / "ca.crl", (self.path / AUTHORITY / "ca.crl").read_bytes())
-        return _listed(name.path, pair.certificate, self._revoked())
+        return _listed(name.path, pair.certificate, self._revoked(), self._authority.certificate)
 
     def _revoked(self) -> dict[int, datetime]:
         with suppress(FileNotFoundError):
@@ -236,7 +242,9 @@ class CertificateFolder:
             _write(self.path / folder / "ca.crl", text)
 
 
-def _listed(path: str, certificate: x509.Certificate, revoked: Mapping[int, datetime]) -> ListedCertificate:
+def _listed(
+    path: str, certificate: x509.Certificate, revoked: Mapping[int, datetime], authority: x509.Certificate
+) -> ListedCertificate:
     uris, hosts = names_of(certificate)
     return ListedCertificate(
         path=path,
@@ -246,7 +254,16 @@ def _listed(path: str, certificate: x509.Certificate, revoked: Mapping[int, date
         begins=certificate.not_valid_before_utc,
         expires=certificate.not_valid_after_utc,
         revoked=certificate.serial_number in revoked,
+        trusted=_has_issued(authority, certificate),
     )
+
+
+def _has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def _make_private(folder: Path) -> None:

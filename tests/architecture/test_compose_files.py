@@ -112,6 +112,7 @@ def test_every_process_has_the_certificate_of_its_own_role_and_no_other(service:
     assert {environ[f"PODRACE_TLS_{name}_FILE"]: file for file, name in TLS.items()} == {
         f"/etc/podrace/tls/{file}": file for file in TLS
     }
+    assert environ["PODRACE_TLS_REVOCATION_FILE"] == "/etc/podrace/tls/ca.crl"
     assert volumes(service) == {"/etc/podrace/tls": f"tls-{certificate}"}
     assert SERVICES[service].get("depends_on"), "a volume is filled before it is mounted"
 

@@ -219,7 +219,15 @@ def _show(opened: Any, now: datetime, *, as_json: bool, only: Sequence[str] = ()
         return 0
     table = plain_table("certificate", "expires", "days left", "state", "hosts", right=["days left"])
     for found in listed:
-        state = "revoked" if found.revoked else "expired" if found.expires <= now else ""
+        state = (
+            "of another authority"
+            if not found.trusted
+            else "revoked"
+            if found.revoked
+            else "expired"
+            if found.expires <= now
+            else ""
+        )
         table.add_row(
             found.path,
             f"{found.expires:%Y-%m-%d}",

@@ -40,6 +40,18 @@ def test_reuse_adds_what_is_missing_and_renews_what_expires_soon(type_: Any, tmp
     assert (tmp_path / "c/orchestrator/tls.crt").read_bytes() == orchestrator
 
 
+def test_reuse_replaces_certificates_of_an_authority_that_is_gone(type_: Any, tmp_path: Path) -> None:
+    type_("certs", "make", "c", "--host", "orchestrator=mesh.example.org")
+    before = (tmp_path / "c/orchestrator/tls.crt").read_bytes()
+    for file in (tmp_path / "c/authority").iterdir():
+        file.unlink()
+    found = {each["path"]: each for each in type_("certs", "make", "c", "--reuse", "--json").json}
+    assert (tmp_path / "c/orchestrator/tls.crt").read_bytes() != before
+    assert (tmp_path / "c/orchestrator/ca.crt").read_bytes() == (tmp_path / "c/authority/ca.crt").read_bytes()
+    assert "mesh.example.org" in found["orchestrator"]["hosts"]
+    assert "another authority" not in type_("certs", "ls", "c").out
+
+
 def test_people_and_plugins_get_certificates_of_their_own(type_: Any) -> None:
     type_("certs", "make", "c")
     added = type_("certs", "add", "c", "user", "alice", "--namespace", "vision", "--json").json
