@@ -34,6 +34,7 @@ from podrace.rpc import renewing_channel
 YEAR = timedelta(days=365)
 Become = Callable[[str], None]
 REQUESTS = {
+    "AcquireAssignment": lambda: pb.AcquireAssignmentRequest(pod_id="host-1"),
     "CreateTournament": lambda: pb.CreateTournamentRequest(request_id="r"),
     "CancelTournament": lambda: pb.CancelTournamentRequest(request_id="r", tournament_id="t"),
     "GetTournament": lambda: pb.GetTournamentRequest(tournament_id="t"),
@@ -55,6 +56,10 @@ class Orchestrator(pb_grpc.OrchestratorServiceServicer):
     async def CreateTournament(self, request: Any, context: Any) -> Any:
         self._record(context)
         return pb.CreateTournamentResponse()
+
+    async def AcquireAssignment(self, request: Any, context: Any) -> Any:
+        self._record(context)
+        return pb.AcquireAssignmentResponse()
 
     async def CancelTournament(self, request: Any, context: Any) -> Any:
         self._record(context)
@@ -145,6 +150,20 @@ async def test_a_pods_certificate_can_no_longer_create_or_cancel_tournaments(
     with pytest.raises(PermissionDenied, match="needs user"):
         await call_as(become, path, server.address, method)
     assert orchestrator.callers == []
+
+
+async def test_a_pod_that_was_started_elsewhere_acts_for_the_pod_in_its_certificate_only(
+    server: rpc.Server, orchestrator: Orchestrator, folder: CertificateFolder, become: Become, now: datetime
+) -> None:
+    for name in ("host-1", "host-2"):
+        folder.add(SpiffeName("pod-leader", name), [], now, YEAR)
+    await call_as(become, "pod-leader/host-1", server.address, "AcquireAssignment")
+    await call_as(become, "pod-leader", server.address, "AcquireAssignment")
+    assert [caller.pod_id for caller in orchestrator.callers if caller] == ["host-1", ""]
+    with pytest.raises(PermissionDenied, match="may not act for pod 'host-1'"):
+        await call_as(become, "pod-leader/host-2", server.address, "AcquireAssignment")
+    with pytest.raises(PermissionDenied, match="needs pod-leader"):
+        await call_as(become, "pod-role", server.address, "AcquireAssignment")
 
 
 async def test_people_may_do_what_their_roles_say(
@@ -260,7 +279,19 @@ def test_a_service_on_the_network_knows_callers_by_certificates_and_lets_no_anon
     assert opened("0.0.0.0:50051") == ["UnixSocketAuthenticator", "CertificateAuthenticator"]
     assert opened("0.0.0.0:50051", mesh_key=key)[1:] == ["SignedTokenAuthenticator", "CertificateAuthenticator"]
     oidc = OidcConfig(issuer="https://id.example.org", roles=("ml-team=user",))
+    assert opened("127.0.0.1:50051")[-1] == "CertificateAuthenticator"
     assert opened("0.0.0.0:50051", oidc=oidc)[1:] == ["OidcAuthenticator", "CertificateAuthenticator"]
+
+
+def test_everyone_is_let_in_only_where_the_operator_has_said_insecure(
+    become: Become, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become("")
+    monkeypatch.delenv(tls.AUTHORITY)
+    # Without --insecure the server refuses this address before any call.
+    assert opened("0.0.0.0:50051") == ["UnixSocketAuthenticator", "AnyoneAuthenticator"]
+    assert "AnyoneAuthenticator" not in opened("127.0.0.1:50051")
+    assert opened("unix:/run/o.sock") == ["UnixSocketAuthenticator"]
 
 
 def test_the_orchestrator_signs_tokens_that_the_leaderboard_verifies_with_the_public_key(

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from podrace import rpc
+from podrace.access.principal import Principal, set_current_principal
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
@@ -31,6 +32,19 @@ async def test_create_fills_in_every_default_and_names_the_tournament(mesh: Any,
     assert created.state == RUNNING
     assert created.spec.evaluation.episodes == 64
     assert created.leaderboard_address
+
+
+async def test_callers_with_tokens_and_no_certificates_get_the_address_of_the_leaderboard_that_is_for_them(
+    mesh: Any, spec: Any
+) -> None:
+    mesh.servicer._token_leaderboard_address = "leaderboard:50062"
+    request = pb.GetTournamentRequest(tournament_id=await mesh.create(spec()))
+    seen = {}
+    for via in ("oidc", "kubernetes", "certificate", "token", "unix"):
+        set_current_principal(Principal("alice", frozenset(), via=via))
+        seen[via] = (await mesh.servicer.GetTournament(request, None)).tournament.leaderboard_address
+    assert seen["oidc"] == seen["kubernetes"] == "leaderboard:50062"
+    assert {seen["certificate"], seen["token"], seen["unix"]} == {mesh.servicer._leaderboard_address}
 
 
 async def test_a_repeated_create_request_creates_one_tournament(mesh: Any, spec: Any) -> None:
