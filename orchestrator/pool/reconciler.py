@@ -51,6 +51,8 @@ KILL_TIMEOUT_SECONDS = 5.0
 """Time within which killed processes have stopped."""
 STOPPED = "the mesh was stopped"
 
+VERIFYING_PODS = 2
+"""Pods that evaluations need at the end of a tournament with `evaluation.verify`."""
 _log = structlog.get_logger(__name__)
 
 Decide = Callable[[float, Capacity, Sequence[Demand], Sequence[PodView], Limits], tuple[list[pool_size.Action], str]]
@@ -362,6 +364,9 @@ def demand_of(
         minimum, maximum = 0, max(1, min(granted.pods if granted else 1, tournament.spec.champion.reevaluate_top))
     else:
         minimum, maximum = 0, 1
+    if tournament.state != RUNNING and tournament.spec.evaluation.verify:
+        # A pod that has trained the agent must not play its episodes.
+        minimum, maximum = VERIFYING_PODS if evaluating else 0, max(maximum or 0, VERIFYING_PODS)
     return Demand(
         tournament_id=tournament.tournament_id,
         pod=tournament.pod_resources,

@@ -334,6 +334,12 @@ def pods_of_agent(transaction: Transaction, tournament_id: str, agent_id: str) -
     return [pod_id for (pod_id,) in rows]
 
 
+def evaluation_of_request(transaction: Transaction, tournament_id: str, request_id: str) -> EvaluationRecord | None:
+    """Returns the evaluation of a tournament that was queued with a request id; None if there is none."""
+    found = select(transaction, EvaluationRecord, "tournament_id = ? ORDER BY number DESC", tournament_id)
+    return next((one for one in found if one.request.request_id == request_id), None)
+
+
 def next_tournament_sequence(transaction: Transaction) -> int:
     """Returns the sequence number of the next tournament."""
     return int(transaction.execute("SELECT coalesce(max(sequence), 0) + 1 FROM tournaments")[0][0])

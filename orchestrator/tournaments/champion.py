@@ -16,6 +16,7 @@ from orchestrator.state.records import EvaluationRecord, TournamentRecord, WorkP
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import end_evaluation
 from orchestrator.tournaments import lifecycle
+from orchestrator.tournaments.verifications import owners_of
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import DeadlineExceeded, NotFound, Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Contender, FreshEvaluation, NameChampionResponse
@@ -157,8 +158,15 @@ def fresh_evaluation(
 def _queued(transaction: Transaction, tournament: TournamentRecord, contender: Contender) -> EvaluationRecord | None:
     # An ensemble and its first member play the same episodes.
     together = "".join(f"-{member.candidate_id[:12]}" for member in contender.members)
+    request_id = f"{tournament.tournament_id}-champion-{contender.seed}-{contender.candidate.candidate_id}{together}"
+    if tournament.spec.evaluation.verify:
+        # The pods that have trained an agent may have changed since it was queued.
+        known = records.evaluation_of_request(transaction, tournament.tournament_id, request_id)
+        if known:
+            return known
+    agent_ids = [candidate.agent_id for candidate in (contender.candidate, *contender.members)]
     request = pb.CreateEvaluationRequest(
-        request_id=f"{tournament.tournament_id}-champion-{contender.seed}-{contender.candidate.candidate_id}{together}",
+        request_id=request_id,
         tournament_id=tournament.tournament_id,
         checkpoint=checkpoint_of(contender.candidate),
         members=map(checkpoint_of, contender.members),
@@ -166,6 +174,7 @@ def _queued(transaction: Transaction, tournament: TournamentRecord, contender: C
         options=tournament.spec.evaluation.options,
         seed=contender.seed,
         stochastic=not tournament.spec.evaluation.greedy,
+        excluded_pod_ids=owners_of(transaction, tournament, agent_ids),
     )
     evaluation_id = lifecycle.create_evaluation(transaction, request)
     return records.find(transaction, EvaluationRecord, evaluation_id)

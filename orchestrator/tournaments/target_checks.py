@@ -10,10 +10,11 @@ from orchestrator.decisions import target
 from orchestrator.decisions.target import CheckState, TargetCheck
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.state.database import StateDatabase, Transaction
-from orchestrator.state.records import TournamentRecord
+from orchestrator.state.records import EvaluationRecord, TournamentRecord
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.target_records import evaluation_ids_of_checks, read_checks, request_id_of
 from orchestrator.tournaments import lifecycle
+from orchestrator.tournaments.verifications import owners_of
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import DeadlineExceeded, Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
@@ -125,8 +126,13 @@ class TargetChecks:
         evaluation_id, leases = checks.evaluation_ids[waiting.number], self._runtime.leases
         if checks.freed or evaluation_id in leases.held or now - checks.queued_at < WAIT_SECONDS:
             return
-        name = tournament.tournament_id
-        training = [lease for lease in leases.held.values() if lease.tournament_id == name and lease.trains]
+        name, queued = tournament.tournament_id, self._runtime.cache.works.get(evaluation_id)
+        owners = queued.request.excluded_pod_ids if isinstance(queued, EvaluationRecord) else ()
+        training = [
+            lease
+            for lease in leases.held.values()
+            if lease.tournament_id == name and lease.trains and lease.pod_id not in owners
+        ]
         chosen = target.work_to_interrupt(
             (lease.work_id, lease.progress.score if lease.progress.HasField("score") else None) for lease in training
         )
@@ -145,5 +151,6 @@ def _queue(transaction: Transaction, tournament: TournamentRecord, candidate: Ca
         options=spec.evaluation.options,
         seed=purpose_seed(spec.seed, "target", number),
         stochastic=not spec.evaluation.greedy,
+        excluded_pod_ids=owners_of(transaction, tournament, [candidate.agent_id]),
     )
     return lifecycle.create_evaluation(transaction, request)

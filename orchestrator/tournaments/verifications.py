@@ -4,6 +4,7 @@ The rules for a candidate that waits are in `decisions.verification`. A verifica
 names the candidate, so the database is the only record of it, and it survives a restart.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from orchestrator.decisions.verification import TrainingPod, while_waiting
@@ -118,14 +119,24 @@ def request_id_of(tournament_id: str, candidate_id: str) -> str:
     return f"{tournament_id}-verify-{candidate_id}"
 
 
+def owners_of(transaction: Transaction, tournament: TournamentRecord, agent_ids: Iterable[str]) -> list[str]:
+    """Returns the pods that must not play an evaluation of agents, because they have trained one of them.
+
+    None if `evaluation.verify` is 0: scores are then taken as pods state them.
+    """
+    if not tournament.spec.evaluation.verify:
+        return []
+    name = tournament.tournament_id
+    return sorted({pod_id for one in agent_ids for pod_id in records.pods_of_agent(transaction, name, one)})
+
+
 def queue(transaction: Transaction, tournament: TournamentRecord, wanted: Verification) -> tuple[list[str], str]:
     """Queues a verification once; returns the pods that must not play it, and the id of its evaluation."""
     name, candidate = tournament.tournament_id, wanted.candidate
     request_id = request_id_of(name, candidate.candidate_id)
-    for found in records.select(transaction, EvaluationRecord, "tournament_id = ? ORDER BY number DESC", name):
-        if found.request.request_id == request_id:
-            return list(found.request.excluded_pod_ids), found.evaluation_id
-    owners = records.pods_of_agent(transaction, name, candidate.agent_id)
+    if known := records.evaluation_of_request(transaction, name, request_id):
+        return list(known.request.excluded_pod_ids), known.evaluation_id
+    owners = owners_of(transaction, tournament, [candidate.agent_id])
     evaluation = tournament.spec.evaluation
     request = pb.CreateEvaluationRequest(
         request_id=request_id,

@@ -5,7 +5,7 @@ from typing import Any
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Verification
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.tournament.v1.tournament_pb2 import TOURNAMENT_STATE_COMPLETED, EvaluationSpec, ObjectiveSpec
+from podrace.tournament.v1.tournament_pb2 import TOURNAMENT_STATE_COMPLETED, ChampionSpec, EvaluationSpec, ObjectiveSpec
 
 DIGEST = "ab" * 32
 VERIFY = EvaluationSpec(verify=8, episodes=16)
@@ -124,3 +124,31 @@ async def test_the_end_of_a_tournament_waits_for_the_verification_but_not_foreve
     for _ in range(3):
         await mesh.cycle(1.0)
     assert (await mesh.get(name)).state == TOURNAMENT_STATE_COMPLETED
+
+
+async def test_the_pod_that_trained_a_contender_does_not_select_it_as_champion(mesh: Any, spec: Any) -> None:
+    name, own, other = await two_pods(
+        mesh, spec, objective=ObjectiveSpec(environment_steps=10**7), champion=ChampionSpec(reevaluate_top=1)
+    )
+    agent_id = own.train.agent_id
+    mesh.leaderboard.contenders = [Candidate(candidate_id=DIGEST, tournament_id=name, agent_id=agent_id, score=9.0)]
+    mesh.leaderboard.score(name, 9.0)
+    for work in (own, other):
+        await mesh.complete(work, progress=pb.Progress(environment_steps=6 * 10**6))
+    for _ in range(3):
+        await mesh.cycle(1.0)
+    assert {pod.pod_id for pod in await mesh.pods(name)} == {f"{name}-p0", f"{name}-p1"}
+    assert (await mesh.acquire(f"{name}-p0")).WhichOneof("answer") == "retry_after", "it trained the contender"
+    work = await mesh.assigned(f"{name}-p1")
+    assert work.evaluate.checkpoint.agent_id == agent_id
+
+
+async def test_the_pod_that_reached_the_target_does_not_confirm_it(mesh: Any, spec: Any) -> None:
+    name, own, other = await two_pods(mesh, spec, objective=ObjectiveSpec(target_return=100.0))
+    mesh.leaderboard.score(name, 200.0, own.train.agent_id.rpartition("a")[2])
+    await mesh.cycle(1.0)
+    await mesh.cycle(1.0)
+    await mesh.complete(own, pb.OUTCOME_DRAINED)
+    assert (await mesh.assigned(f"{name}-p0")).HasField("train")
+    await mesh.complete(other, pb.OUTCOME_DRAINED)
+    assert (await mesh.assigned(f"{name}-p1")).HasField("evaluate")
