@@ -118,6 +118,22 @@ async def test_every_pod_gets_the_shared_settings(harness: LauncherHarness) -> N
     assert (request["layout"], request["threads"]) == ("fused", 1)
 
 
+async def test_no_process_of_a_pod_starts_with_the_secrets_of_the_service(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PODRACE_STORE_SECRET_KEY", "PODRACE_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN"):
+        monkeypatch.setenv(name, "hunter2")
+    harness = LauncherHarness(short_folder)
+    async with harness.launcher:
+        await harness.launcher.start(pod())
+        processes = forkserver_processes(short_folder)
+        assert len(processes) == 4
+        for process in processes:
+            environ = Path(f"/proc/{process.pid}/environ").read_bytes()
+            assert b"PYTHONPATH=" in environ
+            assert b"hunter2" not in environ
+
+
 async def test_starting_a_running_pod_has_no_effect(harness: LauncherHarness) -> None:
     await harness.launcher.start(pod())
     before = harness.processes()
