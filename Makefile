@@ -9,7 +9,7 @@ TESTS ?=
 # Tests start hundreds of processes that import the project. With this variable set, each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install install-gpu run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store bench bench-peers protos contract-image release release-images format clean
+.PHONY: install install-gpu run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store fuzz bench bench-peers protos contract-image release release-images format clean
 
 install: $(STAMP)
 
@@ -56,6 +56,10 @@ test-k8s: install
 # Kills a publisher a thousand times at random moments, for each store; every published checkpoint must be intact.
 chaos-store: install
 	for store in folder minio; do $(BIN)/python tests/contract/publisher_kills.py --store $$store --kills 1000 || exit 1; done
+
+# Calls every method and reads every format with random, mutated and damaged inputs: make fuzz CASES=1000000
+fuzz: install
+	PYTHONPATH=. $(BIN)/python tests/security/fuzz/campaign.py --cases $(or $(CASES),1000000) $(if $(TARGET),--target $(TARGET))
 
 check: install
 	$(BIN)/ruff check .

@@ -19,6 +19,7 @@ from agentpod.config import ForkServerConfig, FunctionConfig, PodConfig, Retrain
 from podrace import telemetry
 from podrace.config import config_from_arguments
 from podrace.errors import InvalidArgument, PodraceError
+from podrace.printable import printable
 from podrace.processes import group_reaper
 from podrace.telemetry import TelemetryConfig
 
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> int:
         command = COMMANDS.get(role)
         return command(rest) if command else _run_role(role, rest)
     except PodraceError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        print(f"error: {printable(error.message)}", file=sys.stderr)
         return 2
 
 

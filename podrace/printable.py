@@ -1,5 +1,6 @@
 """Escapes control characters in text of other processes, so that it cannot change a terminal, a log line or a page."""
 
+import json
 import re
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -15,6 +16,11 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Escapes control characters except line feeds; for text that the program has already laid out in lines."""
     return _CONTROL_IN_LAYOUT.sub(_escape, text)
+
+
+def quoted(text: str) -> str:
+    r"""Returns text in quotes as JSON and TOML write it, with control characters as `\u001b`; other text as it is."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -20,6 +20,8 @@ from simulators.base import Space
 
 OBSERVATION_CLIP = 10.0
 ACTOR_OUTPUT_GAIN = 0.01
+MOST_PARAMETERS = 2**28
+"""Most parameters of a policy, 1 GiB."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def policy_shapes(observation_space: Space, action_space: Space, network: Networ
     """Returns names and shapes of a policy's tensors in buffer order: statistics, actor, parameters of the head.
 
     Raises:
-        InvalidArgument: The observation space or the action space is not supported.
+        InvalidArgument: The observation space or the action space is not supported, or the policy is too large.
     """
     if observation_space.kind != "continuous":
         raise InvalidArgument(
@@ -78,6 +80,9 @@ def policy_shapes(observation_space: Space, action_space: Space, network: Networ
         shapes |= {"observation_mean": (inputs,), "observation_variance": (inputs,)}
     shapes.update(network.network_factory(observation_space).shapes("actor", outputs))
     shapes.update(head_kind(network.head, action_space).extra(action_space))
+    parameters = sum(math.prod(shape) for shape in shapes.values())
+    if parameters > MOST_PARAMETERS:
+        raise InvalidArgument(f"the policy has {parameters} parameters, at most {MOST_PARAMETERS}: lower hidden_sizes")
     return shapes
 
 

@@ -33,6 +33,7 @@ from agentpod.config import LEADER_ROLE, ForkServerConfig, PodConfig
 from podrace import config as configuration
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.limits.user_environment import TOKEN_PREFIXES, leader_variables
+from podrace.printable import printable
 from podrace.processes import lifeline
 from podrace.processes.identity import Process, boot_id
 from podrace.tensor_transport import shared
@@ -293,7 +294,7 @@ def run_child(child: BecomeRole, run_role: RunRole) -> int:
         _set_variables(child)
         code = run_role(child.pod, child.role)
     except PodraceError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        print(f"error: {printable(error.message)}", file=sys.stderr)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

@@ -17,7 +17,6 @@ import structlog
 import torch
 
 from agentpod.compute_thread import ComputeThread
-from agentpod.experience.slots import POLICY
 from agentpod.models.actors import Actor, EnsembleActor, PolicyActor
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
@@ -26,6 +25,7 @@ from agentpod.roles.evaluation_check import MOST_RETURNS
 from agentpod.roles.objectives import FOLD, MOST_FOLDS, MOST_MEASURES, episode_values
 from agentpod.roles.placement import Place, at_the_plane
 from agentpod.roles.repeatability import find_difference
+from agentpod.roles.slot_checks import open_policy
 from agentpod.seeding import derive_generator
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
@@ -130,7 +130,7 @@ class EvaluationSession:
         if len(refs) != len(self.policies):
             raise InvalidArgument(f"{len(refs)} policies to score, but the session has {len(self.policies)}")
         for policy, ref in zip(self.policies, refs, strict=True):
-            policy.load(planes.open([ref.tensor])[POLICY])
+            policy.load(open_policy(planes, ref))
 
     def _digests(self) -> list[str]:
         """Returns the digests of the copies."""

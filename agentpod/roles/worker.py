@@ -14,10 +14,10 @@ import torch
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.rollout import CollectResult, Lanes, Staging, collect
-from agentpod.experience.slots import POLICY
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
 from agentpod.roles.placement import Place, at_the_plane
+from agentpod.roles.slot_checks import check_slot, open_policy
 from agentpod.seeding import derive_generator, derive_seed
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
@@ -91,12 +91,14 @@ class Collector:
         Raises:
             Cancelled: `cancelled` was set.
             DataLoss: As agentpod.experience.rollout.collect.
+            InvalidArgument: The slot or the policy has other tensors than the session.
         """
         if cancelled.is_set():
             # Cancelled while it waited for the compute thread: the memory may no longer exist and must not be mapped.
             raise Cancelled("the rollout was cancelled")
+        check_slot(request.slot, self.simulator, self.request.horizon, self.policy.state_size)
         slot = planes.open(request.slot.tensors)
-        self.policy.load(planes.open([request.policy.tensor])[POLICY])
+        self.policy.load(open_policy(planes, request.policy))
         generator = derive_generator(
             self.policy.flat.device, self.request.seed, "act", self.request.worker_index, request.rollout
         )

@@ -60,5 +60,5 @@ def _parse(data: bytes, message: Message) -> None:
         if not isinstance(fields, dict):  # the library accepts an empty list as an empty message
             raise json_format.ParseError(f"a {type(fields).__name__}, not an object")
         json_format.ParseDict(fields, message, ignore_unknown_fields=True)
-    except (json_format.ParseError, ValueError) as error:
+    except (json_format.ParseError, ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise DataLoss(f"{len(data)} bytes are not a {message.DESCRIPTOR.name} in JSON: {error}") from error

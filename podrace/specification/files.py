@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from podrace import config
 from podrace.errors import InvalidArgument
+from podrace.printable import quoted
 from podrace.specification import resolve
 from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, TournamentSpec
 
@@ -33,7 +34,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> TournamentSpec:
     try:
         return resolve.resolve(parsed)
     except InvalidArgument as error:
-        raise InvalidArgument(f"{path}: {error.message}", reason=error.reason) from None
+        raise InvalidArgument(f"{path}: {error.message}", reason=error.reason, violations=error.violations) from None
 
 
 # --- message to values -------------------------------------------------------------------------------------------
@@ -102,9 +103,11 @@ def toml_literal(value: Any) -> str:
         return f"{{ {', '.join(f'{_key(key)} = {toml_literal(item)}' for key, item in value.items())} }}"
     if isinstance(value, list):
         return f"[{', '.join(toml_literal(item) for item in value)}]"
-    # TOML writes strings and booleans as JSON does, and floats as Python does (inf, nan).
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return quoted(value)
+    # TOML writes booleans as JSON does, and floats as Python does (inf, nan).
+    return repr(value) if isinstance(value, float) else json.dumps(value)
 
 
 def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else json.dumps(key)
+    return key if key.replace("_", "").replace("-", "").isalnum() and key.isascii() else quoted(key)

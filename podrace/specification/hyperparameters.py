@@ -10,7 +10,7 @@ from podrace.specification import catalog, environment_search
 from podrace.specification.catalog import Hyperparameter
 from podrace.specification.conditions import check_conditions
 from podrace.specification.hyperparameter_checks import check_range, check_value, check_within, extra_value
-from podrace.specification.messages import bad_spec
+from podrace.specification.messages import Problems, bad_spec
 from podrace.tournament.v1 import tournament_pb2 as pb
 
 _SCALES = {"linear": pb.SCALE_LINEAR, "log": pb.SCALE_LOG, "reverse_log": pb.SCALE_REVERSE_LOG}
@@ -24,25 +24,39 @@ def resolve_algorithms(spec: pb.TournamentSpec) -> None:
     """
     if not spec.algorithms:
         raise bad_spec("algorithms: empty; name at least one, for instance [algorithms.ppo]")
+    problems = Problems()
     for name in sorted(spec.algorithms):
-        if name not in catalog.ALGORITHMS:
-            raise bad_spec(unknown(f"algorithms.{name}", "algorithm", name, catalog.ALGORITHMS))
-        algorithm, entry = spec.algorithms[name], catalog.ALGORITHMS[name]
-        if not algorithm.HasField("ratio"):
-            algorithm.ratio = 1.0
-        if algorithm.ratio < 0:
-            raise bad_spec(f"algorithms.{name}.ratio = {algorithm.ratio:g}: expected a number that is not negative")
+        with problems.collect():
+            _resolve_algorithm(spec, name)
+    problems.refuse()
+    if not any(algorithm.ratio for algorithm in spec.algorithms.values()):
+        raise bad_spec("algorithms: every ratio is 0, so no agent could be generated")
+
+
+def _resolve_algorithm(spec: pb.TournamentSpec, name: str) -> None:
+    if name not in catalog.ALGORITHMS:
+        raise bad_spec(unknown(f"algorithms.{name}", "algorithm", name, catalog.ALGORITHMS))
+    algorithm, entry, problems = spec.algorithms[name], catalog.ALGORITHMS[name], Problems()
+    if not algorithm.HasField("ratio"):
+        algorithm.ratio = 1.0
+    with problems.collect():
         check_action_kind(name, entry, spec.environment.id)
-        where = f"algorithms.{name}.hyperparameters"
+    where = f"algorithms.{name}.hyperparameters"
+    known = dict(entry.hyperparameters)
+    with problems.collect():
         known = declared_hyperparameters(name, algorithm, spec.environment)
-        for key, declared in known.items():
+    for key, declared in known.items():
+        with problems.collect():
             if key.startswith(environment_search.PREFIX):
                 environment_search.prefer_present_value(algorithm.hyperparameters[key], declared)
             _resolve_hyperparameter(algorithm.hyperparameters[key], declared, f"{where}.{key}")
+    # What follows needs valid hyperparameters.
+    problems.refuse()
+    with problems.collect():
         check_conditions(algorithm.hyperparameters, known, where)
+    with problems.collect():
         _check_starts(algorithm, known, f"algorithms.{name}.starts")
-    if not any(algorithm.ratio for algorithm in spec.algorithms.values()):
-        raise bad_spec("algorithms: every ratio is 0, so no agent could be generated")
+    problems.refuse()
 
 
 def declared_hyperparameters(
@@ -52,15 +66,18 @@ def declared_hyperparameters(
     environment that are searched.
 
     Raises:
-        InvalidArgument: The specification has another one.
+        InvalidArgument: The specification has others.
     """
     known, where = dict(catalog.ALGORITHMS[name].hyperparameters), f"algorithms.{name}.hyperparameters"
+    problems = Problems()
     for key in sorted(algorithm.hyperparameters):
         if key.startswith(environment_search.PREFIX):
             given = algorithm.hyperparameters[key]
-            known[key] = environment_search.declared(environment, key, given, f"{where}.{key}")
+            with problems.collect():
+                known[key] = environment_search.declared(environment, key, given, f"{where}.{key}")
         elif key not in known:
-            raise bad_spec(unknown(f"{where}.{key}", "hyperparameter", key, known))
+            problems.add(unknown(f"{where}.{key}", "hyperparameter", key, known))
+    problems.refuse()
     return known
 
 

@@ -1,8 +1,9 @@
 """Fills protobuf messages from nested TOML values and checks the values that no specification may have."""
 
+import contextlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from google.protobuf import json_format, struct_pb2
@@ -12,6 +13,8 @@ from google.protobuf.message import Message
 
 from podrace.config import unknown
 from podrace.errors import BAD_SPEC, FieldViolation, InvalidArgument
+from podrace.field_bounds import violations
+from podrace.printable import printable
 from podrace.tournament.v1 import tournament_pb2 as pb
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -25,8 +28,52 @@ _MAY_BE_ZERO = {"pool.cooldown_duration"}
 
 
 def bad_spec(message: str, violations: Sequence[FieldViolation] = ()) -> InvalidArgument:
-    """Returns the error for an invalid specification, with the reason BAD_SPEC."""
-    return InvalidArgument(message, reason=BAD_SPEC, violations=violations)
+    """Returns the error for an invalid specification, with the reason BAD_SPEC.
+
+    Args:
+        message: `key: problem` or `key = value: problem`.
+        violations: Keys and problems if the message has several; default: those of the message.
+    """
+    found = _KEY.fullmatch(message)
+    own = [FieldViolation(found[1], found[2])] if found else []
+    return InvalidArgument(message, reason=BAD_SPEC, violations=violations or own)
+
+
+class Problems:
+    """Collects what is wrong with a specification, so that it is reported at once.
+
+    problems = Problems()
+    with problems.collect():
+        check_one_thing(spec)        # raises InvalidArgument
+    problems.refuse()                # raises if anything was collected
+    """
+
+    def __init__(self) -> None:
+        self._found: list[InvalidArgument] = []
+
+    @contextlib.contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keeps the InvalidArgument that the block raises."""
+        try:
+            yield
+        except InvalidArgument as error:
+            self._found.append(error)
+
+    def add(self, *problems: str) -> None:
+        """Takes problems as `bad_spec` does; an empty text is none."""
+        self._found += [bad_spec(problem) for problem in problems if problem]
+
+    def refuse(self) -> None:
+        """Raises InvalidArgument with everything that was collected; returns if that is nothing."""
+        if len(self._found) == 1:
+            raise self._found[0] from None
+        if self._found:
+            violations = [one for error in self._found for one in error.violations]
+            raise bad_spec("; ".join(error.message for error in self._found), violations)
+
+
+_KEY = re.compile(r"([\w.\[\]*-]+)(?:: | (?== ))(.*)", re.DOTALL)
+"""A key of a specification and what is wrong with it, as messages about specifications begin."""
 
 
 def parse_duration(value: object) -> float | None:
@@ -157,42 +204,50 @@ def _expected(field: Any) -> str:
     return names_by_type.get(field.type, "a whole number that is not negative")
 
 
-def check_values(message: Message, prefix: str) -> None:
-    """Checks all values of a message at any depth.
-
-    Args:
-        message: The message to check.
-        prefix: Start of its dotted keys in error messages.
+def check_values(message: Message) -> None:
+    """Checks all values of a message at any depth, and the bounds that the contract states.
 
     Raises:
-        InvalidArgument: A number is not finite, an enum value is unknown, or a duration is invalid or not positive.
+        InvalidArgument: Numbers are not finite or out of bounds, enum values are unknown, or durations are invalid or
+            not positive. The message lists all of them.
     """
+    problems, found = Problems(), list(_value_problems(message, ""))
+    problems.add(*found)
+    known = {str(problem).partition(" ")[0].rstrip(":") for problem in found}
+    for violation in violations(message):
+        if not any(f"{key}.".startswith(f"{violation.field}.") for key in known):
+            problems.add(str(violation))
+    problems.refuse()
+
+
+def _value_problems(message: Message, prefix: str) -> Iterator[str]:
     inner = message.DESCRIPTOR.file.package == "google.protobuf"
     for field, value in message.ListFields():
         # A specification does not spell out the fields of Struct and Value: report the key that holds them.
         path = prefix.removesuffix(".") if inner else f"{prefix}{field.name}"
         if field.is_repeated and isinstance(value, Mapping):
             for name in sorted(value):
-                check_values(value[name], f"{path}.{name}.")
+                yield from _value_problems(value[name], f"{path}.{printable(name)}.")
             continue
         for item in value if field.is_repeated else [value]:
-            _check_one(field, item, path)
+            yield from _problems_of_one(field, item, path)
 
 
-def _check_one(field: Any, value: Any, path: str) -> None:
+def _problems_of_one(field: Any, value: Any, path: str) -> Iterator[str]:
     if isinstance(value, Duration):
-        _check_duration(value, path)
+        yield _duration_problem(value, path)
     elif isinstance(value, Message):
-        check_values(value, f"{path}.")
+        yield from _value_problems(value, f"{path}.")
     elif field.enum_type is not None and value not in field.enum_type.values_by_number:
-        raise bad_spec(f"{path} = {value}: expected {_expected(field)}")
+        yield f"{path} = {value}: expected {_expected(field)}"
     elif isinstance(value, float) and not math.isfinite(value):
-        raise bad_spec(f"{path} = {value}: expected a finite number")
+        yield f"{path} = {value}: expected a finite number"
 
 
-def _check_duration(value: Duration, path: str) -> None:
+def _duration_problem(value: Duration, path: str) -> str:
     shown = f"{path} = {value.seconds} s{f' and {value.nanos} ns' if value.nanos else ''}"
     if not (0 <= value.seconds <= _LONGEST_DURATION_SECONDS and 0 <= value.nanos < 10**9):
-        raise bad_spec(f"{shown}: expected a valid duration of more than 0 and at most {_LONGEST_DURATION_SECONDS} s")
+        return f"{shown}: expected a valid duration of more than 0 and at most {_LONGEST_DURATION_SECONDS} s"
     if not value.ToNanoseconds() and path not in _MAY_BE_ZERO:
-        raise bad_spec(f"{shown}: expected a duration of more than 0, such as '90s' or '4m'; or leave the key out")
+        return f"{shown}: expected a duration of more than 0, such as '90s' or '4m'; or leave the key out"
+    return ""

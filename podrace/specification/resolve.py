@@ -8,11 +8,12 @@ languages may send incomplete ones.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from podrace.config import unknown
-from podrace.field_bounds import limits, violations
+from podrace.errors import InvalidArgument
+from podrace.field_bounds import limits
 from podrace.specification import (
     ancestor,
     budget,
@@ -27,7 +28,7 @@ from podrace.specification import (
     verification,
 )
 from podrace.specification.hyperparameters import resolve_algorithms, starts_problem
-from podrace.specification.messages import bad_spec, check_values, fill
+from podrace.specification.messages import Problems, bad_spec, check_values, fill
 from podrace.tournament.v1 import tournament_pb2 as pb
 
 REPLAY_BYTES = 1 << 30
@@ -97,7 +98,10 @@ def parse(values: Mapping[str, Any], *, source: str) -> pb.TournamentSpec:
     """
     spec = pb.TournamentSpec()
     fill(spec, values, where=f"{source}: ", path="")
-    check_values(spec, f"{source}: ")
+    try:
+        check_values(spec)
+    except InvalidArgument as error:
+        raise bad_spec(f"{source}: {error.message}", error.violations) from None
     return spec
 
 
@@ -105,13 +109,32 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     """Returns a copy with every default filled in and every value checked; resolving twice changes nothing.
 
     Raises:
-        InvalidArgument: A value is wrong; the message names the first such key, its value and what is expected.
+        InvalidArgument: Values are wrong; the message names each key, its value and what is expected. Values that are
+            out of bounds are reported before anything is derived from them.
     """
-    spec = pb.TournamentSpec()
+    spec, problems = pb.TournamentSpec(), Problems()
     spec.CopyFrom(given)
-    check_values(spec, "")
-    _check_bounds(spec)
-    _resolve_environment(spec)
+    check_values(spec)
+    with problems.collect():
+        _resolve_environment(spec)
+    problems.refuse()
+    _fill_defaults(spec)
+    problems.add(*_choice_problems(spec))
+    problems.add(*_layout_problems(spec.pod))
+    problems.add(*_limit_problems(spec))
+    problems.add(*_report_problems(spec))
+    problems.add(*_problems_together(spec))
+    if spec.search not in presets.SEARCHES:
+        problems.refuse()
+    with problems.collect():
+        environment_search.spread(spec)
+        presets.apply(spec)
+        resolve_algorithms(spec)
+    problems.refuse()
+    return spec
+
+
+def _fill_defaults(spec: pb.TournamentSpec) -> None:
     budget.fill(spec)
     presets.fill_evolution(spec)
     evolution_settings.fill(spec.evolution)
@@ -127,36 +150,24 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     spec.seed = spec.seed
     spec.synchronous = spec.synchronous
     spec.search = spec.search or presets.DECLARED
-    _check_choices(spec)
-    _resolve_layout(spec.pod, steps_on_gpu=catalog.steps_on_gpu(spec.environment.id))
+    if spec.pod.layout == pb.LAYOUT_UNSPECIFIED:
+        spec.pod.layout = _default_layout(spec.pod, steps_on_gpu=catalog.steps_on_gpu(spec.environment.id))
     if not spec.evaluation.HasField("every_environment_steps"):
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
     if not spec.evaluation.HasField("racing"):
         spec.evaluation.racing = not (spec.synchronous or spec.evaluation.HasField("evaluator"))
-    _resolve_reports(spec)
-    _check_limits(spec)
-    _check_together(spec)
-    environment_search.spread(spec)
-    presets.apply(spec)
-    resolve_algorithms(spec)
-    return spec
+    for report in spec.reports.values():
+        if not report.HasField("episodes"):
+            report.episodes = spec.evaluation.episodes
 
 
-def _check_bounds(spec: pb.TournamentSpec) -> None:
-    """Checks the bounds of the contract before anything is derived from the values."""
-    if found := violations(spec):
-        raise bad_spec("; ".join(map(str, found)), found)
-
-
-def _resolve_reports(spec: pb.TournamentSpec) -> None:
-    for name, report in spec.reports.items():
+def _report_problems(spec: pb.TournamentSpec) -> Iterator[str]:
+    for name in sorted(spec.reports):
         if not REPORT_NAME.fullmatch(name):
-            raise bad_spec(
+            yield (
                 f"reports.{name[:MOST_SHOWN]!r}: expected letters, digits, '-', '_' and '.', starting with a letter or"
                 " digit; files are named after it"
             )
-        if not report.HasField("episodes"):
-            report.episodes = spec.evaluation.episodes
 
 
 def _resolve_environment(spec: pb.TournamentSpec) -> None:
@@ -178,100 +189,89 @@ def _default_layout(pod: pb.PodSpec, *, steps_on_gpu: bool) -> "pb.Layout.ValueT
     return pb.LAYOUT_SEPARATE if pod.cores >= 2 else pb.LAYOUT_FUSED
 
 
-def _resolve_layout(pod: pb.PodSpec, *, steps_on_gpu: bool) -> None:
-    if pod.layout == pb.LAYOUT_UNSPECIFIED:
-        pod.layout = _default_layout(pod, steps_on_gpu=steps_on_gpu)
+def _layout_problems(pod: pb.PodSpec) -> Iterator[str]:
     for name in ("workers", "learners", "hosts"):
         number = getattr(pod, name)
         if pod.layout == pb.LAYOUT_FUSED and number > 1:
-            raise bad_spec(
+            yield (
                 f"pod.{name} = {number}: a fused pod has one compute thread, one worker and one learner;"
                 " use layout = 'separate'"
             )
     if pod.plane == "cuda" and not pod.gpus:
-        raise bad_spec("pod.plane = 'cuda': set pod.gpus to 1 or more, or pod.plane to 'auto'")
+        yield "pod.plane = 'cuda': set pod.gpus to 1 or more, or pod.plane to 'auto'"
     if pod.layout == pb.LAYOUT_FUSED and pod.plane != "auto":
-        raise bad_spec(
-            f"pod.plane = {pod.plane!r}: a fused pod is one process; use layout = 'separate', or plane = 'auto'"
-        )
+        yield f"pod.plane = {pod.plane!r}: a fused pod is one process; use layout = 'separate', or plane = 'auto'"
     for name in ("learners", "gpus"):
         number = getattr(pod, name)
         if number % pod.hosts:
-            raise bad_spec(f"pod.{name} = {number}: is not divisible by pod.hosts = {pod.hosts}")
-    _check_gpus(pod)
-
-
-def _check_gpus(pod: pb.PodSpec) -> None:
+            yield f"pod.{name} = {number}: is not divisible by pod.hosts = {pod.hosts}"
     if pod.layout == pb.LAYOUT_FUSED and pod.gpus > 1:
-        raise bad_spec(f"pod.gpus = {pod.gpus}: a fused pod computes on one GPU; set it to 1, or layout = 'separate'")
+        yield f"pod.gpus = {pod.gpus}: a fused pod computes on one GPU; set it to 1, or layout = 'separate'"
     if 0 < pod.gpus < pod.learners:
-        raise bad_spec(
+        yield (
             f"pod.gpus = {pod.gpus}: NCCL connects GPUs, so each of the {pod.learners} learners needs its own; set it"
             f" to {pod.learners} or more, or to 0"
         )
 
 
-def _check_choices(spec: pb.TournamentSpec) -> None:
+def _choice_problems(spec: pb.TournamentSpec) -> Iterator[str]:
     for key, choices in CHOICES.items():
         section, _, name = key.rpartition(".")
         value = getattr(getattr(spec, section) if section else spec, name)
         if value not in choices:
-            raise bad_spec(unknown(key, name, value, choices))
+            yield unknown(key, name, value, choices)
 
 
-def _check_limits(spec: pb.TournamentSpec) -> None:
+def _limit_problems(spec: pb.TournamentSpec) -> Iterator[str]:
+    """Checks values that were derived; those that were given are within their bounds."""
     for key, (low, high) in LIMITS.items():
         section, name = key.split(".")
         message = getattr(spec, section)
         value = getattr(message, name)
         if message.HasField(name) and not low <= value <= high:
-            raise bad_spec(f"{key} = {value:g}: expected {low:g} to {high:g}")
+            yield f"{key} = {value:g}: expected {low:g} to {high:g}"
 
 
-def _check_champion(champion: pb.ChampionSpec) -> None:
+def _champion_problem(champion: pb.ChampionSpec) -> str:
     if champion.ensemble > max(1, champion.reevaluate_top):
-        raise bad_spec(
+        return (
             f"champion.ensemble = {champion.ensemble}: members are chosen among the"
             f" {champion.reevaluate_top} candidates of champion.reevaluate_top; set that to at least as many"
         )
+    return ""
 
 
-def _check_together(spec: pb.TournamentSpec) -> None:
+def _problems_together(spec: pb.TournamentSpec) -> Iterator[str]:
     if not spec.objective.ListFields():
-        raise bad_spec(
+        yield (
             "objective: empty; set target_return, wall_clock_duration or environment_steps, otherwise the tournament"
             " would never end"
         )
     if spec.pool.HasField("maximum_pods") and spec.pool.maximum_pods < spec.pool.minimum_pods:
-        raise bad_spec(
-            f"pool.maximum_pods = {spec.pool.maximum_pods}: less than pool.minimum_pods = {spec.pool.minimum_pods}"
-        )
+        yield (f"pool.maximum_pods = {spec.pool.maximum_pods}: less than pool.minimum_pods = {spec.pool.minimum_pods}")
     if spec.synchronous and spec.assignment.HasField("duration"):
-        raise bad_spec(
-            "assignment.duration: a wall-clock limit is not reproducible; leave it out when synchronous = true"
-        )
+        yield ("assignment.duration: a wall-clock limit is not reproducible; leave it out when synchronous = true")
     if spec.synchronous and spec.pod.learners > 1:
-        raise bad_spec(
+        yield (
             f"pod.learners = {spec.pod.learners}: learners that miss a fusion round are left out, which is not"
             " reproducible; use one learner when synchronous = true"
         )
     if spec.synchronous and not spec.pool.HasField("maximum_pods"):
-        raise bad_spec(
+        yield (
             "pool.maximum_pods: missing; with synchronous = true it is the number of agents in a"
             " round and must not depend on the machine"
         )
     if spec.synchronous and spec.evaluation.racing:
-        raise bad_spec(
+        yield (
             "evaluation.racing = true: which candidates the leaderboard knows when an evaluation begins is not"
             " reproducible; leave it out when synchronous = true"
         )
-    _check_champion(spec.champion)
-    if problem := verification.problem(spec):
-        raise bad_spec(problem)
-    if problem := plugin_settings.evaluation_problem(spec.evaluation) or snapshot_schedule.too_short(spec.evaluation):
-        raise bad_spec(problem)
-    if problem := data_leakage.leak(spec) or objectives.objective_problem(spec) or starts_problem(spec):
-        raise bad_spec(problem)
+    yield _champion_problem(spec.champion)
+    yield verification.problem(spec)
+    yield plugin_settings.evaluation_problem(spec.evaluation)
+    yield snapshot_schedule.too_short(spec.evaluation)
+    yield data_leakage.leak(spec)
+    yield objectives.objective_problem(spec)
+    yield starts_problem(spec)
     for problem_of in (evolution_settings.misplaced, plugin_settings.evolution_problem, ancestor.malformed):
-        if refusal := problem_of(spec.evolution):
-            raise bad_spec(refusal)
+        yield problem_of(spec.evolution)

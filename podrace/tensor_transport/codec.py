@@ -68,10 +68,11 @@ def size_bytes(spec: TensorSpec) -> int:
         )
     if len(spec.shape) > MAXIMUM_RANK:
         raise InvalidArgument(f"tensor {spec.name!r}: rank {len(spec.shape)} is above {MAXIMUM_RANK}")
-    size = math.prod(spec.shape) * element_type(spec).itemsize
+    # Strides are computed from the other dimensions even if one of them is 0.
+    size = math.prod(max(1, length) for length in spec.shape) * element_type(spec).itemsize
     if size > MAXIMUM_TENSOR_BYTES:
         raise InvalidArgument(f"tensor {spec.name!r}: {size} bytes are above {MAXIMUM_TENSOR_BYTES}")
-    return size
+    return 0 if 0 in spec.shape else size
 
 
 def spec_of(name: str, tensor: Tensor) -> TensorSpec:

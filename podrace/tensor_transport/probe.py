@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from podrace.errors import DataLoss, DeadlineExceeded, FailedPrecondition, Unavailable, Unimplemented
+from podrace.errors import DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable, Unimplemented
 from podrace.tensor.v1 import tensor_pb2
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
 from podrace.tensor_transport.codec import LAYOUT_VERSION
@@ -49,7 +49,10 @@ async def answer_probe(planes: Planes, ref: TensorRef) -> ProbeAnswer:
 
     Raises:
         FailedPrecondition: It cannot be read, for any reason (PLANE_UNUSABLE).
+        InvalidArgument: The reference is of another tensor.
     """
+    if ref.spec.name != PROBE_SPEC.name:
+        raise InvalidArgument(f"probe.spec.name = {ref.spec.name!r}: expected {PROBE_SPEC.name!r}")
     try:
         await planes.pull([ref])
         probe = planes.open([ref])[PROBE_SPEC.name]

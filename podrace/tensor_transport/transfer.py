@@ -6,7 +6,9 @@ same collective. A failed transfer makes its group unusable; the next transfer j
 """
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor
 
 from podrace import rpc
-from podrace.errors import NOT_OPEN, FailedPrecondition, InvalidArgument
+from podrace.errors import NOT_OPEN, FailedPrecondition, InvalidArgument, ResourceExhausted
 from podrace.tensor.v1 import tensor_pb2 as pb
 from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
 from podrace.tensor.v1.tensor_pb2 import TensorRef
@@ -32,6 +34,8 @@ JOIN_DEADLINE_SECONDS = 10.0
 TRANSFER_DEADLINE_SECONDS = 60.0
 TIMEOUT_SECONDS = 30.0
 """Time after which a peer that has not closed its connections counts as lost."""
+MOST_JOINS = 256
+"""Peers of one owner that may be joining at a time; each has a thread."""
 
 
 @dataclass
@@ -89,6 +93,8 @@ class GroupPlane(MirrorPlane):
         self.host, self.timeout_seconds = host, timeout_seconds
         self._peer = peer
         self._links: dict[str, Link] = {}
+        # Threads of its own: joins that wait for a peer must not take those of other work.
+        self._threads = ThreadPoolExecutor(MOST_JOINS, "join")
 
     async def pull(self, refs: Sequence[TensorRef]) -> None:
         """Receives tensors of other processes into their mirrors; raises as Plane.pull does."""
@@ -146,7 +152,7 @@ class GroupPlane(MirrorPlane):
 
     def join(self, store_address: str, prefix: str, rank: int) -> "asyncio.Future[Group]":
         """Joins a group of two in a separate thread."""
-        work = asyncio.to_thread(
+        work = functools.partial(
             Group.join,
             store_address,
             prefix,
@@ -156,13 +162,14 @@ class GroupPlane(MirrorPlane):
             timeout_seconds=self.timeout_seconds,
             host=self.host,
         )
-        return asyncio.ensure_future(work)
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:
         """Closes regions, mirrors and channels, and leaves every group."""
         for link in self._links.values():
             link.drop()
         self._links.clear()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         super().close()
 
 
@@ -188,6 +195,9 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
         before = self._links.pop(self._prefix_of.pop(request.peer, ""), None)
         if before:
             before.drop()
+        waiting = sum(link.group is not None and not link.group.done() for link in self._links.values())
+        if waiting >= MOST_JOINS:
+            raise ResourceExhausted(f"{waiting} peers have called JoinTransfer and have not joined yet; call later")
         prefix = self._prefix_of[request.peer] = f"transfer/{request.peer}/{next(self._numbers)}"
         self._links[prefix] = Link(prefix, self._plane.join(self._store.address, prefix, OWNER))
         return pb.JoinTransferResponse(store_address=self._store.address, prefix=prefix)

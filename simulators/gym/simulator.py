@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from simulators.gym.processes import ProcessLanes
 
 PREFIX = "gym:"
+MOST_LANES = 10_000
+"""Most environments of one simulator. Each is an object that takes a millisecond to make, and memory."""
 PROCESSES = "processes"
 """The option of this module; all others are the environment's."""
 _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -75,6 +77,8 @@ def make(
         Unimplemented: The environment needs a package that is not installed.
     """
     name = id.removeprefix(PREFIX)
+    if count > MOST_LANES:
+        raise InvalidArgument(f"{id}: {count} environments that are objects of their own; at most {MOST_LANES}")
     if not is_registered(id):
         raise InvalidArgument(f"{id}: Gymnasium has no environment {name!r}{closest(name, registered_ids())}")
     own = dict(options)

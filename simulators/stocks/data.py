@@ -40,6 +40,10 @@ _KNOWN_COLUMNS = (*_REQUIRED_COLUMNS, "adj_close", "open", "volume")
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zip": "zip", ".xz": "xz"}
 
 
+EARLIEST_DATE, LATEST_DATE = pd.Timestamp("1700-01-01"), pd.Timestamp("2200-12-31")
+"""Dates of prices are between these; others are errors of the file, and dates in nanoseconds cannot hold them."""
+
+
 @dataclass(frozen=True)
 class Prices:
     """Adjusted prices of stocks: daily prices of the days on which all were traded, or shorter bars."""
@@ -194,8 +198,10 @@ def _price_columns(frame: pd.DataFrame) -> list[str]:
 def _dates(source: str, frame: pd.DataFrame) -> pd.Series:
     # The date as written: a time of day or a zone after it must not change it.
     dates = pd.to_datetime(frame["date"].astype(str).str.slice(0, 10), errors="coerce", format="ISO8601")
-    if dates.isna().any():
-        row = frame.index[int(dates.isna().to_numpy().argmax())]
+    # NaT is not between any two dates.
+    refused = ~dates.between(EARLIEST_DATE, LATEST_DATE)
+    if refused.any():
+        row = frame.index[int(refused.to_numpy().argmax())]
         raise InvalidArgument(f"{source}: {_where(row)}: the date is not one (write 2010-01-31)")
     return dates
 

@@ -94,6 +94,17 @@ def user_code_elsewhere(root: Path) -> list[str]:
     ]
 
 
+def unescaped_prints(root: Path) -> list[str]:
+    """Calls that write the message of an error, which may quote text of others, without `printable`."""
+    return [
+        f"{_name(root, path)}:{node.lineno}"
+        for path in modules(root)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and _called(node) in {"print", "click.echo", "sys.stderr.write"}
+        if ".message" in ast.unparse(node) and "printable(" not in ast.unparse(node)
+    ]
+
+
 def _name(root: Path, path: Path) -> str:
     return path.relative_to(root).as_posix()
 

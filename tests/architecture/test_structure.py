@@ -52,6 +52,10 @@ def test_user_code_is_imported_by_the_plugins_package_only():
     assert not [place for place in found if place.partition(":")[0] not in OWN_MODULES]
 
 
+def test_messages_of_errors_are_printed_with_control_characters_escaped():
+    assert not rules.unescaped_prints(REPOSITORY)
+
+
 LONG_FUNCTION = "def long():\n" + "    x = 1\n" * 41
 BROKEN: list[tuple[Callable[[Path], object], dict[str, str]]] = [
     (rules.long_files, {"podrace/a.py": "x = 1\n" * 401}),
@@ -62,6 +66,7 @@ BROKEN: list[tuple[Callable[[Path], object], dict[str, str]]] = [
     (rules.packages_apart_by_a_plural, {"podrace/tensor/v1.py": "", "podrace/tensors/a.py": ""}),
     (rules.sql_elsewhere, {"orchestrator/pool/a.py": 'rows = execute("SELECT * FROM pods")'}),
     (rules.user_code_elsewhere, {"agentpod/a.py": "importlib.import_module(name)"}),
+    (rules.unescaped_prints, {"agentpod/a.py": "print(f'error: {error.message}')"}),
 ]
 KEPT = {
     "podrace/a.py": "x = 1\n" * 400,
@@ -71,6 +76,7 @@ KEPT = {
     "orchestrator/state/a.py": 'rows = execute("SELECT * FROM pods")',
     "podrace/plugins/a.py": "importlib.import_module(name)",
     "agentpod/a.py": 'importlib.import_module("torch")',
+    "agentpod/b.py": "print(f'error: {printable(error.message)}')",
     **{f"simulators/a{number}.py": "" for number in range(20)},
 }
 

@@ -11,6 +11,7 @@ import structlog
 
 from orchestrator.launchers.kubernetes.api_client import ApiClient, Object
 from podrace.errors import PodraceError
+from podrace.printable import printable
 
 BURST = 20
 """Number of events that may be sent at once; the API server limits them as well."""
@@ -111,7 +112,7 @@ def event_of(kind: str, message: str, owner: Object, namespace: str) -> dict[str
             "uid": about["uid"],
         },
         "reason": "".join(word.capitalize() for word in kind.split("_")),
-        "message": message[:LONGEST_MESSAGE],
+        "message": printable(message)[:LONGEST_MESSAGE],
         "type": "Warning" if kind in WARNING_KINDS else "Normal",
         "source": {"component": "podrace-orchestrator"},
         "firstTimestamp": now,

@@ -175,7 +175,7 @@ def csv_text(points: Sequence[CurvePoint]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(point.values() for point in points)
+    writer.writerows({name: formats.cell(value) for name, value in point.values().items()} for point in points)
     return text.getvalue()
 
 

@@ -244,12 +244,12 @@ def table_csv(grid: Grid) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     combinations = grid.combinations()
-    writer.writerow([*combinations[0].labels, *TABLE_COLUMNS])
+    writer.writerow(map(formats.cell, (*combinations[0].labels, *TABLE_COLUMNS)))
     for row in combinations:
         values = _combination_values(row) | {
             "states": "; ".join(f"{count} {state}" for state, count in row.states.items())
         }
-        writer.writerow([*row.labels.values(), *(values[name] for name in TABLE_COLUMNS)])
+        writer.writerow(map(formats.cell, (*row.labels.values(), *(values[name] for name in TABLE_COLUMNS))))
     return text.getvalue()
 
 

@@ -8,10 +8,16 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from podrace.client.enum_values import state_of
+from podrace.printable import printable
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 _UNITS = ("", "k", "M", "G", "T")
+
+
+def cell(value: object) -> object:
+    """Returns a value of a CSV file: control characters in a text are escaped, also line feeds."""
+    return printable(value) if isinstance(value, str) else value
 
 
 def count(number: float) -> str:

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from podrace.config import assign
-from podrace.errors import InvalidArgument
+from podrace.errors import BAD_SPEC, InvalidArgument
 from podrace.specification import catalog
 from podrace.specification import resolve as spec
 from podrace.specification.hyperparameters import check_action_kind
@@ -326,3 +326,36 @@ def test_an_algorithm_that_does_not_support_the_action_space_is_refused():
 )
 def test_durations_are_numbers_of_seconds_or_text_with_units(text, seconds):
     assert parse_duration(text) == seconds
+
+
+def all_problems(given: pb.TournamentSpec) -> InvalidArgument:
+    with pytest.raises(InvalidArgument) as caught:
+        spec.resolve(given)
+    assert caught.value.reason == BAD_SPEC
+    return caught.value
+
+
+def test_all_values_out_of_bounds_are_reported_at_once():
+    given = pb.TournamentSpec(name="n" * 64)
+    given.pod.workers, given.pool.minimum_pods = 0, 20_000
+    given.objective.target_return = math.nan
+    given.evaluation.answer_duration.seconds = -1
+    given.environment.options["x"] = math.inf
+    assert {violation.field for violation in all_problems(given).violations} == {
+        *("name", "pod.workers", "pool.minimum_pods", "objective.target_return", "environment.options.x"),
+        "evaluation.answer_duration",
+    }
+
+
+def test_rules_that_involve_several_keys_and_algorithms_are_reported_at_once():
+    given = pb.TournamentSpec(synchronous=True)
+    given.environment.id = "CartPole-v1"
+    given.pod.plane, given.pod.precision = "cuda", "float8"
+    given.algorithms["ppo"].hyperparameters["learning_rate"].low = 0.1
+    given.algorithms["ppo"].hyperparameters["gamma"].value.number_value = 7.0
+    given.algorithms["pppo"].SetInParent()
+    fields = [violation.field for violation in all_problems(given).violations]
+    assert fields == [
+        *("pod.precision", "pod.plane", "pod.plane", "objective", "pool.maximum_pods"),
+        *("algorithms.ppo.hyperparameters.gamma", "algorithms.ppo.hyperparameters.learning_rate", "algorithms.pppo"),
+    ]

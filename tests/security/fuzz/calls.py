@@ -1,0 +1,144 @@
+"""Calls the methods of servicers in this process, through the same translation of errors as a server does."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from podrace.rpc.interceptor import ErrorTranslator
+from podrace.rpc.server import LARGEST_MESSAGE_BYTES
+
+BLOCKING_SECONDS = 0.03
+"""A call that waits for something is cancelled after this time."""
+MOST_ANSWERS = 3
+"""Messages that are read of a stream."""
+BLOCKING = {"AcquireAssignment", "WatchTournament", "WatchCandidates", "GetTraining", "JoinFusion", "CommitFusion"}
+"""Methods that wait for something that no case brings about."""
+
+
+class Ended(Exception):
+    """The call ended with a status."""
+
+
+class FakeContext:
+    """The part of a gRPC context that servicers use."""
+
+    def __init__(self) -> None:
+        self.status, self.message = grpc.StatusCode.OK, ""
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> None:
+        self.status, self.message = code, details
+        # The limit of clients on metadata.
+        assert sum(len(key) + len(value) for key, value in trailing_metadata) + 3 * len(details.encode()) < 8192
+        raise Ended
+
+    def peer(self) -> str:
+        return "unix:"
+
+    def auth_context(self) -> dict[str, Any]:
+        return {}
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def cancelled(self) -> bool:
+        return False
+
+    def add_done_callback(self, callback: Any) -> None:
+        """Never calls back."""
+
+    async def write(self, message: Message) -> None:
+        """Takes a message of a stream that is written, not yielded."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a servicer, wrapped as in a server."""
+
+    name: str
+    kind: type[Message]
+    """Type of a request."""
+    handler: Any
+
+    @property
+    def short_name(self) -> str:
+        """The name without package and service."""
+        return self.name.rpartition("/")[2]
+
+
+class Collected:
+    """Takes the place of a server in the generated functions that add a servicer; wraps the handlers."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Any] = {}
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None:
+        """Takes handlers in the older form, which is not used."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        """Takes the handlers of a service by method."""
+        self.handlers |= {f"/{service}/{name}": handler for name, handler in handlers.items()}
+
+
+async def methods_of(service: Any) -> list[Method]:
+    """Returns the methods of a podrace.rpc.Service."""
+    collected = Collected()
+    service.add(service.servicer, collected)
+    methods = []
+    for name, handler in collected.handlers.items():
+
+        async def known(details: Any, handler: Any = handler) -> Any:
+            return handler
+
+        wrapped = await ErrorTranslator().intercept_service(known, SimpleNamespace(method=name))  # type: ignore[arg-type]
+        descriptor = service.descriptor.methods_by_name[name.rpartition("/")[2]]
+        methods.append(Method(name, descriptor.input_type._concrete_class, wrapped))
+    return methods
+
+
+async def call(method: Method, requests: Sequence[bytes]) -> FakeContext:
+    """Makes one call with the bytes of its requests.
+
+    Raises:
+        Exception: A defect that no status was made of.
+    """
+    context, handler = FakeContext(), method.handler
+    decoded = [handler.request_deserializer(data) for data in requests]
+    argument = _stream(decoded) if handler.request_streaming else decoded[0]
+    behaviour = handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
+    seconds = BLOCKING_SECONDS if method.short_name in BLOCKING else None
+    try:
+        async with asyncio.timeout(seconds):
+            await _answered(behaviour(argument, context))
+    except Ended:
+        pass
+    except TimeoutError:
+        if method.short_name not in BLOCKING:
+            raise  # of the caller
+    return context
+
+
+async def _answered(call: Any) -> None:
+    if not inspect.isasyncgen(call):
+        answer = await call
+        assert answer is None or len(answer.SerializeToString()) <= LARGEST_MESSAGE_BYTES
+        return
+    count = 0
+    try:
+        async for answer in call:
+            assert len(answer.SerializeToString()) <= LARGEST_MESSAGE_BYTES
+            count += 1
+            if count >= MOST_ANSWERS:
+                break
+    finally:
+        await call.aclose()
+
+
+async def _stream(requests: Sequence[Any]) -> AsyncIterator[Any]:
+    for request in requests:
+        yield request
