@@ -59,7 +59,7 @@ chaos-store: install
 
 # Calls every method and reads every format with random, mutated and damaged inputs: make fuzz CASES=1000000
 fuzz: install
-	PYTHONPATH=. $(BIN)/python tests/security/fuzz/campaign.py --cases $(or $(CASES),1000000) $(if $(TARGET),--target $(TARGET))
+	PYTHONPATH=.:tests/integration/leaderboard $(BIN)/python tests/security/fuzz/campaign.py --cases $(or $(CASES),1000000) $(if $(TARGET),--target $(TARGET))
 
 check: install
 	$(BIN)/ruff check .

@@ -104,14 +104,17 @@ def _check_message(message: Message, prefix: str, found: list[FieldViolation]) -
             found.append(_violation(prefix + name, value, expected))
         elif walk is not None:
             walk(value, prefix + name, found)
-    found += [FieldViolation(prefix + name, "is missing") for name in required if not getattr(message, name)]
+    for name, explicit in required:
+        if not (message.HasField(name) if explicit else getattr(message, name)):
+            found.append(FieldViolation(prefix + name, "is missing"))
 
 
 @cache
-def _compiled(descriptor: Descriptor) -> tuple[tuple[_BoundedField, ...], tuple[str, ...]]:
-    """Returns the fields of a message type that are checked, and the names of its required fields."""
+def _compiled(descriptor: Descriptor) -> tuple[tuple[_BoundedField, ...], tuple[tuple[str, bool], ...]]:
+    """Returns the fields of a message type that are checked, and the required ones with whether they have presence."""
     fields = tuple(found for field in descriptor.fields if (found := _bounded(field)) is not None)
-    return fields, tuple(field.name for field in descriptor.fields if bounds_of(field).required)
+    required = [field for field in descriptor.fields if bounds_of(field).required]
+    return fields, tuple((field.name, field.has_presence) for field in required)
 
 
 def _bounded(field: FieldDescriptor) -> _BoundedField | None:

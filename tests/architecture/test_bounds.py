@@ -1,27 +1,21 @@
 """Every field of a request that has a size or a number states its bounds in the contract."""
 
+import importlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from podrace.agentpod.v1 import agentpod_pb2
 from podrace.bounds.v1 import bounds_pb2
-from podrace.checkpoint.v1 import store_pb2
-from podrace.evolution.v1 import evolution_pb2
 from podrace.field_bounds import bounds_of
-from podrace.leaderboard.v1 import leaderboard_pb2
-from podrace.orchestrator.v1 import orchestrator_pb2
-from podrace.simulator.v1 import simulator_pb2
-from podrace.tensor.v1 import tensor_pb2
 
-FILES = (agentpod_pb2, evolution_pb2, leaderboard_pb2, orchestrator_pb2, simulator_pb2, store_pb2, tensor_pb2)
+REPOSITORY = Path(__file__).parents[2]
+MODULES = [path.relative_to(REPOSITORY).with_suffix("") for path in REPOSITORY.glob("podrace/*/v1/*_pb2.py")]
+FILES = [importlib.import_module(".".join(module.parts)).DESCRIPTOR for module in sorted(MODULES)]
 REQUESTS = [
-    method.input_type
-    for file in FILES
-    for service in file.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
+    method.input_type for file in FILES for service in file.services_by_name.values() for method in service.methods
 ]
 TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 WITHOUT_SIZE = (FieldDescriptor.TYPE_BOOL, FieldDescriptor.TYPE_ENUM)

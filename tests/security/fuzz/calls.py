@@ -10,7 +10,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from podrace.rpc.interceptor import ErrorTranslator
+from podrace.access.guard import Guard
+from podrace.access.interceptor import AccessInterceptor
+from podrace.rpc.interceptor import ErrorTranslator, checked_request
 from podrace.rpc.server import LARGEST_MESSAGE_BYTES
 
 BLOCKING_SECONDS = 0.03
@@ -89,16 +91,25 @@ async def methods_of(service: Any) -> list[Method]:
     """Returns the methods of a podrace.rpc.Service."""
     collected = Collected()
     service.add(service.servicer, collected)
-    methods = []
-    for name, handler in collected.handlers.items():
+    types = service.descriptor.methods_by_name
+    return [
+        Method(name, types[name.rpartition("/")[2]].input_type._concrete_class, await _wrapped(name, handler))
+        for name, handler in collected.handlers.items()
+    ]
 
-        async def known(details: Any, handler: Any = handler) -> Any:
-            return handler
 
-        wrapped = await ErrorTranslator().intercept_service(known, SimpleNamespace(method=name))  # type: ignore[arg-type]
-        descriptor = service.descriptor.methods_by_name[name.rpartition("/")[2]]
-        methods.append(Method(name, descriptor.input_type._concrete_class, wrapped))
-    return methods
+async def _wrapped(name: str, handler: Any) -> Any:
+    """Wraps a handler as a server does: errors become statuses, the caller is admitted, and bounds are checked."""
+    details: Any = SimpleNamespace(method=name, invocation_metadata=())
+    access = AccessInterceptor(Guard.of_anyone(), checked_request)
+
+    async def known(details: Any) -> Any:
+        return handler
+
+    async def admitted(details: Any) -> Any:
+        return await access.intercept_service(known, details)
+
+    return await ErrorTranslator().intercept_service(admitted, details)
 
 
 async def call(method: Method, requests: Sequence[bytes]) -> FakeContext:

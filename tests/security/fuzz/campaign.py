@@ -1,4 +1,4 @@
-"""Runs many fuzzing cases: `python tests/security/fuzz/campaign.py --cases 1000000`.
+"""Runs many fuzzing cases: `make fuzz CASES=1000000`.
 
 A case is a target and a seed. A failure is printed as such, and `--target NAME --seed N --cases 1` repeats it, unless
 it depends on earlier cases of a service with state.
@@ -21,14 +21,11 @@ from random import Random
 from types import FrameType
 from typing import Any
 
-import grpc
-import structlog
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import calls
+import grpc
 import message_maker
 import readers
+import structlog
 import worlds
 
 HANG_SECONDS = 10

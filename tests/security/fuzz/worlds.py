@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from google.protobuf.message import Message
+from policy_files import manifest_of, policy_file, steps_behind
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.rollout import rollout_fields
@@ -28,6 +29,7 @@ from leaderboard.plugins.function_server import EvolutionServicer
 from leaderboard.service import services as leaderboard_services
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store.schema import DATABASE_FORMAT
+from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from orchestrator.assignments.external_pods import ExternalPods
@@ -40,7 +42,8 @@ from orchestrator.tournaments.lifecycle import Tournaments
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pod_pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pod_grpc
-from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest
+from podrace.checkpoint.v1 import store_pb2
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Pointer
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish
 from podrace.database import Database
@@ -209,7 +212,17 @@ class Worlds:
             board_pb.ReviewAgentsRequest(tournament_id=name),
         ]
         words = (name, *(f"{name}-a{number}" for number in range(4)), candidate, "ppo", "WyJ0Iiw0XQ==")
-        found = leaderboard_services(state, watch, updater, generator, SnapshotRecorder(state, store))
+        lease = {"tournament_id": name, "agent_id": f"{name}-a0", "lease_epoch": 1}
+        pointer = Pointer(agent_id=f"{name}-a0", lease_epoch=2)
+        seeds += [
+            store_pb2.GetPointerRequest(**lease),
+            store_pb2.SwapPointerRequest(**lease, pointer=pointer),
+            store_pb2.GrantUploadsRequest(**lease, files=[store_pb2.StoredFile(digest="0" * 64, size_bytes=7)]),
+            store_pb2.GrantReadsRequest(**lease, manifest_digest=candidate),
+            store_pb2.RenewObjectsRequest(**lease),
+        ]
+        access = StoreAccess(state, store, renew_after_seconds=1800.0)
+        found = leaderboard_services(state, watch, updater, generator, SnapshotRecorder(state, store), access)
         return [World(service, seeds, words) for service in found]
 
     def _simulator(self) -> World:
@@ -362,15 +375,8 @@ def an_evaluation() -> Evaluation:
 
 def published(store: FolderStore, agent: board_pb.Agent, score: float) -> board_pb.SubmitCandidateRequest:
     """Publishes a checkpoint and returns the request that submits it."""
-    policy = f"{agent.agent_id} {score}".encode()
-    evaluation = Evaluation(mean_return=score, variance=4.0, episodes=16, policy_digest=digest(policy))
-    manifest = Manifest(
-        tournament_id=agent.tournament_id,
-        algorithm=agent.algorithm,
-        environment_steps=1000,
-        lineage_environment_steps=1000,
-        evaluation=evaluation,
-    )
+    policy = policy_file(agent, f"{agent.agent_id} {score}")
+    manifest = manifest_of(agent, policy, score, lineage_environment_steps=steps_behind(store, agent) + 1000)
     claim(store, agent.agent_id, 1)
     name = publish(store, agent.agent_id, 1, {"policy": policy}, manifest)
     checkpoint = Checkpoint(agent_id=agent.agent_id, manifest_digest=name)

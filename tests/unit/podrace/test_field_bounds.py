@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 
 from podrace.bounds.v1 import bounds_pb2
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Trace
+from podrace.checkpoint.v1.store_pb2 import SwapPointerRequest
 from podrace.field_bounds import MOST_VIOLATIONS, bounds_of, is_id, limits, violations
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -45,6 +46,7 @@ REFUSED: list[tuple[Message, str]] = [
     (pb.GetTournamentRequest(tournament_id="../secret"), "tournament_id"),
     (pb.ListEventsRequest(page_token="a/b"), "page_token"),
     (pb.CreateEvaluationRequest(), "request_id: is missing"),
+    (SwapPointerRequest(tournament_id="t", agent_id="t-a0"), "pointer: is missing"),
     (pb.CancelTournamentRequest(request_id="r", reason="é" * 2049), "expected at most 4096 bytes"),
     (
         pb.CreateEvaluationRequest(request_id="r", checkpoint=Checkpoint(manifest_digest=DIGEST[:-1])),
