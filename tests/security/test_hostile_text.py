@@ -1,6 +1,6 @@
 r"""Text of other processes reaches no terminal, log, table or file with its control characters.
 
-A pod's message with `\x1b]0;...` could once rename the window of whoever read it, and one with a line feed could forge
+A pod's message with `\x1b]0;...` could once rename the window of the reader, and one with a line feed could forge
 a line of a log or a row of a table.
 """
 
