@@ -11,6 +11,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from agentpod.current_device import use_device
+from agentpod.memory_errors import exhausted, settings_of
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -45,18 +46,27 @@ class ComputeThread:
 
         Raises:
             FailedPrecondition: The thread cannot use its GPU.
+            ResourceExhausted: Memory is exhausted; the message names the settings that
+                agentpod.memory_errors.needs_memory_for gave the function.
         """
-        future = asyncio.wrap_future(self._executor.submit(self._call, partial(function, *args, **kwargs)))
+        called, settings = partial(function, *args, **kwargs), settings_of(function)
+        future = asyncio.wrap_future(self._executor.submit(self._call, called, settings))
         # Retrieves the exception, so that asyncio does not log it as unhandled when the caller was cancelled.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(future)
 
-    def _call(self, function: Callable[[], Result]) -> Result:
+    def _call(self, function: Callable[[], Result], settings: str) -> Result:
         if not self._prepared:
             # The current device belongs to a thread, and a new thread starts with the first GPU.
             use_device(self._device)
             self._prepared = True
-        return function()
+        try:
+            return function()
+        except (RuntimeError, MemoryError) as error:
+            if (reported := exhausted(error, self._device, settings)) is None:
+                raise
+            # Without its traceback, which keeps the tensors of the failed computation alive.
+            raise reported from None
 
     def close(self) -> None:
         """Discards queued calls. A running call is not interrupted; it ends by itself or with the process."""

@@ -57,8 +57,10 @@ def replay_bytes(fields: Mapping[str, Field], *, prioritized: bool = False) -> i
     return sum(sizes) + (PriorityTree.size_bytes(torch.Size(fields["reward"].shape).numel()) if prioritized else 0)
 
 
-def check_memory(fields: Mapping[str, Field], available_bytes: int, *, prioritized: bool = False) -> None:
-    """Checks that a replay buffer of this layout fits into `available_bytes`.
+def check_memory(
+    fields: Mapping[str, Field], available_bytes: int, *, prioritized: bool = False, where: str = "the pod's memory"
+) -> None:
+    """Checks that a replay buffer of this layout fits into `available_bytes` of a memory, which the message names.
 
     Raises:
         ResourceExhausted: It does not fit.
@@ -67,8 +69,8 @@ def check_memory(fields: Mapping[str, Field], available_bytes: int, *, prioritiz
     if needed_bytes > available_bytes:
         raise ResourceExhausted(
             f"hyperparameter replay_capacity: a replay buffer of {steps} steps needs {needed_bytes} bytes, but only "
-            f"{available_bytes} are available: lower it to at most {steps * available_bytes // needed_bytes} steps "
-            "or request more memory"
+            f"{available_bytes} of {where} are available: lower it to at most"
+            f" {steps * available_bytes // needed_bytes} steps or request more memory"
         )
 
 

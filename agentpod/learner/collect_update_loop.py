@@ -18,6 +18,7 @@ import structlog
 from agentpod.algorithms.base import Algorithm
 from agentpod.algorithms.matmul_precision import matmul_precision
 from agentpod.compute_thread import ComputeThread
+from agentpod.memory_errors import needs_memory_for
 from agentpod.session.role_client import CollectedRollout, SessionSpec
 from agentpod.session.session import Roles
 from podrace.tasks import finish_unless_stopped
@@ -187,6 +188,7 @@ class CollectUpdateLoop:
                 _log.debug("updated", policy_version=self.policy_version + 1, **metrics)
                 return True
 
+    @needs_memory_for("the hyperparameter minibatch_size (batch_size), hidden_sizes or horizon, or environment.count")
     def _update_with_precision(self, experience: Any) -> dict[str, float]:
         with matmul_precision(self._precision, self.algorithm.network.hidden_sizes, self._device):
             return self.algorithm.update(experience)

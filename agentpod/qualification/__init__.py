@@ -9,6 +9,7 @@ agentpod/qualification/
   bench.py         devices, and timing on them
   trials.py        algorithms and experience in this process; trial_pod.py: a pod of processes of this machine
   operations.py    counts operations; shared_random.py: the same random numbers on every device
-  machine.py, primitives.py, numerics.py, graphs.py, planes.py, learning.py, resume.py    the parts, see
-  podrace.qualification.parts
+  members.py       processes that form a group
+  machine.py, primitives.py, numerics.py, graphs.py, planes.py, rates.py, learning.py, resume.py, collectives.py,
+  nodes.py, tournament.py    the parts, see podrace.qualification.parts
 """

@@ -36,11 +36,11 @@ class Continued:
     published_steps: int
     """Environment steps of the last checkpoint before the kill; 0: none was published."""
     continued_steps: int
-    """Environment steps that the second pod reported first; 0: it did not train."""
+    """Environment steps with which the second pod began; 0: it began again, or did not train."""
     republished_steps: int
     """Environment steps of its first checkpoint; 0: none was published."""
     seconds: float
-    """From the start of the second pod to its first report."""
+    """From the start of the second pod to the start of its training."""
     message: str = ""
 
 
@@ -85,13 +85,14 @@ async def measure(bench: Bench, algorithm: str) -> Continued:
         await pod.until(lambda: pod.exit_code is not None, PUBLISH_SECONDS)
         count = len(mesh.manifests)
         published = mesh.manifests[-1].environment_steps
-        mesh.reports.clear()
+        trainings = len(pod.logged("training"))
         mesh.hand_out_again(spec, epoch=2)
         started = time.monotonic()
         await pod.start()
-        await pod.until(lambda: bool(mesh.reports) and mesh.reports[-1].environment_steps > 0, PUBLISH_SECONDS)
+        # The log states where the training begins; the first report of progress comes many steps later.
+        await pod.until(lambda: len(pod.logged("training")) > trainings, PUBLISH_SECONDS)
         seconds = time.monotonic() - started
-        first = next((report.environment_steps for report in mesh.reports if report.environment_steps), 0)
+        first = sum(int(entry["environment_steps"]) for entry in pod.logged("training")[trainings:][:1])
         await pod.until(lambda: len(mesh.manifests) > count, PUBLISH_SECONDS)
         again = mesh.manifests[-1].environment_steps if len(mesh.manifests) > count else 0
     return Continued(algorithm, device, published, first, again, seconds)

@@ -231,7 +231,8 @@ async def trial_pod(
         plane: Plane between its roles.
         wanted_return: Mean return that ends the training; None: its budget does.
     """
-    folder.mkdir(parents=True)
+    # Its sockets are for this user alone.
+    folder.mkdir(mode=0o700)
     store = FolderStore(folder / "store")
     mesh = TrialMesh(spec, store, wanted_return)  # type: ignore[abstract]
     base = pod_config(spec.pod, RetrainConfig(store="", manifest="", folder=folder), store.uri)

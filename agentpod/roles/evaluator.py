@@ -17,6 +17,7 @@ import structlog
 import torch
 
 from agentpod.compute_thread import ComputeThread
+from agentpod.memory_errors import needs_memory_for
 from agentpod.models.actors import Actor, EnsembleActor, PolicyActor
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
@@ -78,6 +79,7 @@ class EvaluationSession:
             self.simulator.close()
             raise
 
+    @needs_memory_for("evaluation.episodes")
     def evaluate(self, request: pb.EvaluatePolicyRequest, planes: Planes, cancelled: threading.Event) -> Evaluation:
         """Scores a policy, or an ensemble.
 
@@ -272,6 +274,7 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
             self._planes.forget(plane_uri)
         self._opened_uris.clear()
 
+    @needs_memory_for("evaluation.episodes")
     def _make(self, request: pb.OpenEvaluatorRequest, device: torch.device) -> EvaluationSession:
         """Closes the previous session and makes one, on the compute thread: at most one simulator exists."""
         self._close()

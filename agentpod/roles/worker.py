@@ -14,6 +14,7 @@ import torch
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.rollout import CollectResult, Lanes, Staging, collect
+from agentpod.memory_errors import needs_memory_for
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
 from agentpod.roles.placement import Place, at_the_plane
@@ -85,6 +86,7 @@ class Collector:
         """Returns whether its simulator is the one that these arguments would make."""
         return (self.request.environment, self.device) == (environment, device)
 
+    @needs_memory_for("environment.count or the hyperparameter horizon")
     def collect(self, request: pb.CollectRolloutRequest, planes: Planes, cancelled: threading.Event) -> CollectResult:
         """Fills this worker's columns of a slot with one rollout.
 
@@ -199,6 +201,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             self._forget()
         return pb.CloseWorkerResponse()
 
+    @needs_memory_for("environment.count")
     def _make(self, request: pb.OpenWorkerRequest, device: torch.device) -> Collector:
         """Makes a collector, from the previous one if possible. Runs on the compute thread, after earlier requests."""
         previous, self._made = self._made, None

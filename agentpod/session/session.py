@@ -4,7 +4,7 @@ Memory belongs to the assignment. After a role was lost it is unknown whether th
 only when every role is open again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import prometheus_client
@@ -15,6 +15,7 @@ from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import check_memory, replay_fields, replay_rows
 from agentpod.experience.rollout import rollout_fields
 from agentpod.experience.slots import ExperienceSlots, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
+from agentpod.memory_errors import exhausted, free_bytes
 from agentpod.models.mlp import element_count
 from agentpod.models.policy import policy_shapes
 from agentpod.roles.user_evaluator import UserEvaluator
@@ -35,6 +36,8 @@ GPU_MEMORY = "gpu-memory"
 """Scheme of the plane `memory` whose regions are on a GPU."""
 GPU_PLANES = (GPU_MEMORY, CUDA, GROUP)
 """Planes with memory on GPUs."""
+SHARE_FOR_REPLAY = 0.9
+"""Share of a GPU's free memory that a replay buffer may take; networks, batches and simulators need the rest."""
 _log = structlog.get_logger(__name__)
 
 
@@ -204,10 +207,25 @@ class Roles:
             return
         rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)
         fields = replay_fields(observation_space, action_space, rows, lanes)
-        if self._config.memory_bytes:
-            share_bytes = self._config.memory_bytes // self._config.learners
-            check_memory(fields, share_bytes, prioritized=memory.prioritized)
-        self._experience = ReplaySlots(self._plane, session.name, fields, memory, self._device)
+        for where, available_bytes in self._replay_memories():
+            check_memory(fields, available_bytes, prioritized=memory.prioritized, where=where)
+        try:
+            self._experience = ReplaySlots(self._plane, session.name, fields, memory, self._device)
+        except RuntimeError as error:
+            raise exhausted(error, self._device, "the hyperparameter replay_capacity") or error from None
+
+    def _replay_memories(self) -> Iterator[tuple[str, int]]:
+        """Yields the memories that a replay buffer takes, and the bytes that each has for it.
+
+        A plane on GPUs has the buffer in the learner's GPU. With another plane it is in memory of the host, and a
+        learner on a GPU keeps a copy there.
+        """
+        on_gpu = self.plane in GPU_PLANES
+        if self._config.memory_bytes and not on_gpu:
+            yield "the pod's memory", self._config.memory_bytes // self._config.learners
+        free = free_bytes(self._device)
+        if free is not None:
+            yield f"the free memory of GPU {self._device}", int(SHARE_FOR_REPLAY * free)
 
     async def collect(self, grant: Grant, rollout: int) -> CollectedRollout:
         """Has all workers fill a granted slot, and waits until it is full.

@@ -69,7 +69,7 @@ async def run(request: Request, report: Callable[[Finding], None]) -> list[Findi
         with lifeline.hold(held):
             for part in request.parts:
                 folder = Path(name) / part
-                folder.mkdir()
+                folder.mkdir(mode=0o700)
                 async for finding in run_part(command_of(part, request, folder, held), part, request):
                     findings.append(finding)
                     report(finding)

@@ -40,17 +40,18 @@ class GroupStore:
         address: `host:port`, for Group.join.
     """
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        """Listens on a free port.
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listens on a port.
 
         Args:
             host: Address of this machine that members can reach; no other address is bound.
+            port: Its port; 0: any free one.
 
         Raises:
             InvalidArgument: It is not an address of this machine.
         """
         try:
-            listener = socket.create_server((host, 0))
+            listener = socket.create_server((host, port))
         except OSError as error:
             raise InvalidArgument(f"cannot listen on {host!r} for the members of groups: {error.strerror}") from None
         port = listener.getsockname()[1]

@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +148,28 @@ async def test_a_restarted_role_can_be_called_although_a_connection_failed_while
         await client.close()
         for server in servers:
             await server.drain()
+
+
+GPU = "cuda:0"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "device", "reserved", "where"),
+    [
+        ("shared", "cpu", 1000, ["the pod's memory"]),
+        ("shared", GPU, 1000, ["the pod's memory", f"the free memory of GPU {GPU}"]),
+        ("cuda", GPU, 1000, [f"the free memory of GPU {GPU}"]),
+        ("gpu-memory", GPU, 0, [f"the free memory of GPU {GPU}"]),
+        ("memory", "cpu", 0, []),
+    ],
+)
+async def test_a_replay_memory_must_fit_where_it_will_lie(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, device: str, reserved: int, where: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (500, 1000))
+    roles = ConnectedRoles([Named(scheme)], sees={scheme})
+    roles._config, roles._device = replace(roles._config, memory_bytes=reserved), device
+    roles._chosen = Named(scheme)
+    found = dict(roles._replay_memories())
+    assert list(found) == where
+    assert found.get(f"the free memory of GPU {GPU}", 450) == 450

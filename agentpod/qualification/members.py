@@ -1,0 +1,215 @@
+"""Measures a group of processes: joining, averaging, and how soon a lost member is noticed.
+
+Every member is its own process, as in a pod.
+"""
+
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from agentpod.current_device import use_device
+from agentpod.qualification.bench import synchronize
+from podrace.errors import PodraceError
+from podrace.qualification.findings import Finding, Grade
+from podrace.tensor_transport.group import Group, GroupStore, MemberLost
+
+REPORT_SECONDS = 120.0
+JOIN_SECONDS, LOST_SECONDS = 20.0, 15.0
+MEAN_GB_PER_SECOND = 5.0
+"""Rate at which a tensor must be averaged; PCI Express 4.0 copies 25 GB/s."""
+REPEATS = 10
+
+
+@dataclass(frozen=True)
+class GroupTrial:
+    """What the members of a group measured."""
+
+    part: str
+    members: int
+    join_seconds: float
+    mean_seconds: float
+    """Of averaging once."""
+    mean_bytes: int
+    right: bool
+    """Whether all members got the mean."""
+    lost_seconds: float | None
+    """Time until the others noticed a member that was killed; None: they did not."""
+    message: str = ""
+    """Why there are no measurements."""
+
+
+# --- judgement ---------------------------------------------------------------------------------------------------
+
+
+def judge(found: GroupTrial) -> Iterator[Finding]:
+    """Grades a group. Pure."""
+    part, name = found.part, f"{found.members} members"
+    nccl = "read the messages of NCCL with NCCL_DEBUG=INFO"
+    if found.message:
+        yield Finding(part, f"{name}, join", Grade.FAIL, found.message, mend=nccl)
+        return
+    fast = found.join_seconds <= JOIN_SECONDS
+    grade, mend = (Grade.PASS, "") if fast else (Grade.SLOW, nccl)
+    measured, expected = f"{found.join_seconds:.1f} s", f"at most {JOIN_SECONDS:g} s"
+    yield Finding(part, f"{name}, join", grade, measured, expected, mend=mend)
+    rate = found.mean_bytes / found.mean_seconds / 1e9
+    measured, expected = f"{rate:.2f} GB/s", f"at least {MEAN_GB_PER_SECOND:g} GB/s"
+    if not found.right:
+        yield Finding(part, f"{name}, mean", Grade.FAIL, "a wrong mean", mend="set NCCL_P2P_DISABLE=1, and report it")
+    else:
+        fast = rate >= MEAN_GB_PER_SECOND
+        mend = "" if fast else "check `nvidia-smi topo -m`; between nodes NCCL_IB_HCA and NCCL_DEBUG=INFO"
+        yield Finding(part, f"{name}, mean", Grade.PASS if fast else Grade.SLOW, measured, expected, mend=mend)
+    expected = f"noticed within {LOST_SECONDS:g} s"
+    if found.lost_seconds is None or found.lost_seconds > LOST_SECONDS:
+        yield Finding(part, f"{name}, member killed", Grade.FAIL, "not noticed in time", expected, mend=nccl)
+    else:
+        measured = f"noticed after {found.lost_seconds:.1f} s"
+        yield Finding(part, f"{name}, member killed", Grade.PASS, measured, expected)
+
+
+# --- measuring ---------------------------------------------------------------------------------------------------
+
+
+def group_trial(part: str, devices: Sequence[str], elements: int) -> GroupTrial:
+    """Joins a process for each device to a group, averages, and kills the last one.
+
+    Args:
+        part: Part that it belongs to.
+        devices: One for each member.
+        elements: Of the tensor that is averaged.
+    """
+    store = GroupStore()
+    try:
+        return _run(part, store.address, dict(enumerate(devices)), len(devices), elements)
+    finally:
+        store.close()
+
+
+def node_trial(part: str, meet: str, node: int, nodes: int, device: str, elements: int) -> GroupTrial:
+    """Runs the member of this node in a group of one process on each node.
+
+    Args:
+        part: Part that it belongs to.
+        meet: `host:port` of node 0, at which the members find each other.
+        node: Number of this node.
+        nodes: Number of nodes.
+        device: Device of this member.
+        elements: Of the tensor that is averaged.
+
+    Raises:
+        InvalidArgument: The host of `meet` is not an address of node 0.
+    """
+    host, _, port = meet.rpartition(":")
+    store = GroupStore(host, int(port)) if node == 0 else None
+    try:
+        return _run(part, meet, {node: device}, nodes, elements, host=_own_address(host, int(port)))
+    finally:
+        if store:
+            store.close()
+
+
+def _run(
+    part: str, address: str, devices: dict[int, str], size: int, elements: int, host: str = "127.0.0.1"
+) -> GroupTrial:
+    """Starts the members of this machine, by their ranks, and gathers what they report."""
+    context = multiprocessing.get_context("spawn")
+    ends, processes = {}, []
+    for rank, device in devices.items():
+        ends[rank], other = context.Pipe()
+        arguments = (address, rank, size, device, elements, host, other)
+        processes.append(context.Process(target=member, args=arguments, daemon=True))
+    try:
+        for process in processes:
+            process.start()
+        return _gathered(part, ends, size, elements)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _gathered(part: str, ends: dict[int, Any], size: int, elements: int) -> GroupTrial:
+    reports = [_received(end) for end in ends.values()]
+    trial = GroupTrial(part, size, 0.0, 0.0, 4 * elements, right=False, lost_seconds=None)
+    if failed := [report["error"] for report in reports if "error" in report]:
+        return replace(trial, message=str(failed[0]))
+    # The last member kills itself after its report; the others notice.
+    lost = [_received(end).get("lost") for rank, end in ends.items() if rank < size - 1]
+    known = [seconds for seconds in lost if seconds is not None]
+    return replace(
+        trial,
+        join_seconds=max(report["join"] for report in reports),
+        mean_seconds=max(report["mean"] for report in reports),
+        right=all(report["right"] for report in reports),
+        lost_seconds=max(known, default=0.0) if len(known) == len(lost) else None,
+    )
+
+
+def _received(end: Any) -> dict[str, Any]:
+    try:
+        if end.poll(REPORT_SECONDS):
+            report: dict[str, Any] = end.recv()
+            return report
+    except EOFError:
+        return {"error": "a member exited by itself"}
+    return {"error": f"a member did not report within {REPORT_SECONDS:g} s"}
+
+
+def member(address: str, rank: int, size: int, device: str, elements: int, host: str, end: Any) -> None:
+    """Runs one member: reports measurements, then how soon it noticed the loss of the last one, which kills itself."""
+    try:
+        use_device(device)
+        torch.set_num_threads(1)
+        started = time.monotonic()
+        group = Group.join(
+            address, f"qualify-{size}", rank, size, device, timeout_seconds=REPORT_SECONDS / 2, host=host
+        )
+        join_seconds = time.monotonic() - started
+        end.send({"join": join_seconds, **measure_group(group, device, elements)})
+        group.mean_(torch.zeros(4, device=device))
+        if rank == size - 1:
+            os._exit(1)
+        end.send({"lost": lost_seconds(group, device)})
+    except (PodraceError, RuntimeError) as error:
+        end.send({"error": f"{type(error).__name__}: {error}".splitlines()[0]})
+    os._exit(0)
+
+
+def measure_group(group: Group, device: str, elements: int) -> dict[str, Any]:
+    """Averages a tensor over a group: the seconds that it takes, and whether the mean is right."""
+    tensor = torch.full((elements,), float(group.rank), device=device)
+    group.mean_(tensor)
+    right = bool((tensor == (group.size - 1) / 2).all())
+    synchronize(device)
+    started = time.monotonic()
+    for _ in range(REPEATS):
+        group.mean_(tensor)
+    synchronize(device)
+    return {"mean": (time.monotonic() - started) / REPEATS, "right": right}
+
+
+def lost_seconds(group: Group, device: str) -> float | None:
+    """Returns the time until a collective reports the loss of a member; None if three succeed."""
+    started = time.monotonic()
+    try:
+        for _ in range(3):
+            group.mean_(torch.zeros(4, device=device))
+    except MemberLost:
+        return time.monotonic() - started
+    return None
+
+
+def _own_address(host: str, port: int) -> str:
+    """Returns the address of this machine from which another one is reached."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # Sends nothing.
+        probe.connect((host, port))
+        address: str = probe.getsockname()[0]
+    return address
