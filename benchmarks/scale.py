@@ -6,7 +6,7 @@ so that every pool makes as many calls per second as 10,000 pods in real time; t
 the pool's size. CPU seconds are those of the services. `without_processor` is the time per second that their threads
 waited for a CPU: latencies are due to the services only where it is about 0.
 
-    python benchmarks/scale.py [--quick] [--pods 10 100 1000 10000] [--seconds 30] [--folder FOLDER]
+    python benchmarks/scale.py [--quick] [--pods 10 100 1000 10000] [--seconds 30] [--ports] [--folder FOLDER]
     python benchmarks/scale.py --record CURVES [--spec examples/cartpole.toml]
     python benchmarks/scale.py --curves CURVES [--pods 1 2 8 16 32 80 1000]
     python benchmarks/scale.py --validate CURVES [--spec SPEC] [--repetitions 3] [--pods 8 16 32 80]
@@ -112,10 +112,10 @@ def jobs_of(mesh: Mesh, tournament_id: str, pods: int, **settings: object) -> li
 # --- cost by size of the pool ------------------------------------------------------------------------------------
 
 
-async def measure(folder: Path, pods: int, seconds: float, connections: int) -> None:
+async def measure(folder: Path, pods: int, seconds: float, connections: int, *, on_ports: bool = False) -> None:
     """Measures one size of the pool."""
     case, speed = f"pods-{pods}", min(MOST_SPEED, FULL_POOL / pods)
-    async with services(folder, LEASE_SECONDS) as mesh:
+    async with services(folder, LEASE_SECONDS, on_ports=on_ports) as mesh:
         steps = [int(simulated * STEPS_PER_SECOND) for simulated in (ASSIGNMENT_SECONDS, EVALUATION_SECONDS)]
         begin = time.monotonic()
         tournament_id = await mesh.create(spec_of(pods, *steps))
@@ -290,6 +290,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, nargs="+", help="sizes of the pool")
     parser.add_argument("--seconds", type=float, default=30.0, help="seconds to measure per size")
     parser.add_argument("--connections", type=int, default=64, help="channels that the pods of a process share")
+    parser.add_argument("--ports", action="store_true", help="services on ports, where each pod needs its own token")
     parser.add_argument("--speed", type=float, default=10.0, help="speed of simulated time, with --curves")
     parser.add_argument("--curves", type=Path, help="predict from these learning curves")
     parser.add_argument("--record", type=Path, help="record learning curves to this file")
@@ -315,7 +316,7 @@ def main() -> None:
                 )
             else:
                 seconds = 10.0 if options.quick else options.seconds
-                asyncio.run(measure(Path(folder), pods, seconds, options.connections))
+                asyncio.run(measure(Path(folder), pods, seconds, options.connections, on_ports=options.ports))
 
 
 if __name__ == "__main__":

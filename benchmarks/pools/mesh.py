@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections import defaultdict
@@ -16,6 +17,7 @@ from typing import Any
 from loops.process import environment
 
 from podrace import rpc
+from podrace.access.token_file import operator_token
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -77,7 +79,9 @@ class Mesh:
 
     async def create(self, spec: TournamentSpec) -> str:
         """Creates a tournament and returns its id."""
-        async with rpc.connect(self.orchestrator.address, pb.DESCRIPTOR) as channel:
+        async with rpc.connect(
+            self.orchestrator.address, pb.DESCRIPTOR, token=operator_token(self.orchestrator.address)
+        ) as channel:
             stub: Any = pb_grpc.OrchestratorServiceStub(channel)
             request = pb.CreateTournamentRequest(request_id="benchmark", spec=spec)
             answer = await rpc.call(stub.CreateTournament, request, deadline_seconds=DEADLINE_SECONDS)
@@ -86,7 +90,9 @@ class Mesh:
     async def wait_for_pods(self, tournament_id: str, count: int) -> float:
         """Waits until `count` pods run; returns how long that took, in seconds."""
         begin = time.monotonic()
-        async with rpc.connect(self.orchestrator.address, pb.DESCRIPTOR) as channel:
+        async with rpc.connect(
+            self.orchestrator.address, pb.DESCRIPTOR, token=operator_token(self.orchestrator.address)
+        ) as channel:
             stub: Any = pb_grpc.OrchestratorServiceStub(channel)
             request = pb.ListPodsRequest(tournament_id=tournament_id)
             while True:
@@ -97,13 +103,20 @@ class Mesh:
 
 
 @contextlib.asynccontextmanager
-async def services(folder: Path, lease_seconds: float) -> AsyncIterator[Mesh]:
-    """Runs a leaderboard and an orchestrator, each in its own process."""
+async def services(folder: Path, lease_seconds: float, *, on_ports: bool = False) -> AsyncIterator[Mesh]:
+    """Runs a leaderboard and an orchestrator, each in its own process.
+
+    Args:
+        folder: Folder of everything that they write.
+        lease_seconds: Shortest duration of leases.
+        on_ports: Whether they listen on ports, where callers need tokens, and not on Unix sockets.
+    """
     store = folder / "store"
+    os.environ["PODRACE_TOKEN_FILE"] = str(folder / "token")
     # With the plain environment: a benchmark module has the same name.
     board = ["-m", "leaderboard"]
     pods = ["-m", "pools.orchestrator", str(folder / "generated.json")]
-    async with _service(folder, "leaderboard", board, {"store": store}) as leaderboard:
+    async with _service(folder, "leaderboard", board, {"store": store} | _own_port(on_ports)) as leaderboard:
         settings = {
             "leaderboard": leaderboard.address,
             "store": store,
@@ -111,9 +124,17 @@ async def services(folder: Path, lease_seconds: float) -> AsyncIterator[Mesh]:
             "runtime_folder": folder / "run",
             "log_folder": folder / "logs",
             "lease_duration_seconds": lease_seconds,
+            **_own_port(on_ports),
         }
         async with _service(folder, "orchestrator", pods, settings, environment()) as orchestrator:
             yield Mesh(folder, orchestrator, leaderboard)
+
+
+def _own_port(on_ports: bool) -> dict[str, object]:
+    if not on_ports:
+        return {}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return {"server.listen": f"127.0.0.1:{free.getsockname()[1]}"}
 
 
 @contextlib.asynccontextmanager
@@ -132,6 +153,7 @@ async def _service(
         "telemetry.metrics_listen": "",
         **settings,
     }
+    address = str(settings["server.listen"])
     overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
     with (folder / f"{name}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(sys.executable, *command, *overrides, stderr=log, env=env)

@@ -21,9 +21,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
 from blank_policy import blank_policy
 
 from podrace import rpc
+from podrace.access.mesh_key import MeshKey
+from podrace.access.sending import TokenChannel
+from podrace.access.token_file import MESH_KEY, token_path
+from podrace.access.tokens import pod_token
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part, Pointer
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.manifest import FORMAT_VERSION, manifest_bytes
@@ -38,6 +43,7 @@ from pools.curves import Curves, SimulatedLearner, due_steps
 WAIT_SECONDS = 5.0
 DEADLINE_SECONDS = 60.0
 RETRY_SECONDS = 0.5
+TOKEN_SECONDS = 86_400.0
 CURVE = "curve"
 """The metric by which children learn which curve to continue."""
 
@@ -280,19 +286,27 @@ class Pod:
         return answer
 
 
+def stubs_of(pod_id: str, job: Job, orchestrator: grpc.aio.Channel, leaderboard: grpc.aio.Channel) -> tuple[Any, Any]:
+    """Returns the stubs of a pod, which sends its own token on the shared channels if the services have ports."""
+    if not job.orchestrator.startswith("unix:"):
+        key = MeshKey.load_or_make(token_path().with_name(MESH_KEY))
+        token = pod_token(key, pod_id, job.tournament_id, time.time() + TOKEN_SECONDS)
+        orchestrator, leaderboard = (TokenChannel(each, lambda: token) for each in (orchestrator, leaderboard))
+    return pb_grpc.OrchestratorServiceStub(orchestrator), leaderboard_pb2_grpc.UpdaterServiceStub(leaderboard)
+
+
 async def work(job: Job) -> Measurements:
     """Runs all pods of a job."""
     store, notes = FolderStore(Path(job.store)), Measurements()
-    stubs = []
+    channels = []
     for _ in range(min(job.connections, job.pods)):
         orchestrator = rpc.connect(job.orchestrator, pb.DESCRIPTOR)
         leaderboard = rpc.connect(job.leaderboard, leaderboard_pb2.DESCRIPTOR)
-        stubs.append(
-            (pb_grpc.OrchestratorServiceStub(orchestrator), leaderboard_pb2_grpc.UpdaterServiceStub(leaderboard))
-        )
+        channels.append((orchestrator, leaderboard))
+    names = [f"{job.tournament_id}-p{job.first_pod + index}" for index in range(job.pods)]
     pods = [
-        Pod(f"{job.tournament_id}-p{job.first_pod + index}", job, notes, store, stubs[index % len(stubs)])
-        for index in range(job.pods)
+        Pod(name, job, notes, store, stubs_of(name, job, *channels[index % len(channels)]))
+        for index, name in enumerate(names)
     ]
     gc.freeze()
     delays = [job.ramp_seconds * index / job.pods for index in range(job.pods)]

@@ -327,3 +327,21 @@ async def test_a_watch_ends_with_an_error_when_the_server_stops(mesh: Any, spec:
     mesh.servicer.close()
     with pytest.raises(Unavailable, match="watch again with the last resume_token"):
         await anext(messages)
+
+
+async def test_large_specifications_are_listed_in_pages_that_fit_into_messages(mesh: Any, spec: Any) -> None:
+    created = []
+    for _ in range(20):
+        large = spec()
+        for section in (large.environment, large.evaluation, large.reports["a"], large.reports["b"]):
+            section.options["text"] = "x" * 60_000
+        created.append(await mesh.create(large))
+    request, listed, pages = pb.ListTournamentsRequest(page_size=1000), [], 0
+    while True:
+        page = await mesh.call("ListTournaments", request)
+        listed += [tournament.tournament_id for tournament in page.tournaments]
+        pages, request.page_token = pages + 1, page.next_page_token
+        if not request.page_token:
+            break
+    assert listed == created[::-1]
+    assert pages > 1
