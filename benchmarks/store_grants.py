@@ -3,7 +3,7 @@
     publish    a whole checkpoint: policy (a quarter), learner, manifest, and a swap of the agent's pointer
     fetch      the same checkpoint
 
-Both ways alternate in one run against a real S3 server and a leaderboard in a process of its own, with new bytes each
+Both ways alternate in one run against a real S3 server and a separate process of the leaderboard, with new bytes each
 time; values are medians. Prints one JSON object per line. A publication by grants makes three calls to the leaderboard
 (pointer, uploads, swap), and the leaderboard reads the manifest before it swaps the pointer.
 
