@@ -55,6 +55,8 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     served = services(state, watch, updater, generator, snapshots, stores, access.lease_verifier)
     server = await Server.start(config.server, served, guard=access.guard())
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
+    if access.token_file:
+        _log.info("callers need a token", token_file=access.token_file)
     async with _garbage_collection(state, store, config):
         reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
     _log.info("leaderboard stops", reason=reason)

@@ -74,6 +74,8 @@ async def serve(config: Config, clock: Clock) -> None:
         guard = access.guard(runtime.pod_that_holds)
         server = await rpc.Server.start(config.server, [_service(servicer)], guard=guard)
         _log.info("serving", address=server.address, metrics=metrics, mesh_id=config.mesh_id)
+        if access.token_file:
+            _log.info("callers need a token", token_file=access.token_file)
         async with _open_launcher(config, server.address, runtime, external, access.pod_tokens) as launcher:
             if isinstance(launcher, EventSink):
                 state.on_event(launcher.record_event)

@@ -24,7 +24,7 @@ from podrace.access.lease_tokens import LeaseTokens, LeaseVerifier
 from podrace.access.mesh_key import MeshKey, PublicKeys
 from podrace.access.provider_config import OidcConfig, TokenReviewConfig
 from podrace.access.sending import is_loopback
-from podrace.access.token_file import MESH_KEY, TOKEN_FILE, load_or_make_token, token_path
+from podrace.access.token_file import MESH_KEY, load_or_make_token, token_path
 from podrace.access.tokens import AUDIENCE, PodTokens, ServiceToken
 from podrace.tls import identity_for
 
@@ -72,6 +72,8 @@ class ServiceAccess:
     audit: AuditLog
     keys: PublicKeys | None = None
     """Keys that tokens are verified with; None: no token of the mesh is known here."""
+    token_file: str = ""
+    """File with the token that callers on a port need; empty: callers identify themselves in another way."""
 
     @property
     def lease_tokens(self) -> LeaseTokens:
@@ -105,6 +107,7 @@ class ServiceAccess:
             FailedPrecondition: A file cannot be made, read or used.
         """
         authenticators: list[Authenticator] = [UnixSocketAuthenticator()]
+        token_file = ""
         audit = AuditLog.open(config.audit_log)
         local = any(is_loopback(address) for address in (listen, *called) if not address.startswith("unix:"))
         configured = bool(config.mesh_key or config.public_keys)
@@ -113,7 +116,7 @@ class ServiceAccess:
             token = load_or_make_token(path)
             if not listen.startswith("unix:"):
                 authenticators.append(StaticTokenAuthenticator(token))
-                _log.info("callers need a token", token_file=str(path), variable=TOKEN_FILE)
+                token_file = str(path)
         key, keys = None, None
         if config.mesh_key or (local and not config.public_keys):
             key = MeshKey.load_or_make(Path(config.mesh_key) if config.mesh_key else path.with_name(MESH_KEY))
@@ -133,7 +136,7 @@ class ServiceAccess:
         # A service on another machine knows the key only if the operator has configured it there.
         known_there = bool(config.mesh_key) or all(each.startswith("unix:") or is_loopback(each) for each in called)
         own = ServiceToken(key, role) if key and known_there else None
-        return cls(key, own, authenticators, audit, keys)
+        return cls(key, own, authenticators, audit, keys, token_file)
 
     def guard(self, holder_of: HolderOf | None = None) -> Guard:
         """Returns the guard of the server of the service; `holder_of` finds the pod that holds an assignment."""

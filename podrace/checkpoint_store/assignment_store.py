@@ -43,9 +43,12 @@ class DirectStores:
 
     def of(self, assignment: Assignment) -> CheckpointStore:
         """See AssignmentStores."""
-        # The parent is an agent of another tournament if the tournament starts from that agent.
-        parent_id = assignment.train.starting_checkpoint.agent_id
-        return self._store.within(assignment.tournament_id, tournament_of(parent_id))
+        # The parent is an agent of another tournament if the tournament starts from that agent. An evaluation may be
+        # that of another tournament's agent, for a comparison on the same episodes.
+        evaluate = assignment.evaluate
+        read = (assignment.train.starting_checkpoint, evaluate.checkpoint, *evaluate.members)
+        others = dict.fromkeys(tournament_of(checkpoint.agent_id) for checkpoint in read if checkpoint.agent_id)
+        return self._store.within(assignment.tournament_id, *others)
 
 
 class GrantedStores:

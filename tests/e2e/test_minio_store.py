@@ -34,5 +34,6 @@ def test_a_tournament_keeps_its_checkpoints_on_an_s3_server(home, monkeypatch):
         assert verified["damage"] == []
         assert verified["manifests"] >= 2
         champion = trained["champion_checkpoint"]
-        server.client().stat_object(weed.BUCKET, f"tournament/objects/{champion[:2]}/{champion}")
+        folder = f"tournament/tournaments/{trained['tournament_id']}/objects"
+        server.client().stat_object(weed.BUCKET, f"{folder}/{champion[:2]}/{champion}")
         assert server.client()._list_multipart_uploads(weed.BUCKET, prefix="tournament/").uploads == []

@@ -21,7 +21,9 @@ def timeless_results(home: Home) -> dict[str, object]:
     assert trained["state"] == "COMPLETED"
     tournament = trained["tournament_id"]
     manifests = [
-        json.loads(path.read_text()) for path in home.folders.store.glob("objects/*/*") if path.read_bytes()[:1] == b"{"
+        json.loads(path.read_text())
+        for path in home.folders.store.glob("tournaments/*/objects/*/*")
+        if path.read_bytes()[:1] == b"{"
     ]
     curves: dict[str, list[tuple[object, ...]]] = {}
     for manifest in manifests:

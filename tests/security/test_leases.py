@@ -26,7 +26,7 @@ from podrace.access.lease_tokens import LEASE_TOKEN_SECONDS, HeldLease, LeaseTok
 from podrace.access.mesh_key import MeshKey, make_pem
 from podrace.access.principal import Principal
 from podrace.access.tokens import pod_token
-from podrace.checkpoint.v1 import store_pb2, store_pb2_grpc
+from podrace.checkpoint.v1 import checkpoint_pb2, store_pb2, store_pb2_grpc
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.database import Database
 from podrace.errors import FailedPrecondition, NotFound, PermissionDenied, Unauthenticated
@@ -249,7 +249,7 @@ async def test_submissions_plans_snapshots_and_transfers_without_the_right_token
     held = {"tournament_id": "t", "agent_id": "t-a0", "lease_epoch": 1}
     transfers = {
         "GetPointer": store_pb2.GetPointerRequest(**held),
-        "SwapPointer": store_pb2.SwapPointerRequest(**held),
+        "SwapPointer": store_pb2.SwapPointerRequest(**held, pointer=checkpoint_pb2.Pointer(manifest_digest="ab" * 32)),
         "GrantUploads": store_pb2.GrantUploadsRequest(**held),
         "GrantReads": store_pb2.GrantReadsRequest(**held, manifest_digest="ab" * 32),
         "RenewObjects": store_pb2.RenewObjectsRequest(**held),

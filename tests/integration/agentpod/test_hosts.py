@@ -93,6 +93,7 @@ def _start_host(mesh, network: Network, index: int, running: list[subprocess.Pop
             "host": network.addresses[index],
             "head": f"{network.addresses[0]}:{network.port}",
             "key": "the key of this pod",
+            "unprotected_collectives": True,
             "folder": folder / "pod",
             "plane_folder": folder / "memory",
             **changes,
@@ -111,7 +112,7 @@ def _start_host(mesh, network: Network, index: int, running: list[subprocess.Pop
         "workers",
         "learners",
     )
-    names += ("hosts", "host_index", "host", "head", "key", "orphan_seconds")
+    names += ("hosts", "host_index", "host", "head", "key", "unprotected_collectives", "orphan_seconds")
     environment = {f"PODRACE_AGENTPOD__{name.upper()}": str(getattr(config, name)) for name in names}
     roles = {}
     for role in config.roles:

@@ -115,6 +115,9 @@ def test_reports_evaluate_the_champion_only_after_the_end(type_: Any, mesh: Any,
     assert str(folder) in answer.out
 
 
+MEMBER_DIGEST = "fe" * 32
+
+
 def test_a_champion_that_is_an_ensemble_is_named_and_reported_with_all_its_members(
     type_: Any, mesh: Any, tmp_path: Path
 ) -> None:
@@ -124,7 +127,7 @@ def test_a_champion_that_is_an_ensemble_is_named_and_reported_with_all_its_membe
     def select() -> None:
         selection = mesh.known.tournaments[0].champion_selection
         if not selection.members:
-            selection.members.add(agent_id="cartpole-v1-abc123-a1", manifest_digest="feed")
+            selection.members.add(agent_id="cartpole-v1-abc123-a1", manifest_digest=MEMBER_DIGEST)
         selection.reported_episodes, selection.selection_score = 64, 490.0
 
     mesh.known.on_watch = select
@@ -133,10 +136,10 @@ def test_a_champion_that_is_an_ensemble_is_named_and_reported_with_all_its_membe
     assert "champion a2 + a1: 480.0 ± 2.5" in answer.out
     assert "its score is on 64 new episodes that selected nothing; selected by 490.0" in answer.out
     (request,) = mesh.known.asked(pb.CreateEvaluationRequest)
-    assert [member.manifest_digest for member in request.members] == ["feed"]
+    assert [member.manifest_digest for member in request.members] == [MEMBER_DIGEST]
     report = json.loads((tmp_path / "podrace-home/tournaments/cartpole-v1-abc123/report.json").read_text())
     assert report["champion_members"] == [
-        {"agent_id": "cartpole-v1-abc123-a1", "candidate_id": "feed", "hyperparameters": None}
+        {"agent_id": "cartpole-v1-abc123-a1", "candidate_id": MEMBER_DIGEST, "hyperparameters": None}
     ]
 
 
