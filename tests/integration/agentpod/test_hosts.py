@@ -94,6 +94,7 @@ def _start_host(mesh, network: Network, index: int, running: list[subprocess.Pop
             "head": f"{network.addresses[0]}:{network.port}",
             "key": "the key of this pod",
             "unprotected_collectives": True,
+            "insecure": True,
             "folder": folder / "pod",
             "plane_folder": folder / "memory",
             **changes,
@@ -112,7 +113,7 @@ def _start_host(mesh, network: Network, index: int, running: list[subprocess.Pop
         "workers",
         "learners",
     )
-    names += ("hosts", "host_index", "host", "head", "key", "unprotected_collectives", "orphan_seconds")
+    names += ("hosts", "host_index", "host", "head", "key", "unprotected_collectives", "insecure", "orphan_seconds")
     environment = {f"PODRACE_AGENTPOD__{name.upper()}": str(getattr(config, name)) for name in names}
     roles = {}
     for role in config.roles:
