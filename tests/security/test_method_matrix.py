@@ -178,7 +178,19 @@ def request_of(method: MethodDescriptor, path: str, ids: dict[str, str]) -> Any:
 
 
 async def answer(address: str, service: str, method: str, token: str, ids: dict[str, str]) -> grpc.StatusCode:
-    """Makes a call, and returns its status; a granted one is UNIMPLEMENTED."""
+    """Makes a call, and returns its status; a granted one is UNIMPLEMENTED.
+
+    A client that still writes to a stream when the server has ended it may see INTERNAL from its own library instead of
+    the status; then the call is repeated.
+    """
+    for _ in range(5):
+        code = await _answer_once(address, service, method, token, ids)
+        if code != grpc.StatusCode.INTERNAL:
+            break
+    return code
+
+
+async def _answer_once(address: str, service: str, method: str, token: str, ids: dict[str, str]) -> grpc.StatusCode:
     described = SERVICES[service][0].methods_by_name[method]
     request = request_of(described, MATRIX[service][method][1], ids)
     response = message_factory.GetMessageClass(described.output_type)
