@@ -234,6 +234,7 @@ class Assignments:
             training=isinstance(held.work, AgentRecord),
             drain_reason=held.drain_reason,
             end_reason=held.tournament.end_reason,
+            selects_champion=held.tournament.selects_champion,
             yield_reason=self._runtime.leases.yield_reason(work_id, lease_epoch),
             stop_reason=self._runtime.stops.get(held.work.tournament_id, {}).get(work_id, ""),
         )

@@ -181,6 +181,7 @@ def direct(
     training: bool,
     drain_reason: str,
     end_reason: str,
+    selects_champion: bool = False,
     yield_reason: str = "",
     stop_reason: str = "",
 ) -> LeaseDirective:
@@ -191,14 +192,16 @@ def direct(
         training: True for an agent, False for an evaluation, which is completed even after the tournament has ended.
         drain_reason: See `DispatchState`.
         end_reason: See `DispatchState`.
+        selects_champion: See `DispatchState`; the pod stays to evaluate contenders, unless it is drained.
         yield_reason: Why the pod is needed for other work; empty if it is not.
         stop_reason: Why the strategy has no more use for the agent; empty if it has.
     """
     if not held:
         return LeaseDirective(pb.DIRECTIVE_CANCEL, "the assignment is already complete")
-    reason = drain_reason or (end_reason if training else "")
-    if reason:
-        return LeaseDirective(pb.DIRECTIVE_DRAIN, reason)
+    if drain_reason:
+        return LeaseDirective(pb.DIRECTIVE_DRAIN, drain_reason)
+    if training and end_reason:
+        return LeaseDirective(pb.DIRECTIVE_YIELD if selects_champion else pb.DIRECTIVE_DRAIN, end_reason)
     if training and stop_reason:
         return LeaseDirective(pb.DIRECTIVE_STOP, stop_reason)
     if training and yield_reason:

@@ -88,8 +88,8 @@ class _DirectiveEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Directive.V
     for other work. The last scored checkpoint of the agent remains.
     """
     DIRECTIVE_YIELD: _Directive.ValueType  # 5
-    """Publish a checkpoint, complete the assignment as DRAINED, and ask for work again: something more urgent is queued.
-    A pod resumes the agent later.
+    """Publish a checkpoint, complete the assignment as DRAINED, and ask for work again: something more urgent is queued,
+    and a pod resumes the agent later; or the tournament has ended, and its champion is being selected.
     """
 
 class Directive(_Directive, metaclass=_DirectiveEnumTypeWrapper):
@@ -110,8 +110,8 @@ DIRECTIVE_STOP: Directive.ValueType  # 4
 for other work. The last scored checkpoint of the agent remains.
 """
 DIRECTIVE_YIELD: Directive.ValueType  # 5
-"""Publish a checkpoint, complete the assignment as DRAINED, and ask for work again: something more urgent is queued.
-A pod resumes the agent later.
+"""Publish a checkpoint, complete the assignment as DRAINED, and ask for work again: something more urgent is queued,
+and a pod resumes the agent later; or the tournament has ended, and its champion is being selected.
 """
 Global___Directive: _TypeAlias = Directive  # noqa: Y015
 

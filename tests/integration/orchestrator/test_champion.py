@@ -99,6 +99,8 @@ async def test_pods_stay_for_the_evaluations_of_the_champion(mesh: Any, spec: An
         for agent in range(2)
     ]
     await mesh.cycle(60.0)
+    directives = [(await mesh.renew(work)).directive for work in works]
+    assert sorted(directives) == [pb.DIRECTIVE_DRAIN, pb.DIRECTIVE_YIELD, pb.DIRECTIVE_YIELD]
     for work in works:
         await mesh.complete(work, pb.OUTCOME_DRAINED)
     await mesh.cycle()

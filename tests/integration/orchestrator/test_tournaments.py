@@ -138,7 +138,7 @@ async def test_a_met_objective_ends_the_tournament_and_its_best_candidate_is_cha
     await mesh.cycle()
     ending = await mesh.get(name)
     assert (ending.state, ending.reason) == (ENDING, "environment steps: 100 of 100")
-    assert (await mesh.renew(work)).directive == pb.DIRECTIVE_DRAIN
+    assert (await mesh.renew(work)).directive == pb.DIRECTIVE_YIELD
     mesh.leaderboard.score(name, 490.0)
     await mesh.complete(work, pb.OUTCOME_DRAINED)
     await mesh.cycle()

@@ -143,6 +143,8 @@ def test_only_a_pod_that_trains_and_may_stay_yields() -> None:
     assert directive(training=False) == pb.DIRECTIVE_CONTINUE
     assert directive(drain_reason="the pool shrinks") == pb.DIRECTIVE_DRAIN
     assert directive(end_reason="cancelled") == pb.DIRECTIVE_DRAIN
+    assert directive(end_reason="the target is reached", selects_champion=True) == pb.DIRECTIVE_YIELD
+    assert directive(drain_reason="too many", end_reason="over", selects_champion=True) == pb.DIRECTIVE_DRAIN
     assert directive(held=False) == pb.DIRECTIVE_CANCEL
 
 
