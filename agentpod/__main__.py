@@ -19,6 +19,7 @@ from agentpod.config import ForkServerConfig, FunctionConfig, PodConfig, Retrain
 from podrace import telemetry
 from podrace.config import config_from_arguments
 from podrace.errors import InvalidArgument, PodraceError
+from podrace.ownership import make_private_folder
 from podrace.printable import printable
 from podrace.processes import group_reaper
 from podrace.telemetry import TelemetryConfig
@@ -91,12 +92,22 @@ def _run_role(role: str, arguments: list[str]) -> int:
     _forget_secrets()
     from agentpod.process import wiring
 
-    for folder in (config.folder, config.plane_folder):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_folders(config)
     code = wiring.run_role(config, role)
     sys.stderr.flush()
     # Without waiting for threads: a simulator may hang on the compute thread forever.
     os._exit(code)
+
+
+def _make_folders(config: PodConfig) -> None:
+    """Creates the folders of a pod.
+
+    Raises:
+        FailedPrecondition: The folder of its sockets and lifelines belongs to another user, or others can enter it.
+    """
+    make_private_folder(config.folder, "choose another folder", key="folder")
+    # Usually /dev/shm, where every user may create files: each file is checked instead.
+    config.plane_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def _forget_secrets() -> None:
@@ -114,8 +125,7 @@ def _run_pod(arguments: list[str]) -> int:
     from agentpod.process import one_container, wiring
 
     wiring.preload()
-    for folder in (config.folder, config.plane_folder):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_folders(config)
     return one_container.main(config, wiring.run_role)
 
 

@@ -1,6 +1,5 @@
 """Defines and checks the configuration of the orchestrator."""
 
-import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +12,9 @@ from podrace.access.service_access import AccessConfig
 from podrace.checkpoint_store import check_uri
 from podrace.checkpoint_store.assignment_store import DIRECT, GRANTED, check_store_access
 from podrace.config import unknown
-from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.errors import InvalidArgument
 from podrace.limits.config import Allowed
+from podrace.ownership import make_own_folder, make_private_folder
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
 
@@ -108,15 +108,8 @@ def make_folders(config: Config) -> None:
     """Creates the folders that the orchestrator writes to, with access for this user only.
 
     Raises:
-        FailedPrecondition: A folder cannot be created or written to; the message names the key.
+        FailedPrecondition: A folder cannot be created or written to, belongs to another user, or is open to others; the
+            message names the key.
     """
-    for key in ("runtime_folder", "log_folder"):
-        folder: Path = getattr(config, key)
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise FailedPrecondition(
-                f"{key} = {str(folder)!r}: cannot be created: {error.strerror}; choose another folder"
-            ) from None
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise FailedPrecondition(f"{key} = {str(folder)!r}: cannot be written to; choose another folder")
+    make_private_folder(config.runtime_folder, "choose another folder", key="runtime_folder")
+    make_own_folder(config.log_folder, "choose another folder", key="log_folder", mode=0o700)

@@ -33,6 +33,7 @@ from agentpod.config import LEADER_ROLE, ForkServerConfig, PodConfig
 from podrace import config as configuration
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.limits.user_environment import TOKEN_PREFIXES, leader_variables
+from podrace.ownership import make_private_folder
 from podrace.printable import printable
 from podrace.processes import lifeline
 from podrace.processes.identity import Process, boot_id
@@ -134,12 +135,13 @@ class ForkServer:
             The pid of the leader.
 
         Raises:
+            FailedPrecondition: The folder of the pod belongs to another user, or others can enter it.
             OSError: A role could not be forked, or the pod could not be recorded. Roles already forked are killed.
         """
         for child in self.children.values():
             if child.pod.pod_id == pod.pod_id and child.role == LEADER_ROLE:
                 return child.pid
-        pod.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(pod.folder, "choose another runtime_folder for the orchestrator")
         self.started[pod.pod_id] = time.time()
         pids: list[int] = []
         try:

@@ -4,11 +4,9 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from podrace.errors import InvalidArgument
+from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.ownership import make_private_folder
 from podrace.processes import lifeline
-
-ROOT_USER_ID = 0
-"""The folders of a container belong to root."""
 
 
 class RuntimeFolder:
@@ -33,12 +31,12 @@ class RuntimeFolder:
         if self._lifeline is None:
             path = self._folder / f"parts-{os.getpid()}-{id(self):x}.lifeline"
             try:
-                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 # The owner of the folder could replace a socket and answer in the name of a plugin.
-                if self._folder.stat().st_uid not in (os.getuid(), ROOT_USER_ID):
-                    raise PermissionError(0, "belongs to another user")
+                make_private_folder(self._folder, "choose another folder", key="runtime_folder")
                 remove_stale(self._folder)
                 self._held.enter_context(lifeline.hold(path))
+            except FailedPrecondition as error:
+                raise InvalidArgument(f"its process cannot be started: {error.message}") from None
             except OSError as error:
                 raise InvalidArgument(
                     f"its process cannot be started: runtime_folder {self._folder}: {error.strerror}; choose another"

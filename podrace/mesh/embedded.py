@@ -96,8 +96,9 @@ async def running(
     Raises:
         PodraceError: A service did not start, or crashed and did not restart; the block is then cancelled.
     """
-    await _wait_for_previous(folders, notify)
+    # Checked first: what lies in the runtime folder of another user is neither called nor killed.
     folders.make_runtime()
+    await _wait_for_previous(folders, notify)
     services = [ServiceProcess(command, notify=notify) for command in commands]
     try:
         with lifeline.hold(folders.lifeline):

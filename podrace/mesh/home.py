@@ -1,13 +1,14 @@
 """Defines the folders of an embedded mesh: the home for lasting data, and a runtime folder for sockets."""
 
 import hashlib
-import os
-import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from podrace.errors import FailedPrecondition
+from podrace.ownership import check_link, make_own_folder, make_private_folder
+
+HOME_REMEDY = "choose another folder with --home or PODRACE_HOME"
+RUNTIME_REMEDY = "remove it or set TMPDIR to another folder"
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,12 @@ class Folders:
 
     @classmethod
     def of(cls, home: Path, temporary: Path | None = None) -> "Folders":
-        """Returns the folders of a home, always the same for the same home, without creating them."""
+        """Returns the folders of a home, always the same for the same home, without creating them.
+
+        Raises:
+            FailedPrecondition: The home is a symbolic link that another user made.
+        """
+        check_link(home.expanduser(), HOME_REMEDY)
         real = home.expanduser().resolve()
         name = hashlib.sha256(str(real).encode()).hexdigest()[:8]
         return cls(real, (temporary or Path(tempfile.gettempdir())) / f"podrace-{name}")
@@ -90,33 +96,16 @@ class Folders:
         """Creates the home if it does not exist.
 
         Raises:
-            FailedPrecondition: The folder cannot be created or is not writable.
+            FailedPrecondition: The folder cannot be created or written to, belongs to another user, or others can write
+                to it.
         """
-        try:
-            self.logs.mkdir(parents=True, exist_ok=True)
-            if not os.access(self.home, os.W_OK | os.X_OK):
-                raise PermissionError(0, "it is not writable")
-        except OSError as error:
-            raise FailedPrecondition(
-                f"home {self.home} cannot be used: {error.strerror}; choose another folder with --home or PODRACE_HOME"
-            ) from None
+        for folder in (self.home, self.logs):
+            make_own_folder(folder, HOME_REMEDY)
 
     def make_runtime(self) -> None:
-        """Creates the runtime folder. The caller holds the lock of the home.
+        """Creates the runtime folder, or checks one that a killed mesh has left. The caller holds the lock of the home.
 
         Raises:
-            FailedPrecondition: The folder cannot be created, or it belongs to another user.
+            FailedPrecondition: The folder cannot be created, belongs to another user, or others can enter it.
         """
-        try:
-            self.runtime.mkdir(mode=0o700, exist_ok=True)
-            status = self.runtime.lstat()
-        except OSError as error:
-            raise FailedPrecondition(
-                f"{self.runtime} cannot be created: {error.strerror}; set TMPDIR to a writable folder"
-            ) from None
-        # A user who could create a socket there could impersonate the mesh.
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-            raise FailedPrecondition(
-                f"{self.runtime} belongs to another user; remove it or set TMPDIR to another folder"
-            )
-        self.runtime.chmod(0o700)
+        make_private_folder(self.runtime, RUNTIME_REMEDY)

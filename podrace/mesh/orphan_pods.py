@@ -39,5 +39,7 @@ def remove(pods: Path) -> None:
         role.signal(signal.SIGKILL)
     for folder in pods.glob("*"):
         for left in SHARED_MEMORY.glob(f"podrace-{folder.name}-*"):
-            left.unlink(missing_ok=True)
+            # Another user may have made a file of that name.
+            with contextlib.suppress(OSError):
+                left.unlink()
         shutil.rmtree(folder, ignore_errors=True)

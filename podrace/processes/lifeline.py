@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from podrace.ownership import is_own_pipe
+
 _RETRY_SECONDS = 0.02
 
 
@@ -22,7 +24,7 @@ def hold(path: Path) -> Iterator[None]:
     incoming.unlink(missing_ok=True)
     os.mkfifo(incoming, 0o600)
     # Also for reading: without a reader, a pipe cannot be opened only for writing.
-    descriptor = os.open(incoming, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(incoming, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     incoming.replace(path)
     try:
         yield
@@ -35,11 +37,15 @@ def attach(path: Path | str) -> int | None:
     """Opens a lifeline for reading.
 
     Returns:
-        A descriptor that becomes readable when the holder has exited; None if it has exited already.
+        A descriptor that becomes readable when the holder has exited; None if it has exited already, or if the file is
+        not a pipe of this user.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
+        return None
+    if not is_own_pipe(descriptor):
+        os.close(descriptor)
         return None
     try:
         held = bool(os.read(descriptor, 1))

@@ -16,6 +16,7 @@ from podrace import tls
 from podrace.access.credentials import TokenSource
 from podrace.access.sending import TokenChannel, may_send_token
 from podrace.errors import Unavailable
+from podrace.ownership import check_socket
 from podrace.rpc.renewing_channel import RenewingChannel
 from podrace.rpc.status import from_rpc_error
 
@@ -42,8 +43,10 @@ def connect(
             network that its collectives use unencrypted as well.
 
     Raises:
-        InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used.
+        InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used, or the address is a Unix socket of
+            another user.
     """
+    check_socket(address)
     options: list[tuple[str, Any]] = [
         ("grpc.service_config", json.dumps(service_config(files))),
         ("grpc.initial_reconnect_backoff_ms", 100),

@@ -16,6 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ResourceExhausted
+from podrace.ownership import foreign_file
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
 from podrace.tensor_transport.boxes import Box
 from podrace.tensor_transport.layout import (
@@ -130,7 +131,9 @@ def remove_regions(prefix: str, folder: Path = FOLDER, names: re.Pattern[str] = 
         path for path in folder.iterdir() if path.name.startswith(prefix) and names.fullmatch(path.name[len(prefix) :])
     ]
     for path in left:
-        path.unlink(missing_ok=True)
+        # A file that another user made stays.
+        with suppress(PermissionError):
+            path.unlink(missing_ok=True)
     return [path.name for path in left]
 
 
@@ -199,6 +202,9 @@ def _open_mapped(path: Path) -> tuple[tuple[int, int], Tensor]:
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         status = os.fstat(descriptor)
+        # In /dev/shm any user can create a file under any name.
+        if problem := foreign_file(status):
+            raise FailedPrecondition(f"{path} {problem}; remove it, or start the pod under another name")
         if status.st_size < HEADER_BYTES:
             raise FailedPrecondition(
                 f"{path} has {status.st_size} bytes, too few for a region; is it a file of podrace?"

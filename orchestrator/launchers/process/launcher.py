@@ -5,6 +5,7 @@ The leftovers of a dead pod (processes, folder, shared memory) are removed only 
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -263,7 +264,9 @@ class ProcessLauncher:
         for path in self._shared_memory.iterdir():
             # Region names have no dash, so pods whose id starts with this id keep their files.
             if region.fullmatch(path.name):
-                path.unlink(missing_ok=True)
+                # Another user may have made a file of that name.
+                with contextlib.suppress(OSError):
+                    path.unlink()
         _log.info("removed the files of a pod that has exited", pod_id=pod_id)
 
 

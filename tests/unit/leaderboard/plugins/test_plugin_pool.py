@@ -92,8 +92,7 @@ async def test_no_socket_is_created_in_a_folder_of_another_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = tmp_path.stat().st_uid
-    monkeypatch.setattr("leaderboard.plugins.runtime_folder.ROOT_USER_ID", owner + 1)
-    monkeypatch.setattr("os.getuid", lambda: owner + 2)
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
     plugins, evolution = (
         PluginPool(PluginConfig(), tmp_path, EVERYTHING),
         EvolutionSpec(generator="python:mine:propose"),
@@ -104,7 +103,9 @@ async def test_no_socket_is_created_in_a_folder_of_another_user(
         raise AssertionError("the plugin is called")
 
     problem = (await plugins.call(PROPOSAL, evolution, prepare)).problem
-    assert problem.endswith(f"runtime_folder {tmp_path}: belongs to another user; choose another")
+    assert problem.endswith(
+        f"runtime_folder = {str(tmp_path)!r}: belongs to another user ({owner}); choose another folder"
+    )
     assert not list(tmp_path.iterdir())
 
 

@@ -93,5 +93,5 @@ def test_a_runtime_folder_that_may_belong_to_another_user_is_refused(tmp_path: P
     folders = Folders.of(tmp_path / "home", tmp_path)
     (tmp_path / "elsewhere").mkdir()
     folders.runtime.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FailedPrecondition, match="belongs to another user"):
+    with pytest.raises(FailedPrecondition, match="is a symbolic link; remove it or set TMPDIR"):
         folders.make_runtime()

@@ -222,6 +222,7 @@ def test_a_uri_that_escapes_the_folder_is_refused(tmp_path: Path, plane_uri: str
 @pytest.mark.parametrize("content", [b"", b"short", bytes(4096)])
 def test_a_file_that_is_not_a_region_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "other").write_bytes(content)
+    (tmp_path / "other").chmod(0o600)
     ref = TensorRef(plane_uri="shared:other", offset_bytes=64, spec=REWARD, generation=0)
     with pytest.raises(FailedPrecondition, match="is it a file of podrace"):
         SharedPlane("podrace-peer-", tmp_path).open([ref])
@@ -232,6 +233,7 @@ def test_a_truncated_region_is_refused_before_it_is_accessed(tmp_path: Path) -> 
     refs = region.refs()
     copied = (tmp_path / "podrace-owner-slot").read_bytes()
     (tmp_path / "podrace-owner-torn").write_bytes(copied[:2048])
+    (tmp_path / "podrace-owner-torn").chmod(0o600)
     refs[0].plane_uri = "shared:podrace-owner-torn"
     with pytest.raises(FailedPrecondition, match="is it a file of podrace"):
         SharedPlane("podrace-peer-", tmp_path).open(refs)
