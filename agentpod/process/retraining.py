@@ -36,6 +36,7 @@ from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
 from podrace.limits.config import command_settings
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.ownership import make_private_folder
 from podrace.processes import lifeline
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
@@ -78,12 +79,15 @@ async def retrain(config: RetrainConfig) -> dict[str, Any]:
 
     Raises:
         NotFound, DataLoss: The manifest or the starting checkpoint is missing or damaged.
-        FailedPrecondition: The manifest does not describe the training, or a process of the pod exited by itself.
+        FailedPrecondition: The manifest does not describe the training, a process of the pod exited by itself, or others
+            can enter the folder.
     """
     check_digest(config.manifest)
     source = open_store(config.store, only_reading=True)
     target = await asyncio.to_thread(read_manifest, source, config.manifest)
     assignment = assignment_of(target)
+    # Before the store creates it with access for everyone.
+    make_private_folder(config.folder, "name another folder", key="folder")
     store = FolderStore(config.folder / "store")
     if target.starting_manifest_digest:
         # Into the shared folder of the new store, which the pod can read whichever tournament the parent belongs to.

@@ -159,7 +159,7 @@ async def _run(uri: str, target: str, *, own: bool, debug: bool) -> dict[str, An
     """
     with tempfile.TemporaryDirectory(prefix="podrace-") as name:
         folder, held = Path(name) / "r", Path(name) / "lifeline"
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
         level = "debug" if debug else "warning"
         settings = {"store": uri, "manifest": target, "folder": folder, "lifeline": held, "telemetry.log_level": level}
         settings |= {"allow.everything": "true"} if own else {}

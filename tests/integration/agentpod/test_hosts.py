@@ -101,7 +101,7 @@ def _start_host(mesh, network: Network, index: int, running: list[subprocess.Pop
         },
     )
     for made in (config.folder, config.plane_folder):
-        made.mkdir(parents=True)
+        made.mkdir(parents=True, mode=0o700)
     names = (
         "pod_id",
         "orchestrator",

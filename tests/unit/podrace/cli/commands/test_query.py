@@ -168,6 +168,6 @@ def test_a_home_that_cannot_be_written_is_reported_in_one_line(
     answer = type_("train", "cartpole.toml", "--home", "file/home", *orchestrator)
     assert answer.code == 1
     assert answer.err == (
-        f"error: home {tmp_path}/file/home cannot be used: Not a directory; choose another folder with --home or"
+        f"error: {tmp_path}/file/home cannot be created: Not a directory; choose another folder with --home or"
         " PODRACE_HOME\n"
     )
