@@ -79,8 +79,8 @@ async def retrain(config: RetrainConfig) -> dict[str, Any]:
 
     Raises:
         NotFound, DataLoss: The manifest or the starting checkpoint is missing or damaged.
-        FailedPrecondition: The manifest does not describe the training, a process of the pod exited by itself, or others
-            can enter the folder.
+        FailedPrecondition: The manifest does not describe the training, a process of the pod exited by itself, or
+            others can enter the folder.
     """
     check_digest(config.manifest)
     source = open_store(config.store, only_reading=True)
