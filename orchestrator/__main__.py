@@ -11,13 +11,14 @@ from orchestrator.assignments import external_pods
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
 from orchestrator.config import Config, check, make_folders, store_access_of
+from orchestrator.decisions.pod_silence import SilenceLimits
 from orchestrator.decisions.pool_size import Limits
 from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.base import EventSink, Launcher, LauncherContext, PodEnvironment
 from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool.prometheus_targets import PATH, PrometheusTargets
-from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, Reconciler
+from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, NEVER_SILENT, Reconciler
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state.clock import Clock, SystemClock
 from orchestrator.state.database import StateDatabase
@@ -171,6 +172,11 @@ def _reconciler(
         limits=Limits(config.start_pods, config.terminate_seconds, config.kill_seconds),
         period_seconds=config.reconcile_period_seconds,
         on_list=targets.update,
+        silence=(
+            NEVER_SILENT
+            if config.launcher == EXTERNAL
+            else SilenceLimits(config.silent_seconds, config.opening_silent_seconds)
+        ),
         rules=external_pods.EXTERNAL_POD_RULES if config.launcher == EXTERNAL else LAUNCHED_POD_RULES,
     )
 

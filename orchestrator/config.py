@@ -65,6 +65,11 @@ class Config:
     """A pod that is still running this long after it was asked to stop gets SIGTERM."""
     kill_seconds: float = 60.0
     """A pod that is still running this long after it was asked to stop gets SIGKILL."""
+    silent_seconds: float = 10.0
+    """A pod that has not called for this long after its lease has expired is killed and replaced, with every launcher
+    but `external`: its processes are stopped or blocked, or its network does not work."""
+    opening_silent_seconds: float = 120.0
+    """The same for a pod that opens its roles: a simulator that compiles may block its process."""
     stop_grace_seconds: float = 20.0
     """Time that pods have to publish when an embedded mesh stops."""
     launcher: str = "process"
@@ -83,7 +88,8 @@ def check(config: Config) -> None:
     Raises:
         InvalidArgument: A setting is invalid; the message has its key and value.
     """
-    for key in ("lease_duration_seconds", "reconcile_period_seconds", "orphan_seconds"):
+    positive = ("lease_duration_seconds", "reconcile_period_seconds", "orphan_seconds", "silent_seconds")
+    for key in positive:
         if not getattr(config, key) > 0:
             raise InvalidArgument(f"{key} = {getattr(config, key):g}: expected more than 0")
     if config.kill_seconds < config.terminate_seconds:

@@ -19,7 +19,8 @@ from orchestrator.decisions.dispatch import Holder
 from orchestrator.decisions.pool_size import Action, Demand, Limits, PodView, PoolShort
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.pool import pod_lifecycle
-from orchestrator.pool.reconciler import PoolRules, demand_of
+from orchestrator.pool.demands import demand_of
+from orchestrator.pool.reconciler import PoolRules
 from orchestrator.state import records
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase, Transaction

@@ -95,8 +95,16 @@ class Assignments:
         """
         if not requester.pod_id or not requester.incarnation:
             raise InvalidArgument("AcquireAssignment: pod_id and incarnation must both be set")
-        with self._external_pods.waiting_call(requester.pod_id) if self._external_pods else nullcontext():
-            return await self._acquire(requester, wait_seconds)
+        contacts, external = self._runtime.contacts, self._external_pods
+        with (
+            external.waiting_call(requester.pod_id) if external else nullcontext(),
+            contacts.waiting_call(requester.pod_id, self._clock.monotonic),
+        ):
+            answer = await self._acquire(requester, wait_seconds)
+        if isinstance(answer, dispatch.Drain):
+            # The pod exits.
+            contacts.forget(requester.pod_id)
+        return answer
 
     async def _acquire(self, requester: Holder, wait_seconds: float) -> AcquireResult:
         deadline = self._clock.monotonic() + min(wait_seconds, MAXIMUM_WAIT_SECONDS)
@@ -270,6 +278,8 @@ class Assignments:
         if completed is None:
             return
         # No await from here on, so that all state in memory changes at once.
+        if held := self._runtime.leases.held.get(work_id):
+            self._runtime.contacts.record(held.pod_id, self._clock.monotonic())
         self._runtime.renew_lease(work_id, request.lease_epoch, request.progress, self._clock.monotonic())
         self._runtime.leases.release(work_id, request.lease_epoch)
         if isinstance(completed, AgentRecord):

@@ -5,13 +5,15 @@ having received an event, so the process can be killed at any moment.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
 
-from orchestrator.decisions import pool_size
+from orchestrator.decisions import pod_silence, pool_size
+from orchestrator.decisions.pod_silence import Contact, SilenceLimits
 from orchestrator.decisions.pool_size import (
     Demand,
     KillPod,
@@ -26,18 +28,20 @@ from orchestrator.decisions.resources import Capacity
 from orchestrator.launchers.base import Launcher, ListedPod, NewPod
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool import metrics, pod_lifecycle
+from orchestrator.pool.demands import demand_of
 from orchestrator.state import records
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.observation import Observation, observe
 from orchestrator.state.pod_views import PodViews
-from orchestrator.state.records import RUNNING, PodRecord, TournamentRecord
+from orchestrator.state.records import RUNNING, PodRecord
 from orchestrator.state.runtime import RuntimeState, save_changes
 from orchestrator.state.transitions import fail_tournament
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.completion import CompletionCheck
 from orchestrator.tournaments.snapshots import ChampionSnapshots
 from podrace.errors import InvalidArgument, PodraceError, Unavailable
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tasks import wait_at_most
 
 SAVE_PERIOD_SECONDS = 2.0
@@ -50,9 +54,6 @@ YIELD_SECONDS = 0.001
 KILL_TIMEOUT_SECONDS = 5.0
 """Time within which killed processes have stopped."""
 STOPPED = "the mesh was stopped"
-
-VERIFYING_PODS = 2
-"""Pods that evaluations need at the end of a tournament with `evaluation.verify`."""
 _log = structlog.get_logger(__name__)
 
 Decide = Callable[[float, Capacity, Sequence[Demand], Sequence[PodView], Limits], tuple[list[pool_size.Action], str]]
@@ -71,6 +72,9 @@ class PoolRules:
 
 LAUNCHED_POD_RULES = PoolRules()
 """Rules for pods that a launcher starts."""
+NEVER_SILENT = SilenceLimits(math.inf, math.inf)
+"""Limits for pods that nothing here can kill."""
+TICK_SECONDS = 1.0
 
 
 class Reconciler:
@@ -94,13 +98,14 @@ class Reconciler:
         limits: Limits,
         period_seconds: float,
         rules: PoolRules = LAUNCHED_POD_RULES,
+        silence: SilenceLimits = NEVER_SILENT,
         on_list: Callable[[Sequence[ListedPod]], None] = lambda _: None,
     ) -> None:
         self._state, self._runtime, self._launcher, self._clock = state, runtime, launcher, clock
         self._completion_check = CompletionCheck(state, runtime, leaderboard)
         self._snapshots = ChampionSnapshots(runtime, leaderboard)
         self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
-        self._on_list = on_list
+        self._silence, self._on_list = silence, on_list
         self._stopping = self._stopping_pods = False
         self._last_cycle = self._last_save = clock.monotonic()
         self._running: list[str] = []
@@ -122,13 +127,25 @@ class Reconciler:
 
     async def run(self) -> str:
         """Runs cycles, at least one per period, until it is stopped."""
+        ticking = asyncio.create_task(self._tick())
+        try:
+            await self._run_cycles()
+        finally:
+            ticking.cancel()
+        return "stopped"
+
+    async def _tick(self) -> None:
+        while True:
+            self._runtime.contacts.tick(self._clock.monotonic())
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _run_cycles(self) -> None:
         while not self._stopping:
             begin = self._clock.monotonic()
             await self._cycle_safely()
             rest_seconds = min(LONGEST_REST_SECONDS, REST_FACTOR * (self._clock.monotonic() - begin))
             await asyncio.sleep(rest_seconds)
             await self._pause(max(0.0, self._period_seconds - rest_seconds))
-        return "stopped"
 
     def stop(self) -> None:
         """Makes `run` return after the current cycle."""
@@ -173,6 +190,8 @@ class Reconciler:
                 await self._record_short(name, capacity)
         else:
             await self._scale(now, capacity, observed)
+        if not unavailable:
+            await self._kill_silent_pods(now)
         await _yield_to_calls()
         self._signal_expired_leases(now)
         if now - self._last_save >= SAVE_PERIOD_SECONDS:
@@ -237,6 +256,20 @@ class Reconciler:
         if any(isinstance(action, RetirePod) for action in actions):
             self._runtime.changes.notify_all()
             self._runtime.reconcile_requested.set()
+
+    async def _kill_silent_pods(self, now: float) -> None:
+        contacts, leases = self._runtime.contacts, self._runtime.leases
+        for pod_id in list(self._runtime.cache.pods):
+            lease = leases.latest_of_pod(pod_id)
+            contact = Contact(
+                contacts.last_call(pod_id),
+                lease.expires if lease else None,
+                contacts.is_waiting(pod_id),
+                opening=lease is not None and lease.progress.activity == pb.POD_ACTIVITY_OPENING,
+            )
+            since, lease_seconds = contacts.listening_since, leases.duration_seconds
+            if reason := pod_silence.why_killed(now, contact, since, lease_seconds, self._silence):
+                await self._act(KillPod(pod_id, reason))
 
     def _demands(self, observed: Observation) -> list[Demand]:
         return [
@@ -346,38 +379,6 @@ async def _yield_to_calls() -> None:
     """Lets pending calls run in between, because a cycle over thousands of pods takes long."""
     # sleep(0) would resume before the event loop has polled its sockets.
     await asyncio.sleep(YIELD_SECONDS)
-
-
-def demand_of(
-    tournament: TournamentRecord, *, evaluating: bool, not_before: float, granted: pool_size.PoolGrant | None = None
-) -> Demand:
-    """Computes what a tournament with work asks for: its pool, or pods for evaluations after its end.
-
-    While the champion is selected, as many of the tournament's pods stay as there are candidates to evaluate: a pod
-    that is started again, on a cluster with an image to pull, takes longer than the evaluations. Later evaluations,
-    which users ask for, get a single pod.
-    """
-    pool = tournament.spec.pool
-    if tournament.state == RUNNING:
-        minimum, maximum = pool.minimum_pods, pool.maximum_pods if pool.HasField("maximum_pods") else None
-    elif tournament.selects_champion:
-        minimum, maximum = 0, max(1, min(granted.pods if granted else 1, tournament.spec.champion.reevaluate_top))
-    else:
-        minimum, maximum = 0, 1
-    if tournament.state != RUNNING and tournament.spec.evaluation.verify:
-        # A pod that has trained the agent must not play its episodes.
-        minimum, maximum = VERIFYING_PODS if evaluating else 0, max(maximum or 0, VERIFYING_PODS)
-    return Demand(
-        tournament_id=tournament.tournament_id,
-        pod=tournament.pod_resources,
-        minimum_pods=max(minimum, int(evaluating)),
-        maximum_pods=maximum,
-        not_before=not_before,
-        step_pods=pool.step_pods if pool.HasField("step_pods") else None,
-        cooldown_seconds=pool.cooldown_duration.ToNanoseconds() / 1e9,
-        granted=granted,
-        evaluations_only=tournament.state != RUNNING,
-    )
 
 
 def record_pool_event(transaction: Transaction, kind: str, name: str, message: str) -> None:

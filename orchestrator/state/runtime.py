@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from orchestrator.state.best_candidates import BestCandidates
 from orchestrator.state.cache import StateCache
+from orchestrator.state.contacts import Contacts
 from orchestrator.state.counters import Counters
 from orchestrator.state.database import StateDatabase
 from orchestrator.state.leases import Leases
@@ -30,6 +31,7 @@ class RuntimeState:
         running_time: How long each tournament has been running.
         best: Best candidate of each tournament.
         connected_pods: Pods that have requested work.
+        contacts: When pods called last.
         judged_rounds: By synchronous tournament, the number of rounds after which its objective was checked and not
             met.
         cache: Rows of the database that are kept in memory as well.
@@ -46,6 +48,7 @@ class RuntimeState:
         self.running_time = RunningTime()
         self.best = BestCandidates()
         self.connected_pods: set[str] = set()
+        self.contacts = Contacts()
         self.judged_rounds: dict[str, int] = {}
         self.stops: dict[str, Mapping[str, str]] = {}
         self.step_limits: dict[tuple[str, int], int] = {}
@@ -90,6 +93,7 @@ class RuntimeState:
     def release_pod(self, pod_id: str) -> None:
         """Ends all leases of a pod that is gone."""
         self.connected_pods.discard(pod_id)
+        self.contacts.forget(pod_id)
         self.leases.release_pod(pod_id)
 
     def take_unsaved_changes(self) -> UnsavedChanges:

@@ -15,13 +15,14 @@ from fake_services import FakeLauncher, FakeLeaderboard
 from orchestrator.assignments import external_pods
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
+from orchestrator.decisions.pod_silence import SilenceLimits
 from orchestrator.decisions.pool_size import Limits
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.launchers.options import ExternalOptions
 from orchestrator.leaderboard_client import LeaderboardClient
-from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, Reconciler
+from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, NEVER_SILENT, Reconciler
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state.database import StateDatabase
 from orchestrator.state.runtime import RuntimeState
@@ -37,6 +38,8 @@ from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, Tournament, TournamentSpec
 
 LEASE_SECONDS = 10.0
+SILENT_SECONDS = 10.0
+OPENING_SILENT_SECONDS = 120.0
 GIB = 1 << 30
 DIGEST = "0123456789abcdef" * 4
 
@@ -81,8 +84,12 @@ class Mesh:
         return f"request-{next(self.requests)}"
 
     async def cycle(self, seconds: float = 0.0) -> None:
-        """Advances the clock, and runs reconcile cycles until none is requested and no pod is being started."""
+        """Advances the clock, and runs reconcile cycles until none is requested and no pod is being started.
+
+        More than a few seconds look like an interruption of the orchestrator.
+        """
         self.clock.now += seconds
+        self.runtime.contacts.tick(self.clock.now)
         self.runtime.reconcile_requested.set()
         while self.runtime.reconcile_requested.is_set():
             self.runtime.reconcile_requested.clear()
@@ -268,7 +275,10 @@ async def _open_mesh(
     )
     limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
     rules = external_pods.EXTERNAL_POD_RULES if pods else LAUNCHED_POD_RULES
-    reconciler = Reconciler(state, runtime, client, launched, clock, limits=limits, period_seconds=0.01, rules=rules)
+    silence = NEVER_SILENT if pods else SilenceLimits(SILENT_SECONDS, OPENING_SILENT_SECONDS)
+    reconciler = Reconciler(
+        state, runtime, client, launched, clock, limits=limits, period_seconds=0.01, rules=rules, silence=silence
+    )
     service = _service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)
     server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), [service], guard=Guard.of_anyone())
     async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:

@@ -1,0 +1,60 @@
+"""Decides which pods are killed because they no longer call. Pure functions.
+
+A pod whose processes are all stopped, or whose leader is blocked, keeps its processors and GPUs, and its launcher lists
+it as running. Only its calls are missing. Rules:
+- A pod that holds a lease is silent from the end of the lease, any other pod from one lease duration after its last
+  call. A pod that has never called is not judged: an image may be pulled for minutes.
+- A pod that opens its roles gets more time: a simulator that compiles may block the process.
+- Time in which the orchestrator itself did not run does not count.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Contact:
+    """What is known about the calls of a pod. Times are monotonic, in seconds."""
+
+    last_call: float | None
+    """End of its last call outside a lease; None if there was none."""
+    lease_expires: float | None
+    """End of its newest lease; None if it holds none."""
+    waiting: bool = False
+    """Whether one of its calls waits for an answer."""
+    opening: bool = False
+    """Whether it reported last that it opens its roles."""
+
+
+@dataclass(frozen=True)
+class SilenceLimits:
+    """How long pods may be silent."""
+
+    silent_seconds: float
+    """Silence after which a pod is killed; infinite: never."""
+    opening_seconds: float
+    """The same for a pod that opens its roles."""
+
+
+def why_killed(
+    now: float, contact: Contact, listening_since: float, lease_seconds: float, limits: SilenceLimits
+) -> str:
+    """Returns why a silent pod is killed; empty if it is not.
+
+    Args:
+        now: Monotonic time.
+        contact: Calls of the pod.
+        listening_since: Time since when the orchestrator has been running without interruption.
+        lease_seconds: Duration of a lease.
+        limits: How long pods may be silent.
+    """
+    if contact.waiting:
+        return ""
+    if contact.lease_expires is not None:
+        end, what = contact.lease_expires, "its lease expired"
+    elif contact.last_call is not None:
+        end, what = contact.last_call + lease_seconds, "it holds no lease, and its next call was due"
+    else:
+        return ""
+    silence = now - max(end, listening_since)
+    allowed = max(limits.silent_seconds, limits.opening_seconds) if contact.opening else limits.silent_seconds
+    return f"it does not call: {what} {now - end:.0f} s ago" if silence >= allowed else ""

@@ -1,0 +1,63 @@
+from typing import Any
+
+import pytest
+
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+pytestmark = pytest.mark.asyncio
+
+
+async def _silent_for(mesh: Any, seconds: float) -> None:
+    """Lets all pods be silent, with the loop running all the time."""
+    for _ in range(int(seconds)):
+        await mesh.cycle(1.0)
+
+
+async def test_a_silent_pod_is_killed_and_replaced_and_its_agent_continues(mesh: Any, spec: Any) -> None:
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    lost = await mesh.assigned(f"{name}-p0")
+    await _silent_for(mesh, 19.0)
+    assert mesh.launcher.stopped == []
+    await _silent_for(mesh, 3.0)
+    assert mesh.launcher.stopped == [(f"{name}-p0", True)]
+    killed = next(event for event in await mesh.events(name) if event.kind == "pod_killed")
+    assert "its lease expired 10 s ago" in killed.message
+    found = await mesh.assigned(f"{name}-p1")
+    assert (found.train.agent_id, found.lease_epoch) == (lost.train.agent_id, lost.lease_epoch + 1)
+
+
+async def test_a_pod_that_renews_is_not_killed(mesh: Any, name: str) -> None:
+    work = await mesh.assigned(f"{name}-p0")
+    for _ in range(10):
+        await _silent_for(mesh, 5.0)
+        await mesh.renew(work)
+    assert mesh.launcher.stopped == []
+
+
+async def test_a_draining_pod_that_is_silent_is_killed_before_the_limit_of_drained_pods(mesh: Any, spec: Any) -> None:
+    mesh.launcher.stubborn = True
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    await mesh.renew(await mesh.assigned(f"{name}-p0"), activity=pb.POD_ACTIVITY_PUBLISHING)
+    await mesh.cancel(name)
+    await _silent_for(mesh, 22.0)
+    assert (f"{name}-p0", True) in mesh.launcher.stopped
+    assert await mesh.pods(name) == []
+
+
+async def test_a_pod_that_no_longer_asks_for_work_is_killed(mesh: Any, spec: Any) -> None:
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    await mesh.complete(await mesh.assigned(f"{name}-p0"))
+    await _silent_for(mesh, 21.0)
+    assert (f"{name}-p0", True) in mesh.launcher.stopped
+
+
+async def test_an_interrupted_orchestrator_kills_no_pod_when_it_continues(mesh: Any, name: str) -> None:
+    work = await mesh.assigned(f"{name}-p0")
+    await mesh.cycle(300.0)
+    assert mesh.launcher.stopped == []
+    await mesh.renew(work)
+    await _silent_for(mesh, 9.0)
+    assert mesh.launcher.stopped == []
