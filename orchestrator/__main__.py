@@ -13,6 +13,7 @@ from orchestrator.assignments.service import Assignments
 from orchestrator.config import Config, check, make_folders, store_access_of
 from orchestrator.decisions.pod_silence import SilenceLimits
 from orchestrator.decisions.pool_size import Limits
+from orchestrator.discovery import with_discovery
 from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.base import EventSink, Launcher, LauncherContext, PodEnvironment
 from orchestrator.launchers.external import ExternalLauncher
@@ -73,7 +74,7 @@ async def serve(config: Config, clock: Clock) -> None:
             lease_tokens=access.lease_tokens,
         )
         guard = access.guard(runtime.pod_that_holds)
-        server = await rpc.Server.start(config.server, [_service(servicer)], guard=guard)
+        server = await rpc.Server.start(config.server, with_discovery(config, [_service(servicer)]), guard=guard)
         _log.info("serving", address=server.address, metrics=metrics, mesh_id=config.mesh_id)
         if access.token_file:
             _log.info("callers need a token", token_file=access.token_file)

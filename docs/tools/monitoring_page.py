@@ -1,10 +1,12 @@
-"""Builds the table of docs/monitoring.md: the metrics that the sources declare."""
+"""Builds the tables of docs/monitoring.md: the kinds of events, and the metrics that the sources declare."""
 
 import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from markdown_tables import sentence, table
+from markdown_tables import names_table, sentence, table
+
+from podrace.discovery.event_kinds import EVENT_KINDS
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("orchestrator", "leaderboard", "agentpod", "simulators")
@@ -31,4 +33,7 @@ def rows() -> Iterator[Sequence[str]]:
 
 def tables() -> dict[str, str]:
     """Returns the tables of the page by the name in its template."""
-    return {"metrics": table(("Metric", "Kind", "Labels", "Meaning"), rows())}
+    return {
+        "events": names_table(("Kind", "When"), EVENT_KINDS),
+        "metrics": table(("Metric", "Kind", "Labels", "Meaning"), rows()),
+    }

@@ -6,10 +6,11 @@ its deadline.
 
 from podrace.rpc.channel import call, connect, send, service_config, stream, wait_until_ready, wait_until_serving
 from podrace.rpc.listening import is_local
-from podrace.rpc.server import Server, ServerConfig, Service, shutdown_requested
+from podrace.rpc.server import LARGEST_MESSAGE_BYTES, Server, ServerConfig, Service, shutdown_requested
 from podrace.rpc.status import LONGEST_MESSAGE_BYTES, from_rpc_error
 
 __all__ = [
+    "LARGEST_MESSAGE_BYTES",
     "LONGEST_MESSAGE_BYTES",
     "Server",
     "ServerConfig",

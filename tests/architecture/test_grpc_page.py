@@ -7,6 +7,7 @@ import pytest
 
 from podrace.agentpod.v1 import agentpod_pb2
 from podrace.checkpoint.v1 import store_pb2
+from podrace.discovery.v1 import discovery_pb2
 from podrace.error.v1 import error_reason_pb2
 from podrace.evolution.v1 import evolution_pb2
 from podrace.leaderboard.v1 import leaderboard_pb2
@@ -15,7 +16,16 @@ from podrace.simulator.v1 import simulator_pb2
 from podrace.tensor.v1 import tensor_pb2
 
 REPOSITORY = Path(__file__).parents[2]
-FILES = (orchestrator_pb2, leaderboard_pb2, store_pb2, agentpod_pb2, evolution_pb2, simulator_pb2, tensor_pb2)
+FILES = (
+    orchestrator_pb2,
+    discovery_pb2,
+    leaderboard_pb2,
+    store_pb2,
+    agentpod_pb2,
+    evolution_pb2,
+    simulator_pb2,
+    tensor_pb2,
+)
 SERVICES = [service for file in FILES for service in file.DESCRIPTOR.services_by_name.values()]
 PAGE = (REPOSITORY / "docs/grpc.md").read_text()
 

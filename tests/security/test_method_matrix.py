@@ -23,7 +23,9 @@ from podrace.access.principal import ROLES_BY_NAME
 from podrace.access.tokens import AUDIENCE, claims_of
 from podrace.errors import Unimplemented
 
-FILES = {name: name for name in ("orchestrator", "leaderboard", "agentpod", "evolution", "simulator", "tensor")}
+FILES = {
+    name: name for name in ("orchestrator", "leaderboard", "agentpod", "evolution", "simulator", "tensor", "discovery")
+}
 FILES |= {"store": "checkpoint"}
 """Packages of the files with services."""
 MODULES = {name: importlib.import_module(f"podrace.{package}.v1.{name}_pb2") for name, package in FILES.items()}
@@ -55,6 +57,9 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "RenewAssignment": ({"pod-leader"}, "assignment_id"),
         "CompleteAssignment": ({"pod-leader"}, "assignment_id"),
     },
+    "DiscoveryService": dict.fromkeys(
+        ("GetServer", "ListAlgorithms", "ListSimulators", "ListStrategies", "ListEventKinds"), (READERS, "")
+    ),
     "LeaderboardService": {
         "GetAgent": (READERS, "agent_id"),
         "ListCandidates": (READERS | {"orchestrator"}, "tournament_id"),

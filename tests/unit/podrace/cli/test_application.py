@@ -86,6 +86,28 @@ def test_simulators_and_strategies_are_those_of_the_catalog(type_: Any) -> None:
         assert name in type_("strategies").out
 
 
+def test_settings_of_one_strategy_are_shown(type_: Any) -> None:
+    assert "rung_factor" in type_("strategies", "asha").out
+    settings = {each["name"]: each for each in type_("strategies", "asha", "--json").json[0]["settings"]}
+    assert settings["rung_factor"] == {
+        "name": "rung_factor",
+        "default": 3.0,
+        "low": 1.5,
+        "high": 100.0,
+        "choices": None,
+    }
+    assert type_("strategies", "ash").err == "error: strategies: unknown strategy 'ash'; did you mean 'asha'?\n"
+
+
+@pytest.mark.parametrize("command", ["algorithms", "simulators", "strategies", "version"])
+def test_a_list_of_a_server_that_does_not_answer_is_an_error(type_: Any, command: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr("podrace.client.discovery.ANSWER_SECONDS", 0.2)
+    answer = type_(command, "--orchestrator", "unix:/nowhere/o.sock")
+    assert answer.code == 1
+    assert answer.err.startswith("error: unix:/nowhere/o.sock does not answer")
+    assert len(answer.err.splitlines()) == 1
+
+
 def test_version_is_shown(type_: Any) -> None:
     from podrace import __version__
 

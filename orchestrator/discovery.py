@@ -1,0 +1,78 @@
+"""Answers DiscoveryService: what this server is, and what a specification may name."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc.aio
+
+from orchestrator.config import Config
+from orchestrator.messages import duration
+from orchestrator.state.database import REQUEST_RECORD_SECONDS
+from orchestrator.tournaments.lifecycle import DEFAULT_PAGE_SIZE, MAXIMUM_PAGE_SIZE
+from podrace import __version__, rpc
+from podrace.discovery import catalog_messages
+from podrace.discovery.features import FEATURES
+from podrace.discovery.v1 import discovery_pb2 as pb
+from podrace.discovery.v1 import discovery_pb2_grpc as pb_grpc
+from podrace.page_bytes import PAGE_BYTES
+
+Context = grpc.aio.ServicerContext[Any, Any]
+SERVICE = pb.DESCRIPTOR.services_by_name["DiscoveryService"]
+
+
+def with_discovery(config: Config, services: Sequence[rpc.Service]) -> list[rpc.Service]:
+    """Returns the services of an orchestrator together with the one that describes them."""
+    names = [service.descriptor.full_name for service in services]
+    servicer = DiscoveryServicer(describe_server(config, [*names, SERVICE.full_name]))
+    return [*services, rpc.Service(SERVICE, pb_grpc.add_DiscoveryServiceServicer_to_server, servicer)]
+
+
+def describe_server(config: Config, services: Sequence[str]) -> pb.GetServerResponse:
+    """Returns version, features and limits of an orchestrator.
+
+    Args:
+        config: Its configuration.
+        services: Full names of the services that it serves.
+    """
+    return pb.GetServerResponse(
+        version=__version__,
+        services=services,
+        features=FEATURES,
+        limits=pb.Limits(
+            request_bytes=rpc.LARGEST_MESSAGE_BYTES,
+            page_bytes=PAGE_BYTES,
+            page_entries=MAXIMUM_PAGE_SIZE,
+            default_page_entries=DEFAULT_PAGE_SIZE,
+            streams=config.server.maximum_streams,
+            request_id_duration=duration(REQUEST_RECORD_SECONDS),
+        ),
+        launcher=config.launcher,
+        starts_pods=config.start_pods,
+    )
+
+
+class DiscoveryServicer(pb_grpc.DiscoveryServiceServicer):
+    """Implements DiscoveryService; the contract describes each method."""
+
+    def __init__(self, server: pb.GetServerResponse) -> None:
+        self._server = server
+
+    async def GetServer(self, request: pb.GetServerRequest, context: Context) -> pb.GetServerResponse:
+        """Returns what this server is."""
+        return self._server
+
+    async def ListAlgorithms(self, request: pb.ListAlgorithmsRequest, context: Context) -> pb.ListAlgorithmsResponse:
+        """Returns all algorithms."""
+        return catalog_messages.list_algorithms()
+
+    async def ListSimulators(self, request: pb.ListSimulatorsRequest, context: Context) -> pb.ListSimulatorsResponse:
+        """Returns all simulators."""
+        return catalog_messages.list_simulators()
+
+    async def ListStrategies(self, request: pb.ListStrategiesRequest, context: Context) -> pb.ListStrategiesResponse:
+        """Returns all strategies."""
+        return catalog_messages.list_strategies()
+
+    async def ListEventKinds(self, request: pb.ListEventKindsRequest, context: Context) -> pb.ListEventKindsResponse:
+        """Returns all kinds of events."""
+        return catalog_messages.list_event_kinds()

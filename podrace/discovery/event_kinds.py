@@ -1,0 +1,54 @@
+"""Lists the kinds of events that the orchestrator records, with their meanings."""
+
+from collections.abc import Mapping
+
+EVENT_KINDS: Mapping[str, str] = {
+    "tournament_created": "A user created the tournament.",
+    "tournament_updated": "A user changed the tournament.",
+    "tournament_resumed": "A user resumed the tournament.",
+    "tournament_ending": "An objective was reached; pods publish and exit.",
+    "tournament_completed": "All pods have exited, and the champion is named.",
+    "tournament_cancelled": "A user stopped it, or its embedded mesh ended.",
+    "tournament_failed": "It cannot continue; the message says why.",
+    "champion_named": "Which candidate is the champion, and why.",
+    "pod_started": "A launcher starts a pod: for the minimum of the pool, or because there is free capacity.",
+    "pod_joined": "A pod that started by itself (launcher `external`) asked for work.",
+    "pod_draining": "A pod is asked to publish, complete its assignment and exit; the message says why.",
+    "pod_gone": "A pod that was draining has exited; the message repeats why it was drained.",
+    "pod_died": "A pod exited without being asked; the message has its last log line.",
+    "pod_terminated": "A draining pod did not exit in time and got SIGTERM.",
+    "pod_killed": "A draining pod did not exit after SIGTERM either and was killed.",
+    "pod_unknown": "A pod is running that the orchestrator's database does not know; it is drained.",
+    "candidate_held": (
+        "A candidate would lead, and another pod plays its episodes first (`evaluation.verify`). Until then it is not"
+        " on the board."
+    ),
+    "candidate_verified": "Another pod measured what the candidate states; it may lead.",
+    "verification_waits": (
+        "No pod may verify the candidate, because only pods that trained its agent are running; the message says what"
+        " to do."
+    ),
+    "submission_refused": (
+        "The leaderboard refused a checkpoint because of what it contains, or because another pod measured a lower"
+        " score (`NOT_VERIFIED`); `pod_id` is the pod that held the agent."
+    ),
+    "target_not_confirmed": (
+        "A candidate reached the target return, and a repeated evaluation did not; the tournament continues."
+    ),
+    "pool_short": "The pool has fewer pods than its minimum; the message says what is missing.",
+    "agent_generated": "The generator made an agent: fresh, or a child of which candidate with which changes.",
+    "agent_assigned": "An agent was given to a pod, with the lease epoch.",
+    "agent_finished": "A pod completed the assignment of an agent: its budget is used.",
+    "agent_drained": (
+        "A pod completed the assignment of an agent early; the message says why. Another pod will continue it."
+    ),
+    "agent_failed": "A pod completed the assignment of an agent, because it cannot be trained.",
+    "agent_stopped": "The strategy has no more use for an agent; its last scored checkpoint remains.",
+    "algorithm_left": "An algorithm gets no more agents, because its agents fail or by successive halving.",
+    "evaluation_created": "An evaluation was queued.",
+    "evaluation_assigned": "An evaluation was given to a pod.",
+    "evaluation_finished": "A pod completed an evaluation.",
+    "evaluation_failed": "An evaluation ended without a result; the message says why.",
+    "evaluator_replaced": "The tournament's evaluator plugin failed, and the built-in evaluator is used for a while.",
+}
+"""Meaning of each kind, in the order of the documentation."""

@@ -1,0 +1,8 @@
+"""Names the abilities that were added to the contracts, so that clients can ask for them."""
+
+from collections.abc import Mapping
+
+FEATURES: Mapping[str, str] = {
+    "discovery": "DiscoveryService.",
+}
+"""What each feature adds. A name is never reused."""
