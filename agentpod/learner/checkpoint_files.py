@@ -1,9 +1,10 @@
 """Copies the state of an agent at one policy version, encodes it as checkpoint files, and restores it from them.
 
-A checkpoint has two parts. `policy` is exactly what the evaluator scored. `learner` is everything else that an exact
-resume needs, except the state of the environments, which cannot be saved. The checkpoints of an off-policy agent also
-have the optional parts of agentpod.learner.replay_files. No part holds random-number states: every stream is derived
-from the agent's seed and the counters in the manifest.
+A checkpoint has three parts. `policy` is exactly what the evaluator scored. `test_vectors` has inputs and outputs of
+the policy, by which other implementations check themselves. `learner` is everything else that an exact resume needs,
+except the state of the environments, which cannot be saved. The checkpoints of an off-policy agent also have the
+optional parts of agentpod.learner.replay_files. No part holds random-number states: every stream is derived from the
+agent's seed and the counters in the manifest.
 """
 
 from collections.abc import Mapping
@@ -15,12 +16,13 @@ from torch import Tensor
 from agentpod.algorithms.base import Algorithm
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_view import ReplayView
+from agentpod.models.description import AGENT, POLICY_PART, TEST_VECTORS_PART, describe, test_vectors
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest, Part
+from podrace.checkpoint.v1.policy_pb2 import PolicyDescription
 from podrace.errors import DataLoss
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.tensor_transport.codec import decode, digest, encode
 
-POLICY_PART = "policy"
 LEARNER_PART = "learner"
 
 
@@ -98,6 +100,7 @@ class PolicyCopy:
 
     counters: Counters
     policy: Mapping[str, Tensor]
+    description: PolicyDescription
 
     def encoded(self) -> bytes:
         """Returns the `policy` part, the only one of a snapshot."""
@@ -110,6 +113,8 @@ class FrozenState:
 
     counters: Counters
     policy: Mapping[str, Tensor]
+    description: PolicyDescription
+    test_vectors: Mapping[str, Tensor]
     learner: Mapping[str, Tensor]
     replay: ReplayView | None = None
     """The replay memory as it was: a view of its segments, not a copy. What is overwritten before it is stored is
@@ -117,7 +122,11 @@ class FrozenState:
 
     def parts(self) -> dict[str, bytes]:
         """Returns the encoded parts of the checkpoint by name."""
-        return {POLICY_PART: encode(self.policy, {}), LEARNER_PART: encode(self.learner, {})}
+        return {
+            POLICY_PART: encode(self.policy, {}),
+            TEST_VECTORS_PART: encode(self.test_vectors, {}),
+            LEARNER_PART: encode(self.learner, {}),
+        }
 
     def manifest(
         self, agent: Agent, *, previous_manifest_digest: str, evaluation: Evaluation | None, now: float
@@ -139,15 +148,15 @@ class FrozenState:
                 " another policy was scored: the plane between learner and evaluator corrupted it",
                 reason="ERROR_REASON_BAD_DIGEST",
             )
-        manifest = manifest_of(agent, self.counters, now)
+        manifest = manifest_of(agent, self.counters, self.description, now)
         manifest.previous_manifest_digest = previous_manifest_digest
         if evaluation:
             manifest.evaluation.CopyFrom(evaluation)
         return manifest
 
 
-def manifest_of(agent: Agent, counters: Counters, now: float) -> Manifest:
-    """Returns a manifest with the facts about the agent and its counters; `now` is in seconds since 1970."""
+def manifest_of(agent: Agent, counters: Counters, description: PolicyDescription, now: float) -> Manifest:
+    """Returns a manifest with the facts about the agent, its policy and its counters; `now` is in s since 1970."""
     publish_time = Timestamp()
     publish_time.FromNanoseconds(int(now * 1e9))
     return Manifest(
@@ -162,13 +171,16 @@ def manifest_of(agent: Agent, counters: Counters, now: float) -> Manifest:
         training_seconds=counters.training_seconds,
         core_seconds=counters.core_seconds,
         publish_time=publish_time,
+        policies={AGENT: description},
     )
 
 
 def copy_policy(algorithm: Algorithm, counters: Counters) -> PolicyCopy:
     """Copies the policy, and nothing else of the algorithm."""
     tensors = algorithm.policy.tensors()
-    return PolicyCopy(counters, {name: tensor.detach().clone() for name, tensor in tensors.items()})
+    description = describe(algorithm.policy)
+    description.ClearField("test_vectors_part")
+    return PolicyCopy(counters, {name: tensor.detach().clone() for name, tensor in tensors.items()}, description)
 
 
 def freeze(
@@ -185,10 +197,11 @@ def freeze(
         replay: Replay memory to publish with the copy; nothing may be granted or received meanwhile.
         extra: More tensors to copy into the `learner` part.
     """
-    policy = copy_policy(algorithm, counters).policy
+    policy, own = copy_policy(algorithm, counters).policy, algorithm.policy
     copies = {name: tensor.detach().clone() for name, tensor in (extra or {}).items()}
     view = ReplayView.of(replay) if replay else None
-    return FrozenState(counters, policy, algorithm.state_dict() | copies, view)
+    learner = algorithm.state_dict() | copies
+    return FrozenState(counters, policy, describe(own), test_vectors(own), learner, view)
 
 
 def restore(algorithm: Algorithm, parts: Mapping[str, bytes]) -> Mapping[str, Tensor]:

@@ -7,8 +7,9 @@ from google.protobuf import json_format
 from torch import Tensor
 
 from agentpod.experience.memory_spec import MemorySpec
-from agentpod.learner.checkpoint_files import POLICY_PART, load_policy
+from agentpod.learner.checkpoint_files import load_policy
 from agentpod.learner.progress_reporter import ProgressReporter
+from agentpod.models.description import POLICY_PART
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles.objectives import measure_of, penalize_folds
 from agentpod.roles.user_evaluator import user_evaluator_settings

@@ -5,8 +5,8 @@ import asyncio
 from google.protobuf import json_format
 
 from agentpod.algorithms.requirements import requirements
-from agentpod.learner.checkpoint_files import POLICY_PART
 from agentpod.learner.evaluation_job import PublishedPolicy
+from agentpod.models.description import POLICY_PART
 from podrace.checkpoint_store.publish import fetch
 from podrace.checkpoint_store.replay_parts import PREFIX
 from podrace.checkpoint_store.store import CheckpointStore

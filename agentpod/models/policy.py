@@ -6,6 +6,7 @@ Workers and evaluators hold only the policy of an agent. A learner publishes a p
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -107,12 +108,16 @@ class Policy:
     action_space.shape), unbounded or within [-1, 1]. No tensor requires a gradient.
 
     Attributes:
+        observation_space: What it acts on.
+        action_space: What it chooses from.
+        network: Its structure.
         flat: [P] float32, all tensors of the policy.
         head: Turns outputs of the actor into actions.
         actor: The network, over views of `flat`.
         actor_flat: [P_a] float32, the part of `flat` that holds the actor's tensors.
         state_size: S, size of the actor's recurrent state; 0 = none.
         normalizes: Whether observations are normalized by running statistics.
+        action_bounds: How actions are clamped and scaled to the environment's units; None for a discrete space.
         to_environment: Maps actions to the environment's units: clamped to [-1, 1] and scaled to [low, high] where both
             bounds are finite.
     """
@@ -139,6 +144,7 @@ class Policy:
             InvalidArgument: The observation space or the action space is not supported.
         """
         shapes = policy_shapes(observation_space, action_space, network)
+        self.observation_space, self.action_space, self.network = observation_space, action_space, network
         self.flat = torch.zeros(element_count(shapes), device=device) if flat is None else flat
         self._views = flat_views(self.flat, shapes)
         self.actor = network.network_factory(observation_space).make("actor", self._views)
@@ -146,7 +152,8 @@ class Policy:
         begin = element_count(_named(shapes, "observation_"))
         self.actor_flat = self.flat[begin : begin + element_count(_named(shapes, "actor."))]
         self.head: Head = head_kind(network.head, action_space).make(action_space, self._views)
-        self.to_environment = _action_map(action_space, self.flat.device)
+        self.action_bounds = _action_bounds(action_space, self.flat.device)
+        self.to_environment = _action_map(action_space, self.action_bounds)
         self._inverse_deviation = torch.empty(0)
         self._bytes = observation_space.dtype == torch.uint8
         self._torso_sees_bytes = network.torso != NO_TORSO
@@ -252,26 +259,43 @@ def _named(shapes: Shapes, prefix: str) -> Shapes:
     return {name: shape for name, shape in shapes.items() if name.startswith(prefix)}
 
 
-def _action_map(action_space: Space, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """Returns the map from a head's actions to the environment's units.
+class ActionBounds(NamedTuple):
+    """Maps an action a of the head to the environment's units: offset + clamp(a, minimum, maximum) scale. All [A]."""
 
-    For a discrete space it is the identity. For a continuous space it maps [N, A] to [N, *shape]. A dimension with two
-    finite bounds is clamped to [-1, 1] and scaled so that [-1, 1] spans [low, high]. A dimension with an infinite bound
-    is not scaled, only clamped at its finite bound, if it has one.
+    minimum: Tensor
+    maximum: Tensor
+    scale: Tensor
+    offset: Tensor
+
+
+def _action_bounds(action_space: Space, device: torch.device) -> ActionBounds | None:
+    """Returns how the actions of a continuous space are clamped and scaled; None for a discrete one.
+
+    A dimension with two finite bounds is clamped to [-1, 1] and scaled so that [-1, 1] spans [low, high]. A dimension
+    with an infinite bound is not scaled, only clamped at its finite bound, if it has one.
     """
     if action_space.kind == "discrete":
-        return lambda action: action
+        return None
     elements = (math.prod(action_space.shape),)
     low = torch.tensor(action_space.low or (-math.inf,), device=device).broadcast_to(elements)
     high = torch.tensor(action_space.high or (math.inf,), device=device).broadcast_to(elements)
     bounded = low.isfinite() & high.isfinite()
-    centre = torch.where(bounded, (low + high) / 2, 0.0)
-    half_range = torch.where(bounded, (high - low) / 2, 1.0)
-    minimum = torch.where(bounded, -1.0, low)
-    maximum = torch.where(bounded, 1.0, high)
+    return ActionBounds(
+        minimum=torch.where(bounded, -1.0, low),
+        maximum=torch.where(bounded, 1.0, high),
+        scale=torch.where(bounded, (high - low) / 2, 1.0),
+        offset=torch.where(bounded, (low + high) / 2, 0.0),
+    )
+
+
+def _action_map(action_space: Space, bounds: ActionBounds | None) -> Callable[[Tensor], Tensor]:
+    """Returns the map from a head's actions [N, A] to the environment's units [N, *shape]; identity if discrete."""
+    if bounds is None:
+        return lambda action: action
+    minimum, maximum, scale, offset = bounds
 
     def to_environment(action: Tensor) -> Tensor:
-        scaled = torch.addcmul(centre, action.clamp(minimum, maximum), half_range)
+        scaled = torch.addcmul(offset, action.clamp(minimum, maximum), scale)
         return scaled.view(len(action), *action_space.shape)
 
     return to_environment

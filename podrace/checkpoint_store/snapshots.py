@@ -62,6 +62,8 @@ def _complete(manifest: Manifest, policy: Part) -> Manifest:
     complete.snapshot = True
     # The score belongs to the candidate on a board; a snapshot is evaluated again.
     complete.ClearField("evaluation")
+    for description in complete.policies.values():
+        description.ClearField("test_vectors_part")
     del complete.parts[:]
     complete.parts.append(policy)
     return complete

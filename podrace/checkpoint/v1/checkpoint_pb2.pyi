@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from podrace.checkpoint.v1 import policy_pb2 as _policy_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -23,7 +24,18 @@ DESCRIPTOR: _descriptor.FileDescriptor
 @_typing.final
 class Part(_message.Message):
     """One immutable object of a checkpoint in the checkpoint store, the folder or S3 bucket that all pods and the
-    leaderboard share. Objects are named by the digest of their content.
+    leaderboard share. Objects are named by the digest of their content, its SHA-256 in lower-case hexadecimal.
+
+    Version 1 of the layout of a store, as paths below its folder or prefix; `ab` are the first two digits of DIGEST:
+      tournaments/TOURNAMENT/objects/ab/DIGEST   manifests and parts of one tournament
+      objects/ab/DIGEST                          manifests and parts of podrace 0.1.0, and probes
+      pointers/AGENT.json                        the pointer of an agent, see Pointer
+    Anything else in a store is private to its implementation. A manifest and its parts are in the folder of its
+    tournament, or both in the shared folder `objects`. A reader compares the digest of every object with its name before
+    it uses a byte. Readers need no permission to write. Writers put parts before the manifest that lists them, and the
+    manifest before the pointer that names it. They put an object only if it does not exist, and replace a pointer only if
+    it is unchanged since they read it (S3: If-None-Match and If-Match; a folder: its lock, so that programs without this
+    implementation write through StoreService).
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -34,6 +46,8 @@ class Part(_message.Message):
     name: _builtins.str
     """What it contains:
     - `policy`: actor network and observation statistics, exactly what the evaluator scored;
+    - `test_vectors`: inputs and outputs of the policy, by which an implementation can check itself; see
+      PolicyDescription. Checkpoints of podrace 0.1.0, and snapshots, have none;
     - `learner`: everything else that an exact resume needs, such as critics, optimizer moments and reward statistics;
     - `replay.*`: the replay memory of an off-policy agent, in pieces. They are optional: a piece may be missing from the
       store, because the tournament reached `assignment.tournament_replay_bytes`. Checkpoints share equal pieces.
@@ -331,8 +345,25 @@ Global___Trace: _TypeAlias = Trace  # noqa: Y015
 
 @_typing.final
 class Manifest(_message.Message):
-    """The contents of a checkpoint. A manifest is stored in the checkpoint store as canonical JSON (field names as here,
-    sorted keys, no spaces, UTF-8, 64-bit integers as strings) and is named by the SHA-256 of these bytes, its digest.
+    """The contents of a checkpoint. A manifest is stored in the checkpoint store as canonical JSON and is named by the
+    SHA-256 of these bytes, its digest.
+
+    Canonical JSON, version 1, is the JSON form of protobuf (ProtoJSON) in one fixed way, so that equal messages have equal
+    digests:
+    - UTF-8 without spaces or line breaks. Fields have their names in the contract. The keys of every object are sorted by
+      Unicode code points. Fields without presence that have their default value, absent fields, and empty lists and maps
+      are left out.
+    - Text is written as it is; only `"`, `\\` and control characters below U+0020 are escaped: `\\"`, `\\\\`, `\\b`, `\\f`,
+      `\\n`, `\\r`, `\\t`, otherwise `\\u00xx` in lower case.
+    - 64-bit integers are strings, 32-bit integers are numbers, enums are names, bytes are Base64 with padding.
+    - A double, in a Struct as well, has the fewest significant digits that read back to the same bits. If its decimal
+      exponent e is from -4 to 15, it is written without an exponent and with at least one digit after the point: `1.0`,
+      `0.0001`, `123456789012345.0`. Otherwise it is written as digits, `e`, sign and at least two digits: `1e-05`,
+      `1.5e+16`. Zero is `0.0`, negative zero `-0.0`. Outside of a Struct, NaN and infinities are the strings `NaN`,
+      `Infinity` and `-Infinity`.
+    - A Timestamp has 0, 3, 6 or 9 digits of fractions of a second, as few as are exact, and ends in `Z`.
+    Writers must use this form. Readers need not: they compare the digest of the bytes that they received, and parse any
+    JSON form of the message, ignoring fields that they do not know.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -352,6 +383,27 @@ class Manifest(_message.Message):
             value: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class PoliciesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _policy_pb2.PolicyDescription: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _policy_pb2.PolicyDescription | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
         _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -380,6 +432,7 @@ class Manifest(_message.Message):
     VERSIONS_FIELD_NUMBER: _builtins.int
     REPLAY_STEPS_FIELD_NUMBER: _builtins.int
     REPLAY_MEMORY_STEPS_FIELD_NUMBER: _builtins.int
+    POLICIES_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     """Version of this format; always 1."""
     tournament_id: _builtins.str
@@ -449,6 +502,12 @@ class Manifest(_message.Message):
         compute, and `machine`.
         """
 
+    @_builtins.property
+    def policies(self) -> _containers.MessageMap[_builtins.str, _policy_pb2.PolicyDescription]:
+        """How to act with the policies of this checkpoint, by the name of the agent of the environment that each acts for.
+        Environments with one agent have one entry, named `agent`. Absent from checkpoints of podrace 0.1.0.
+        """
+
     def __init__(
         self,
         *,
@@ -475,10 +534,11 @@ class Manifest(_message.Message):
         versions: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         replay_steps: _builtins.int = ...,
         replay_memory_steps: _builtins.int = ...,
+        policies: _abc.Mapping[_builtins.str, _policy_pb2.PolicyDescription] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "hyperparameters", b"hyperparameters", "publish_time", b"publish_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "algorithm", b"algorithm", "core_seconds", b"core_seconds", "environment_steps", b"environment_steps", "evaluation", b"evaluation", "format_version", b"format_version", "hyperparameters", b"hyperparameters", "lease_epoch", b"lease_epoch", "lineage_environment_steps", b"lineage_environment_steps", "parts", b"parts", "policy_version", b"policy_version", "previous_manifest_digest", b"previous_manifest_digest", "publish_time", b"publish_time", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "rollouts", b"rollouts", "seed", b"seed", "snapshot", b"snapshot", "spec", b"spec", "starting_manifest_digest", b"starting_manifest_digest", "tournament_id", b"tournament_id", "training_seconds", b"training_seconds", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "algorithm", b"algorithm", "core_seconds", b"core_seconds", "environment_steps", b"environment_steps", "evaluation", b"evaluation", "format_version", b"format_version", "hyperparameters", b"hyperparameters", "lease_epoch", b"lease_epoch", "lineage_environment_steps", b"lineage_environment_steps", "parts", b"parts", "policies", b"policies", "policy_version", b"policy_version", "previous_manifest_digest", b"previous_manifest_digest", "publish_time", b"publish_time", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "rollouts", b"rollouts", "seed", b"seed", "snapshot", b"snapshot", "spec", b"spec", "starting_manifest_digest", b"starting_manifest_digest", "tournament_id", b"tournament_id", "training_seconds", b"training_seconds", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -486,7 +546,7 @@ Global___Manifest: _TypeAlias = Manifest  # noqa: Y015
 
 @_typing.final
 class Pointer(_message.Message):
-    """The newest checkpoint of an agent. It is the only mutable object of an agent in the checkpoint store, and is replaced
+    """The newest checkpoint of an agent, stored in canonical JSON like a manifest. It is the only mutable object of an agent in the checkpoint store, and is replaced
     by compare-and-swap.
     """
 

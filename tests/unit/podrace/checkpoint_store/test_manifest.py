@@ -93,3 +93,36 @@ def test_the_package_imports_without_torch() -> None:
         "import sys; sys.modules['torch'] = None; import podrace.checkpoint_store, podrace.checkpoint_store.collect"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+CANONICAL = {
+    0.0: "0.0",
+    -2.5: "-2.5",
+    1.0: "1.0",
+    0.1: "0.1",
+    0.0001: "0.0001",
+    0.00001: "1e-05",
+    123456789012345.0: "123456789012345.0",
+    1e15: "1000000000000000.0",
+    1e16: "1e+16",
+    1.5e16: "1.5e+16",
+    5e-324: "5e-324",
+    1e22: "1e+22",
+    float("nan"): '"NaN"',
+    float("inf"): '"Infinity"',
+    float("-inf"): '"-Infinity"',
+}
+
+
+@pytest.mark.parametrize(("number", "text"), CANONICAL.items())
+def test_numbers_have_the_one_form_that_the_contract_states(number: float, text: str) -> None:
+    manifest = Manifest(evaluation=Evaluation(metrics={"m": number}))
+    assert canonical_json(manifest).decode() == f'{{"evaluation":{{"metrics":{{"m":{text}}}}}}}'
+
+
+def test_texts_and_times_have_the_one_form_that_the_contract_states() -> None:
+    manifest = Manifest(agent_id='a"\\\n\x01ü\x7f', publish_time=Timestamp(seconds=1, nanos=500_000_000), seed=2**63)
+    assert canonical_json(manifest) == (
+        b'{"agent_id":"a\\"\\\\\\n\\u0001\xc3\xbc\x7f","publish_time":"1970-01-01T00:00:01.500Z",'
+        b'"seed":"9223372036854775808"}'
+    )

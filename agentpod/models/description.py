@@ -1,0 +1,161 @@
+"""Describes policies in manifests, rebuilds them from a description, and computes their test vectors.
+
+    manifest.policies[AGENT].CopyFrom(describe(policy))
+    parts[TEST_VECTORS_PART] = encode(test_vectors(policy), {})
+    policy = policy_of(manifest.policies[AGENT])
+
+podrace.checkpoint.v1.PolicyDescription is the contract.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from agentpod.models.policy import NetworkSpec, Policy
+from podrace.agentpod.v1 import agentpod_pb2
+from podrace.checkpoint.v1.policy_pb2 import ActionScaling, PolicyDescription, SpaceDescription
+from podrace.errors import InvalidArgument
+from simulators.base import Space
+from simulators.messages import space_message, space_of
+
+STEPS_VERSION = 1
+AGENT = "agent"
+"""Name of the only agent of an environment with one agent."""
+POLICY_PART, TEST_VECTORS_PART = "policy", "test_vectors"
+MOST_ROWS = 8
+MOST_OBSERVATION_BYTES = 2**16
+"""Observations of test vectors take at most this much, but there is at least one row."""
+LARGE_INPUT = 20.0
+"""Standard deviations of the observation in the first row, so that normalized inputs are clipped."""
+
+_KINDS = {"continuous": agentpod_pb2.Space.KIND_CONTINUOUS, "discrete": agentpod_pb2.Space.KIND_DISCRETE}
+
+
+def describe(policy: Policy) -> PolicyDescription:
+    """Describes a policy whose checkpoint has test vectors."""
+    network = policy.network
+    return PolicyDescription(
+        steps_version=STEPS_VERSION,
+        observation_space=space_description(policy.observation_space),
+        action_space=space_description(policy.action_space),
+        normalization=_normalization(policy),
+        torso=network.torso,
+        hidden_sizes=network.hidden_sizes,
+        activation=network.activation,
+        recurrent_size=network.recurrent_size,
+        head=network.head,
+        action_scaling=_scaling(policy),
+        part=POLICY_PART,
+        test_vectors_part=TEST_VECTORS_PART,
+    )
+
+
+def _normalization(policy: Policy) -> str:
+    if policy.observation_space.dtype == torch.uint8:
+        return "bytes"
+    return "statistics" if policy.normalizes else "none"
+
+
+def _scaling(policy: Policy) -> ActionScaling | None:
+    bounds = policy.action_bounds
+    if bounds is None:
+        return None
+    return ActionScaling(
+        minimum=_shared(bounds.minimum),
+        maximum=_shared(bounds.maximum),
+        scale=_shared(bounds.scale),
+        offset=_shared(bounds.offset),
+    )
+
+
+def _shared(numbers: Tensor) -> list[float]:
+    """Returns one number if all are equal."""
+    values: list[float] = numbers.tolist()
+    return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def space_description(space: Space) -> SpaceDescription:
+    """Translates a space to the message of manifests."""
+    message = space_message(space)
+    return SpaceDescription(
+        kind=space.kind,
+        shape=message.shape,
+        data_type=message.data_type,
+        low=message.low,
+        high=message.high,
+        choices=message.choices,
+    )
+
+
+def described_space(message: SpaceDescription) -> Space:
+    """Translates the message of a manifest to a space.
+
+    Raises:
+        InvalidArgument: Its kind or type is unknown, or the number of bounds does not match the elements.
+    """
+    if message.kind not in _KINDS:
+        raise InvalidArgument(f"a space of kind {message.kind[:64]!r}: this build knows {', '.join(_KINDS)}")
+    return space_of(
+        agentpod_pb2.Space(
+            kind=_KINDS[message.kind],
+            shape=message.shape,
+            data_type=message.data_type,
+            low=message.low,
+            high=message.high,
+            choices=message.choices,
+        )
+    )
+
+
+def policy_of(description: PolicyDescription) -> Policy:
+    """Builds a policy from its description; its tensors are 0 until they are loaded.
+
+    Raises:
+        InvalidArgument: The description has steps, spaces or a network that this build does not know.
+    """
+    if description.steps_version != STEPS_VERSION:
+        raise InvalidArgument(
+            f"a policy with version {description.steps_version} of the steps: this build knows {STEPS_VERSION};"
+            " update podrace"
+        )
+    network = NetworkSpec(
+        hidden_sizes=tuple(description.hidden_sizes),
+        activation=description.activation,
+        normalize_observations=description.normalization == "statistics",
+        head=description.head,
+        torso=description.torso,
+        recurrent_size=description.recurrent_size,
+    )
+    spaces = described_space(description.observation_space), described_space(description.action_space)
+    return Policy(*spaces, network)
+
+
+def test_vectors(policy: Policy) -> dict[str, Tensor]:
+    """Computes inputs and outputs of a policy by which an implementation can check itself, in float32 on the CPU."""
+    own = Policy(policy.observation_space, policy.action_space, policy.network)
+    own.load(policy.flat.cpu())
+    space, generator = own.observation_space, torch.Generator().manual_seed(0)
+    row_bytes = max(1, math.prod(space.shape)) * space.dtype.itemsize
+    rows = max(1, min(MOST_ROWS, MOST_OBSERVATION_BYTES // row_bytes))
+    observation = random_observations(own, rows, generator)
+    state = torch.rand(rows, own.state_size, generator=generator) * 2.0 - 1.0
+    state[::2] = 0.0
+    with torch.no_grad():
+        outputs, following = own.advance(observation, state)
+        action = own.to_environment(own.head.mode(outputs))
+    found = {"observation": observation, "outputs": outputs, "action": action}
+    return found | ({"state": state, "next_state": following} if own.state_size else {})
+
+
+def random_observations(policy: Policy, count: int, generator: torch.Generator) -> Tensor:
+    """Draws observations [count, *shape] that look like those of the environment, as far as a policy knows them."""
+    space = policy.observation_space
+    if space.dtype == torch.uint8:
+        return torch.randint(0, 256, (count, *space.shape), dtype=torch.uint8, generator=generator)
+    noise = torch.randn(count, math.prod(space.shape), generator=generator)
+    if policy.normalizes:
+        noise[0] *= LARGE_INPUT
+        tensors = policy.tensors()
+        noise = tensors["observation_mean"].cpu() + tensors["observation_variance"].cpu().sqrt() * noise
+    return noise.view(count, *space.shape).to(space.dtype)
