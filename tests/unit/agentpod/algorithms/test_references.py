@@ -140,7 +140,9 @@ def test_a_perceptron_equals_that_of_torch(activation: str) -> None:
             module.weight = torch.nn.Parameter(CRITIC[f"critic.{layer}.weight"][member])
             module.bias = torch.nn.Parameter(CRITIC[f"critic.{layer}.bias"][member])
         network = torch.nn.Sequential(layers[0], between(), layers[1])
-        torch.testing.assert_close(values[member], network(torch.cat((SEEN, NOISE), -1)).detach(), rtol=1e-14, atol=0)
+        torch.testing.assert_close(
+            values[member], network(torch.cat((SEEN, NOISE), -1)).detach(), rtol=1e-14, atol=1e-15
+        )
 
 
 def test_reductions_of_critics() -> None:
