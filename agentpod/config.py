@@ -12,6 +12,8 @@ from podrace.telemetry import TelemetryConfig
 
 LEADER_ROLE = "learner"
 """Role of the first learner of a host. On the first host it is the leader of the pod."""
+FIRST_WORKER = "worker-0"
+"""Role of the first worker of a host. In a fused pod that is isolated, its process is the evaluator as well."""
 
 
 def follower(index: int) -> str:
@@ -38,7 +40,10 @@ class PodConfig:
     tournament_id: str = ""
     """Used in log lines only; what to train comes with the assignment."""
     layout: str = "fused"
-    """`separate` (one process for each role) or `fused` (one process for all)."""
+    """`separate` (one process for each role) or `fused` (one process for all, or two if the pod is `isolated`)."""
+    isolated: bool = False
+    """Whether workers and evaluator import user code, which must not run in the process of the leader. A fused pod then
+    has two processes: the leader, and one with the worker and the evaluator."""
     workers: int = 1
     """Number of workers of each learner."""
     learners: int = 1
@@ -126,7 +131,7 @@ class PodConfig:
     def roles(self) -> tuple[str, ...]:
         """Roles of the processes on this host, the first learner first."""
         if self.layout == "fused":
-            return (LEADER_ROLE,)
+            return (LEADER_ROLE, FIRST_WORKER) if self.isolated else (LEADER_ROLE,)
         followers = (follower(index) for index in range(1, self.learners_here))
         workers = (f"worker-{index}" for index in range(self.workers * self.learners_here))
         return (LEADER_ROLE, *followers, *workers, "evaluator")
@@ -213,9 +218,20 @@ class PodConfig:
         learner = index // self.workers if kind == "worker" else 0
         return learner % len(self.gpus)
 
+    @property
+    def one_process(self) -> bool:
+        """Whether all roles are in one process."""
+        return self.layout == "fused" and not self.isolated
+
+    def process_of(self, role: str) -> str:
+        """Returns the role whose process runs a role: in a fused pod, processes run several."""
+        if self.layout != "fused" or role == LEADER_ROLE:
+            return role
+        return FIRST_WORKER if self.isolated else LEADER_ROLE
+
     def socket(self, role: str) -> Path:
-        """Returns the socket of a role; in a fused pod, all roles share that of the leader."""
-        return self.folder / f"{'learner' if self.layout == 'fused' else role}.sock"
+        """Returns the socket of a role."""
+        return self.folder / f"{self.process_of(role)}.sock"
 
     def address(self, role: str) -> str:
         """Returns the gRPC address of a role."""

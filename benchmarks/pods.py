@@ -26,6 +26,7 @@ from agentpod.config import PodConfig
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import read_manifest
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
+from podrace.limits.config import NOTHING, Allowed
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.processes import lifeline
@@ -40,6 +41,8 @@ LEASE_SECONDS = 0.4
 MEMORY_BYTES = 2**30
 """Memory of a pod: the default of a specification."""
 LOG_TAIL_BYTES = 2000
+ISOLATED = "isolated"
+"""Layout of a fused pod that has worker and evaluator, which run user code, in a second process."""
 ENDLESS_STEPS = 10**12
 ORCHESTRATOR = pb.DESCRIPTOR.services_by_name["OrchestratorService"]
 UPDATER = leaderboard_pb2.DESCRIPTOR.services_by_name["UpdaterService"]
@@ -67,6 +70,8 @@ class Work:
     """Number of learners that train the agent together."""
     fusion: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The specification's `fusion`."""
+    allow: Allowed = NOTHING
+    """What the operator of the pod allows specifications to name."""
 
     def assignment(self, lease_seconds: float) -> pb.Assignment:
         """Returns the assignment of the pod."""
@@ -141,6 +146,9 @@ class RecordingServicer(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grp
         self._work, self._store = work, open_store(store)
         self._assignment: pb.Assignment | None = work.assignment(self._lease_seconds)
         self._samples: list[tuple[float, int]] = []
+        self._cpu_seconds: list[float] = []
+        self.pids: list[int] = []
+        """Processes of the pod, whose processor time is measured."""
         self._outcome, self._message = pb.OUTCOME_UNSPECIFIED, ""
         self.reached: Reached | None = None
         self.scores: list[Score] = []
@@ -156,6 +164,7 @@ class RecordingServicer(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grp
         last_steps = self._samples[-1][1] if self._samples else self._work.warm_steps - 1
         if steps > last_steps:
             self._samples.append((time.monotonic(), steps))
+            self._cpu_seconds.append(sum(map(cpu_seconds, self.pids)))
         directive = pb.DIRECTIVE_CANCEL if self._is_enough() else pb.DIRECTIVE_CONTINUE
         return pb.RenewAssignmentResponse(directive=directive, lease_duration=duration(self._lease_seconds))
 
@@ -192,6 +201,11 @@ class RecordingServicer(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grp
         """Returns the rate between the first and the last report of an update."""
         (began, first), (ended, last) = self._samples[0], self._samples[-1]
         return (last - first) / (ended - began)
+
+    def steps_per_cpu_second(self) -> float:
+        """Returns the same rate per second of processor time, which other programs of the machine affect less."""
+        steps = self._samples[-1][1] - self._samples[0][1]
+        return steps / (self._cpu_seconds[-1] - self._cpu_seconds[0])
 
 
 class Pods:
@@ -246,6 +260,11 @@ class Pods:
         """
         return self._run(work, layout, cpus, deadline_seconds).steps_per_second()
 
+    def rates(self, work: Work, layout: str, cpus: Sequence[int]) -> tuple[float, float]:
+        """Measures the environment steps of one pod per second, and per second of processor time."""
+        notes = self._run(work, layout, cpus, 120.0)
+        return notes.steps_per_second(), notes.steps_per_cpu_second()
+
     def time_to_target(
         self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float = 600.0
     ) -> Reached | None:
@@ -281,7 +300,9 @@ class Pods:
                 leaderboard=server.address,
                 store=f"folder://{folder}/store",
                 folder=folder / "pod",
-                layout=layout,
+                layout="fused" if layout == ISOLATED else layout,
+                isolated=layout == ISOLATED,
+                allow=work.allow,
                 learners=work.learners,
                 cores=len(cpus),
                 memory_bytes=MEMORY_BYTES,
@@ -289,7 +310,8 @@ class Pods:
                 lifeline=str(self._line),
                 telemetry=TelemetryConfig(log_level="error", metrics_listen=""),
             )
-            await _gone(self._start(pod), deadline_seconds)
+            notes.pids = self._start(pod)
+            await _gone(notes.pids, deadline_seconds)
         finally:
             await server.drain()
         return notes
@@ -302,6 +324,12 @@ class Pods:
             raise PodFailed(answer["error"])
         file = json.loads((pod.folder / "pod.json").read_text())
         return [role["pid"] for role in file["roles"].values()]
+
+
+def cpu_seconds(pid: int) -> float:
+    """Returns the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _gone(pids: list[int], deadline_seconds: float) -> None:

@@ -38,8 +38,10 @@ from podrace.checkpoint_store.assignment_store import AssignmentStores
 from podrace.errors import PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.limits.specification import check_options, check_specification
+from podrace.limits.user_code import runs_apart
 from podrace.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc
+from podrace.specification.messages import bad_spec
 from podrace.tasks import finish_unless_stopped, wait_at_most
 from podrace.tensor_transport.plane import Plane
 
@@ -240,7 +242,7 @@ class Leader:
         )
         setup = TrainingSetup(context)
         try:
-            check_specification(assignment.spec, self.config.allow)
+            self._check(assignment)
             self.training = await setup.prepare()
             if self.training and await self.training.run():
                 await publisher.submit_all()
@@ -293,10 +295,19 @@ class Leader:
 
     async def _evaluate_checkpoint(self, lease: Lease, progress: ProgressReporter) -> Evaluation:
         assignment = lease.assignment
-        check_specification(assignment.spec, self.config.allow)
+        self._check(assignment)
         check_options(assignment.spec, assignment.evaluate.options, self.config.allow, "options")
         policies = await load_policies(self._stores.of(assignment), assignment.evaluate)
         return await evaluate_policies(self.roles, policies, assignment, progress)
+
+    def _check(self, assignment: orchestrator_pb.Assignment) -> None:
+        """Refuses a specification that names what this pod may not use, whatever the orchestrator hands out."""
+        check_specification(assignment.spec, self.config.allow)
+        if self.config.one_process and runs_apart(assignment.spec, self.config.allow):
+            raise bad_spec(
+                "pod.layout = 'fused': the specification names user code, which does not run in the process that has"
+                " the token of the pod; start this pod with isolated = true, or with layout = 'separate'"
+            )
 
     async def _complete(self, lease: Lease, ending: Ending, evaluation: Evaluation | None = None) -> None:
         if lease.held:

@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
 from podrace.limits.config import command_settings
+from podrace.limits.user_code import runs_apart
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.ownership import make_private_folder
@@ -94,7 +96,9 @@ async def retrain(config: RetrainConfig) -> dict[str, Any]:
         await asyncio.to_thread(copy_checkpoint, source, store, target.starting_manifest_digest)
     # A pod with one agent to train calls none of the other methods.
     mesh = SingleAssignmentMesh(assignment, store, target.environment_steps)  # type: ignore[abstract]
-    pod = pod_config(assignment.spec.pod, config, store.uri)
+    pod = replace(
+        pod_config(assignment.spec.pod, config, store.uri), isolated=runs_apart(assignment.spec, config.allow)
+    )
     async with AsyncExitStack() as resources:
         server = await rpc.Server.start(rpc.ServerConfig(listen=pod.orchestrator), mesh.services())
         resources.push_async_callback(server.drain)
@@ -256,8 +260,8 @@ async def _start_role(pod: PodConfig, role: str) -> asyncio.subprocess.Process:
 def settings_of(pod: PodConfig) -> dict[str, object]:
     """Returns the configuration of a pod as keys and values for a command line."""
     names = (
-        "pod_id", "orchestrator", "leaderboard", "store", "store_access", "folder", "layout", "workers", "learners",
-        "precision", "plane", "cores", "memory_bytes", "pod_gpus", "threads", "lifeline",
+        "pod_id", "orchestrator", "leaderboard", "store", "store_access", "folder", "layout", "isolated", "workers",
+        "learners", "precision", "plane", "cores", "memory_bytes", "pod_gpus", "threads", "lifeline",
     )  # fmt: skip
     settings = {name: getattr(pod, name) for name in names}
     gpus = {"gpus": ",".join(pod.gpus)} if pod.gpus else {}

@@ -106,7 +106,7 @@ def preload() -> None:
 def learner_planes(config: PodConfig, role: str) -> list[Plane]:
     """Returns the planes on which a learner may share memory with its other roles, the preferred one first."""
     device = config.device(role)
-    if config.layout == "fused":
+    if config.one_process:
         on_gpu = [MemoryPlane(f"{GPU_MEMORY}:", device)] if config.gpus else []
         return [*on_gpu, MemoryPlane()]
     if config.plane == "auto":
@@ -147,13 +147,13 @@ def _tensor_services(planes: Sequence[Plane], resources: ExitStack) -> list[Serv
 async def run_leader(config: PodConfig, *, own_process: bool = False) -> int:
     """Runs the process of the leader and returns its exit code.
 
-    It serves the LearnerService; in a fused pod also the WorkerService and the EvaluatorService.
+    It serves the LearnerService; in a pod of one process also the WorkerService and the EvaluatorService.
 
     Args:
         config: Settings of the pod.
         own_process: Whether only the pod uses this process, so that it can forget the keys of the store.
     """
-    if config.layout == "separate" and (left := shared.remove_regions(config.region_prefix, config.plane_folder)):
+    if not config.one_process and (left := shared.remove_regions(config.region_prefix, config.plane_folder)):
         # A previous run of this pod was killed. No other process of this run owns regions before the leader starts.
         _log.warning("removed the shared memory of a previous run of this pod", files=len(left))
     planes, compute = learner_planes(config, LEADER_ROLE), ComputeThread(config.device(LEADER_ROLE))
@@ -164,7 +164,7 @@ async def run_leader(config: PodConfig, *, own_process: bool = False) -> int:
             del os.environ[name]
     learner = LearnerServicer(leader)
     services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
-    if config.layout == "fused":
+    if config.one_process:
         seen = Planes(*planes)
         for role in ("worker-0", "evaluator"):
             services += _role_services(config, role, seen, compute)
@@ -241,7 +241,8 @@ async def _run_worker_or_evaluator(config: PodConfig, role: str) -> int:
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(planes.close)
-        services = _role_services(config, role, planes, compute)
+        roles = [each for each in (role, "evaluator") if config.process_of(each) == role]
+        services = [service for each in roles for service in _role_services(config, each, planes, compute)]
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         reason = await _leader_exited(config)
         _log.info("role exits", reason=reason)

@@ -25,6 +25,8 @@ class NewPod:
     tournament_id: str
     spec: PodSpec
     """Resolved specification: every field is set."""
+    user_code: bool = False
+    """Whether the specification of the tournament names user code that workers or the evaluator import."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from orchestrator.launchers.pod_settings import (
     LEADER,
     check_one_host,
     environment,
+    is_isolated,
     leader_settings,
     pod_settings,
     roles_of,
@@ -219,7 +220,7 @@ class DockerLauncher:
                 },
                 labels=self._labels(pod, "", gpus),
             )
-            for role in roles_of(pod.spec):
+            for role in roles_of(pod.spec, isolated=is_isolated(pod, self._pod_environment)):
                 self._client.containers.run(**self._container(pod, role, gpus))
         except BaseException:
             self._remove(pod.pod_id)

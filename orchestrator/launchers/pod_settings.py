@@ -13,6 +13,8 @@ from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 LEADER = "learner"
 """Role of the leader, the first learner of a pod; the pod is alive as long as the leader is."""
+FIRST_WORKER = "worker-0"
+"""Role of the first worker. In a fused pod that is isolated, its process is the evaluator as well."""
 LAYOUT_NAMES = {tournament_pb2.LAYOUT_SEPARATE: "separate", tournament_pb2.LAYOUT_FUSED: "fused"}
 LAYOUTS = {name: layout for layout, name in LAYOUT_NAMES.items()}
 
@@ -46,6 +48,7 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
             "log_level": pod_environment.telemetry.log_level,
         },
         **({"insecure": True} if pod_environment.insecure else {}),
+        **({"isolated": True} if is_isolated(pod, pod_environment) else {}),
         "allow": changed_settings(pod_environment.allow),
     }
 
@@ -93,10 +96,15 @@ def check_one_host(spec: PodSpec, launcher: str) -> None:
         )
 
 
-def roles_of(spec: PodSpec) -> tuple[str, ...]:
+def is_isolated(pod: NewPod, pod_environment: PodEnvironment) -> bool:
+    """Whether workers and evaluator share neither a process nor a user id with the leader: they import user code."""
+    return pod.user_code and not pod_environment.allow.everything
+
+
+def roles_of(spec: PodSpec, *, isolated: bool = False) -> tuple[str, ...]:
     """Names of a pod's processes on each of its hosts, the leader first."""
     if spec.layout == tournament_pb2.LAYOUT_FUSED:
-        return (LEADER,)
+        return (LEADER, FIRST_WORKER) if isolated else (LEADER,)
     learners = (spec.learners or 1) // hosts_of(spec)
     others = tuple(f"{LEADER}-{index}" for index in range(1, learners))
     workers = tuple(f"worker-{index}" for index in range(spec.workers * learners))

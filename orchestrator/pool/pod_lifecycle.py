@@ -18,6 +18,7 @@ from orchestrator.state.records import (
     WorkRecord,
 )
 from orchestrator.state.transitions import end_evaluation, fail_tournament
+from podrace.limits.user_code import names_user_code
 
 START_GRACE_SECONDS = 10.0
 """A pod whose start a previous run of the orchestrator recorded appears within this time, or never."""
@@ -91,7 +92,7 @@ def record_intent(transaction: Transaction, tournament_id: str, reason: str) -> 
     records.save(transaction, pod)
     records.save(transaction, replace(tournament, next_pod=number + 1))
     transaction.record_event("pod_started", f"{pod.pod_id}: {reason}", tournament_id=tournament_id, pod_id=pod.pod_id)
-    return NewPod(pod.pod_id, tournament_id, spec)
+    return NewPod(pod.pod_id, tournament_id, spec, user_code=names_user_code(tournament.spec))
 
 
 def record_appearance(transaction: Transaction, found: PodComparison) -> None:

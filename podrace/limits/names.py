@@ -72,6 +72,16 @@ def id_problem(id: str, allowed: Allowed) -> str:
     return module_problem(module, "", allowed) if module else ""
 
 
+def imported_module(id: str) -> str:
+    """Returns the module that an environment id makes the process of a simulator import; empty if it names none."""
+    if id.startswith(FUNCTION):
+        found = parse(id)
+        return found.module if isinstance(found, PythonFunction) else ""
+    if id.startswith((SERVICE, *ISAAC, *OWN_FAMILIES)):
+        return ""
+    return id.removeprefix(GYMNASIUM).rpartition(":")[0]
+
+
 def plugin_problem(address: str, allowed: Allowed) -> str:
     """Returns why the address of a plugin is not allowed, without its key; empty if it is."""
     found = parse(address)

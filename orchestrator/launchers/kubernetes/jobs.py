@@ -29,6 +29,7 @@ from orchestrator.launchers.pod_settings import (
     LEADER,
     environment,
     hosts_of,
+    is_isolated,
     pod_settings,
     roles_of,
 )
@@ -148,8 +149,10 @@ def _pod_spec(
     base = next((container for container in containers if container.get("name") == CONTAINER), None)
     if base is None:
         raise FailedPrecondition(f"PodTemplate {options.template!r} has no container {CONTAINER!r}: apply deploy/k8s")
-    share, name, roles = share_of_host(pod.spec), job_name(pod.pod_id), roles_of(pod.spec)
-    together = options.one_container and len(roles) > 1
+    share, name, isolated = share_of_host(pod.spec), job_name(pod.pod_id), is_isolated(pod, pod_environment)
+    roles = roles_of(pod.spec, isolated=isolated)
+    # User code does not run in the container that has the token.
+    together = options.one_container and len(roles) > 1 and not isolated
     roles = (LEADER,) if together else roles
     gpus = gpus_of_roles(share, roles, claimed=not options.gpu_resource)
     resources = resources_of_roles(share, roles)
@@ -171,8 +174,9 @@ def _pod_spec(
     if hosts:
         spec["affinity"] = anti_affinity(name, pod.spec, spec.get("affinity"))
     if len(roles) > 1:
-        # CUDA opens memory handles by process id, so all roles need a common process namespace.
-        spec["shareProcessNamespace"] = True
+        # CUDA opens memory handles by process id, so roles with GPUs need a common process namespace. User code sees no
+        # process of another container without need.
+        spec["shareProcessNamespace"] = bool(share.gpus) or not isolated
         # Newer clusters apply this limit to all containers together; older ones ignore it.
         spec["resources"] = pod_resources(share)
     return spec
@@ -227,8 +231,9 @@ def _environment(pod: NewPod, pod_environment: PodEnvironment, role: str, gpus: 
         # A container sees only its own GPUs, numbered from 0.
         "gpus": tuple(range(gpus)),
     }
+    roles = roles_of(pod.spec, isolated=is_isolated(pod, pod_environment))
     # The roles of a pod share one network: each serves metrics on its own port, the leader on the first.
-    settings["telemetry"]["metrics_listen"] = f"0.0.0.0:{METRICS_PORT + roles_of(pod.spec).index(role)}"
+    settings["telemetry"]["metrics_listen"] = f"0.0.0.0:{METRICS_PORT + roles.index(role)}"
     plain = [{"name": name, "value": value} for name, value in environment(settings).items()]
     return [*plain, *secret_environment(pod, pod_environment, job_name(pod.pod_id), role)]
 

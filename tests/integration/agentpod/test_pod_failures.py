@@ -9,6 +9,7 @@ from scripted import only_completion, run, store_of, until
 from agentpod.process.wiring import run_leader
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest
+from podrace.limits.config import Allowed
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 
@@ -88,6 +89,16 @@ async def test_an_error_is_reported_in_one_line(
     assert completed.outcome == outcome
     assert words in completed.message
     assert "\n" not in completed.message
+
+
+async def test_a_pod_of_one_process_refuses_user_code(mesh, make_spec, make_assignment, monkeypatch):
+    """The leader imported it, next to its token; one user may run code of their own there."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    spec = make_spec("python:environments:line", steps=512)
+    await run(mesh, make_assignment(spec), allow=Allowed(modules=("environments",)))
+    completed = only_completion(mesh)
+    assert completed.outcome == pb.OUTCOME_SPEC_FAILED
+    assert "start this pod with isolated = true" in completed.message
 
 
 async def test_a_minibatch_larger_than_the_batch_fails_the_agent_and_names_the_key(mesh, make_spec, make_assignment):

@@ -44,6 +44,27 @@ async def test_a_pod_trains_an_agent_and_releases_its_memory(mesh, make_spec, ma
     assert not left_in_shared_memory(pod)
 
 
+async def test_an_isolated_pod_trains_as_a_fused_pod_does(mesh, make_spec, make_assignment, fork_server):
+    """Its worker and its evaluator are in one process apart from the leader, and the policies are the same."""
+    manifests = []
+    for number, isolated in enumerate((False, True)):
+        mesh.orchestrator.completed.clear()
+        assignment = make_assignment(make_spec(), number=number)
+        assignment.train.seed = 7
+        mesh.orchestrator.assignments.append(assignment)
+        pod = mesh.pod_config("fused", isolated=isolated, pod_id=f"test-{mesh.folder.name.lower()}-{number}")
+        roles = await fork_server.start(pod)
+        assert set(roles) == ({"learner", "worker-0"} if isolated else {"learner"})
+        await until(lambda: bool(mesh.orchestrator.completed))
+        completed = mesh.orchestrator.completed[0]
+        assert (completed.outcome, completed.progress.policy_lag) == (pb.OUTCOME_FINISHED, 0)
+        assert completed.progress.plane == ("shared" if isolated else "memory")
+        manifests.append(mesh.leaderboard.manifests[-1])
+        await until(lambda pids=roles: not any(map(lives, pids.values())))
+        assert not left_in_shared_memory(pod)
+    assert manifests[0].evaluation.policy_digest == manifests[1].evaluation.policy_digest
+
+
 async def test_shared_memory_of_a_previous_run_of_a_pod_is_removed(mesh, make_spec, make_assignment, fork_server):
     mesh.orchestrator.assignments.append(make_assignment(make_spec()))
     pod = mesh.pod_config("separate")

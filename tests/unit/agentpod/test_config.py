@@ -64,6 +64,18 @@ def test_a_container_numbers_its_own_gpu_from_0_and_knows_how_many_the_pod_has()
     assert not pod(gpus=("0",), layout="fused").one_gpu_each
 
 
+def test_a_fused_pod_that_is_isolated_has_worker_and_evaluator_in_a_second_process() -> None:
+    fused, isolated = pod(layout="fused"), pod(layout="fused", isolated=True)
+    assert (fused.roles, fused.one_process) == (("learner",), True)
+    assert {fused.socket(role).name for role in ("learner", "worker-0", "evaluator")} == {"learner.sock"}
+    assert (isolated.roles, isolated.one_process) == (("learner", "worker-0"), False)
+    sockets = [isolated.socket(role).name for role in ("learner", "worker-0", "evaluator")]
+    assert sockets == ["learner.sock", "worker-0.sock", "worker-0.sock"]
+    separate = pod(isolated=True)
+    assert separate.roles == pod().roles
+    assert separate.socket("evaluator").name == "evaluator.sock"
+
+
 def test_roles_are_numbered_per_host_and_mapped_to_learners() -> None:
     hosts = [pod(learners=4, workers=2, hosts=2, host_index=index, head="p-0.names:5") for index in range(2)]
     for host in hosts:

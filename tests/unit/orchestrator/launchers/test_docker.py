@@ -272,4 +272,6 @@ def test_the_roles_of_a_pod_match_those_of_agentpod() -> None:
     for layout, name in ((LAYOUT_SEPARATE, "separate"), (LAYOUT_FUSED, "fused")):
         for learners, workers in ((1, 1), (2, 3)):
             config = PodConfig("p", "o", "l", "s", Path("f"), layout=name, learners=learners, workers=workers)
-            assert roles_of(PodSpec(layout=layout, learners=learners, workers=workers)) == config.roles
+            spec = PodSpec(layout=layout, learners=learners, workers=workers)
+            assert roles_of(spec) == config.roles
+            assert roles_of(spec, isolated=True) == replace(config, isolated=True).roles

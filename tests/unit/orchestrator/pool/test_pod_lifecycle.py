@@ -57,6 +57,19 @@ def new_tournament(transaction: Transaction) -> TournamentRecord:
     return lifecycle.create(transaction, request, resolve(spec), "", lambda count: b"\x00" * count)
 
 
+@pytest.mark.parametrize(("id", "expected"), [("CartPole-v1", False), ("python:robots:make", True)])
+async def test_a_launcher_learns_whether_the_specification_names_user_code(
+    state: StateDatabase, id: str, expected: bool
+) -> None:
+    def create(transaction: Transaction) -> bool:
+        tournament = new_tournament(transaction)
+        tournament.spec.environment.id = id
+        records.save(transaction, tournament)
+        return pod_lifecycle.record_intent(transaction, tournament.tournament_id, "needed").user_code
+
+    assert await state.transact(create) is expected
+
+
 async def die(state: StateDatabase, tournament_id: str, last_log_line: str = "boom") -> int:
     pod = await state.transact(pod_lifecycle.record_intent, tournament_id, "a test")
     return (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, last_log_line))[1]

@@ -1,6 +1,7 @@
 """Tests the Job that the Kubernetes launcher creates for a pod."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,23 @@ async def test_a_fused_pod_is_one_container_without_shared_namespaces(
     assert container["resources"]["requests"] == {"cpu": "1500m", "memory": str(3 * GIB)}
     assert "shareProcessNamespace" not in spec
     assert "resources" not in spec
+
+
+async def test_user_code_runs_in_a_container_without_a_token_that_sees_no_other_process(
+    make: Callable[..., KubernetesLauncher], cluster: FakeCluster
+) -> None:
+    """A fused pod, and a pod in one container, had the token in the process, or container, of the simulator."""
+    launcher = make(one_container=True)
+    for pod in (new_pod(layout=LAYOUT_FUSED), new_pod("race-p1")):
+        await launcher.start(replace(pod, user_code=True))
+        spec = spec_of(cluster, pod.pod_id)
+        leader, *others = spec["containers"]
+        assert (leader["args"], others[0]["args"]) == (["learner"], ["worker-0"])
+        assert not spec["shareProcessNamespace"]
+        for container in spec["containers"]:
+            environ = {each["name"]: each.get("value") for each in container["env"]}
+            assert environ["PODRACE_AGENTPOD__ISOLATED"] == "True"
+            assert "PODRACE_AGENTPOD__TOKEN" not in environ or container is leader
 
 
 async def test_requests_of_the_containers_add_up_to_the_reservation_of_the_pod(

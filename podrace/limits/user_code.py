@@ -1,0 +1,25 @@
+"""Decides whether a specification names user code, which runs apart from the leader of a pod. Pure.
+
+    if runs_apart(spec, allowed):
+        ...         # workers and evaluators have a process, and where possible a user id, of their own
+
+User code is what a specification names by `python:module:function` or `module:Name-v0`. Packages that the operator has
+installed are trusted, and a simulator at `grpc://` runs elsewhere.
+"""
+
+from podrace.limits.config import Allowed
+from podrace.limits.names import FUNCTION, imported_module
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+
+def runs_apart(spec: TournamentSpec, allowed: Allowed) -> bool:
+    """Returns whether the pods of a tournament run user code that must not share a process with the leader.
+
+    With `allow.everything` the services, the pods and the code belong to one user.
+    """
+    return not allowed.everything and names_user_code(spec)
+
+
+def names_user_code(spec: TournamentSpec) -> bool:
+    """Returns whether the pods of a tournament import modules that its specification names."""
+    return bool(imported_module(spec.environment.id)) or spec.evaluation.evaluator.startswith(FUNCTION)

@@ -1,0 +1,48 @@
+"""User code never runs in the process that has the token, the lease and the access to the store.
+
+Before, a fused pod imported a `python:` environment into the process of its leader.
+"""
+
+import pytest
+
+from podrace.limits.config import EVERYTHING, Allowed
+from podrace.limits.user_code import names_user_code, runs_apart
+from podrace.specification.resolve import parse, resolve
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+ROBOTS = Allowed(modules=("robots",))
+
+
+def spec(id: str = "CartPole-v1", **sections: object) -> TournamentSpec:
+    values = {"environment": {"id": id}, "algorithms": {"ppo": {}}, "objective": {"environment_steps": 10}}
+    return resolve(parse({**values, **sections}, source="test"))
+
+
+@pytest.mark.parametrize(
+    ("id", "expected"),
+    [
+        ("python:robots:make", True),
+        ("robots:Walker-v0", True),
+        ("gym:robots:Walker-v0", True),
+        ("CartPole-v1", False),
+        ("gym:CartPole-v1", False),
+        ("cartpole", False),
+        ("stocks", False),
+        ("mujoco:Ant-v5", False),
+        ("warp:ant", False),
+        ("isaacgym:Ant", False),
+        ("grpc://127.0.0.1:50070", False),
+    ],
+)
+def test_user_code_is_what_an_environment_id_makes_a_pod_import(id: str, expected: bool) -> None:
+    assert names_user_code(spec(id)) is expected
+
+
+def test_an_evaluation_function_is_user_code_and_an_evaluator_elsewhere_is_not() -> None:
+    assert names_user_code(spec(evaluation={"evaluator": "python:robots:score"}))
+    assert not names_user_code(spec(evaluation={"evaluator": "grpc://127.0.0.1:50070"}))
+
+
+def test_the_mesh_of_one_user_runs_the_code_of_that_user_in_one_process() -> None:
+    assert runs_apart(spec("python:robots:make"), ROBOTS)
+    assert not runs_apart(spec("python:robots:make"), EVERYTHING)
