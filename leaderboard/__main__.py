@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 import structlog
 
 from leaderboard.config import Config
+from leaderboard.delivery.checkpoint_delivery import CheckpointDelivery
+from leaderboard.delivery.servicer import delivery_service
 from leaderboard.garbage import collect_periodically
 from leaderboard.generator import Generator
 from leaderboard.plugins.plugin_pool import PluginPool
@@ -52,7 +54,9 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     snapshots = SnapshotRecorder(state, store)
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
+    delivery = CheckpointDelivery(store)
     served = services(state, watch, updater, generator, snapshots, stores, access.lease_verifier)
+    served.append(delivery_service(delivery))
     server = await Server.start(config.server, served, guard=access.guard())
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
     if access.token_file:
@@ -63,6 +67,7 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     await watch.close()
     await server.drain()
     snapshots.close()
+    delivery.close()
     for component in (updater, generator, plugins):
         await component.close()
 

@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from leaderboard.checkpoints.lookup import LARGEST_MANIFEST_BYTES
 from leaderboard.checkpoints.manifest_check import POLICY_PART
 from leaderboard.checkpoints.policy_shape import PolicyShape, read_shape
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
@@ -25,7 +26,6 @@ READ_SECONDS = 8.0
 THREADS = 4
 MOST_WAITING = 256
 """Submissions that wait for a thread, at most."""
-LARGEST_MANIFEST_BYTES = 16 * 2**20
 LARGEST_POLICY_BYTES = 256 * 2**20
 """A policy is read into memory: 64 million parameters."""
 

@@ -12,14 +12,14 @@ import asyncio
 
 from google.protobuf.duration_pb2 import Duration
 
+from leaderboard.checkpoints.lookup import find_manifest
 from leaderboard.store import records
 from leaderboard.store_access.pointer_changes import check_change, check_manifest
 from podrace.checkpoint.v1 import store_pb2 as pb
-from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
+from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.publish import STALE_EPOCH, read_manifest
 from podrace.checkpoint_store.store import (
     LARGEST_UPLOAD_BYTES,
-    SHARED,
     CheckpointStore,
     GrantingStore,
     check_digest,
@@ -125,32 +125,14 @@ class StoreAccess:
         self._granting(request.tournament_id)
         if request.agent_id:
             await self._check_agent(request.tournament_id, request.agent_id)
-        check_digest(request.manifest_digest)
         ancestor = await self._ancestor_of(request.tournament_id)
-        folder, manifest = await asyncio.to_thread(
-            self._find_manifest, request.tournament_id, ancestor, request.manifest_digest
-        )
-        listed = dict.fromkeys((request.manifest_digest, *(part.digest for part in manifest.parts)))
+        readable = [one for one in (request.tournament_id, ancestor) if one]
+        found = await asyncio.to_thread(find_manifest, self._store, readable, request.manifest_digest)
+        listed = dict.fromkeys((request.manifest_digest, *(part.digest for part in found.manifest.parts)))
         wanted = [name for name in listed if not request.digests or name in set(request.digests)]
-        store = self._granting(folder)
+        store = self._granting(found.folder)
         reads = [pb.Read(digest=name, url=store.grant_read(name, LIFETIME_SECONDS).url) for name in wanted[:MOST_READS]]
-        return pb.GrantReadsResponse(reads=reads, lifetime=_lifetime(), own=folder == request.tournament_id)
-
-    def _find_manifest(self, tournament_id: str, ancestor: str, manifest_digest: str) -> tuple[str, Manifest]:
-        """Returns the folder of a manifest that a tournament may read, and the manifest.
-
-        A manifest is in the folder of its tournament. In the shared folder, where those of podrace 0.1.0 are, it states
-        its tournament itself: only the leaderboard and released pods have written there.
-        """
-        readable = [one for one in (tournament_id, ancestor) if one]
-        for folder in (*readable, SHARED):
-            store = self._store.within(folder)
-            if not store.has_object(manifest_digest):
-                continue
-            manifest = read_manifest(store, manifest_digest)
-            if manifest.tournament_id in readable:
-                return folder, manifest
-        raise NotFound(f"manifest {manifest_digest} is not in {self._store.uri}")
+        return pb.GrantReadsResponse(reads=reads, lifetime=_lifetime(), own=found.folder == request.tournament_id)
 
     async def renew_objects(self, request: pb.RenewObjectsRequest) -> pb.RenewObjectsResponse:
         """Resets the age of objects that a pod needs again, so that they are kept until it has published.

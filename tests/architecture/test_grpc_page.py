@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from podrace.agentpod.v1 import agentpod_pb2
-from podrace.checkpoint.v1 import store_pb2
+from podrace.checkpoint.v1 import delivery_pb2, store_pb2
 from podrace.discovery.v1 import discovery_pb2
 from podrace.error.v1 import error_reason_pb2
 from podrace.evolution.v1 import evolution_pb2
@@ -21,6 +21,7 @@ FILES = (
     discovery_pb2,
     leaderboard_pb2,
     store_pb2,
+    delivery_pb2,
     agentpod_pb2,
     evolution_pb2,
     simulator_pb2,

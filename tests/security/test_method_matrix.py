@@ -26,7 +26,7 @@ from podrace.errors import Unimplemented
 FILES = {
     name: name for name in ("orchestrator", "leaderboard", "agentpod", "evolution", "simulator", "tensor", "discovery")
 }
-FILES |= {"store": "checkpoint"}
+FILES |= {"store": "checkpoint", "delivery": "checkpoint"}
 """Packages of the files with services."""
 MODULES = {name: importlib.import_module(f"podrace.{package}.v1.{name}_pb2") for name, package in FILES.items()}
 GRPC = {name: importlib.import_module(f"podrace.{package}.v1.{name}_pb2_grpc") for name, package in FILES.items()}
@@ -104,6 +104,7 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "GrantReads": ({"pod-leader"}, "tournament_id"),
         "RenewObjects": ({"pod-leader"}, "agent_id"),
     },
+    "CheckpointService": dict.fromkeys(("GetManifest", "ListParts", "ReadPart"), (READERS, "tournament_id")),
     "SimulatorService": dict.fromkeys(("GetSimulator", "StreamSteps"), (POD | WRITERS, "")),
 }
 """Roles that may call each method, and the field that names what the call concerns; `pod`: the pod that serves it."""
@@ -169,6 +170,7 @@ def request_of(method: MethodDescriptor, path: str, ids: dict[str, str]) -> Any:
     request = message_factory.GetMessageClass(method.input_type)()
     # What a request must have besides.
     others = {"request_id": "r", "tournament_id": ids["tournament_id"], "manifest_digest": "0" * 64}
+    others["digest"] = others["manifest_digest"]
     for name in others.keys() & method.input_type.fields_by_name.keys():
         setattr(request, name, others[name])
     if "pointer" in method.input_type.fields_by_name:

@@ -24,6 +24,8 @@ from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.worker import WorkerServicer
+from leaderboard.delivery.checkpoint_delivery import CheckpointDelivery
+from leaderboard.delivery.servicer import delivery_service
 from leaderboard.generator import Generator
 from leaderboard.plugins.function_server import EvolutionServicer
 from leaderboard.service import services as leaderboard_services
@@ -42,7 +44,7 @@ from orchestrator.tournaments.lifecycle import Tournaments
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pod_pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pod_grpc
-from podrace.checkpoint.v1 import store_pb2
+from podrace.checkpoint.v1 import delivery_pb2, store_pb2
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Pointer
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish
@@ -223,6 +225,15 @@ class Worlds:
         ]
         access = StoreAccess(state, store, renew_after_seconds=1800.0)
         found = leaderboard_services(state, watch, updater, generator, SnapshotRecorder(state, store), access)
+        delivery = CheckpointDelivery(store)
+        self.stack.callback(delivery.close)
+        named = {"tournament_id": name, "manifest_digest": candidate}
+        seeds += [
+            delivery_pb2.GetManifestRequest(**named),
+            delivery_pb2.ListPartsRequest(**named, all_parts=True),
+            delivery_pb2.ReadPartRequest(**named, digest=candidate),
+        ]
+        found.append(delivery_service(delivery))
         return [World(service, seeds, words) for service in found]
 
     def _simulator(self) -> World:

@@ -1,0 +1,1 @@
+"""Delivers checkpoints to programs that have no access to the checkpoint store (CheckpointService)."""
