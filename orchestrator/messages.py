@@ -57,6 +57,7 @@ def tournament_message(
         stopped_agents=runtime.counters.stopped_agents(name),
         steps_per_second=runtime.leases.steps_per_second(name, now),
         leaderboard_address=leaderboard_address,
+        pause_reason=runtime.paused.get(name, "") if record.state == tournament_pb2.TOURNAMENT_STATE_RUNNING else "",
     )
     best = runtime.best.by_tournament.get(name)
     if best:

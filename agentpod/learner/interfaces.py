@@ -88,7 +88,7 @@ class CheckpointAccess(Protocol):
         Raises:
             FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
             DataLoss: The score belongs to another policy.
-            ResourceExhausted: The store is full.
+            Unavailable: The work must end, and the store still does not accept the checkpoint.
         """
         ...
 

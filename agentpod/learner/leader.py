@@ -26,6 +26,7 @@ from agentpod.learner.lease import Lease
 from agentpod.learner.policy_loader import load_policies
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.publisher import Publisher
+from agentpod.learner.storage_waits import StorageWaits
 from agentpod.learner.training_setup import TrainingSetup
 from agentpod.pod_token import token_of
 from agentpod.session.session import Roles
@@ -226,6 +227,7 @@ class Leader:
             assignment.train,
             assignment.lease_epoch,
             assignment.spec,
+            StorageWaits(lease.stop, progress.report_storage_fault),
             lease_token=lambda: lease.token,
         )
         context = TrainingContext(

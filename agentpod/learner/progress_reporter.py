@@ -12,6 +12,8 @@ RECENT_EPISODES = 100
 """Number of episodes that the training return is averaged over."""
 RATE_WINDOW_SECONDS = 5.0
 """Time that the steps per second are averaged over."""
+LONGEST_FAULT = 1000
+"""Characters of a storage fault that are reported."""
 
 
 class ProgressReporter:
@@ -67,3 +69,7 @@ class ProgressReporter:
     def report_evaluator_fault(self, evaluation: Evaluation) -> None:
         """Reports why the built-in evaluator was used instead of the tournament's own; empty if it was not."""
         self._progress.evaluator_fault = evaluation.evaluator_fault
+
+    def report_storage_fault(self, fault: str) -> None:
+        """Reports why the pod waits for storage; empty: it does not wait."""
+        self._progress.storage_fault = fault[:LONGEST_FAULT]

@@ -17,13 +17,14 @@ from agentpod.experience.replay_view import ReplayView
 from agentpod.learner.checkpoint_files import Counters, FrozenState, PolicyCopy, StartingState, manifest_of
 from agentpod.learner.provenance import add_provenance, as_struct
 from agentpod.learner.replay_files import ReplayFiles, StoredReplay
+from agentpod.learner.storage_waits import STORAGE_FAULTS, StorageWaits
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish, read_manifest
 from podrace.checkpoint_store.replay_parts import PREFIX, is_replay
 from podrace.checkpoint_store.snapshots import store_snapshot
 from podrace.checkpoint_store.store import CheckpointStore
-from podrace.errors import DataLoss, DeadlineExceeded, InvalidArgument, NotFound, PodraceError, Unavailable
+from podrace.errors import DataLoss, InvalidArgument, NotFound, PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.specification.resolve import REPLAY_BYTES, TOURNAMENT_REPLAY_BYTES
@@ -54,6 +55,7 @@ class Publisher:
         agent: pb.Agent,
         lease_epoch: int,
         spec: TournamentSpec,
+        waits: StorageWaits,
         wall_clock: Callable[[], float] = time.time,
         lease_token: Callable[[], str] = lambda: "",
     ) -> None:
@@ -65,13 +67,14 @@ class Publisher:
             agent: The agent.
             lease_epoch: Epoch of the lease on the agent.
             spec: Specification of the tournament, recorded in every manifest.
+            waits: Repeats what storage refuses for a time.
             wall_clock: Seconds since 1970.
             lease_token: Returns the token of the lease, which is renewed with it.
         """
         self._spec = as_struct(spec)
         self.agent = agent
         self._store, self._updater, self._epoch, self._wall_clock = store, updater, lease_epoch, wall_clock
-        self._lease_token = lease_token
+        self._lease_token, self._waits = lease_token, waits
         self._replay_files = ReplayFiles(store, replay_limit(spec.assignment))
         self._replay = StoredReplay()
         self._stored_ahead: tuple[ReplayView, StoredReplay] | None = None
@@ -81,13 +84,15 @@ class Publisher:
     async def start(self) -> StartingState:
         """Claims the agent and returns the state it continues from: its own checkpoint, its parent's, or none.
 
-        A damaged checkpoint is not an error: the agent starts from an earlier one, or from its parent again.
+        A damaged checkpoint is not an error: the agent starts from an earlier one, or from its parent again. While the
+        store is full or does not answer, the call waits.
 
         Raises:
             FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
             DataLoss, NotFound: The checkpoint of its parent is damaged or missing.
+            Unavailable: The work must end, and the store still does not accept the claim.
         """
-        start, unsubmitted = await asyncio.to_thread(self._claim)
+        start, unsubmitted = await self._waits.until_stored(lambda: asyncio.to_thread(self._claim))
         self._unsubmitted = unsubmitted
         await self._try_to_submit()
         return start
@@ -136,13 +141,19 @@ class Publisher:
     async def publish(self, frozen: FrozenState, evaluation: Evaluation | None) -> None:
         """Stores a checkpoint, and submits it if it is scored and the leaderboard answers.
 
+        While the store is full or does not answer, the call waits.
+
         Raises:
             FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
             DataLoss: The score belongs to another policy.
-            ResourceExhausted: The store is full.
+            Unavailable: The work must end, and the store still does not accept the checkpoint.
         """
-        with PUBLISH_SECONDS.time():
-            self._previous = await asyncio.to_thread(self._store_checkpoint, frozen, evaluation)
+
+        async def store() -> str:
+            with PUBLISH_SECONDS.time():
+                return await asyncio.to_thread(self._store_checkpoint, frozen, evaluation)
+
+        self._previous = await self._waits.until_stored(store)
         if evaluation:
             self._unsubmitted.append(self._previous)
             await self._try_to_submit()
@@ -229,20 +240,25 @@ class Publisher:
     async def submit_all(self) -> None:
         """Submits every score that was published and not yet submitted.
 
+        While the leaderboard does not answer or cannot store the score, the call waits.
+
         Raises:
-            Unavailable, DeadlineExceeded: The leaderboard does not answer; the next pod that claims the agent tries
-                again.
+            Unavailable: The work must end, and the leaderboard has not accepted all scores; the next pod that claims
+                the agent tries again.
             DataLoss: The leaderboard does not accept a checkpoint.
         """
+        await self._waits.until_stored(self._submit_rest)
+
+    async def _submit_rest(self) -> None:
         while self._unsubmitted:
             await self._submit(self._unsubmitted[0])
             del self._unsubmitted[0]
 
     async def _try_to_submit(self) -> None:
         try:
-            await self.submit_all()
-        except (Unavailable, DeadlineExceeded) as error:
-            _log.warning("the leaderboard does not answer; the score is submitted later", error=error.message)
+            await self._submit_rest()
+        except STORAGE_FAULTS as error:
+            _log.warning("the leaderboard has not stored the score; it is submitted later", error=error.message)
 
     async def _submit(self, manifest_digest: str) -> None:
         request = pb.SubmitCandidateRequest(

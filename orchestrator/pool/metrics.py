@@ -22,6 +22,7 @@ STEPS = prometheus_client.Gauge(
     "podrace_orchestrator_environment_steps", "Environment steps over all agents", ["tournament_id"]
 )
 FAILED_AGENTS = prometheus_client.Gauge("podrace_orchestrator_failed_agents", "Agents that failed", ["tournament_id"])
+PAUSED = prometheus_client.Gauge("podrace_orchestrator_tournaments_paused", "Tournaments that wait for storage")
 RECONCILE = prometheus_client.Histogram("podrace_orchestrator_reconcile_seconds", "Duration of a reconcile cycle")
 
 
@@ -50,6 +51,7 @@ def measure(observed: Observation, runtime: RuntimeState) -> None:
         BEST, {name: runtime.best.by_tournament[name].score for name in names if name in runtime.best.by_tournament}
     )
     LEASES.set(len(runtime.leases.held))
+    PAUSED.set(len(runtime.paused))
     for word, state in TournamentState.items():
         if state:
             label = word.removeprefix("TOURNAMENT_STATE_").lower()

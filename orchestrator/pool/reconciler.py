@@ -29,6 +29,7 @@ from orchestrator.launchers.base import Launcher, ListedPod, NewPod
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool import metrics, pod_lifecycle
 from orchestrator.pool.demands import demand_of
+from orchestrator.pool.storage_watch import StorageWatch
 from orchestrator.state import records
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase, Transaction
@@ -104,11 +105,13 @@ class Reconciler:
         self._state, self._runtime, self._launcher, self._clock = state, runtime, launcher, clock
         self._completion_check = CompletionCheck(state, runtime, leaderboard)
         self._snapshots = ChampionSnapshots(runtime, leaderboard)
+        self._storage_watch = StorageWatch(state, runtime)
         self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
         self._silence, self._on_list = silence, on_list
         self._stopping = self._stopping_pods = False
         self._last_cycle = self._last_save = clock.monotonic()
         self._running: list[str] = []
+        self._clocked: list[str] = []
         self._expired: frozenset[tuple[str, int]] = frozenset()
         # Monotonic times at which something was first noticed, by pod or tournament.
         self._absent: dict[str, float] = {}
@@ -173,7 +176,7 @@ class Reconciler:
     async def cycle(self) -> None:
         """Runs one cycle: observes, decides, acts."""
         now = self._clock.monotonic()
-        self._runtime.running_time.add(self._running, now - self._last_cycle)
+        self._runtime.running_time.add(self._clocked, now - self._last_cycle)
         self._last_cycle = now
         unavailable = await self._compare_pods(now)
         # Before the completion check, which may end one of these tournaments.
@@ -182,7 +185,9 @@ class Reconciler:
         await _yield_to_calls()
         observed = observe(self._runtime.cache)
         self._running = [found.tournament_id for found in observed.tournaments if found.state == RUNNING]
-        self._runtime.running_time.set_running(self._running, now)
+        await self._storage_watch.check(now)
+        self._clocked = [name for name in self._running if name not in self._runtime.paused]
+        self._runtime.running_time.set_running(self._clocked, now)
         capacity = unavailable or await self._capacity()
         if isinstance(capacity, str):
             # The pools keep their size, and the pods continue.

@@ -37,6 +37,7 @@ class RuntimeState:
         cache: Rows of the database that are kept in memory as well.
         stops: Agents that the strategy stops early, by id, with the reason, by tournament.
         step_limits: Own environment steps at which an agent ends at the latest, by agent id and lease epoch.
+        paused: Why tournaments are paused, by id; their clocks stand still.
     """
 
     def __init__(self, lease_seconds: float) -> None:
@@ -52,6 +53,7 @@ class RuntimeState:
         self.judged_rounds: dict[str, int] = {}
         self.stops: dict[str, Mapping[str, str]] = {}
         self.step_limits: dict[tuple[str, int], int] = {}
+        self.paused: dict[str, str] = {}
 
     def restore(self, saved: SavedState, now: float) -> None:
         """Resumes where a previous run stopped; each lease is valid for one full duration from `now` (monotonic)."""

@@ -41,7 +41,7 @@ from podrace.checkpoint_store.store import (
     verified,
 )
 from podrace.digests import digest
-from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unimplemented
+from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, PermissionDenied, Unavailable, Unimplemented
 
 _log = structlog.get_logger(__name__)
 UPLOAD_LIFE_SECONDS = 3600.0
@@ -176,7 +176,7 @@ class MinioStore:
         try:
             folders = [f"{self._prefix}{folder}/" for folder in ("objects", "tournaments")]
             aborted = sum(self._bucket.abort_uploads(folder, UPLOAD_LIFE_SECONDS) for folder in folders)
-        except (Aborted, FailedPrecondition, NotFound, PermissionDenied, Unimplemented) as error:
+        except (Aborted, FailedPrecondition, NotFound, PermissionDenied, Unavailable, Unimplemented) as error:
             _log.debug("unfinished uploads cannot be listed; set an expiry for them on the bucket", error=error.message)
         else:
             if aborted:

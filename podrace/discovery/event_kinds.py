@@ -19,6 +19,11 @@ EVENT_KINDS: Mapping[str, str] = {
     "pod_terminated": "A draining pod did not exit in time and got SIGTERM.",
     "pod_killed": "A draining pod did not exit after SIGTERM either and was killed.",
     "pod_unknown": "A pod is running that the orchestrator's database does not know; it is drained.",
+    "storage_fault": (
+        "Pods wait because the checkpoint store or the leaderboard is full or does not answer. While all wait, the"
+        " tournament is paused."
+    ),
+    "storage_recovered": "No pod waits for storage any more.",
     "candidate_held": (
         "A candidate would lead, and another pod plays its episodes first (`evaluation.verify`). Until then it is not"
         " on the board."

@@ -97,6 +97,8 @@ def _last(view: TournamentView, silence_seconds: float) -> str:
         return f"no message from the orchestrator for {formats.duration(silence_seconds)}"
     if view.stopping:
         return "stopping: pods publish their results (Ctrl-C again: stop immediately)"
+    if view.tournament.pause_reason:
+        return f"paused: {view.tournament.pause_reason}"
     return view.last_event or tables.NOTHING
 
 

@@ -63,6 +63,8 @@ def _facts(tournament: Tournament, compute: ComputeSummary) -> Table:
     facts.add_column()
     facts.add_row("tournament", Text(printable(tournament.tournament_id), style="bold"))
     facts.add_row("state", Text.assemble(tables.state_text(tournament), f"  {printable(tournament.reason)}"))
+    if tournament.pause_reason:
+        facts.add_row("paused", printable(tournament.pause_reason))
     for quantity in progress(tournament, formats.seconds(tournament.running_duration), first_score=None):
         facts.add_row(quantity.name, quantity.text)
     facts.add_row("champion", tables.champion_name(tournament))

@@ -1232,6 +1232,7 @@ class Progress(_message.Message):
     SCORE_FIELD_NUMBER: _builtins.int
     PLANE_FIELD_NUMBER: _builtins.int
     EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
+    STORAGE_FAULT_FIELD_NUMBER: _builtins.int
     activity: Global___PodActivity.ValueType
     """What the pod is doing."""
     environment_steps: _builtins.int
@@ -1256,6 +1257,10 @@ class Progress(_message.Message):
     """Why the pod's built-in evaluator produced the last score instead of the evaluator plugin (`evaluation.evaluator`);
     empty if it did not.
     """
+    storage_fault: _builtins.str
+    """Why the pod waits: the checkpoint store or the leaderboard is full or does not answer. The pod keeps the newest state
+    of the agent in memory and repeats the operation. Empty: it does not wait.
+    """
     def __init__(
         self,
         *,
@@ -1268,10 +1273,11 @@ class Progress(_message.Message):
         score: _builtins.float | None = ...,
         plane: _builtins.str = ...,
         evaluator_fault: _builtins.str = ...,
+        storage_fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "score", b"score", "training_return", b"training_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "score", b"score", "steps_per_second", b"steps_per_second", "training_return", b"training_return"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "score", b"score", "steps_per_second", b"steps_per_second", "storage_fault", b"storage_fault", "training_return", b"training_return"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015

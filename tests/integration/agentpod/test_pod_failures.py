@@ -8,7 +8,9 @@ from scripted import only_completion, run, store_of, until
 
 from agentpod.process.wiring import run_leader
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest
+from podrace.errors import ResourceExhausted
 from podrace.limits.config import Allowed
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -229,3 +231,40 @@ async def test_a_drain_ends_an_evaluation_assignment(mesh, make_spec, make_assig
     async with asyncio.timeout(20):
         assert await run(mesh, evaluation) == 0
     assert only_completion(mesh).outcome == pb.OUTCOME_DRAINED
+
+
+async def test_a_full_store_delays_an_agent_and_does_not_fail_it(mesh, make_spec, make_assignment, monkeypatch):
+    # The first refusal meets the claim of the agent, the others its checkpoints.
+    refusals, store = iter([True, False, True, True]), FolderStore.swap_pointer
+
+    def refuse(*arguments, **named):
+        if next(refusals, False):
+            raise ResourceExhausted("the disk of the store is full")
+        return store(*arguments, **named)
+
+    monkeypatch.setattr(FolderStore, "swap_pointer", refuse)
+    monkeypatch.setattr("agentpod.learner.storage_waits.FIRST_WAIT_SECONDS", 0.4)
+    await run(mesh, make_assignment(make_spec()))
+    assert only_completion(mesh).outcome == pb.OUTCOME_FINISHED
+    assert next(refusals, None) is None
+    faults = {renewal.progress.storage_fault for renewal in mesh.orchestrator.renewals}
+    assert "the disk of the store is full" in faults
+    assert only_completion(mesh).progress.storage_fault == ""
+    assert mesh.leaderboard.manifests[-1].environment_steps == 4096
+
+
+async def test_an_agent_that_cannot_be_stored_is_given_back_at_a_drain(mesh, make_spec, make_assignment, monkeypatch):
+    def refuse(*arguments, **named):
+        raise ResourceExhausted("the disk of the store is full")
+
+    monkeypatch.setattr(FolderStore, "swap_pointer", refuse)
+
+    async def drain_while_waiting() -> None:
+        await until(lambda: any(renewal.progress.storage_fault for renewal in mesh.orchestrator.renewals))
+        mesh.orchestrator.directive = pb.DIRECTIVE_DRAIN
+
+    draining = asyncio.create_task(drain_while_waiting())
+    await run(mesh, make_assignment(make_spec()))
+    await draining
+    assert only_completion(mesh).outcome == pb.OUTCOME_DRAINED
+    assert "the disk of the store is full" in only_completion(mesh).message

@@ -1,0 +1,82 @@
+"""Waits while checkpoints can be neither stored nor submitted, and repeats the operation until it succeeds.
+
+A full or unreachable checkpoint store, or a full volume of the leaderboard, is a state of the mesh, not a fault of the
+agent. The agent's newest state stays in memory until there is room again, and its pod continues by itself.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from podrace.backoff import exponential
+from podrace.errors import DeadlineExceeded, PodraceError, ResourceExhausted, Unavailable
+from podrace.tasks import wait_at_most
+
+FIRST_WAIT_SECONDS = 1.0
+"""Longest wait after the first failure; doubled after each further one. The wait is drawn between half and all of it."""
+LONGEST_WAIT_SECONDS = 30.0
+STORAGE_FAULTS = (Unavailable, DeadlineExceeded, ResourceExhausted)
+"""Errors of the store and the leaderboard that end by themselves or by an operator, without a change to the agent."""
+
+Result = TypeVar("Result")
+_log = structlog.get_logger(__name__)
+
+
+class StorageWaits:
+    """Repeats operations of one assignment.
+
+    waits = StorageWaits(lease.stop, progress.report_storage_fault)
+    digest = await waits.until_stored(lambda: store_checkpoint(frozen))
+    """
+
+    def __init__(
+        self,
+        stop: "asyncio.Future[str]",
+        report: Callable[[str], None],
+        *,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """Creates the waits of one assignment.
+
+        Args:
+            stop: Completed when the work must end. Nothing waits after that.
+            report: Receives the error while an operation waits, and an empty text when it has succeeded.
+            draw: Draws from 0 to 1, so that many pods do not repeat at the same moment.
+        """
+        self._stop, self._report, self._draw = stop, report, draw
+
+    async def until_stored(self, operation: Callable[[], Awaitable[Result]]) -> Result:
+        """Returns the result of an operation that can be repeated, once storage accepts it.
+
+        Raises:
+            Unavailable: The work must end, and storage still refuses. The next pod that claims the agent continues from
+                the last published checkpoint.
+            PodraceError: Another error of the operation.
+        """
+        failures = 0
+        while True:
+            try:
+                result = await operation()
+            except STORAGE_FAULTS as error:
+                failures += 1
+                await self._wait(error, failures)
+                continue
+            if failures:
+                _log.info("storage accepts checkpoints again", attempts=failures + 1)
+                self._report("")
+            return result
+
+    async def _wait(self, error: PodraceError, failures: int) -> None:
+        if self._stop.done():
+            raise Unavailable(error.message, reason=error.reason) from error
+        seconds = self._seconds(failures)
+        _log.warning("waiting for storage", error=error.message, seconds=round(seconds, 1))
+        self._report(error.message)
+        await wait_at_most(asyncio.shield(self._stop), seconds)
+
+    def _seconds(self, failures: int) -> float:
+        longest = exponential(failures, FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+        return longest * (1 + self._draw()) / 2
