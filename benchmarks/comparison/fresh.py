@@ -58,18 +58,19 @@ class Score:
     returns: Sequence[float] = field(default_factory=list)
 
 
-def evaluate(request: Request, *, cores: int = 2) -> list[Score]:
+def evaluate(request: Request, *, python: str = sys.executable, cores: int = 2) -> list[Score]:
     """Evaluates policies in another process, in order.
 
     Args:
         request: What to evaluate.
+        python: Interpreter of the process. It needs the library that trained the policies.
         cores: Number of threads that the process may use.
 
     Raises:
         RuntimeError: The process failed; the message has the end of its log.
     """
     done = subprocess.run(
-        [sys.executable, "-m", __spec__.name if __spec__ else __name__],
+        [python, "-m", __spec__.name if __spec__ else __name__],
         input=json.dumps(asdict(request)),
         capture_output=True,
         text=True,

@@ -88,11 +88,14 @@ class Measurement:
         policies = [outcome.policy, *(moment.policy for moment in outcome.moments)]
         curve_episodes = min(self._task.curve_episodes, self._episodes)
         episodes = [self._episodes, *(curve_episodes for _ in outcome.moments)]
-        return fresh.evaluate(fresh.Request(self._task.id, self._task.evaluation(), policies, episodes))
+        return self._evaluate(fresh.Request(self._task.id, self._task.evaluation(), policies, episodes))
 
     def _backtest(self, policy: Policy) -> float:
         options = {**self._task.evaluation(), "split": "backtest"}
-        return fresh.evaluate(fresh.Request(self._task.id, options, [policy], [self._episodes]))[0].mean
+        return self._evaluate(fresh.Request(self._task.id, options, [policy], [self._episodes]))[0].mean
+
+    def _evaluate(self, request: fresh.Request) -> list[Score]:
+        return fresh.evaluate(request, python=sys.executable if isinstance(self._contender, Own) else self._python)
 
     def _row(
         self,
