@@ -26,6 +26,7 @@ from podrace.access.v1 import access_pb2
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database
+from podrace.errors import ResourceExhausted
 from podrace.processes import lifeline
 from podrace.rpc import Server, shutdown_requested
 
@@ -39,7 +40,8 @@ async def serve(config: Config) -> None:
         PodraceError: The service cannot start.
     """
     telemetry.start(config.telemetry, service="leaderboard")
-    store = open_store(config.store)
+    # A service that is restarted while the disk is full must still answer.
+    store = open_store(config.store, tolerated=(ResourceExhausted,))
     state = Database.open(config.database, DATABASE_FORMAT, time.time)
     try:
         await _serve_from(state, store, config)

@@ -4,6 +4,7 @@ Logs are written to stderr, either as lines for people or as JSON. Metrics are k
 prometheus_client; each package declares its own next to the code that updates them.
 """
 
+import contextlib
 import logging
 import re
 import sys
@@ -109,12 +110,22 @@ def configure_logging(config: TelemetryConfig) -> None:
         processors=[*shared, *final],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         # Created for each line: a test or a forked child may have replaced sys.stderr.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: _StderrLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_EscapingFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING))
+
+
+class _StderrLogger(structlog.PrintLogger):
+    """Writes lines. A line that cannot be written is lost: a full disk must not stop the service that logs to it."""
+
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
 
 
 class _Quoted:

@@ -26,17 +26,17 @@ from agentpod.learner.lease import Lease
 from agentpod.learner.policy_loader import load_policies
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.publisher import Publisher
-from agentpod.learner.storage_waits import StorageWaits
 from agentpod.learner.training_setup import TrainingSetup
 from agentpod.pod_token import token_of
 from agentpod.session.session import Roles
+from agentpod.storage_waits import StorageWaits
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1 import store_pb2
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.checkpoint_store.assignment_store import AssignmentStores
-from podrace.errors import PodraceError
+from podrace.errors import PodraceError, ResourceExhausted
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.limits.specification import check_options, check_specification
 from podrace.limits.user_code import runs_apart
@@ -137,6 +137,9 @@ class Leader:
             try:
                 response = request.result()
             except PodraceError as error:
+                if isinstance(error, ResourceExhausted):
+                    # The orchestrator is there, and its disk is full.
+                    last_answer = time.monotonic()
                 silence = time.monotonic() - last_answer
                 if silence > self.config.orphan_seconds and not self.config.standing:
                     _log.error("the orchestrator does not answer; exiting", error=error.message, seconds=round(silence))

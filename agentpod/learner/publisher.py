@@ -17,7 +17,7 @@ from agentpod.experience.replay_view import ReplayView
 from agentpod.learner.checkpoint_files import Counters, FrozenState, PolicyCopy, StartingState, manifest_of
 from agentpod.learner.provenance import add_provenance, as_struct
 from agentpod.learner.replay_files import ReplayFiles, StoredReplay
-from agentpod.learner.storage_waits import STORAGE_FAULTS, StorageWaits
+from agentpod.storage_waits import STORAGE_FAULTS, StorageWaits
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish, read_manifest

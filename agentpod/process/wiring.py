@@ -38,7 +38,6 @@ from podrace.checkpoint_store.assignment_store import (
     GrantedStores,
     check_store_access,
 )
-from podrace.checkpoint_store.store import check_store
 from podrace.errors import InvalidArgument, PodraceError, ResourceExhausted, Unavailable
 from podrace.limits.user_environment import leader_variables
 from podrace.processes import lifeline
@@ -200,13 +199,8 @@ def _stores(config: PodConfig, leaderboard: grpc.aio.Channel) -> AssignmentStore
     if config.store_access == GRANTED:
         stub: Any = store_pb2_grpc.StoreServiceStub(leaderboard)
         return GrantedStores(config.store, stub, asyncio.get_running_loop())
-    store = open_store(config.store, only_reading=True)
-    try:
-        check_store(store)
-    except (ResourceExhausted, Unavailable) as error:
-        # It may pass, and a pod that holds an agent reports it to the orchestrator.
-        _log.warning("the checkpoint store could not be checked", error=error.message)
-    return DirectStores(store)
+    # Both may pass, and a pod that holds an agent reports them to the orchestrator.
+    return DirectStores(open_store(config.store, tolerated=(ResourceExhausted, Unavailable)))
 
 
 def _reachable(config: PodConfig) -> str:

@@ -6,12 +6,15 @@ Works without torch.
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.minio_address import parse_address
 from podrace.checkpoint_store.store import CheckpointStore, check_store
-from podrace.errors import InvalidArgument, Unimplemented
+from podrace.errors import InvalidArgument, PodraceError, Unimplemented
 
 DEADLINE_SECONDS = 60.0
+_log = structlog.get_logger(__name__)
 
 
 def _open_folder(uri: str, deadline_seconds: float) -> CheckpointStore:
@@ -52,7 +55,13 @@ STORES: dict[str, Callable[[str, float], CheckpointStore]] = {
 """Opens the URIs of each scheme."""
 
 
-def open_store(uri: str, *, deadline_seconds: float = DEADLINE_SECONDS, only_reading: bool = False) -> CheckpointStore:
+def open_store(
+    uri: str,
+    *,
+    deadline_seconds: float = DEADLINE_SECONDS,
+    only_reading: bool = False,
+    tolerated: tuple[type[PodraceError], ...] = (),
+) -> CheckpointStore:
     """Opens a store and checks that it returns what was put and honors conditions on writes.
 
     Args:
@@ -60,6 +69,7 @@ def open_store(uri: str, *, deadline_seconds: float = DEADLINE_SECONDS, only_rea
         deadline_seconds: How long every call on the store retries failures that may pass, such as a server that is
             starting or a lost connection. The default is longer than a server takes to restart.
         only_reading: Skips the check, which writes, so that read permission is enough.
+        tolerated: Errors of the check that are logged instead of raised, because they may pass while the caller runs.
 
     Raises:
         InvalidArgument: The scheme is unknown, or the rest of the URI is malformed.
@@ -72,7 +82,10 @@ def open_store(uri: str, *, deadline_seconds: float = DEADLINE_SECONDS, only_rea
     scheme, uri = _split(uri)
     store = STORES[scheme](uri, deadline_seconds)
     if not only_reading:
-        check_store(store)
+        try:
+            check_store(store)
+        except tolerated as error:
+            _log.warning("the checkpoint store could not be checked", error=error.message)
     return store
 
 

@@ -82,7 +82,7 @@ async def test_the_same_assignment_gives_bitwise_equal_checkpoints(mesh, make_sp
     again.assignment_id, again.train.agent_id = "u-a0.1", "u-a0"
     await run(mesh, again)
     second = [(part.name, part.digest) for manifest in mesh.leaderboard.manifests for part in manifest.parts]
-    assert len(first) == 8
+    assert len(first) == 12
     assert first == second
 
 

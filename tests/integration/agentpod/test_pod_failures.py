@@ -243,7 +243,7 @@ async def test_a_full_store_delays_an_agent_and_does_not_fail_it(mesh, make_spec
         return store(*arguments, **named)
 
     monkeypatch.setattr(FolderStore, "swap_pointer", refuse)
-    monkeypatch.setattr("agentpod.learner.storage_waits.FIRST_WAIT_SECONDS", 0.4)
+    monkeypatch.setattr("agentpod.storage_waits.FIRST_WAIT_SECONDS", 0.4)
     await run(mesh, make_assignment(make_spec()))
     assert only_completion(mesh).outcome == pb.OUTCOME_FINISHED
     assert next(refusals, None) is None

@@ -2,8 +2,11 @@
 
 import json
 import logging
+import os
 import socket
+import sys
 import urllib.request
+from pathlib import Path
 
 import prometheus_client
 import pytest
@@ -43,6 +46,15 @@ def test_text_of_other_processes_writes_no_control_characters_to_the_console_log
     assert line.isprintable()
     assert line.count(ESCAPED) == 3
     assert r"agent_id='\x1bx'" in line
+
+
+def test_a_full_disk_loses_lines_and_stops_nothing(monkeypatch):
+    telemetry.configure_logging(TelemetryConfig())
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        structlog.get_logger("test").warning("lost")
+        # Closing would write what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
 
 
 def test_a_traceback_keeps_its_line_breaks_and_nothing_else(capsys):

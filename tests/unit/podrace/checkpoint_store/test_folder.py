@@ -12,7 +12,7 @@ from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.folder import INCOMING_LIFE_SECONDS, FolderStore
 from podrace.checkpoint_store.store import check_store
 from podrace.digests import digest
-from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument
+from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
 
 
 def test_a_path_and_a_uri_open_the_same_folder(tmp_path: Path) -> None:
@@ -196,3 +196,15 @@ def test_a_writer_killed_before_any_system_call_leaves_the_old_or_the_new_checkp
     )
     assert answer.stdout.startswith("killed before each of "), answer.stderr
     assert int(answer.stdout.split()[4]) > 50
+
+
+def test_a_tolerated_error_of_the_check_does_not_keep_a_store_from_opening(tmp_path, monkeypatch):
+    def full(*_: object) -> str:
+        raise ResourceExhausted("the disk is full")
+
+    monkeypatch.setattr(FolderStore, "put_object", full)
+    with pytest.raises(ResourceExhausted):
+        open_store(str(tmp_path))
+    with pytest.raises(ResourceExhausted):
+        open_store(str(tmp_path), tolerated=(Unavailable,))
+    assert open_store(str(tmp_path), tolerated=(ResourceExhausted,)).uri == f"folder://{tmp_path}"

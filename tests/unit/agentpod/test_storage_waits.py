@@ -3,8 +3,8 @@ from collections.abc import Callable
 
 import pytest
 
-from agentpod.learner import storage_waits
-from agentpod.learner.storage_waits import StorageWaits
+from agentpod import storage_waits
+from agentpod.storage_waits import StorageWaits
 from podrace.errors import DeadlineExceeded, FailedPrecondition, PodraceError, ResourceExhausted, Unavailable
 
 FULL = ResourceExhausted("the disk of the store is full")

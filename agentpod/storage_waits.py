@@ -16,7 +16,7 @@ from podrace.errors import DeadlineExceeded, PodraceError, ResourceExhausted, Un
 from podrace.tasks import wait_at_most
 
 FIRST_WAIT_SECONDS = 1.0
-"""Longest wait after the first failure; doubled after each further one. The wait is drawn between half and all of it."""
+"""Longest wait after the first failure, doubled after each further one. A wait is drawn from the upper half of it."""
 LONGEST_WAIT_SECONDS = 30.0
 STORAGE_FAULTS = (Unavailable, DeadlineExceeded, ResourceExhausted)
 """Errors of the store and the leaderboard that end by themselves or by an operator, without a change to the agent."""

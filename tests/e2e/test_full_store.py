@@ -1,0 +1,57 @@
+"""A store whose disk is full pauses the tournament, which continues by itself when there is room again."""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from homes import wait_for
+
+pytestmark = pytest.mark.e2e
+STORE_MIB = 16
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of STORE_MIB."""
+    mounted = ["mount", "-t", "tmpfs", "-o", f"size={STORE_MIB}m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("file systems can only be mounted by root")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def fill(path: Path) -> None:
+    """Writes until the disk is full."""
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(2**12))
+
+
+@pytest.mark.parametrize("full", ["store", "home"])
+def test_a_full_disk_pauses_the_tournament_until_there_is_room(home, small_disk, full):
+    if full == "home":
+        # The databases of both services as well.
+        (small_disk / "home").mkdir(mode=0o755)
+        home.path.symlink_to(small_disk / "home")
+    else:
+        home.path.mkdir(mode=0o755)
+        (home.path / "store").symlink_to(small_disk)
+    spec = home.spec('wall_clock_duration = "10s"', pool="maximum_pods = 1")
+    training = home.start("train", str(spec), "--json")
+    tournament = wait_for(home.tournament_id)
+    wait_for(lambda: home.candidates(tournament))
+
+    ballast = small_disk / "ballast"
+    fill(ballast)
+    paused = wait_for(lambda: home.json("show", tournament)["pause_reason"], what="a pause")
+    assert "waiting for storage" in paused
+
+    ballast.unlink()
+    _, err = training.communicate(timeout=100)
+    assert training.returncode == 0, err
+    shown = home.json("show", tournament)
+    assert shown["state"] == "COMPLETED"
+    assert shown["failed_agents"] == 0
+    assert shown["pause_reason"] is None
