@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import structlog
 
@@ -20,7 +21,7 @@ from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
-from podrace import service, telemetry
+from podrace import disk_space, service, telemetry
 from podrace.access.service_access import ServiceAccess
 from podrace.access.v1 import access_pb2
 from podrace.checkpoint_store import open_store
@@ -52,7 +53,9 @@ async def serve(config: Config) -> None:
 async def _serve_from(state: Database, store: CheckpointStore, config: Config) -> None:
     watch = SubmissionWatch()
     plugins = PluginPool(config.parts, config.runtime_folder, config.allow)
-    updater, generator = Updater(state, store, watch, plugins=plugins), Generator(state, plugins)
+    urgent = asyncio.Event()
+    updater = Updater(state, store, watch, plugins=plugins)
+    generator = Generator(state, plugins, _shortage_finder(config, asyncio.get_running_loop(), urgent))
     snapshots = SnapshotRecorder(state, store)
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
@@ -63,7 +66,7 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)
-    async with _garbage_collection(state, store, config):
+    async with _garbage_collection(state, store, config, urgent):
         reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
     _log.info("leaderboard stops", reason=reason)
     await watch.close()
@@ -74,8 +77,24 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
         await component.close()
 
 
+def _shortage_finder(config: Config, loop: asyncio.AbstractEventLoop, urgent: asyncio.Event) -> Callable[[], str]:
+    """Returns what finds a disk with too little space, and then requests a collection."""
+    scheme, _, path = config.store.rpartition("://")
+    folders = [config.database.parent, *([Path(path)] if scheme in ("", "folder") else [])]
+
+    def find() -> str:
+        found = disk_space.shortage(disk_space.read(folders), config.low_water_bytes)
+        if found:
+            loop.call_soon_threadsafe(urgent.set)
+        return found
+
+    return find
+
+
 @contextlib.asynccontextmanager
-async def _garbage_collection(state: Database, store: CheckpointStore, config: Config) -> AsyncIterator[None]:
+async def _garbage_collection(
+    state: Database, store: CheckpointStore, config: Config, urgent: asyncio.Event
+) -> AsyncIterator[None]:
     """Deletes unreferenced checkpoint files periodically while the block runs."""
     if not config.collect_period_seconds:
         yield
@@ -87,6 +106,7 @@ async def _garbage_collection(state: Database, store: CheckpointStore, config: C
             period_seconds=config.collect_period_seconds,
             grace_seconds=config.collect_grace_seconds,
             retention=config.retention,
+            urgent=urgent,
         )
     )
     try:

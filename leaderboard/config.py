@@ -45,5 +45,8 @@ class Config:
     """Time between two deletions of checkpoint files that nothing refers to; 0: never."""
     collect_grace_seconds: float = 3600.0
     """Younger files are kept. Must exceed the longest time from the first file of a checkpoint to its submission."""
+    low_water_bytes: int = 128 << 20
+    """While the disk of the database, or of a store in a folder, has less free space, or less than 2 % of its size if
+    that is smaller, no agents are generated, and unneeded checkpoint files are deleted at once; 0: no limit."""
     retention: Retention = field(default_factory=Retention)
     """Which scored checkpoints keep their files."""

@@ -35,12 +35,14 @@ from podrace.checkpoint_store.store import CheckpointStore, Place
 from podrace.database import Database, Transaction
 from podrace.errors import NotFound, PodraceError
 from podrace.specification.ancestor import tournament_of
+from podrace.tasks import wait_at_most
 
 COLLECTED = prometheus_client.Counter("podrace_leaderboard_objects_collected", "Objects deleted from the store")
 MISSING = prometheus_client.Gauge(
     "podrace_leaderboard_checkpoints_missing",
     "Checkpoints that are needed and were not in the store when it was last collected",
 )
+SHORTEST_PERIOD_SECONDS = 10.0
 _log = structlog.get_logger(__name__)
 
 
@@ -51,10 +53,17 @@ async def collect_periodically(
     period_seconds: float,
     grace_seconds: float,
     retention: Retention,
+    urgent: asyncio.Event,
 ) -> None:
-    """Collects periodically until it is cancelled. A collection that fails is logged and repeated after the period."""
+    """Collects periodically until it is cancelled. A collection that fails is logged and repeated after the period.
+
+    When `urgent` is set, the next collection begins at once, but not within SHORTEST_PERIOD_SECONDS of the last one.
+    """
+    shortest_seconds = min(SHORTEST_PERIOD_SECONDS, period_seconds)
     while True:
-        await asyncio.sleep(period_seconds)
+        await asyncio.sleep(shortest_seconds)
+        await wait_at_most(urgent.wait(), period_seconds - shortest_seconds)
+        urgent.clear()
         try:
             deleted = await collect_once(state, store, grace_seconds=grace_seconds, retention=retention)
         except PodraceError as error:

@@ -6,6 +6,7 @@ in the order of their numbers, missing ones first, and none before every agent o
 
 import asyncio
 import importlib
+from collections.abc import Callable
 from functools import partial
 
 import prometheus_client
@@ -23,7 +24,7 @@ from leaderboard.store.running_agents import RunningAgents
 from leaderboard.trial_cache import TrialCache
 from podrace.config import unknown
 from podrace.database import Database
-from podrace.errors import InvalidArgument
+from podrace.errors import InvalidArgument, ResourceExhausted
 from podrace.evolution.v1.evolution_pb2 import ProposeAgentResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, GenerateAgentRequest, Origin
 from podrace.specification import evolution_settings
@@ -37,14 +38,17 @@ _log = structlog.get_logger(__name__)
 class Generator:
     """Generates the agents of all tournaments."""
 
-    def __init__(self, state: Database, plugins: PluginPool | None = None) -> None:
+    def __init__(
+        self, state: Database, plugins: PluginPool | None = None, find_shortage: Callable[[], str] = lambda: ""
+    ) -> None:
         """Prepares to generate.
 
         Args:
             state: Database of the leaderboard.
             plugins: Calls generator plugins; None: the built-in strategies decide.
+            find_shortage: Returns why there is no space for the checkpoints of further agents; empty: there is. Blocks.
         """
-        self._state, self._plugins = state, plugins
+        self._state, self._plugins, self._find_shortage = state, plugins, find_shortage
         self._statistics = CachedStatistics(state)
         self._making: SingleFlight[Agent | NoWork] = SingleFlight()
         self._running = RunningAgents()
@@ -58,8 +62,11 @@ class Generator:
                 that does not exist), or it differs from the one that the tournament began with.
             FailedPrecondition: The tournament is synchronous and the earlier rounds have not finished.
             AlreadyExists: The request id was used for another agent.
+            ResourceExhausted: A disk has too little free space.
         """
         check(request)
+        if shortage := await asyncio.to_thread(self._find_shortage):
+            raise ResourceExhausted(shortage)
         # In a thread and before the transaction, because the first import may take seconds.
         await asyncio.to_thread(load_needed, request.spec.evolution.strategy)
         if self._plugins is not None and await self._state.transact(generation.is_first, request):

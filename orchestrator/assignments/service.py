@@ -25,8 +25,9 @@ from orchestrator.state.database import StateDatabase
 from orchestrator.state.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import fail_tournament
-from podrace.errors import InvalidArgument, NotFound, PodraceError
+from podrace.errors import InvalidArgument, NotFound, PodraceError, ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.printable import printable
 from podrace.tasks import wait_at_most
 
 MAXIMUM_WAIT_SECONDS = 30.0
@@ -201,6 +202,7 @@ class Assignments:
                         running_seconds=self._runtime.running_time.seconds(name, self._clock.monotonic()),
                         environment_steps=self._runtime.counters.environment_steps(name),
                     )
+                    self._runtime.without_space.pop(name, None)
                     if not response.HasField("agent"):
                         return self._without_work(agent, response.no_work_reason)
                     await self._state.transact(transactions.save_generated_agent, response.agent)
@@ -211,6 +213,8 @@ class Assignments:
             self._runtime.reconcile_requested.set()
             return dispatch.Drain(error.message)
         except PodraceError as error:
+            if isinstance(error, ResourceExhausted):
+                self._runtime.without_space[name] = printable(error.message)
             _log.warning("could not generate an agent", agent_id=agent.agent_id, error=error.message)
             return RetryLater(f"the generator does not respond: {error.message}")
         held = await self._state.transact(transactions.still_held, agent)

@@ -3,9 +3,10 @@
 Rules:
 - Only pods that train an agent count, and only while their lease is valid.
 - A tournament is paused while all of them wait. While only some do, the others still make progress, and the clock runs.
+- It is paused as well while no pod trains an agent and the leaderboard generates none for lack of space.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -38,11 +39,18 @@ class StorageFault:
         return f"waiting for storage: {self.fault}" if self.waiting == self.training else ""
 
     def __str__(self) -> str:
+        if not self.training:
+            return f"no agent is generated: {self.fault}"
         return f"{self.waiting} of {self.training} pods wait for storage: {self.fault}"
 
 
-def faults_of(reports: Iterable[Report]) -> dict[str, StorageFault]:
-    """Returns the faults by tournament; tournaments without one are left out."""
+def faults_of(reports: Iterable[Report], without_space: Mapping[str, str]) -> dict[str, StorageFault]:
+    """Returns the faults by tournament; tournaments without one are left out.
+
+    Args:
+        reports: Of all pods that train an agent.
+        without_space: Why the leaderboard generates no agent, by tournament.
+    """
     pods: dict[str, list[Report]] = {}
     for report in reports:
         pods.setdefault(report.tournament_id, []).append(report)
@@ -51,4 +59,7 @@ def faults_of(reports: Iterable[Report]) -> dict[str, StorageFault]:
         waiting = sorted((one.pod_id, one.fault) for one in reported if one.fault)
         if waiting:
             found[tournament_id] = StorageFault(waiting[0][1], len(waiting), len(reported))
+    for tournament_id, fault in without_space.items():
+        if tournament_id not in pods:
+            found[tournament_id] = StorageFault(fault, 0, 0)
     return found

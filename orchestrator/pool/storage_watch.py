@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from orchestrator.decisions.storage_faults import Report, StorageFault, faults_of
 from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.runtime import RuntimeState
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.printable import printable
 
 REMEDY = "pods keep the newest state of their agents and continue by themselves; free space or repair the store"
@@ -23,11 +24,12 @@ class StorageWatch:
 
     async def check(self, now: float) -> None:
         """Sets which tournaments are paused, and records events for faults that began or ended. `now` is monotonic."""
-        found = faults_of(
+        reports = (
             Report(lease.tournament_id, lease.pod_id, printable(lease.progress.storage_fault))
             for lease in self._runtime.leases.held.values()
-            if lease.trains and now < lease.expires
+            if lease.trains and now < lease.expires and _has_reported(lease.progress)
         )
+        found = faults_of(reports, self._runtime.without_space)
         paused = {name: fault.pause_reason for name, fault in found.items() if fault.pause_reason}
         changed = paused != self._runtime.paused
         self._runtime.paused = paused
@@ -38,6 +40,11 @@ class StorageWatch:
         self._faults = found
         if began or ended or changed:
             self._runtime.changes.notify_all()
+
+
+def _has_reported(progress: pb.Progress) -> bool:
+    """Whether a pod has begun with the work of its lease. Before, it may wait until the agent has been generated."""
+    return bool(progress.activity or progress.storage_fault)
 
 
 def record_changes(transaction: Transaction, began: Mapping[str, StorageFault], ended: Collection[str]) -> None:

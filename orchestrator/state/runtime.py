@@ -38,6 +38,7 @@ class RuntimeState:
         stops: Agents that the strategy stops early, by id, with the reason, by tournament.
         step_limits: Own environment steps at which an agent ends at the latest, by agent id and lease epoch.
         paused: Why tournaments are paused, by id; their clocks stand still.
+        without_space: Why the leaderboard generates no agent for lack of space, by tournament.
     """
 
     def __init__(self, lease_seconds: float) -> None:
@@ -54,6 +55,7 @@ class RuntimeState:
         self.stops: dict[str, Mapping[str, str]] = {}
         self.step_limits: dict[tuple[str, int], int] = {}
         self.paused: dict[str, str] = {}
+        self.without_space: dict[str, str] = {}
 
     def restore(self, saved: SavedState, now: float) -> None:
         """Resumes where a previous run stopped; each lease is valid for one full duration from `now` (monotonic)."""

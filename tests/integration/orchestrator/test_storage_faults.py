@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from podrace.errors import ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 FULL = "the disk of the store is full"
@@ -36,7 +37,7 @@ async def test_while_all_pods_wait_for_storage_the_clock_stands_still(mesh: Any,
 async def test_a_tournament_in_which_a_pod_still_trains_is_not_paused(mesh: Any, name: str) -> None:
     works = [await mesh.assigned(f"{name}-p{number}") for number in range(2)]
     await mesh.renew(works[0], storage_fault=FULL)
-    await mesh.renew(works[1])
+    await mesh.renew(works[1], activity=pb.POD_ACTIVITY_TRAINING)
     await mesh.cycle()
     assert (await mesh.get(name)).pause_reason == ""
     assert await kinds(mesh, name) == ["storage_fault"]
@@ -57,3 +58,15 @@ async def test_a_fault_with_control_characters_is_escaped(mesh: Any, name: str) 
     await mesh.cycle()
     reason = (await mesh.get(name)).pause_reason
     assert not {"\x1b", "\n"} & set(reason)
+
+
+async def test_while_the_leaderboard_has_no_space_for_agents_the_tournament_is_paused(mesh: Any, name: str) -> None:
+    mesh.leaderboard.refusal = ResourceExhausted(FULL)
+    assert (await mesh.acquire(f"{name}-p0")).WhichOneof("answer") == "retry_after"
+    await mesh.cycle()
+    assert (await mesh.get(name)).pause_reason == f"waiting for storage: {FULL}"
+    mesh.leaderboard.refusal = None
+    await mesh.assigned(f"{name}-p0")
+    await mesh.cycle()
+    assert (await mesh.get(name)).pause_reason == ""
+    assert await kinds(mesh, name) == ["storage_fault", "storage_recovered"]

@@ -1,10 +1,12 @@
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leaderboard.garbage import MISSING, collect_once, tournaments
+from leaderboard import garbage
+from leaderboard.garbage import MISSING, collect_once, collect_periodically, tournaments
 from leaderboard.ranking.retention import Retention
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import fetch, read_manifest
@@ -322,3 +324,26 @@ async def test_a_quota_of_one_tournament_does_not_touch_another(mesh: Any, make_
     await collected(mesh)
     assert [pieces_of(mesh, candidate) for candidate in candidates] == [0, 20]
     assert await collected(mesh) == []
+
+
+async def test_an_urgent_collection_does_not_wait_for_the_period(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    collected_at = asyncio.Event()
+
+    async def collect(*_: object, **__: object) -> list[str]:
+        collected_at.set()
+        return []
+
+    monkeypatch.setattr(garbage, "collect_once", collect)
+    monkeypatch.setattr(garbage, "SHORTEST_PERIOD_SECONDS", 0.0)
+    urgent = asyncio.Event()
+    collecting = asyncio.create_task(
+        collect_periodically(
+            mesh.state, mesh.store, period_seconds=HOUR, grace_seconds=HOUR, retention=Retention(), urgent=urgent
+        )
+    )
+    urgent.set()
+    async with asyncio.timeout(10):
+        await collected_at.wait()
+    collecting.cancel()
+    await asyncio.wait([collecting])
+    assert not urgent.is_set()

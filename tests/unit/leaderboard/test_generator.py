@@ -8,8 +8,9 @@ from known_strategies import WITH_POPULATION, settings_of
 from leaderboard import generation
 from leaderboard.evolution import history
 from leaderboard.evolution.strategy import NoWork
+from leaderboard.generator import Generator
 from leaderboard.store import records
-from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_FRESH, Agent, GenerateAgentRequest
 from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, TournamentSpec
 
@@ -33,6 +34,18 @@ async def test_an_agent_is_generated_once_even_if_the_board_has_changed(mesh: An
         await mesh.submit(agent, float(number))
     mesh.clock.now += 60
     assert [await mesh.generate(spec, number) for number in range(3)] == first
+
+
+async def test_no_agent_is_generated_while_there_is_no_space_for_its_checkpoints(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
+    shortages = ["the disk of /data has 1.0 MiB left", ""]
+    generator = Generator(mesh.state, find_shortage=lambda: shortages.pop(0))
+    request = GenerateAgentRequest(request_id="one", tournament_id=TOURNAMENT, spec=make_spec(), number=0)
+    with pytest.raises(ResourceExhausted, match="MiB left"):
+        await generator.generate(request)
+    made = await generator.generate(request)
+    assert made.number == 0
 
 
 async def test_children_follow_the_first_agents(mesh: Any, make_spec: MakeSpec) -> None:
