@@ -24,11 +24,11 @@ which nothing was selected. Curves are those of the policy that the contender wo
 
 Regimes, in order:
     unknown        wide ranges; the first agent of every contender has values drawn from them
+    peers          the same with three times the budget, and the methods of Optuna and Ray Tune
     defaults       the library's defaults and its usual ranges; Ant, HalfCheetah, LunarLander, stocks
     ablations      the strategy incumbent with one rule changed; Pendulum, docking, stocks, as defaults
-    peers          the other methods of Optuna and Ray Tune
     strategies     the other strategies and controls
-    first-default  as unknown, but the first trial of every contender has the library's defaults
+    first-default  as unknown, but the first agent of every contender has the library's defaults
 
 The clock of a tournament begins when it is created, so the start of its pods counts. That of another library begins
 when it is imported and, for Ray, when its cluster runs. The other libraries need the extra `bench`.

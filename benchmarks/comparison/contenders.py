@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.comparison.tasks import ALGORITHM, DEFAULTS, LOG, UNKNOWN, Prior, Task, space_of
+from benchmarks.comparison.tasks import ALGORITHM, DEFAULTS, DRAWN, LOG, Prior, Task, space_of
 from leaderboard.evolution.space import spaces_of
 from leaderboard.seeding import stream
 from podrace.cli.grid.axes import digest
@@ -126,7 +126,7 @@ def values_of(contender: Own, task: Task, conditions: str, seed: int, seconds: f
         "evolution": {"strategy": contender.strategy},
         "champion": {"reevaluate_top": REEVALUATED},
     }
-    if conditions == UNKNOWN and FOUNDER_SHARE in evolution_settings.SETTINGS.get(contender.strategy, {}):
+    if conditions in DRAWN and FOUNDER_SHARE in evolution_settings.SETTINGS.get(contender.strategy, {}):
         # The first agent's values are drawn, so no trial deserves time because of its values.
         values["evolution"][FOUNDER_SHARE] = 0
     for table, keys in contender.settings.items():
@@ -142,7 +142,7 @@ def hyperparameters(contender: Own, task: Task, conditions: str, seed: int) -> d
     table: dict[str, Any] = {**fixed, **{name: searched(prior) for name, prior in space.items()}}
     declared = catalog.ALGORITHMS[contender.algorithm].hyperparameters
     first = {name: declared[name].default for name in space}
-    if conditions == UNKNOWN:
+    if conditions in DRAWN:
         first = first_values(table, contender.algorithm, seed)
     for name, value in first.items():
         # A bare value is fixed. Without one, podrace would search within its usual range.
@@ -188,7 +188,7 @@ def peer_values(contender: Peer, name: str, task: Task, conditions: str, seed: i
         "evaluation_options": task.evaluation(),
         "defaults": {key: _plain(given[key].value) for key in sorted(given)},
         "priors": {key: vars(prior) for key, prior in space.items()},
-        "first_default": conditions != UNKNOWN,
+        "first_default": conditions not in DRAWN,
         "seed": seed,
         "seconds": seconds,
         "every_steps": task.every_steps,

@@ -22,6 +22,8 @@ LATE_SECONDS = 300.0
 VARIABLES = {
     "RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    # Ray runs its workers at niceness 15, so other programs on the machine would take time from it and from it alone.
+    "RAY_worker_niceness": "0",
 }  # fmt: skip
 
 

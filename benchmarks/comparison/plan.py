@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.comparison.contenders import ABLATIONS, PEERS
-from benchmarks.comparison.tasks import DEFAULTS, FIRST_DEFAULT, TASKS, UNKNOWN
+from benchmarks.comparison.tasks import DEFAULTS, FIRST_DEFAULT, TASKS, UNKNOWN, UNKNOWN_LONG
 
 PEER_TASKS = ("pendulum", "lunarlander", "docking")
 UNKNOWN_TASKS = ("pendulum", "acrobot", "lunarlander", "docking", "swing", "stocks")
@@ -35,8 +35,6 @@ class Block:
     contenders: Sequence[str]
     seeds: int
     purpose: str
-    peer_seeds: int = 5
-    """Other libraries run with at most this many seeds, on PEER_TASKS only."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,12 @@ class Run:
 BLOCKS: Sequence[Block] = (
     Block(
         "unknown", UNKNOWN, UNKNOWN_TASKS,
-        ("incumbent", "asha", "random-long", "tournament", "vanilla", "best-of-2", "ray-pbt", "optuna-median"), 10,
+        ("incumbent", "asha", "random-long", "tournament", "vanilla", "best-of-2"), 10,
         "nothing is known about the hyperparameters",
+    ),
+    Block(
+        "peers", UNKNOWN_LONG, PEER_TASKS, ("incumbent", "random-long", "ray-pbt", "optuna-median"), 5,
+        "other libraries, with a budget that lets them score several trials",
     ),
     Block(
         "defaults", DEFAULTS, DEFAULTS_TASKS, ("incumbent", "vanilla-all", "best-of-2", "tournament"), 5,
@@ -77,15 +79,16 @@ BLOCKS: Sequence[Block] = (
         "ablations", DEFAULTS, REPLAY_TASKS, REPLAY_ABLATIONS, 5, "replay memories of off-policy agents are inherited",
     ),
     Block(
-        "peers", UNKNOWN, PEER_TASKS, ("optuna-halving", "ray-pb2", "ray-asha"), 5, "other methods of these libraries",
+        "peers", UNKNOWN_LONG, PEER_TASKS, ("optuna-halving", "ray-pb2", "ray-asha"), 1,
+        "other methods of these libraries",
     ),
     Block(
-        "strategies", UNKNOWN, UNKNOWN_TASKS, ("truncation", "pb2", "random-short", "vanilla-all"), 4,
+        "strategies", UNKNOWN, UNKNOWN_TASKS, ("truncation", "pb2", "random-short", "vanilla-all"), 2,
         "the other strategies and controls",
     ),
     Block(
-        "first-default", FIRST_DEFAULT, PEER_TASKS, ("incumbent", "random-long", "ray-pbt", "optuna-median"), 3,
-        "as unknown, but the first trial of each has the library's defaults",
+        "first-default", FIRST_DEFAULT, PEER_TASKS, ("incumbent", "random-long"), 2,
+        "as unknown, but the first agent of each has the library's defaults",
     ),
 )  # fmt: skip
 """In the order in which they run: what matters most comes first."""
@@ -126,14 +129,9 @@ def _of_block(block: Block, choice: Choice, known: Collection[str]) -> Iterator[
             if choice.tasks and task not in choice.tasks:
                 continue
             for name in choice.contenders or block.contenders:
-                if name in known and _takes_part(name, task, seed, block, choice):
-                    yield Run(block.regime, block.conditions, task, name, seed, choice.seconds or TASKS[task].seconds)
-
-
-def _takes_part(name: str, task: str, seed: int, block: Block, choice: Choice) -> bool:
-    if name not in PEERS:
-        return True
-    return task in PEER_TASKS and (bool(choice.seeds) or seed <= block.peer_seeds)
+                if name in known and (name not in PEERS or task in PEER_TASKS):
+                    seconds = choice.seconds or TASKS[task].budget(block.conditions)
+                    yield Run(block.regime, block.conditions, task, name, seed, seconds)
 
 
 def unknown_contenders(known: Collection[str]) -> list[str]:

@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-UNKNOWN, FIRST_DEFAULT, DEFAULTS = "unknown", "first-default", "defaults"
-CONDITIONS = (UNKNOWN, FIRST_DEFAULT, DEFAULTS)
-"""Where the first agent's values come from: the prior; the library's defaults, with the same wide search space; the
-library's defaults, with podrace's usual search space."""
+UNKNOWN, UNKNOWN_LONG, FIRST_DEFAULT, DEFAULTS = "unknown", "unknown-long", "first-default", "defaults"
+CONDITIONS = (UNKNOWN, UNKNOWN_LONG, FIRST_DEFAULT, DEFAULTS)
+"""Where the first agent's values come from: the prior; the prior, with LONG times the budget; the library's defaults,
+with the same wide search space; the library's defaults, with podrace's usual search space."""
+DRAWN = (UNKNOWN, UNKNOWN_LONG)
+"""Conditions under which the first agent's values are drawn from the prior."""
+LONG = 3.0
+"""In 60 s, drawn values that make training slow leave some trials of other libraries without a score."""
 LINEAR, LOG, REVERSE_LOG = "linear", "log", "reverse_log"
 
 
@@ -99,6 +103,10 @@ class Task:
     def rollout_steps(self) -> int:
         """Environment steps of one rollout."""
         return self.count * int(self.fixed.get("horizon", 128))
+
+    def budget(self, conditions: str) -> float:
+        """Returns the wall-clock budget of a run in seconds."""
+        return self.seconds * (LONG if conditions == UNKNOWN_LONG else 1.0)
 
     def evaluation(self) -> dict[str, Any]:
         """Returns the options of the environments in which policies are scored."""

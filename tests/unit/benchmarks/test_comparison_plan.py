@@ -22,7 +22,18 @@ from benchmarks.comparison.fresh import Policy, Score
 from benchmarks.comparison.measure import Measurement, points_of, z_of
 from benchmarks.comparison.outcome import Moment, Outcome, moments_at
 from benchmarks.comparison.plan import BLOCKS, PEER_TASKS, Choice, Run, plan_table, runs, unknown_contenders
-from benchmarks.comparison.tasks import CONDITIONS, DEFAULTS, LINEAR, LOG, REVERSE_LOG, TASKS, UNKNOWN, WIDE, Prior
+from benchmarks.comparison.tasks import (
+    CONDITIONS,
+    DEFAULTS,
+    LINEAR,
+    LOG,
+    REVERSE_LOG,
+    TASKS,
+    UNKNOWN,
+    UNKNOWN_LONG,
+    WIDE,
+    Prior,
+)
 from podrace.client.compute import ComputeSummary
 from podrace.leaderboard.v1.leaderboard_pb2 import EpisodeCorrelation, Snapshot
 from podrace.specification import catalog
@@ -139,14 +150,20 @@ def test_what_is_compared_runs_alternately_seed_by_seed():
 
 def test_the_regimes_come_in_the_order_of_what_matters():
     assert list(dict.fromkeys(run.regime for run in runs(Choice(), EVERY))) == [
-        "unknown", "defaults", "ablations", "peers", "strategies", "first-default",
+        "unknown", "peers", "defaults", "ablations", "strategies", "first-default",
     ]  # fmt: skip
 
 
 def test_other_libraries_run_on_three_tasks_with_five_seeds():
-    wanted = [run for run in runs(Choice(regimes=["unknown"]), EVERY) if run.contender in PEERS]
+    wanted = runs(Choice(contenders=["ray-pbt", "optuna-median"]), EVERY)
+    wanted = [run for run in wanted if run.conditions == UNKNOWN_LONG and run.regime == "peers"]
     assert {run.task for run in wanted} == set(PEER_TASKS)
     assert set(Counter((run.task, run.contender) for run in wanted).values()) == {5}
+
+
+def test_other_libraries_have_three_times_the_budget_of_a_task_and_so_has_what_they_are_compared_with():
+    seconds = {(run.contender, run.task): run.seconds for run in runs(Choice(regimes=["peers"]), EVERY)}
+    assert seconds["ray-pbt", "pendulum"] == seconds["incumbent", "pendulum"] == 3 * TASKS["pendulum"].seconds
 
 
 def test_a_choice_narrows_the_plan():
