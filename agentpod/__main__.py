@@ -5,6 +5,7 @@
 - `forkserver`: forks the roles of pods for the process launcher.
 - `evaluation-function`: runs a user's evaluation function for the leader of a pod.
 - `retrain`: trains an agent again and prints the result, for `podrace lineage AGENT --retrain`.
+- `inspect`: makes the environments and algorithms of a specification once, and prints what is wrong with it.
 - `qualify`: examines the GPUs of this machine or container, as `podrace qualify` does.
 - `qualify-part`: runs one part of that, and prints what it found as lines of JSON.
 """
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-from agentpod.config import ForkServerConfig, FunctionConfig, PodConfig, RetrainConfig
+from agentpod.config import ForkServerConfig, FunctionConfig, InspectConfig, PodConfig, RetrainConfig
 from podrace import telemetry
 from podrace.config import config_from_arguments
 from podrace.errors import InvalidArgument, PodraceError
@@ -66,6 +67,18 @@ def _retrain(arguments: list[str]) -> int:
     from agentpod.process import retraining
 
     return retraining.run(config)
+
+
+def _inspect(arguments: list[str]) -> int:
+    config = config_from_arguments(InspectConfig, arguments, program="agentpod-inspect")
+    # Before torch is imported, because the reaper is a copy of this process.
+    group_reaper.reap_group_after_this_process()
+    from agentpod.process import inspection
+
+    code = inspection.run(config)
+    sys.stderr.flush()
+    # Without waiting for threads: a user's simulator may hang forever.
+    os._exit(code)
 
 
 def _qualify(arguments: list[str]) -> int:
@@ -134,6 +147,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "pod": _run_pod,
     "evaluation-function": _run_evaluation_function,
     "retrain": _retrain,
+    "inspect": _inspect,
     "qualify": _qualify,
     "qualify-part": _qualify_part,
 }

@@ -269,6 +269,16 @@ class RetrainConfig:
 
 
 @dataclass(frozen=True)
+class InspectConfig:
+    """Configuration of `agentpod inspect`."""
+
+    memory_bytes: int = 0
+    """Data memory that the process may allocate; 0: no limit."""
+    allow: Allowed = field(default_factory=Allowed)
+    """What the specification may name."""
+
+
+@dataclass(frozen=True)
 class ForkServerConfig:
     """The fork server, the parent of all roles that the process launcher starts."""
 

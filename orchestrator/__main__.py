@@ -27,6 +27,7 @@ from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.lifecycle import Tournaments
+from orchestrator.validation import Validation
 from podrace import rpc, service, telemetry
 from podrace.access.service_access import ServiceAccess
 from podrace.access.tokens import PodTokens
@@ -63,6 +64,7 @@ async def serve(config: Config, clock: Clock) -> None:
         runtime.restore(await state.transact(load_saved_state), clock.monotonic())
         state.on_saved(runtime.cache.apply_saved)
         external = ExternalPods(state, runtime, clock) if config.launcher == EXTERNAL else None
+        opened: asyncio.Future[Launcher] = asyncio.get_running_loop().create_future()
         servicer = OrchestratorServicer(
             _tournaments(config, state, runtime),
             Assignments(state, runtime, leaderboard, clock, external_pods=external),
@@ -72,6 +74,7 @@ async def serve(config: Config, clock: Clock) -> None:
             token_leaderboard_address=config.token_leaderboard or config.leaderboard,
             pod_tokens=access.pod_tokens,
             lease_tokens=access.lease_tokens,
+            validation=Validation(config, opened),
         )
         guard = access.guard(runtime.pod_that_holds)
         server = await rpc.Server.start(config.server, with_discovery(config, [_service(servicer)]), guard=guard)
@@ -79,6 +82,7 @@ async def serve(config: Config, clock: Clock) -> None:
         if access.token_file:
             _log.info("callers need a token", token_file=access.token_file)
         async with _open_launcher(config, server.address, runtime, external, access.pod_tokens) as launcher:
+            opened.set_result(launcher)
             if isinstance(launcher, EventSink):
                 state.on_event(launcher.record_event)
             reconciler = _reconciler(config, state, runtime, leaderboard, launcher, clock, targets)

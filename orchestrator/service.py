@@ -25,10 +25,11 @@ from orchestrator.state.clock import Clock
 from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.tournaments.lifecycle import Tournaments, TournamentView, has_ended, page_limit, token_number
+from orchestrator.validation import Validation
 from podrace.access.lease_tokens import HeldLease, LeaseTokens
 from podrace.access.principal import current_principal
 from podrace.access.tokens import PodTokens
-from podrace.errors import Unavailable
+from podrace.errors import Unavailable, Unimplemented
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.page_bytes import PAGE_BYTES, fitting, page_of
@@ -64,6 +65,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         watch_pause_seconds: float = WATCH_PAUSE_SECONDS,
         pod_tokens: PodTokens | None = None,
         lease_tokens: LeaseTokens | None = None,
+        validation: Validation | None = None,
     ) -> None:
         self._tournaments, self._assignments, self._runtime, self._clock = tournaments, assignments, runtime, clock
         self._leaderboard_address = leaderboard_address
@@ -71,6 +73,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._lease_tokens = lease_tokens or LeaseTokens(None)
         self._watch_pause_seconds = watch_pause_seconds
         self._pod_tokens = pod_tokens or PodTokens(None)
+        self._validation = validation
         self._closing = False
 
     def refuse_new(self) -> None:
@@ -88,8 +91,17 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     async def CreateTournament(
         self, request: pb.CreateTournamentRequest, context: Context
     ) -> pb.CreateTournamentResponse:
-        """Creates and starts a tournament."""
+        """Creates and starts a tournament, or only checks its specification."""
+        if request.validate_only:
+            return await self._validated(request.spec)
         return pb.CreateTournamentResponse(tournament=self._tournament_message(await self._tournaments.create(request)))
+
+    async def _validated(self, given: tournament_pb2.TournamentSpec) -> pb.CreateTournamentResponse:
+        self._tournaments.check_accepting()
+        if self._validation is None:
+            raise Unimplemented("validate_only: this server cannot check specifications")
+        spec, unchecked = await self._validation.check(given)
+        return pb.CreateTournamentResponse(tournament=tournament_pb2.Tournament(spec=spec), unchecked=unchecked)
 
     async def GetTournament(self, request: pb.GetTournamentRequest, context: Context) -> pb.GetTournamentResponse:
         """Returns a tournament."""

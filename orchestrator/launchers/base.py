@@ -12,9 +12,10 @@ from typing import Protocol, runtime_checkable
 from orchestrator.decisions.resources import Capacity, Resources
 from podrace.access.tokens import PodTokens
 from podrace.checkpoint_store.assignment_store import DIRECT
+from podrace.errors import FieldViolation
 from podrace.limits.config import NOTHING, Allowed
 from podrace.telemetry import TelemetryConfig
-from podrace.tournament.v1.tournament_pb2 import PodSpec
+from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,25 @@ class EventSink(Protocol):
             kind: Value of the contract's Event.kind.
             message: What happened, and why.
             ids: `tournament_id`, and `pod_id` or `agent_id` if the event is about one.
+        """
+        ...
+
+
+@runtime_checkable
+class Inspector(Protocol):
+    """A launcher that can try out a specification where its pods would run.
+
+    found = await launcher.inspect(spec)
+    """
+
+    async def inspect(self, spec: TournamentSpec) -> Sequence[FieldViolation]:
+        """Makes the environments and algorithms of a resolved specification once, in a process with limits.
+
+        Returns:
+            What makes the specification unusable here, by key.
+
+        Raises:
+            Unavailable: It could not be found out; the message says why.
         """
         ...
 

@@ -84,7 +84,7 @@ class Tournaments:
             FailedPrecondition: This orchestrator starts no pods.
             Unavailable: The orchestrator is stopping.
         """
-        self._check_accepting()
+        self.check_accepting()
         spec = resolve(request.spec)
         check_specification(spec, self._allowed)
 
@@ -125,7 +125,7 @@ class Tournaments:
             FailedPrecondition: Its objective was met, or this orchestrator starts no pods.
             Unavailable: The orchestrator is stopping.
         """
-        self._check_accepting()
+        self.check_accepting()
         return await self._change(
             lambda transaction: _once(
                 transaction,
@@ -144,7 +144,7 @@ class Tournaments:
             FailedPrecondition: This orchestrator starts no pods.
             Unavailable: The orchestrator is stopping.
         """
-        self._check_accepting()
+        self.check_accepting()
         evaluation_id = await self._state.transact(create_evaluation, request, self._allowed)
         self._changed()
         return evaluation_id
@@ -193,7 +193,8 @@ class Tournaments:
         self._runtime.reconcile_requested.set()
         self._runtime.changes.notify_all()
 
-    def _check_accepting(self) -> None:
+    def check_accepting(self) -> None:
+        """Raises FailedPrecondition or Unavailable if nothing new can be created here."""
         if self._closing:
             raise Unavailable("the orchestrator is stopping")
         if not self._start_pods:

@@ -43,6 +43,8 @@ QUICK_SECONDS = 5.0
 """Deadline of calls to the orchestrator that write little or nothing, and of calls for a single agent."""
 DURABLE_SECONDS = 10.0
 """Deadline of calls that create a tournament, and of other calls to the leaderboard."""
+CHECK_SECONDS = 90.0
+"""Deadline of CreateTournament that only checks the specification, for which environments are made."""
 REPLAY_SECONDS = 60.0
 """Deadline of ReplayTournament."""
 
@@ -100,6 +102,16 @@ class Client:
         """
         request = pb.CreateTournamentRequest(request_id=request_id or _request_id(), spec=spec)
         return (await self._ask(self._orchestrator.CreateTournament, request, DURABLE_SECONDS)).tournament
+
+    async def check_specification(self, spec: TournamentSpec) -> tuple[TournamentSpec, list[str]]:
+        """Returns a specification with all defaults, and what could not be checked about it and why.
+
+        Raises:
+            InvalidArgument: It cannot be used there; `violations` has everything that is wrong, by key.
+        """
+        request = pb.CreateTournamentRequest(request_id=_request_id(), spec=spec, validate_only=True)
+        response = await self._ask(self._orchestrator.CreateTournament, request, CHECK_SECONDS)
+        return response.tournament.spec, list(response.unchecked)
 
     async def get_tournament(self, tournament_id: str) -> Tournament:
         """Returns the current state of a tournament.

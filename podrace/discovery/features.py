@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 FEATURES: Mapping[str, str] = {
-    "discovery": "DiscoveryService.",
+    "discovery": "DiscoveryService",
+    "validate_only": "`CreateTournamentRequest.validate_only`, which checks a specification and creates nothing",
 }
 """What each feature adds. A name is never reused."""

@@ -1,4 +1,4 @@
-"""Checks a whole specification against what the operator allows, and names the first key that is not. Pure.
+"""Checks a whole specification against what the operator allows, and names the keys that are not. Pure.
 
 check_specification(resolve(spec), allowed)                 # when a tournament is created, and by the pod
 check_options(spec, request.options, allowed, "options")    # of an evaluation that a caller requests
@@ -12,7 +12,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from podrace.limits.config import Allowed
 from podrace.limits.names import environment_problem, options_problem, plugin_problem, shown
-from podrace.specification.messages import bad_spec
+from podrace.specification.messages import Problems, bad_spec
 from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, TournamentSpec
 
 _SEARCHED = "environment.options."
@@ -22,10 +22,11 @@ def check_specification(spec: TournamentSpec, allowed: Allowed) -> None:
     """Refuses a resolved specification that names what the operator does not allow.
 
     Raises:
-        InvalidArgument: The message has the key, its value, and the setting of the operator (BAD_SPEC).
+        InvalidArgument: The message has each key, its value, and the setting of the operator (BAD_SPEC).
     """
-    if problem := next(filter(None, _problems(spec, allowed)), ""):
-        raise bad_spec(problem)
+    problems = Problems()
+    problems.add(*_problems(spec, allowed))
+    problems.refuse()
 
 
 def check_options(spec: TournamentSpec, options: Struct, allowed: Allowed, key: str) -> None:

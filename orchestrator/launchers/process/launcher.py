@@ -26,11 +26,12 @@ from orchestrator.launchers.host_capacity import allowed_cpus, sense
 from orchestrator.launchers.log_tail import last_line
 from orchestrator.launchers.pod_settings import LAYOUTS, LEADER, check_one_host, leader_settings, pod_settings
 from orchestrator.launchers.process.forkserver_client import ForkServerClient
+from orchestrator.launchers.process.inspection import inspect
 from orchestrator.launchers.process.local_gpus import LocalGpus
-from podrace.errors import InvalidArgument, Unavailable
+from podrace.errors import FieldViolation, InvalidArgument, Unavailable
 from podrace.limits.user_environment import leader_variables, role_environment
 from podrace.processes.identity import Process, boot_id
-from podrace.tournament.v1.tournament_pb2 import PodSpec
+from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
 
 POD_FILE = "pod.json"
 SHARED_MEMORY = Path("/dev/shm")
@@ -93,6 +94,7 @@ class ProcessLauncher:
             lifeline=pod_environment.lifeline,
             environ=role_environment(os.environ, pod_environment.allow),
         )
+        self._inspecting = asyncio.Lock()
         self._watched: dict[str, int] = {}
         self._starting: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
@@ -155,6 +157,11 @@ class ProcessLauncher:
     async def capacity(self) -> Capacity:
         """Returns the capacity of this machine, as far as this process may use it."""
         return sense(len(self._gpus.usable(self._held_gpus())))
+
+    async def inspect(self, spec: TournamentSpec) -> Sequence[FieldViolation]:
+        """See Inspector. One specification at a time."""
+        async with self._inspecting:
+            return await inspect(spec, self._pod_environment.allow, os.environ)
 
     def last_log_line(self, pod_id: str) -> str:
         """See Launcher."""

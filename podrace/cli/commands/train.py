@@ -23,7 +23,7 @@ from podrace.cli.views.tables import best_score, champion_name, score_source
 from podrace.client import Client, resolve
 from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
 from podrace.client.hyperparameters import HyperparametersByAgent, read_of_champion
-from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.errors import FailedPrecondition, FieldViolation, InvalidArgument
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
 from podrace.specification.files import load, to_toml, to_values
@@ -53,15 +53,22 @@ STOP_REASON = "stopped from the keyboard"
     help="Start the first agents from this agent, or from the champion of a tournament.",
 )
 @click.option("--print-config", is_flag=True, help="Print the resolved specification as TOML and exit.")
+@click.option("--check", "only_check", is_flag=True, help="Check the specification where it would run, and exit.")
 @mesh_options
 def train(
-    settings: Settings, spec: Path | None, resume: str, overrides: Sequence[str], ancestor: str, print_config: bool
+    settings: Settings,
+    spec: Path | None,
+    resume: str,
+    overrides: Sequence[str],
+    ancestor: str,
+    print_config: bool,
+    only_check: bool,
 ) -> int:
     """Train a tournament and show it live, or resume one.
 
     SPEC is a TOML file. Ctrl-C stops the tournament and keeps its results. A second Ctrl-C does not wait for its pods.
     """
-    _check(spec, resume, [*overrides, *filter(None, [ancestor])], print_config)
+    _check(spec, resume, [*overrides, *filter(None, [ancestor])], print_config or only_check)
     if spec is None:
         session.require_tournaments(settings)
         return session.run(functools.partial(_train, settings, resume))
@@ -69,7 +76,33 @@ def train(
     if print_config:
         show_json(to_values(specification)) if settings.as_json else click.echo(to_toml(specification))
         return 0
+    if only_check:
+        return session.run(functools.partial(_only_check, settings, specification))
     return session.run(functools.partial(_train, settings, specification, ancestor=ancestor))
+
+
+async def _only_check(settings: Settings, specification: TournamentSpec, interrupts: Interrupts) -> int:
+    """Lets the orchestrator check a specification, and prints everything that is wrong with it."""
+    violations: Sequence[FieldViolation] = ()
+    unchecked: list[str] = []
+    async with session.open_client(settings, Use.TRAIN, interrupts) as client:
+        try:
+            _, unchecked = await client.check_specification(specification)
+        except InvalidArgument as error:
+            if not error.violations:
+                raise
+            violations = error.violations
+    if settings.as_json:
+        found = [{"key": one.field, "problem": one.problem} for one in violations]
+        show_json({"valid": not violations, "violations": found, "unchecked": unchecked})
+    else:
+        for violation in violations:
+            show(str(violation))
+        for line in unchecked:
+            notify(f"not checked: {line}")
+        if not violations:
+            show("the specification can be trained here")
+    return EXIT_FAILED if violations else 0
 
 
 def _check(spec: Path | None, resume: str, overrides: Sequence[str], print_config: bool) -> None:
@@ -83,7 +116,7 @@ def _check(spec: Path | None, resume: str, overrides: Sequence[str], print_confi
         )
     if resume and (overrides or print_config):
         raise InvalidArgument(
-            "train: --set, --print-config and --ancestor need a specification and cannot be used with --resume"
+            "train: --set, --print-config, --check and --ancestor need a specification and cannot be used with --resume"
         )
 
 

@@ -167,8 +167,14 @@ class CreateTournamentRequest(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key: a repeat returns the tournament that was created first."""
+    validate_only: _builtins.bool
+    """Only checks the specification, and creates nothing: its keys and values, whether its environments can be made and
+    suit its algorithms, whether its plugins can be loaded or reached, whether any machine has the resources of a pod,
+    and whether the services of the mesh answer. INVALID_ARGUMENT (BAD_SPEC) lists everything that is wrong.
+    """
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
         """The specification. The orchestrator fills in every default."""
@@ -178,10 +184,11 @@ class CreateTournamentRequest(_message.Message):
         *,
         request_id: _builtins.str = ...,
         spec: _tournament_pb2.TournamentSpec | None = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "spec", b"spec", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -194,18 +201,26 @@ class CreateTournamentResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOURNAMENT_FIELD_NUMBER: _builtins.int
+    UNCHECKED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tournament(self) -> _tournament_pb2.Tournament:
-        """The tournament, with every default of its specification filled in."""
+        """The tournament, with every default of its specification filled in. With `validate_only` it has nothing but the
+        specification.
+        """
+
+    @_builtins.property
+    def unchecked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With `validate_only`: what could not be checked and why, in lines for a person."""
 
     def __init__(
         self,
         *,
         tournament: _tournament_pb2.Tournament | None = ...,
+        unchecked: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tournament", b"tournament"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tournament", b"tournament"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tournament", b"tournament", "unchecked", b"unchecked"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -149,9 +149,10 @@ class OrchestratorServiceServicer:
     """
 
     def CreateTournament(self, request, context):
-        """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
-        (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator is
-        configured not to start pods (`start_pods = false`). Deadline: 10 s.
+        """Stores a tournament and starts it, or only checks its specification (`validate_only`). Called by user clients.
+        Answers once the tournament is durable. INVALID_ARGUMENT (BAD_SPEC) lists the keys of the specification that are
+        wrong. FAILED_PRECONDITION if this orchestrator is configured not to start pods (`start_pods = false`). Deadline:
+        10 s; with `validate_only` 90 s, because environments are made.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,9 +51,10 @@ class OrchestratorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OrchestratorServiceAsyncStub: ...
     CreateTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateTournamentRequest, _orchestrator_pb2.CreateTournamentResponse]
-    """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
-    (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator is
-    configured not to start pods (`start_pods = false`). Deadline: 10 s.
+    """Stores a tournament and starts it, or only checks its specification (`validate_only`). Called by user clients.
+    Answers once the tournament is durable. INVALID_ARGUMENT (BAD_SPEC) lists the keys of the specification that are
+    wrong. FAILED_PRECONDITION if this orchestrator is configured not to start pods (`start_pods = false`). Deadline:
+    10 s; with `validate_only` 90 s, because environments are made.
     """
     GetTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTournamentRequest, _orchestrator_pb2.GetTournamentResponse]
     """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s."""
@@ -151,9 +152,10 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateTournamentRequest, _orchestrator_pb2.CreateTournamentResponse]  # type: ignore[assignment]
-    """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
-    (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator is
-    configured not to start pods (`start_pods = false`). Deadline: 10 s.
+    """Stores a tournament and starts it, or only checks its specification (`validate_only`). Called by user clients.
+    Answers once the tournament is durable. INVALID_ARGUMENT (BAD_SPEC) lists the keys of the specification that are
+    wrong. FAILED_PRECONDITION if this orchestrator is configured not to start pods (`start_pods = false`). Deadline:
+    10 s; with `validate_only` 90 s, because environments are made.
     """
     GetTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTournamentRequest, _orchestrator_pb2.GetTournamentResponse]  # type: ignore[assignment]
     """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s."""
@@ -254,9 +256,10 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.CreateTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.CreateTournamentResponse, _abc.Awaitable[_orchestrator_pb2.CreateTournamentResponse]]:
-        """Stores a tournament and starts it. Called by user clients. Answers once the tournament is durable. INVALID_ARGUMENT
-        (BAD_SPEC) names the first key of the specification that is wrong. FAILED_PRECONDITION if this orchestrator is
-        configured not to start pods (`start_pods = false`). Deadline: 10 s.
+        """Stores a tournament and starts it, or only checks its specification (`validate_only`). Called by user clients.
+        Answers once the tournament is durable. INVALID_ARGUMENT (BAD_SPEC) lists the keys of the specification that are
+        wrong. FAILED_PRECONDITION if this orchestrator is configured not to start pods (`start_pods = false`). Deadline:
+        10 s; with `validate_only` 90 s, because environments are made.
         """
 
     @_abc_1.abstractmethod

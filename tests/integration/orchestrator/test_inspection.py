@@ -1,0 +1,61 @@
+"""A specification is tried out in a child process: whatever user code does there, the orchestrator gets an answer."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.launchers.process.inspection import inspect
+from podrace.errors import Unavailable
+from podrace.limits.config import EVERYTHING, NOTHING
+from podrace.specification.resolve import parse, resolve
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+PATIENT_SECONDS = 300.0
+"""Longer than the import of torch takes on a busy machine."""
+MODULE = """
+import os, time, gymnasium
+print("this is not an answer")
+def noisy():
+    print("nor is this")
+    return gymnasium.make("CartPole-v1")
+def deadly():
+    os.kill(os.getpid(), 9)
+def endless():
+    time.sleep(1000)
+"""
+
+
+def spec(id: str) -> TournamentSpec:
+    values: dict[str, Any] = {"environment": {"id": id}, "objective": {"target_return": 1.0}}
+    return resolve(parse(values | {"algorithms": {"ppo": {}, "sac": {}}}, source="test"))
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "worlds.py").write_text(MODULE)
+    return {**os.environ, "PYTHONPATH": str(tmp_path), "PODRACE_STORE_SECRET_KEY": "secret"}
+
+
+@pytest.mark.long
+async def test_a_user_environment_is_made_in_the_child_and_what_it_prints_is_no_answer(environ: dict[str, str]) -> None:
+    found = await inspect(spec("python:worlds:noisy"), EVERYTHING, environ, seconds=PATIENT_SECONDS)
+    assert [one.field for one in found] == ["algorithms.sac"]
+
+
+@pytest.mark.long
+async def test_an_environment_that_kills_the_child_is_reported_with_the_signal(environ: dict[str, str]) -> None:
+    with pytest.raises(Unavailable, match="was killed by SIGKILL"):
+        await inspect(spec("python:worlds:deadly"), EVERYTHING, environ, seconds=PATIENT_SECONDS)
+
+
+async def test_an_environment_that_hangs_is_killed(environ: dict[str, str]) -> None:
+    with pytest.raises(Unavailable, match="not made within 0.2 s"):
+        await inspect(spec("python:worlds:endless"), EVERYTHING, environ, seconds=0.2)
+
+
+@pytest.mark.long
+async def test_what_the_operator_does_not_allow_is_not_imported(environ: dict[str, str]) -> None:
+    found = await inspect(spec("python:worlds:deadly"), NOTHING, environ, seconds=PATIENT_SECONDS)
+    assert [one.field for one in found] == ["environment.id"]
