@@ -78,9 +78,7 @@ async def serve(config: Config, clock: Clock) -> None:
         )
         guard = access.guard(runtime.pod_that_holds)
         server = await rpc.Server.start(config.server, with_discovery(config, [_service(servicer)]), guard=guard)
-        _log.info("serving", address=server.address, metrics=metrics, mesh_id=config.mesh_id)
-        if access.token_file:
-            _log.info("callers need a token", token_file=access.token_file)
+        _announce(server, access, metrics=metrics, mesh_id=config.mesh_id)
         async with _open_launcher(config, server.address, runtime, external, access.pod_tokens) as launcher:
             opened.set_result(launcher)
             if isinstance(launcher, EventSink):
@@ -90,6 +88,12 @@ async def serve(config: Config, clock: Clock) -> None:
     finally:
         await leaderboard.close()
         state.close()
+
+
+def _announce(server: rpc.Server, access: ServiceAccess, **settings: str) -> None:
+    _log.info("serving", address=server.address, **settings)
+    if access.token_file:
+        _log.info("callers need a token", token_file=access.token_file)
 
 
 def _tournaments(config: Config, state: StateDatabase, runtime: RuntimeState) -> Tournaments:

@@ -3,9 +3,19 @@
 Any other exception is a defect and is logged with its traceback.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class NamedResource:
+    """What an error is about."""
+
+    kind: str
+    """For instance `tournament`, `agent` or `evaluation`."""
+    name: str
+    """Its id."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +36,30 @@ class PodraceError(Exception):
 
     Attributes:
         code: Name of the gRPC status code of this class.
+        retry_seconds: Pause after which it helps to repeat the call as it is; None: repeating it does not help. A
+            server sends that of the class unless the error has another one.
         message: The message.
         reason: Name of a value of podrace.error.v1.ErrorReason; empty if the code is specific enough.
+        metadata: Values of the message by name, for programs.
     """
 
     code: ClassVar[str] = "UNKNOWN"
+    retry_seconds: float | None = None
 
-    def __init__(self, message: str, *, reason: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        metadata: Mapping[str, str] | None = None,
+        retry_seconds: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.reason = reason
+        self.metadata = dict(metadata or {})
+        if retry_seconds is not None:
+            self.retry_seconds = retry_seconds
 
 
 class InvalidArgument(PodraceError):
@@ -47,15 +71,23 @@ class InvalidArgument(PodraceError):
 
     code = "INVALID_ARGUMENT"
 
-    def __init__(self, message: str, *, reason: str = "", violations: Sequence[FieldViolation] = ()) -> None:
-        super().__init__(message, reason=reason)
+    def __init__(self, message: str, *, violations: Sequence[FieldViolation] = (), **details: Any) -> None:
+        super().__init__(message, **details)
         self.violations = tuple(violations)
 
 
 class NotFound(PodraceError):
-    """The named thing does not exist."""
+    """The named thing does not exist.
+
+    Attributes:
+        resource: What does not exist; None: what the rule of the called method names.
+    """
 
     code = "NOT_FOUND"
+
+    def __init__(self, message: str, *, resource: NamedResource | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.resource = resource
 
 
 class AlreadyExists(PodraceError):
@@ -84,6 +116,7 @@ class Unavailable(PodraceError):
     """The service cannot be reached now. The call may be repeated."""
 
     code = "UNAVAILABLE"
+    retry_seconds = 1.0
 
 
 class DeadlineExceeded(PodraceError):

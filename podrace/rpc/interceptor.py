@@ -8,7 +8,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from podrace.errors import InvalidArgument, PodraceError
+from podrace.access.rules import kind_name, resource_of, rule_of
+from podrace.errors import InvalidArgument, NamedResource, PodraceError, Unimplemented
 from podrace.field_bounds import violations
 from podrace.rpc.status import abort
 
@@ -36,19 +37,20 @@ class ErrorTranslator(grpc.aio.ServerInterceptor):
     ) -> Any:
         """Wraps the handler of a call."""
         handler = await continuation(handler_call_details)
+        method = handler_call_details.method
         if handler is None:
-            return handler
+            return grpc.unary_unary_rpc_method_handler(_unary(_absent(method), method))
         codec: dict[str, Any] = {
             "request_deserializer": handler.request_deserializer and _marking(handler.request_deserializer),
             "response_serializer": handler.response_serializer,
         }
         if handler.request_streaming and handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream), **codec)
+            return grpc.stream_stream_rpc_method_handler(_stream(handler.stream_stream, method), **codec)
         if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(_unary(handler.stream_unary), **codec)
+            return grpc.stream_unary_rpc_method_handler(_unary(handler.stream_unary, method), **codec)
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(_stream(handler.unary_stream), **codec)
-        return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary), **codec)
+            return grpc.unary_stream_rpc_method_handler(_stream(handler.unary_stream, method), **codec)
+        return grpc.unary_unary_rpc_method_handler(_unary(handler.unary_unary, method), **codec)
 
 
 def _marking(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | _Undecodable]:
@@ -61,39 +63,54 @@ def _marking(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Messa
     return marked
 
 
-def _unary(behaviour: Callable[..., Awaitable[Message]]) -> Callable[..., Awaitable[Message]]:
+def _absent(method: str) -> Callable[..., Awaitable[Message]]:
+    async def refused(request: Any, context: Context) -> Message:
+        raise Unimplemented(f"{method}: this server has no such method; compare the versions of client and server")
+
+    return refused
+
+
+def _named(request: Any, method: str) -> NamedResource | None:
+    """Returns what a call concerns, by the rule of its method; None if that is nothing, or a stream of requests."""
+    if not isinstance(request, Message):
+        return None
+    resource = resource_of(rule_of(method), request)
+    return NamedResource(kind_name(resource.kind), resource.id) if resource.id else None
+
+
+def _unary(behaviour: Callable[..., Awaitable[Message]], method: str) -> Callable[..., Awaitable[Message]]:
     async def translated(request: Any, context: Context) -> Message:
         try:
             return await behaviour(request, context)
         except Exception as error:
-            await abort(context, error)
+            await abort(context, error, method, _named(request, method))
             raise  # not reached: abort raises
 
     return translated
 
 
-def _stream(behaviour: Callable[..., Any]) -> Callable[..., Any]:
+def _stream(behaviour: Callable[..., Any], method: str) -> Callable[..., Any]:
     if not inspect.isasyncgenfunction(behaviour):
-        return _written_stream(behaviour)
+        return _written_stream(behaviour, method)
 
     async def translated(request: Any, context: Context) -> AsyncIterator[Message]:
         try:
             async for message in behaviour(request, context):
                 yield message
         except Exception as error:
-            await abort(context, error)
+            await abort(context, error, method, _named(request, method))
 
     return translated
 
 
-def _written_stream(behaviour: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+def _written_stream(behaviour: Callable[..., Awaitable[None]], method: str) -> Callable[..., Awaitable[None]]:
     """Wraps a coroutine that writes to its context, such as the health watch. gRPC itself handles its other errors."""
 
     async def translated(request: Any, context: Context) -> None:
         try:
             await behaviour(request, context)
         except PodraceError as error:
-            await abort(context, error)
+            await abort(context, error, method, _named(request, method))
 
     return translated
 

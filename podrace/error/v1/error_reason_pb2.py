@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#podrace/error/v1/error_reason.proto\x12\x10podrace.error.v1*\xe0\x02\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45RROR_REASON_STALE_EPOCH\x10\x01\x12\x19\n\x15\x45RROR_REASON_BAD_SPEC\x10\x02\x12\x1b\n\x17\x45RROR_REASON_NON_FINITE\x10\x03\x12\x1b\n\x17\x45RROR_REASON_BAD_DIGEST\x10\x04\x12!\n\x1d\x45RROR_REASON_TOURNAMENT_ENDED\x10\x05\x12\x19\n\x15\x45RROR_REASON_NOT_OPEN\x10\x06\x12!\n\x1d\x45RROR_REASON_UNSUITABLE_SPACE\x10\x07\x12\x1f\n\x1b\x45RROR_REASON_PLANE_UNUSABLE\x10\x08\x12\x1f\n\x1b\x45RROR_REASON_BAD_CHECKPOINT\x10\t\x12\x1d\n\x19\x45RROR_REASON_NOT_VERIFIED\x10\nb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#podrace/error/v1/error_reason.proto\x12\x10podrace.error.v1*\xa0\x06\n\x0b\x45rrorReason\x12\x1c\n\x18\x45RROR_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x45RROR_REASON_STALE_EPOCH\x10\x01\x12\x19\n\x15\x45RROR_REASON_BAD_SPEC\x10\x02\x12\x1b\n\x17\x45RROR_REASON_NON_FINITE\x10\x03\x12\x1b\n\x17\x45RROR_REASON_BAD_DIGEST\x10\x04\x12!\n\x1d\x45RROR_REASON_TOURNAMENT_ENDED\x10\x05\x12\x19\n\x15\x45RROR_REASON_NOT_OPEN\x10\x06\x12!\n\x1d\x45RROR_REASON_UNSUITABLE_SPACE\x10\x07\x12\x1f\n\x1b\x45RROR_REASON_PLANE_UNUSABLE\x10\x08\x12\x1f\n\x1b\x45RROR_REASON_BAD_CHECKPOINT\x10\t\x12\x1d\n\x19\x45RROR_REASON_NOT_VERIFIED\x10\n\x12!\n\x1d\x45RROR_REASON_INVALID_ARGUMENT\x10\x64\x12\x1a\n\x16\x45RROR_REASON_NOT_FOUND\x10\x65\x12\x1f\n\x1b\x45RROR_REASON_ALREADY_EXISTS\x10\x66\x12$\n ERROR_REASON_FAILED_PRECONDITION\x10g\x12#\n\x1f\x45RROR_REASON_RESOURCE_EXHAUSTED\x10h\x12\x1c\n\x18\x45RROR_REASON_UNAVAILABLE\x10i\x12\"\n\x1e\x45RROR_REASON_DEADLINE_EXCEEDED\x10j\x12\x18\n\x14\x45RROR_REASON_ABORTED\x10k\x12\x1a\n\x16\x45RROR_REASON_DATA_LOSS\x10l\x12\"\n\x1e\x45RROR_REASON_PERMISSION_DENIED\x10m\x12 \n\x1c\x45RROR_REASON_UNAUTHENTICATED\x10n\x12\x1e\n\x1a\x45RROR_REASON_UNIMPLEMENTED\x10o\x12\x1a\n\x16\x45RROR_REASON_CANCELLED\x10p\x12\x19\n\x15\x45RROR_REASON_INTERNAL\x10qb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podrace.error.v1.error_reas
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ERRORREASON']._serialized_start=58
-  _globals['_ERRORREASON']._serialized_end=410
+  _globals['_ERRORREASON']._serialized_end=858
 # @@protoc_insertion_point(module_scope)

@@ -23,7 +23,7 @@ class _ErrorReason:
 class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReason.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ERROR_REASON_UNSPECIFIED: _ErrorReason.ValueType  # 0
-    """No reason is sent; the status code is sufficient."""
+    """Never sent."""
     ERROR_REASON_STALE_EPOCH: _ErrorReason.ValueType  # 1
     """FAILED_PRECONDITION: the agent has been assigned to another pod under a higher lease epoch. Stop at once."""
     ERROR_REASON_BAD_SPEC: _ErrorReason.ValueType  # 2
@@ -56,15 +56,55 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INVALID_ARGUMENT: another pod measured a lower score than the candidate states (`evaluation.verify`), now or for the
     last candidates of the agent.
     """
+    ERROR_REASON_INVALID_ARGUMENT: _ErrorReason.ValueType  # 100
+    """From here on: the reasons of errors that have no more specific one, one for each status code.
+
+    INVALID_ARGUMENT: the request can never succeed as it is.
+    """
+    ERROR_REASON_NOT_FOUND: _ErrorReason.ValueType  # 101
+    """NOT_FOUND: what the request names does not exist, or the caller may not see it."""
+    ERROR_REASON_ALREADY_EXISTS: _ErrorReason.ValueType  # 102
+    """ALREADY_EXISTS: what the request would create exists already, with other content."""
+    ERROR_REASON_FAILED_PRECONDITION: _ErrorReason.ValueType  # 103
+    """FAILED_PRECONDITION: the system is not in the state that the request requires."""
+    ERROR_REASON_RESOURCE_EXHAUSTED: _ErrorReason.ValueType  # 104
+    """RESOURCE_EXHAUSTED: a limit was reached."""
+    ERROR_REASON_UNAVAILABLE: _ErrorReason.ValueType  # 105
+    """UNAVAILABLE: the service cannot answer now."""
+    ERROR_REASON_DEADLINE_EXCEEDED: _ErrorReason.ValueType  # 106
+    """DEADLINE_EXCEEDED: the time ran out."""
+    ERROR_REASON_ABORTED: _ErrorReason.ValueType  # 107
+    """ABORTED: another caller was first: read again and decide."""
+    ERROR_REASON_DATA_LOSS: _ErrorReason.ValueType  # 108
+    """DATA_LOSS: stored or computed data is damaged."""
+    ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 109
+    """PERMISSION_DENIED: the caller may not do this."""
+    ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 110
+    """UNAUTHENTICATED: the caller presented no credentials, or invalid ones."""
+    ERROR_REASON_UNIMPLEMENTED: _ErrorReason.ValueType  # 111
+    """UNIMPLEMENTED: this server, or this machine, does not support the request."""
+    ERROR_REASON_CANCELLED: _ErrorReason.ValueType  # 112
+    """CANCELLED: the call was cancelled."""
+    ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 113
+    """INTERNAL: a defect of the service, whose log has the traceback."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
-    """Why a call failed, beyond its status code. Servers send it as google.rpc.ErrorInfo{reason, domain: "podrace"} in a
-    google.rpc.Status, in the trailing metadata `grpc-status-details-bin`. `reason` is the name of a value below, as a
-    string. Clients act on the status code alone if they do not know the reason.
+    """Why a call failed. Every error of every method has a google.rpc.Status in the trailing metadata
+    `grpc-status-details-bin`, with these details:
+    - google.rpc.ErrorInfo{reason, domain: "podrace", metadata}: `reason` is the name of a value below, as a string.
+      `metadata` has `service` and `method` of the call, and for some reasons more. Clients act on the status code alone if
+      they do not know the reason.
+    - google.rpc.BadRequest with INVALID_ARGUMENT, if fields of the request or keys of a specification are wrong: all of
+      them, as far as there is room.
+    - google.rpc.ResourceInfo with NOT_FOUND: `resource_type` such as `tournament`, and `resource_name`, its id.
+    - google.rpc.RetryInfo if it helps to repeat the same call: after which pause. Methods that are neither NO_SIDE_EFFECTS
+      nor IDEMPOTENT may have had an effect already.
+    Errors that gRPC itself makes have no details: RESOURCE_EXHAUSTED for a message that is too large, and UNAVAILABLE,
+    DEADLINE_EXCEEDED and CANCELLED on the side of the client.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
-"""No reason is sent; the status code is sufficient."""
+"""Never sent."""
 ERROR_REASON_STALE_EPOCH: ErrorReason.ValueType  # 1
 """FAILED_PRECONDITION: the agent has been assigned to another pod under a higher lease epoch. Stop at once."""
 ERROR_REASON_BAD_SPEC: ErrorReason.ValueType  # 2
@@ -97,4 +137,35 @@ ERROR_REASON_NOT_VERIFIED: ErrorReason.ValueType  # 10
 """INVALID_ARGUMENT: another pod measured a lower score than the candidate states (`evaluation.verify`), now or for the
 last candidates of the agent.
 """
+ERROR_REASON_INVALID_ARGUMENT: ErrorReason.ValueType  # 100
+"""From here on: the reasons of errors that have no more specific one, one for each status code.
+
+INVALID_ARGUMENT: the request can never succeed as it is.
+"""
+ERROR_REASON_NOT_FOUND: ErrorReason.ValueType  # 101
+"""NOT_FOUND: what the request names does not exist, or the caller may not see it."""
+ERROR_REASON_ALREADY_EXISTS: ErrorReason.ValueType  # 102
+"""ALREADY_EXISTS: what the request would create exists already, with other content."""
+ERROR_REASON_FAILED_PRECONDITION: ErrorReason.ValueType  # 103
+"""FAILED_PRECONDITION: the system is not in the state that the request requires."""
+ERROR_REASON_RESOURCE_EXHAUSTED: ErrorReason.ValueType  # 104
+"""RESOURCE_EXHAUSTED: a limit was reached."""
+ERROR_REASON_UNAVAILABLE: ErrorReason.ValueType  # 105
+"""UNAVAILABLE: the service cannot answer now."""
+ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 106
+"""DEADLINE_EXCEEDED: the time ran out."""
+ERROR_REASON_ABORTED: ErrorReason.ValueType  # 107
+"""ABORTED: another caller was first: read again and decide."""
+ERROR_REASON_DATA_LOSS: ErrorReason.ValueType  # 108
+"""DATA_LOSS: stored or computed data is damaged."""
+ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 109
+"""PERMISSION_DENIED: the caller may not do this."""
+ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 110
+"""UNAUTHENTICATED: the caller presented no credentials, or invalid ones."""
+ERROR_REASON_UNIMPLEMENTED: ErrorReason.ValueType  # 111
+"""UNIMPLEMENTED: this server, or this machine, does not support the request."""
+ERROR_REASON_CANCELLED: ErrorReason.ValueType  # 112
+"""CANCELLED: the call was cancelled."""
+ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 113
+"""INTERNAL: a defect of the service, whose log has the traceback."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
