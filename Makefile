@@ -3,21 +3,47 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOCKS := deploy/locks
+# `no` installs what constraints.txt allows, without hashes: for a mirror that builds packages itself.
+LOCKED ?= yes
+EXTRAS := agentpod,mujoco,box2d,warp,envpool,atari,minio,docker,kubernetes,stocks,pb2,plots,docs,dev
+# Tools of `make lock`, `make sbom` and `make audit`.
+TOOLS := .venv-tools
+TOOLS_STAMP := $(TOOLS)/.installed
 SOURCES := podrace orchestrator leaderboard agentpod simulators
 PROTOS := $(shell find protos -name '*.proto')
 TESTS ?=
 # Tests start hundreds of processes that import the project. With this variable set, each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install install-gpu run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store fuzz bench bench-peers protos contract-image release release-images format clean
+.PHONY: install install-gpu lock run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store fuzz bench bench-peers protos contract-image release release-images format clean
 
 install: $(STAMP)
 
-# torch is installed first, with a pinned version: an unpinned torch is the newest CUDA build of several gigabytes.
-$(STAMP): pyproject.toml constraints.txt
+# PyTorch is installed first, with a pinned version: an unpinned one is the newest CUDA build of several gigabytes. A
+# build for CUDA needs libraries that others do not. A wheel in a folder that pip searches (PIP_FIND_LINKS) comes before
+# the index: of packages with hashes, pip would otherwise prefer those of the index.
+$(STAMP): pyproject.toml constraints.txt $(wildcard $(LOCKS)/*.txt) deploy/requirements.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifeq ($(LOCKED),no)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[agentpod,mujoco,box2d,warp,envpool,atari,minio,docker,kubernetes,stocks,pb2,plots,docs,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+else
+	index=$$($(BIN)/python -m pip install --quiet --dry-run --no-index --no-deps torch==2.13.0 2>/dev/null && echo --no-index); \
+	$(BIN)/python -m pip install --quiet $$index --require-hashes --no-deps --requirement $(LOCKS)/torch.txt
+	$(BIN)/python deploy/requirements.py torch-libraries >$(VENV)/torch-libraries.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(VENV)/torch-libraries.txt --requirement $(LOCKS)/development.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+endif
+	touch $@
+
+# Writes $(LOCKS) for constraints.txt and pyproject.toml. Versions change only where those two change.
+lock: $(TOOLS_STAMP)
+	$(TOOLS)/bin/python deploy/locks.py
+
+$(TOOLS_STAMP): $(LOCKS)/tools.txt
+	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --require-hashes --requirement $(LOCKS)/tools.txt
 	touch $@
 
 run: install
@@ -115,4 +141,4 @@ format: install
 	$(BIN)/buf format -w
 
 clean:
-	rm -rf $(VENV) podrace-home .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
+	rm -rf $(VENV) $(TOOLS) podrace-home .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info

@@ -192,3 +192,18 @@ def test_pods_are_found_where_the_orchestrator_lists_them() -> None:
     jobs = {job["job_name"]: job for job in config["scrape_configs"]}
     assert jobs["pods"]["http_sd_configs"][0]["url"] == f"http://orchestrator:9090{PATH}"
     assert set(jobs["services"]["static_configs"][0]["targets"]) == {"orchestrator:9090", "leaderboard:9090"}
+
+
+def test_every_image_that_is_not_built_here_and_every_base_has_a_digest() -> None:
+    dockerfile = (COMPOSE.parent / "Dockerfile").read_text()
+    (base,) = re.findall(r"^ARG PYTHON_IMAGE=(.*)$", dockerfile, re.MULTILINE)
+    assert SETTINGS["PODRACE_PYTHON_IMAGE"] == base
+    pulled = {key: value for key, value in SETTINGS.items() if key.endswith("_IMAGE")}
+    assert len(pulled) == 4
+    for name, image in pulled.items():
+        assert re.search(r"@sha256:[0-9a-f]{64}$", image), name
+    store = (COMPOSE.parent / "k8s/base/store.yaml").read_text()
+    assert re.findall(r"^ +image: (.*)$", store, re.MULTILINE) == [SETTINGS["PODRACE_STORE_IMAGE"]]
+    bases = re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+    own = set(re.findall(r" AS (\S+)$", dockerfile, re.MULTILINE))
+    assert {each for each in bases if each not in own} == {"${PYTHON_IMAGE}", "${AGENTPOD_IMAGE}", "${WHEELS_IMAGE}"}

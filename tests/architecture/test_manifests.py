@@ -39,7 +39,7 @@ OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
 WAYS_TO_A_GPU = {"gpu-dedicated", "gpu-fused", "gpu-node", "gpu-dra", "gpu-mps"}
 """One of them at a time."""
-ADDITIONS = {"cert-manager", "metrics"}
+ADDITIONS = {"admission", "cert-manager", "metrics"}
 """They add objects and change none, so they are rendered alone, with what they are made for, and in the overlays."""
 COMBINED = sorted(set(COMPONENTS) - WAYS_TO_A_GPU - ADDITIONS)
 COMBINATIONS = [

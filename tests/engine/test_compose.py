@@ -37,6 +37,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     socket = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
     project = f"podrace-test-{os.getpid()}"
     environment = {
+        # Engines without a registry have the image of this name, and none with the digest of deploy/compose/.env.
+        "PODRACE_PYTHON_IMAGE": "python:3.11-slim-bookworm",
         **os.environ,
         # Names of this project only, so that other images are not overwritten.
         "PODRACE_REGISTRY": "podrace-test",
