@@ -15,7 +15,6 @@ perhaps one in incoming/, which a process that opens the store at least an hour 
 import fcntl
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -46,12 +45,13 @@ FULL = {ENOSPC, EDQUOT, EFBIG}
 class FolderStore:
     """Stores checkpoints in a folder. See CheckpointStore for the methods and their errors."""
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], float] | None = None) -> None:
         """Creates the folder if it does not exist and removes incomplete files of killed writers.
 
         Args:
             folder: Folder of the checkpoints.
-            clock: Returns seconds since the epoch, by which the age of objects is measured.
+            clock: Returns seconds since the epoch, by which the age of objects is measured. None: the clock of the file
+                system, because machines that share the folder may have different clocks.
 
         Raises:
             FailedPrecondition: The folder cannot be created or written.
@@ -97,8 +97,9 @@ class FolderStore:
         with self._translated_errors():
             _make_durable_folder(path.parent)
             with _written(self._incoming, data) as incoming:
-                now = self._clock()
-                os.utime(incoming, (now, now))
+                if self._clock:
+                    now = self._clock()
+                    os.utime(incoming, (now, now))
                 with self._locked():
                     incoming.replace(path)
             _flush_folder(path.parent)
@@ -120,7 +121,7 @@ class FolderStore:
     def list_objects(self) -> Iterator[StoredObject]:
         """Lists the objects."""
         with self._translated_errors():
-            now = self._clock()
+            now = self._now()
             for tournament_id in [self._tournament_id] if self._tournament_id else [*self._searched()]:
                 for path in self._objects(tournament_id).glob("*/*"):
                     with suppress(FileNotFoundError):
@@ -133,7 +134,7 @@ class FolderStore:
         path = self._object_path(self._tournament_id, name)
         with self._translated_errors(), self._locked():
             try:
-                old = self._clock() - path.stat().st_mtime >= minimum_age_seconds
+                old = self._now() - path.stat().st_mtime >= minimum_age_seconds
             except FileNotFoundError:
                 return False
             if old:
@@ -195,11 +196,19 @@ class FolderStore:
         return None
 
     def _remove_abandoned(self) -> None:
-        oldest = self._clock() - INCOMING_LIFE_SECONDS
+        oldest = self._now() - INCOMING_LIFE_SECONDS
         for path in self._incoming.iterdir():
             with suppress(FileNotFoundError):
                 if path.stat().st_mtime < oldest:
                     path.unlink()
+
+    def _now(self) -> float:
+        """Returns the time that ages are measured by. A file server sets the times of its files by its own clock."""
+        if self._clock:
+            return self._clock()
+        lock = self._folder / "lock"
+        os.utime(lock)
+        return lock.stat().st_mtime
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

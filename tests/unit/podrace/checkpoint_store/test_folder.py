@@ -208,3 +208,14 @@ def test_a_tolerated_error_of_the_check_does_not_keep_a_store_from_opening(tmp_p
     with pytest.raises(ResourceExhausted):
         open_store(str(tmp_path), tolerated=(Unavailable,))
     assert open_store(str(tmp_path), tolerated=(ResourceExhausted,)).uri == f"folder://{tmp_path}"
+
+
+def test_the_age_of_an_object_does_not_depend_on_the_clock_of_this_machine(tmp_path, monkeypatch):
+    store = FolderStore(tmp_path)
+    name = store.put_object(b"x")
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    (found,) = store.list_objects()
+    assert found.age_seconds < 60.0
+    assert not store.delete_object(name, minimum_age_seconds=60.0)
+    os.utime(store._object_path("", name), (0, 0))
+    assert store.delete_object(name, minimum_age_seconds=60.0)
