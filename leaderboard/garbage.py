@@ -79,7 +79,7 @@ async def collect_once(
 
     Raises:
         DataLoss: A manifest is damaged, so its parts are unknown; nothing was deleted.
-        NotFound: The manifest of a pointer, or every needed checkpoint, is not in the store; nothing was deleted.
+        NotFound: Every needed checkpoint is missing from the store; nothing was deleted.
     """
     needed: set[Place] = set()
     plans: list[ReplayPlan] = []

@@ -16,10 +16,14 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import structlog
+
 from podrace.checkpoint_store.publish import read_manifest
 from podrace.checkpoint_store.store import SHARED, CheckpointStore, Place, StoredObject
 from podrace.errors import DataLoss, NotFound
 from podrace.specification.ancestor import tournament_of
+
+_log = structlog.get_logger(__name__)
 
 
 def collect(store: CheckpointStore, roots: Iterable[Place], grace_seconds: float) -> list[str]:
@@ -32,7 +36,7 @@ def collect(store: CheckpointStore, roots: Iterable[Place], grace_seconds: float
 
     Raises:
         DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown; nothing was deleted.
-        NotFound: The manifest of a root or a pointer is not in the store; nothing was deleted.
+        NotFound: The manifest of a root is not in the store; nothing was deleted.
     """
     found = survey(store, roots, grace_seconds)
     if found.missing:
@@ -64,7 +68,6 @@ def survey(
 
     Raises:
         DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown.
-        NotFound: The manifest of a pointer is not in the store.
     """
     # Listed before the pointers are read, so that the list has no objects of publications that finish in between.
     listed = list(store.list_objects())
@@ -129,11 +132,21 @@ class Reachable:
                 self.kept.add(Place(SHARED, name))
 
     def add_pointers(self) -> None:
-        """Adds the manifest and the previous manifest of each pointer; raises as `add` does."""
+        """Adds the manifest and the previous manifest of each pointer. A missing manifest is logged and keeps nothing.
+
+        Raises:
+            DataLoss: The newest manifest of an agent is damaged, so its parts are unknown.
+        """
         for pointer in self._store.list_pointers():
             tournament_id = tournament_of(pointer.agent_id)
             if pointer.manifest_digest:
-                self.add(Place(tournament_id, pointer.manifest_digest))
+                try:
+                    self.add(Place(tournament_id, pointer.manifest_digest))
+                except NotFound as error:
+                    # Nobody can read its parts any more, and one lost file must not fill the disk with others.
+                    _log.error(
+                        "the newest checkpoint of an agent is lost", agent_id=pointer.agent_id, error=error.message
+                    )
             if pointer.manifest_digest and pointer.previous_manifest_digest:
                 # A previous manifest that cannot be read is of no use to a reader either.
                 with suppress(DataLoss, NotFound):

@@ -79,6 +79,16 @@ def test_a_missing_previous_manifest_does_not_stop_the_collection(harness: Harne
     assert collect(harness.store, [], HOUR) == [garbage]
 
 
+def test_a_pointer_to_a_lost_manifest_does_not_stop_the_collection(harness: Harness) -> None:
+    first, second = publish_versions(harness.store, AGENT, 1, 2)
+    garbage = harness.store.put_object(b"garbage")
+    harness.clock.now += HOUR
+    assert harness.store.delete_object(second, 0.0)
+    deleted = collect(harness.store, [], HOUR)
+    assert sorted(deleted) == sorted([garbage, digest(b"policy 2"), digest(b"learner 2")])
+    assert fetch(harness.store, first)[1] == parts(1), "the agent continues from its previous checkpoint"
+
+
 # Snapshots.
 
 
