@@ -11,14 +11,20 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from agentpod.current_device import use_device
+from agentpod.liveness.activity import Activity
 from agentpod.memory_errors import exhausted, settings_of
+from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_PREPARING
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 class ComputeThread:
-    """Runs functions one after another on a dedicated thread, which is started by the first call."""
+    """Runs functions one after another on a dedicated thread, which is started by the first call.
+
+    Attributes:
+        activity: What the thread does.
+    """
 
     def __init__(self, device: str = "cpu") -> None:
         """Starts no thread yet.
@@ -27,6 +33,7 @@ class ComputeThread:
             device: Device that the functions compute on; if it is a GPU, it is the current device of the thread.
         """
         self._device, self._prepared = device, False
+        self.activity = Activity()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
 
     async def run(
@@ -61,12 +68,15 @@ class ComputeThread:
             use_device(self._device)
             self._prepared = True
         try:
-            return function()
+            with self.activity.doing(ROLE_PHASE_PREPARING):
+                return function()
         except (RuntimeError, MemoryError) as error:
             if (reported := exhausted(error, self._device, settings)) is None:
                 raise
             # Without its traceback, which keeps the tensors of the failed computation alive.
             raise reported from None
+        finally:
+            self.activity.tick()
 
     def close(self) -> None:
         """Discards queued calls. A running call is not interrupted; it ends by itself or with the process."""

@@ -7,6 +7,7 @@ from podrace.errors import InvalidArgument
 from podrace.gpus import MIG
 from podrace.limits.config import Allowed
 from podrace.plugins.server import ChildConfig
+from podrace.progress_deadlines import ProgressDeadlines
 from podrace.rpc import is_local
 from podrace.telemetry import TelemetryConfig
 
@@ -96,6 +97,8 @@ class PodConfig:
     key: str = field(default="", metadata={"secret": True})
     """Secret that all hosts of the pod know, by which followers identify themselves to a leader on another host. Needed
     with several hosts."""
+    progress: ProgressDeadlines = field(default_factory=ProgressDeadlines)
+    """How long a role may make no progress."""
     role_wait_seconds: float = 15.0
     """If a lost role does not serve again within this time, the pod exits."""
     plane_folder: Path = Path("/dev/shm")

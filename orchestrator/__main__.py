@@ -156,6 +156,7 @@ def _pod_environment(config: Config, address: str, pod_tokens: PodTokens) -> Pod
         lifeline=config.lifeline,
         orphan_seconds=config.orphan_seconds,
         telemetry=config.telemetry,
+        progress=config.progress,
         insecure=config.server.insecure,
         pod_tokens=pod_tokens,
         store_access=store_access_of(config),

@@ -15,6 +15,8 @@ from podrace.config import unknown
 from podrace.errors import InvalidArgument
 from podrace.limits.config import Allowed
 from podrace.ownership import make_own_folder, make_private_folder
+from podrace.progress_deadlines import ProgressDeadlines
+from podrace.progress_deadlines import check as check_progress
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
 
@@ -70,6 +72,8 @@ class Config:
     but `external`: its processes are stopped or blocked, or its network does not work."""
     opening_silent_seconds: float = 120.0
     """The same for a pod that opens its roles: a simulator that compiles may block its process."""
+    progress: ProgressDeadlines = field(default_factory=ProgressDeadlines)
+    """How long a role of a pod may make no progress; passed to pods."""
     stop_grace_seconds: float = 20.0
     """Time that pods have to publish when an embedded mesh stops."""
     launcher: str = "process"
@@ -97,6 +101,7 @@ def check(config: Config) -> None:
             f"kill_seconds = {config.kill_seconds:g}:"
             f" expected at least terminate_seconds = {config.terminate_seconds:g}"
         )
+    check_progress(config.progress, "progress")
     check_uri(config.store)
     check_store_access(store_access_of(config))
     if config.allow.everything and not config.server.listen.startswith("unix:"):

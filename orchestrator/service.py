@@ -215,7 +215,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._lease_tokens.check(
             "RenewAssignment", request.lease_token, current_principal(), request.assignment_id, request.lease_epoch
         )
-        directive = await self._assignments.renew(request.assignment_id, request.lease_epoch, request.progress)
+        directive = await self._assignments.renew(
+            request.assignment_id, request.lease_epoch, request.progress, request.stuck_roles
+        )
         response = pb.RenewAssignmentResponse(
             directive=directive.directive,
             lease_duration=duration(self._runtime.leases.duration_seconds),

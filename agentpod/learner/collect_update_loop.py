@@ -21,6 +21,7 @@ from agentpod.compute_thread import ComputeThread
 from agentpod.memory_errors import needs_memory_for
 from agentpod.session.role_client import CollectedRollout, SessionSpec
 from agentpod.session.session import Roles
+from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_UPDATING
 from podrace.tasks import finish_unless_stopped
 from podrace.tensor_transport.group import MemberLost
 from simulators import Space
@@ -109,6 +110,8 @@ class CollectUpdateLoop:
         self._regroup = regroup
         self.algorithm, self.policy_version, self.rollouts = algorithm, policy_version, session.rollouts
         self._pending: asyncio.Task[CollectedRollout] | None = None
+        # The first updates may compile.
+        compute.activity.open()
 
     async def reopen(self) -> None:
         """Opens all roles again after one was lost, and continues with new episodes."""
@@ -190,5 +193,6 @@ class CollectUpdateLoop:
 
     @needs_memory_for("the hyperparameter minibatch_size (batch_size), hidden_sizes or horizon, or environment.count")
     def _update_with_precision(self, experience: Any) -> dict[str, float]:
-        with matmul_precision(self._precision, self.algorithm.network.hidden_sizes, self._device):
+        precision = matmul_precision(self._precision, self.algorithm.network.hidden_sizes, self._device)
+        with self._compute.activity.doing(ROLE_PHASE_UPDATING), precision:
             return self.algorithm.update(experience)

@@ -18,17 +18,21 @@ from agentpod import algorithms
 from agentpod.algorithms.base import Algorithm
 from agentpod.algorithms.requirements import Requirements, requirements
 from agentpod.compute_thread import ComputeThread
-from agentpod.config import PodConfig
+from agentpod.config import LEADER_ROLE, PodConfig, follower
 from agentpod.fusion.member import FusionMember
 from agentpod.fusion.rendezvous import RemoteRendezvous
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
+from agentpod.liveness.replacement import Replacement
+from agentpod.liveness.supervisor import Supervisor
 from agentpod.seeding import derive_seed
 from agentpod.session.role_client import RoleLost, SessionSpec
+from agentpod.session.role_polls import RolePolls
 from agentpod.session.session import Roles
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import NOT_OPEN, DeadlineExceeded, PodraceError, Unavailable
+from podrace.orchestrator.v1.orchestrator_pb2 import StuckRole
 from podrace.specification.environment_search import algorithm_values, training_environment
 from podrace.tasks import finish_unless_stopped
 from podrace.tensor_transport import shared
@@ -64,7 +68,7 @@ class Follower:
         self._config, self._compute, self._index, self._device = config, compute, index, device
         self._channel = rpc.connect(config.leader_address, token=lambda: config.key, private_network=True)
         self._leader: Any = pb_grpc.LearnerServiceStub(self._channel)
-        self._roles = Roles(config, planes, learner=index, device=device)
+        self._roles, self._polls = Roles(config, planes, learner=index, device=device), RolePolls(config, index)
         self._last_answer = time.monotonic()
         self._maximum_silence_seconds = STARTUP_FACTOR * config.orphan_seconds
         remove_leftover_memory(config, index)
@@ -87,6 +91,7 @@ class Follower:
                     change.cancel()
         finally:
             await self._roles.close()
+            await self._polls.close()
             await self._channel.close()
 
     async def _wait_for_change(self, session: str) -> pb.GetTrainingResponse:
@@ -136,7 +141,9 @@ class Follower:
 
         change.add_done_callback(on_change)
         with structlog.contextvars.bound_contextvars(agent_id=training.agent.agent_id, learner=self._index):
+            supervising = asyncio.create_task(self._supervisor().run())
             working = asyncio.create_task(self._train(training, stop))
+            working.add_done_callback(lambda _: supervising.cancel())
             # The training checks for a stop between two steps, but not while it waits for a fusion round.
             await finish_unless_stopped(working, stop)
             try:
@@ -147,6 +154,16 @@ class Follower:
                     # The leader sees the lost lifeline at once, and the fork server starts another process.
                     _log.error("this learner gives up", error=error.message)
                     raise
+
+    def _supervisor(self) -> Supervisor:
+        """Watches this learner and its workers; what it finds is in the log."""
+
+        async def report(stuck: StuckRole) -> None:
+            """The supervisor has logged it."""
+
+        name = follower(self._index - self._config.first_learner) if self._index > self._config.first_learner else ""
+        replacement = Replacement(lambda _: None, report, None)
+        return Supervisor(self._config, name or LEADER_ROLE, self._compute.activity, self._polls.poll, replacement)
 
     async def _train(self, training: pb.GetTrainingResponse, stop: "asyncio.Future[str]") -> None:
         agent, seed = training.agent, derive_seed(training.agent.seed, "learner", self._index)

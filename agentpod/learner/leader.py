@@ -17,17 +17,20 @@ import structlog
 from google.protobuf.duration_pb2 import Duration
 
 from agentpod.compute_thread import ComputeThread
-from agentpod.config import PodConfig
+from agentpod.config import LEADER_ROLE, PodConfig
 from agentpod.fusion.shared_training import SharedTraining
 from agentpod.learner.agent_training import AgentTraining, TrainingContext
-from agentpod.learner.ending import EXIT_DONE, Ending, ending_of_error, ending_of_stop
+from agentpod.learner.ending import EXIT_DONE, EXIT_ROLE_LOST, Ending, ending_of_error, ending_of_stop
 from agentpod.learner.evaluation_job import evaluate_policies
 from agentpod.learner.lease import Lease
 from agentpod.learner.policy_loader import load_policies
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.publisher import Publisher
 from agentpod.learner.training_setup import TrainingSetup
+from agentpod.liveness.replacement import Replacement
+from agentpod.liveness.supervisor import Supervisor
 from agentpod.pod_token import token_of
+from agentpod.session.role_polls import RolePolls
 from agentpod.session.session import Roles
 from agentpod.storage_waits import StorageWaits
 from podrace import rpc
@@ -43,7 +46,7 @@ from podrace.limits.user_code import runs_apart
 from podrace.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc
 from podrace.specification.messages import bad_spec
-from podrace.tasks import finish_unless_stopped, wait_at_most
+from podrace.tasks import cancel_all, finish_unless_stopped, wait_at_most
 from podrace.tensor_transport.plane import Plane
 
 _log = structlog.get_logger(__name__)
@@ -99,7 +102,7 @@ class Leader:
         self._stores = open_stores(self._leaderboard_channel)
         self._orchestrator: Any = orchestrator_pb2_grpc.OrchestratorServiceStub(self._orchestrator_channel)
         self._updater: Any = leaderboard_pb2_grpc.UpdaterServiceStub(self._leaderboard_channel)
-        self.roles = Roles(config, planes, device=device)
+        self.roles, self._polls = Roles(config, planes, device=device), RolePolls(config)
         self.shared_training = SharedTraining()
         self._incarnation = uuid.uuid4().hex
         self.lease: Lease | None = None
@@ -122,6 +125,7 @@ class Leader:
         finally:
             self.shared_training.end()
             await self.roles.close()
+            await self._polls.close()
             await self._orchestrator_channel.close()
             await self._leaderboard_channel.close()
 
@@ -205,6 +209,9 @@ class Leader:
             async with lease:
                 self.lease = lease
                 progress = ProgressReporter(lease.progress)
+                replacement = Replacement(progress.report_roles, lease.report_stuck, lease.request_exit)
+                supervisor = Supervisor(self.config, LEADER_ROLE, self._compute.activity, self._polls.poll, replacement)
+                supervising = asyncio.create_task(supervisor.run())
                 try:
                     work = assignment.WhichOneof("work")
                     _log.info("assignment begins", work=work or "unknown", lease_epoch=assignment.lease_epoch)
@@ -212,6 +219,8 @@ class Leader:
                         return await self._evaluate(lease, progress)
                     return await (self._train(lease, progress) if work == "train" else self._give_back(lease))
                 finally:
+                    await cancel_all(supervising)
+                    replacement.close()
                     stop.remove_done_callback(on_stop)
                     self.lease = self.training = None
 
@@ -271,6 +280,7 @@ class Leader:
             held=lease.held,
             yielded=lease.yielded,
             stopped_early=lease.stopped_early,
+            broken=lease.broken,
         )
 
     async def _leave(self, *, publish: bool) -> None:
@@ -293,7 +303,8 @@ class Leader:
             except PodraceError as error:
                 ending = ending_of_error(error, opened=True)
         else:
-            ending = Ending(orchestrator_pb.OUTCOME_DRAINED, lease.stop.result(), exit_code=EXIT_DONE)
+            exit_code = EXIT_ROLE_LOST if lease.broken else EXIT_DONE
+            ending = Ending(orchestrator_pb.OUTCOME_DRAINED, lease.stop.result(), exit_code=exit_code)
         _log_ending(ending)
         await self._complete(lease, ending, evaluation)
         return ending.exit_code

@@ -24,6 +24,8 @@ from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 _log = structlog.get_logger(__name__)
 RENEW_DEADLINE_SECONDS = 5.0
 COMPLETE_DEADLINE_SECONDS = 10.0
+MOST_REPORTS = 16
+"""Reports of stuck roles in one renewal."""
 LONGEST_MESSAGE = 10_000
 """Characters of the message of a completed assignment; an exception of user code may have more."""
 
@@ -43,6 +45,7 @@ class Lease:
         stop: Completed with the reason when the work must end before its budget is used up.
         stopped_early: Whether it must end because the strategy has no more use for the agent.
         held: False once the agent belongs to another pod: this pod must neither publish nor complete it any more.
+        broken: Whether a role of the pod is stuck and cannot be restarted, so that the pod exits.
         yielded: Whether the work ends only because the pod is needed for other work, so that the pod does not exit.
     """
 
@@ -69,6 +72,7 @@ class Lease:
         self.progress = pb.Progress()
         self.stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.held = True
+        self.broken = False
         self.yielded = False
         self.stopped_early = False
         self._orchestrator = orchestrator
@@ -82,6 +86,8 @@ class Lease:
             self._running = _seconds(assignment.running_duration), self._last_answer
         self._evaluation_epoch = assignment.evaluation_epoch
         self._renewing: asyncio.Task[None] | None = None
+        self._stuck_roles: list[pb.StuckRole] = []
+        self._stuck_count = 0
 
     @property
     def token(self) -> str:
@@ -129,6 +135,11 @@ class Lease:
         if not self.stop.done():
             self.stop.set_result(reason)
 
+    def request_exit(self, reason: str) -> None:
+        """Requests the end of the work and of the pod, because a role is stuck and cannot be restarted."""
+        self.broken = True
+        self.request_stop(reason)
+
     async def complete(
         self, outcome: pb.Outcome.ValueType, message: str = "", evaluation: Evaluation | None = None
     ) -> None:
@@ -154,6 +165,13 @@ class Lease:
             await asyncio.sleep(self._lease_seconds / 3)
             await self.renew()
 
+    async def report_stuck(self, stuck: pb.StuckRole) -> None:
+        """Reports a stuck role with a renewal now, or with a later one if the orchestrator does not answer."""
+        self._stuck_count += 1
+        stuck.number = self._stuck_count
+        self._stuck_roles.append(stuck)
+        await self.renew()
+
     async def renew(self) -> None:
         """Renews the lease once and obeys the directive in the answer.
 
@@ -164,6 +182,7 @@ class Lease:
             lease_epoch=self.assignment.lease_epoch,
             progress=self.progress,
             lease_token=self.token,
+            stuck_roles=self._stuck_roles[:MOST_REPORTS],
         )
         sent = self._clock()
         try:
@@ -180,6 +199,7 @@ class Lease:
                 self.request_stop(f"no answer from the orchestrator for {silence:.0f} s")
         else:
             self._last_answer = sent
+            del self._stuck_roles[: len(request.stuck_roles)]
             self._accept(response)
 
     def _accept(self, response: pb.RenewAssignmentResponse) -> None:

@@ -61,6 +61,11 @@ class ProgressReporter:
         if self._recent_returns:
             progress.training_return = statistics.fmean(self._recent_returns)
 
+    def report_roles(self, roles: Sequence[pb.RoleProgress]) -> None:
+        """Reports how far each role has come."""
+        del self._progress.roles[:]
+        self._progress.roles.extend(roles)
+
     def report_score(self, evaluation: Evaluation) -> None:
         """Reports the score of an evaluation, and the fault of the tournament's own evaluator if there was one."""
         self._progress.score = evaluation.mean_return

@@ -19,6 +19,7 @@ from agentpod.config import LEADER_ROLE, PodConfig
 from agentpod.current_device import use_device
 from agentpod.learner.follower import Follower
 from agentpod.learner.leader import Leader, LearnerServicer
+from agentpod.liveness import stacks
 from agentpod.process.gpu_binding import bind_gpus
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.placement import placed
@@ -84,6 +85,7 @@ def run_role(config: PodConfig, role: str) -> int:
     if role == "evaluator":
         os.nice(EVALUATOR_NICENESS)
     metrics = telemetry.start(config.telemetry, service=role, pod_id=config.pod_id)
+    stacks.dump_on_signal(config.folder, role)
     _log.info("role starts", pid=os.getpid(), metrics=metrics)
     return asyncio.run(_run(config, role))
 

@@ -17,6 +17,7 @@ import structlog
 import torch
 
 from agentpod.compute_thread import ComputeThread
+from agentpod.liveness.activity import Activity, CountedCancellation
 from agentpod.memory_errors import needs_memory_for
 from agentpod.models.actors import Actor, EnsembleActor, PolicyActor
 from agentpod.models.messages import network_spec, policy_message
@@ -33,6 +34,7 @@ from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import NOT_OPEN, Cancelled, DataLoss, FailedPrecondition, InvalidArgument
 from podrace.limits.config import NOTHING, Allowed
+from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_EVALUATING, ROLE_PHASE_OPENING
 from podrace.tensor_transport.codec import digest, encode
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import answer_probe
@@ -58,14 +60,19 @@ class EvaluationSession:
     """
 
     def __init__(
-        self, request: pb.OpenEvaluatorRequest, device: torch.device, play: Play = play, allowed: Allowed = NOTHING
+        self,
+        request: pb.OpenEvaluatorRequest,
+        device: torch.device,
+        play: Play,
+        allowed: Allowed,
+        activity: Activity,
     ) -> None:
         """Makes the simulator.
 
         Raises:
             InvalidArgument: The environment is not allowed or cannot be made, or a policy cannot act in it.
         """
-        self.request, self._device, self._play = request, device, play
+        self.request, self._device, self._play, self._activity = request, device, play, activity
         self._difference: str | None = None
         """How two runs of the simulator with one seed differ; None before that was checked."""
         self.simulator: Simulator = make_simulator(request.environment, device, allowed)
@@ -95,7 +102,7 @@ class EvaluationSession:
         started = time.monotonic()
         self._copy((request.policy, *request.members), planes)
         digests = self._digests()
-        with torch.no_grad():
+        with torch.no_grad(), self._activity.doing(ROLE_PHASE_EVALUATING):
             actor = self._actor(request.seed, greedy=request.greedy)
             unpaired_reason = self._why_unpaired(request)
             episodes = self._play(
@@ -209,6 +216,7 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
         """Starts without a session; computes on the device that `place` chooses, in environments that are `allowed`."""
         self._planes, self._compute, self._play, self._place = planes, compute, play, place
         self._allowed = allowed
+        self._activity = Activity()
         self._session: EvaluationSession | None = None
         self._made: EvaluationSession | None = None
         """The last session that was made, even if its caller did not wait for it."""
@@ -248,7 +256,7 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
         for tensor in tensors:
             # One at a time, because all have the same name.
             await self._planes.pull([tensor])
-        cancelled, started = threading.Event(), time.monotonic()
+        cancelled, started = CountedCancellation(self._activity), time.monotonic()
         try:
             evaluation = await self._compute.run(session.evaluate, request, self._planes, cancelled)
         finally:
@@ -258,6 +266,12 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
         EVALUATIONS.inc()
         EPISODES.inc(evaluation.episodes)
         return pb.EvaluatePolicyResponse(evaluation=evaluation)
+
+    async def GetEvaluator(
+        self, request: pb.GetEvaluatorRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetEvaluatorResponse:
+        """Returns what the evaluator is doing; see the contract."""
+        return pb.GetEvaluatorResponse(progress=self._activity.progress())
 
     async def CloseEvaluator(
         self, request: pb.CloseEvaluatorRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -278,7 +292,9 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
     def _make(self, request: pb.OpenEvaluatorRequest, device: torch.device) -> EvaluationSession:
         """Closes the previous session and makes one, on the compute thread: at most one simulator exists."""
         self._close()
-        self._made = EvaluationSession(request, device, self._play, self._allowed)
+        with self._activity.doing(ROLE_PHASE_OPENING):
+            self._made = EvaluationSession(request, device, self._play, self._allowed, self._activity)
+        self._activity.open()
         return self._made
 
     def _close(self) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.rollout import CollectResult, Lanes, Staging, collect
+from agentpod.liveness.activity import Activity, CountedCancellation
 from agentpod.memory_errors import needs_memory_for
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
@@ -24,6 +25,7 @@ from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import NOT_OPEN, Cancelled, FailedPrecondition
 from podrace.limits.config import NOTHING, Allowed
+from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_COLLECTING, ROLE_PHASE_OPENING
 from podrace.tensor_transport.boxes import Box
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import answer_probe
@@ -50,14 +52,19 @@ class Collector:
     """
 
     def __init__(
-        self, request: pb.OpenWorkerRequest, previous: "Collector | None", device: torch.device, allowed: Allowed
+        self,
+        request: pb.OpenWorkerRequest,
+        previous: "Collector | None",
+        device: torch.device,
+        allowed: Allowed,
+        activity: Activity,
     ) -> None:
         """Makes the simulator, or takes over that of the previous session if it is the same, and starts new episodes.
 
         Raises:
             InvalidArgument: The environment is not allowed or cannot be made, or a policy cannot act in it.
         """
-        self.request, self.device = request, device
+        self.request, self.device, self._activity = request, device, activity
         self.simulator: Simulator
         self.reusable = True
         self._staging = Staging(device)
@@ -106,7 +113,7 @@ class Collector:
         )
         own = {name: slot[name][box.index] for name, box in self.own_boxes(request.slot).items()}
         self.reusable = False
-        with torch.no_grad():
+        with torch.no_grad(), self._activity.doing(ROLE_PHASE_COLLECTING):
             rollout = self._staging.of(own)
             result = collect(self.simulator, self.policy, rollout, self.lanes, generator, cancelled)
             self._staging.copy_to(own)
@@ -136,6 +143,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         """Starts without a session; computes on the device that `place` chooses, in environments that are `allowed`."""
         self._planes, self._place, self._allowed = planes, place, allowed
         self._compute = compute
+        self._activity = Activity()
         self._collector: Collector | None = None
         self._made: Collector | None = None
         """The last collector that was made, even if its caller did not wait for it."""
@@ -172,7 +180,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         self._opened_uris |= {ref.plane_uri for ref in (*request.slot.tensors, request.policy.tensor)}
         await self._planes.pull([request.policy.tensor])
         started = time.monotonic()
-        cancelled = threading.Event()
+        cancelled = CountedCancellation(self._activity)
         try:
             result = await self._compute.run(collector.collect, request, self._planes, cancelled)
         finally:
@@ -191,6 +199,12 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         response.busy_duration.FromNanoseconds(round(busy_seconds * 1e9))
         return response
 
+    async def GetWorker(
+        self, request: pb.GetWorkerRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetWorkerResponse:
+        """Returns what the worker is doing; see the contract."""
+        return pb.GetWorkerResponse(progress=self._activity.progress())
+
     async def CloseWorker(
         self, request: pb.CloseWorkerRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CloseWorkerResponse:
@@ -205,7 +219,9 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
     def _make(self, request: pb.OpenWorkerRequest, device: torch.device) -> Collector:
         """Makes a collector, from the previous one if possible. Runs on the compute thread, after earlier requests."""
         previous, self._made = self._made, None
-        self._made = Collector(request, previous, device, self._allowed)
+        with self._activity.doing(ROLE_PHASE_OPENING):
+            self._made = Collector(request, previous, device, self._allowed, self._activity)
+        self._activity.open()
         return self._made
 
     def _close(self) -> None:

@@ -4,7 +4,7 @@ The rules are in `decisions.dispatch`, the transactions in `assignments.transact
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
@@ -225,8 +225,10 @@ class Assignments:
 
     # --- renew ------------------------------------------------------------------------------------------------
 
-    async def renew(self, assignment_id: str, lease_epoch: int, progress: pb.Progress) -> dispatch.LeaseDirective:
-        """Renews a lease and returns what the pod must do.
+    async def renew(
+        self, assignment_id: str, lease_epoch: int, progress: pb.Progress, stuck_roles: Sequence[pb.StuckRole] = ()
+    ) -> dispatch.LeaseDirective:
+        """Renews a lease, records roles that were stuck, and returns what the pod must do.
 
         Raises:
             InvalidArgument: The reported progress is implausible.
@@ -255,9 +257,18 @@ class Assignments:
                 tournament_id, pod_id = held.work.tournament_id, held.work.pod_id
                 await self._state.transact(transactions.record_evaluator_fault, tournament_id, pod_id, fault)
             self._runtime.renew_lease(work_id, lease_epoch, progress, self._clock.monotonic())
+            await self._record_stuck_roles(held.work, stuck_roles)
             if progress.HasField("score") and not held.useful:
                 await self._state.transact(transactions.mark_useful, held.work.pod_id)
         return directive
+
+    async def _record_stuck_roles(self, work: WorkRecord, stuck_roles: Sequence[pb.StuckRole]) -> None:
+        """Records reports that were not recorded before: the pod repeats them until it gets an answer."""
+        lease = self._runtime.leases.held.get(work.work_id)
+        new = [stuck for stuck in stuck_roles if lease and stuck.number > lease.stuck_reports]
+        if lease and new:
+            lease.stuck_reports = max(stuck.number for stuck in new)
+            await self._state.transact(transactions.record_stuck_roles, work, new)
 
     # --- complete ---------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from orchestrator.state.records import (
 from orchestrator.state.transitions import end_evaluation, fail_tournament
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.printable import printable
 
 OUTCOMES = {
     pb.OUTCOME_FINISHED: (WorkPhase.FINISHED, "finished"),
@@ -29,6 +30,8 @@ OUTCOMES = {
     pb.OUTCOME_STOPPED: (WorkPhase.STOPPED, "stopped early"),
 }
 """Phase of an agent, and the word in its event, after each outcome."""
+LONGEST_STUCK_MESSAGE = 5000
+"""Characters of the event of a stuck role, before control characters are escaped."""
 MAXIMUM_FAULT_CHARACTERS = 500
 """Length of an evaluator fault in its event."""
 
@@ -263,6 +266,22 @@ def record_evaluator_fault(transaction: Transaction, tournament_id: str, pod_id:
     """Records that a pod scored with the built-in evaluator because the tournament's evaluator failed."""
     reason = f"{pod_id} falls back to the built-in evaluator for a while: {fault[:MAXIMUM_FAULT_CHARACTERS]}"
     transaction.record_event("evaluator_replaced", reason, tournament_id=tournament_id, pod_id=pod_id)
+
+
+def record_stuck_roles(transaction: Transaction, work: WorkRecord, stuck_roles: Sequence[pb.StuckRole]) -> None:
+    """Records roles of a pod that made no progress, with the stacks of their threads."""
+    for stuck in stuck_roles:
+        action = "it is restarted" if stuck.restarted else "the pod is replaced"
+        message = f"{stuck.progress.role} of {work.pod_id} is stuck, {action}: {stuck.reason}"
+        if stuck.stacks:
+            message += f"; {stuck.stacks}"
+        transaction.record_event(
+            "role_stuck",
+            printable(message[:LONGEST_STUCK_MESSAGE]),
+            tournament_id=work.tournament_id,
+            pod_id=work.pod_id,
+            agent_id=work.work_id if isinstance(work, AgentRecord) else "",
+        )
 
 
 def complete_lease(

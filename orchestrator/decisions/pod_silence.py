@@ -5,10 +5,17 @@ it as running. Only its calls are missing. Rules:
 - A pod that holds a lease is silent from the end of the lease, any other pod from one lease duration after its last
   call. A pod that has never called is not judged: an image may be pulled for minutes.
 - A pod that opens its roles gets more time: a simulator that compiles may block the process.
+- A pod with a role that has been stuck for much longer than its deadline is killed too: its leader does not act.
 - Time in which the orchestrator itself did not run does not count.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+OVERDUE_SECONDS = 60.0
+"""Time that a leader has to replace a role after the role's deadline."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,8 @@ class Contact:
     """Whether one of its calls waits for an answer."""
     opening: bool = False
     """Whether it reported last that it opens its roles."""
+    overdue_role: str = ""
+    """A role that was stuck, as last reported, and that the leader has not replaced; empty if there is none."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ def why_killed(
         lease_seconds: Duration of a lease.
         limits: How long pods may be silent.
     """
+    if contact.overdue_role:
+        return f"{contact.overdue_role} makes no progress, and its leader does not replace it"
     if contact.waiting:
         return ""
     if contact.lease_expires is not None:
@@ -58,3 +69,13 @@ def why_killed(
     silence = now - max(end, listening_since)
     allowed = max(limits.silent_seconds, limits.opening_seconds) if contact.opening else limits.silent_seconds
     return f"it does not call: {what} {now - end:.0f} s ago" if silence >= allowed else ""
+
+
+def overdue_role(roles: Iterable[pb.RoleProgress]) -> str:
+    """Returns the first role whose leader should have replaced it long ago; empty if there is none."""
+    for role in roles:
+        age = role.age_duration.seconds + role.age_duration.nanos / 1e9
+        deadline = role.deadline_duration.seconds + role.deadline_duration.nanos / 1e9
+        if role.HasField("deadline_duration") and age > deadline + OVERDUE_SECONDS:
+            return role.role
+    return ""

@@ -14,6 +14,7 @@ from podrace.access.tokens import PodTokens
 from podrace.checkpoint_store.assignment_store import DIRECT
 from podrace.errors import FieldViolation
 from podrace.limits.config import NOTHING, Allowed
+from podrace.progress_deadlines import ProgressDeadlines
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
 
@@ -148,6 +149,8 @@ class PodEnvironment:
     """A pod that gets no response from the orchestrator for this long publishes and stops."""
     telemetry: TelemetryConfig
     """Log and metrics settings of the pods."""
+    progress: ProgressDeadlines = field(default_factory=ProgressDeadlines)
+    """How long a role of a pod may make no progress."""
     insecure: bool = False
     """Whether ports that other machines reach may be without TLS."""
     pod_tokens: PodTokens = field(default_factory=lambda: PodTokens(None))

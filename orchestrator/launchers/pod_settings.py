@@ -1,5 +1,6 @@
 """Builds the configuration of pods that is the same for all launchers, and lists the roles of a pod. Pure functions."""
 
+import dataclasses
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -43,6 +44,7 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
         "store": pod_environment.store,
         "store_access": pod_environment.store_access,
         "orphan_seconds": pod_environment.orphan_seconds,
+        "progress": dataclasses.asdict(pod_environment.progress),
         "telemetry": {
             "log_format": pod_environment.telemetry.log_format,
             "log_level": pod_environment.telemetry.log_level,

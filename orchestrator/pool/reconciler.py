@@ -271,6 +271,7 @@ class Reconciler:
                 lease.expires if lease else None,
                 contacts.is_waiting(pod_id),
                 opening=lease is not None and lease.progress.activity == pb.POD_ACTIVITY_OPENING,
+                overdue_role=pod_silence.overdue_role(lease.progress.roles) if lease else "",
             )
             since, lease_seconds = contacts.listening_since, leases.duration_seconds
             if reason := pod_silence.why_killed(now, contact, since, lease_seconds, self._silence):

@@ -32,6 +32,8 @@ class Lease:
     """True for an agent, whose environment steps count; False for an evaluation."""
     progress: pb.Progress = field(default_factory=pb.Progress)
     """Reported with the latest renewal."""
+    stuck_reports: int = 0
+    """Number of the latest report of a stuck role that was recorded."""
 
 
 class Leases:

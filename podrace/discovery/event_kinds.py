@@ -17,7 +17,11 @@ EVENT_KINDS: Mapping[str, str] = {
     "pod_gone": "A pod that was draining has exited; the message repeats why it was drained.",
     "pod_died": "A pod exited without being asked; the message has its last log line.",
     "pod_terminated": "A draining pod did not exit in time and got SIGTERM.",
-    "pod_killed": "A draining pod did not exit after SIGTERM either and was killed.",
+    "pod_killed": (
+        "A pod no longer calls, its leader does not replace a stuck role, or it was draining and did not exit after"
+        " SIGTERM either; it was killed."
+    ),
+    "role_stuck": "A role of a pod made no progress until its deadline; the message has the stacks of its threads.",
     "pod_unknown": "A pod is running that the orchestrator's database does not know; it is drained.",
     "storage_fault": (
         "Pods wait because the checkpoint store or the leaderboard is full or does not answer. While all wait, the"

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from podrace.tasks import wait_at_most
 
+STOPPED_STATES = ("T", "t")
+"""States of a process that a signal (SIGSTOP) or a debugger has stopped."""
 DEAD_STATES = ("Z", "X")
 """States in /proc/PID/stat of a process that has exited. A zombie keeps its entry until its parent reaps it."""
 
@@ -33,6 +35,12 @@ class Process:
         """Whether the process is running."""
         state, ticks = _status(self.pid)
         return ticks == self.start_ticks and state not in DEAD_STATES
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the process is stopped, for instance by SIGSTOP."""
+        state, ticks = _status(self.pid)
+        return ticks == self.start_ticks and state in STOPPED_STATES
 
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal, unless the process has exited."""

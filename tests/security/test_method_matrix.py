@@ -85,9 +85,9 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "ProposeAgent": ({"leaderboard"}, "tournament_id"),
         "JudgeCandidate": ({"leaderboard"}, "tournament_id"),
     },
-    "WorkerService": dict.fromkeys(("OpenWorker", "CollectRollout", "CloseWorker"), (POD, "pod")),
+    "WorkerService": dict.fromkeys(("OpenWorker", "CollectRollout", "GetWorker", "CloseWorker"), (POD, "pod")),
     "EvaluatorService": {
-        name: ({"pod-leader"}, "pod") for name in ("OpenEvaluator", "EvaluatePolicy", "CloseEvaluator")
+        name: ({"pod-leader"}, "pod") for name in ("OpenEvaluator", "EvaluatePolicy", "GetEvaluator", "CloseEvaluator")
     },
     "LearnerService": {
         "GetLearner": (POD | {"operator"}, "pod"),

@@ -19,7 +19,7 @@ EVENTS_PER_SECOND = 0.5
 QUEUE_LIMIT = 100
 """Further events are dropped while this many wait; the orchestrator's own event list is complete."""
 LONGEST_MESSAGE = 1000
-WARNING_KINDS = ("pod_died", "pod_killed", "pool_short", "tournament_failed")
+WARNING_KINDS = ("pod_died", "pod_killed", "pool_short", "role_stuck", "tournament_failed")
 UNRECORDED_PREFIXES = ("agent_", "evaluation_")
 """Events about single agents and evaluations are not recorded: they are too many, and no decisions about pods."""
 _log = structlog.get_logger(__name__)

@@ -47,6 +47,11 @@ class WorkerServiceStub:
                 request_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CollectRolloutRequest.SerializeToString,
                 response_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CollectRolloutResponse.FromString,
                 _registered_method=True)
+        self.GetWorker = channel.unary_unary(
+                '/podrace.agentpod.v1.WorkerService/GetWorker',
+                request_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetWorkerRequest.SerializeToString,
+                response_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetWorkerResponse.FromString,
+                _registered_method=True)
         self.CloseWorker = channel.unary_unary(
                 '/podrace.agentpod.v1.WorkerService/CloseWorker',
                 request_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CloseWorkerRequest.SerializeToString,
@@ -84,6 +89,15 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetWorker(self, request, context):
+        """Returns what the worker is doing and how far it has come. Called by the learner of the worker, every second. Does not
+        block, even during a rollout. A worker without this method is not watched: only the deadlines of its other calls
+        apply. Deadline: 2 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CloseWorker(self, request, context):
         """Closes a session and its environments. Called by the learner of the worker. Has no effect on another session.
         Deadline: 10 s.
@@ -104,6 +118,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.CollectRollout,
                     request_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CollectRolloutRequest.FromString,
                     response_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CollectRolloutResponse.SerializeToString,
+            ),
+            'GetWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWorker,
+                    request_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetWorkerRequest.FromString,
+                    response_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetWorkerResponse.SerializeToString,
             ),
             'CloseWorker': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseWorker,
@@ -179,6 +198,33 @@ class WorkerService:
             _registered_method=True)
 
     @staticmethod
+    def GetWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.agentpod.v1.WorkerService/GetWorker',
+            podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetWorkerRequest.SerializeToString,
+            podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CloseWorker(request,
             target,
             options=(),
@@ -238,6 +284,11 @@ class EvaluatorServiceStub:
                 request_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.EvaluatePolicyRequest.SerializeToString,
                 response_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.EvaluatePolicyResponse.FromString,
                 _registered_method=True)
+        self.GetEvaluator = channel.unary_unary(
+                '/podrace.agentpod.v1.EvaluatorService/GetEvaluator',
+                request_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetEvaluatorRequest.SerializeToString,
+                response_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetEvaluatorResponse.FromString,
+                _registered_method=True)
         self.CloseEvaluator = channel.unary_unary(
                 '/podrace.agentpod.v1.EvaluatorService/CloseEvaluator',
                 request_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.CloseEvaluatorRequest.SerializeToString,
@@ -279,6 +330,15 @@ class EvaluatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetEvaluator(self, request, context):
+        """Returns what the evaluator is doing and how far it has come. Called by the leader of a pod, every second. Does not
+        block, even during an evaluation. An evaluator without this method is not watched: only the deadlines of its other
+        calls apply. Deadline: 2 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CloseEvaluator(self, request, context):
         """Closes a session and its environments. Called by the leader of a pod. Has no effect on another session. Deadline:
         10 s; pods wait 2 s for a plugin.
@@ -299,6 +359,11 @@ def add_EvaluatorServiceServicer_to_server(servicer, server):
                     servicer.EvaluatePolicy,
                     request_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.EvaluatePolicyRequest.FromString,
                     response_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.EvaluatePolicyResponse.SerializeToString,
+            ),
+            'GetEvaluator': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetEvaluator,
+                    request_deserializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetEvaluatorRequest.FromString,
+                    response_serializer=podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetEvaluatorResponse.SerializeToString,
             ),
             'CloseEvaluator': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseEvaluator,
@@ -373,6 +438,33 @@ class EvaluatorService:
             '/podrace.agentpod.v1.EvaluatorService/EvaluatePolicy',
             podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.EvaluatePolicyRequest.SerializeToString,
             podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.EvaluatePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetEvaluator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.agentpod.v1.EvaluatorService/GetEvaluator',
+            podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetEvaluatorRequest.SerializeToString,
+            podrace_dot_agentpod_dot_v1_dot_agentpod__pb2.GetEvaluatorResponse.FromString,
             options,
             channel_credentials,
             insecure,

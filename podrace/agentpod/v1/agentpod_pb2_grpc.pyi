@@ -52,6 +52,11 @@ class WorkerServiceStub:
     content of the slot is undefined, and the learner opens the worker again before it uses that memory. Not
     idempotent: never retry this call automatically. Deadline: 600 s.
     """
+    GetWorker: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.GetWorkerRequest, _agentpod_pb2.GetWorkerResponse]
+    """Returns what the worker is doing and how far it has come. Called by the learner of the worker, every second. Does not
+    block, even during a rollout. A worker without this method is not watched: only the deadlines of its other calls
+    apply. Deadline: 2 s.
+    """
     CloseWorker: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CloseWorkerRequest, _agentpod_pb2.CloseWorkerResponse]
     """Closes a session and its environments. Called by the learner of the worker. Has no effect on another session.
     Deadline: 10 s.
@@ -80,6 +85,11 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     (NON_FINITE) names the environment and the step that gave a value that is not finite. After any other failure the
     content of the slot is undefined, and the learner opens the worker again before it uses that memory. Not
     idempotent: never retry this call automatically. Deadline: 600 s.
+    """
+    GetWorker: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.GetWorkerRequest, _agentpod_pb2.GetWorkerResponse]  # type: ignore[assignment]
+    """Returns what the worker is doing and how far it has come. Called by the learner of the worker, every second. Does not
+    block, even during a rollout. A worker without this method is not watched: only the deadlines of its other calls
+    apply. Deadline: 2 s.
     """
     CloseWorker: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CloseWorkerRequest, _agentpod_pb2.CloseWorkerResponse]  # type: ignore[assignment]
     """Closes a session and its environments. Called by the learner of the worker. Has no effect on another session.
@@ -118,6 +128,17 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         (NON_FINITE) names the environment and the step that gave a value that is not finite. After any other failure the
         content of the slot is undefined, and the learner opens the worker again before it uses that memory. Not
         idempotent: never retry this call automatically. Deadline: 600 s.
+        """
+
+    @_abc_1.abstractmethod
+    def GetWorker(
+        self,
+        request: _agentpod_pb2.GetWorkerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agentpod_pb2.GetWorkerResponse, _abc.Awaitable[_agentpod_pb2.GetWorkerResponse]]:
+        """Returns what the worker is doing and how far it has come. Called by the learner of the worker, every second. Does not
+        block, even during a rollout. A worker without this method is not watched: only the deadlines of its other calls
+        apply. Deadline: 2 s.
         """
 
     @_abc_1.abstractmethod
@@ -162,6 +183,11 @@ class EvaluatorServiceStub:
     FAILED_PRECONDITION (NOT_OPEN) if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite.
     Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
     """
+    GetEvaluator: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.GetEvaluatorRequest, _agentpod_pb2.GetEvaluatorResponse]
+    """Returns what the evaluator is doing and how far it has come. Called by the leader of a pod, every second. Does not
+    block, even during an evaluation. An evaluator without this method is not watched: only the deadlines of its other
+    calls apply. Deadline: 2 s.
+    """
     CloseEvaluator: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CloseEvaluatorRequest, _agentpod_pb2.CloseEvaluatorResponse]
     """Closes a session and its environments. Called by the leader of a pod. Has no effect on another session. Deadline:
     10 s; pods wait 2 s for a plugin.
@@ -194,6 +220,11 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     by the leader of a pod. Blocks until the episodes are finished. A caller has one call in flight for each session.
     FAILED_PRECONDITION (NOT_OPEN) if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite.
     Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
+    """
+    GetEvaluator: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.GetEvaluatorRequest, _agentpod_pb2.GetEvaluatorResponse]  # type: ignore[assignment]
+    """Returns what the evaluator is doing and how far it has come. Called by the leader of a pod, every second. Does not
+    block, even during an evaluation. An evaluator without this method is not watched: only the deadlines of its other
+    calls apply. Deadline: 2 s.
     """
     CloseEvaluator: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CloseEvaluatorRequest, _agentpod_pb2.CloseEvaluatorResponse]  # type: ignore[assignment]
     """Closes a session and its environments. Called by the leader of a pod. Has no effect on another session. Deadline:
@@ -236,6 +267,17 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         by the leader of a pod. Blocks until the episodes are finished. A caller has one call in flight for each session.
         FAILED_PRECONDITION (NOT_OPEN) if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite.
         Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
+        """
+
+    @_abc_1.abstractmethod
+    def GetEvaluator(
+        self,
+        request: _agentpod_pb2.GetEvaluatorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_agentpod_pb2.GetEvaluatorResponse, _abc.Awaitable[_agentpod_pb2.GetEvaluatorResponse]]:
+        """Returns what the evaluator is doing and how far it has come. Called by the leader of a pod, every second. Does not
+        block, even during an evaluation. An evaluator without this method is not watched: only the deadlines of its other
+        calls apply. Deadline: 2 s.
         """
 
     @_abc_1.abstractmethod

@@ -69,6 +69,50 @@ POD_ACTIVITY_DRAINING: PodActivity.ValueType  # 7
 """The orchestrator has directed it to publish and exit."""
 Global___PodActivity: _TypeAlias = PodActivity  # noqa: Y015
 
+class _RolePhase:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RolePhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RolePhase.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROLE_PHASE_UNSPECIFIED: _RolePhase.ValueType  # 0
+    """Unknown: the role has not reported yet."""
+    ROLE_PHASE_IDLE: _RolePhase.ValueType  # 1
+    """Nothing; it waits for work."""
+    ROLE_PHASE_OPENING: _RolePhase.ValueType  # 2
+    """Making its environments. A simulator may compile, so this may take long."""
+    ROLE_PHASE_PREPARING: _RolePhase.ValueType  # 3
+    """Restoring or copying the state of an agent, which may take long."""
+    ROLE_PHASE_WARMING_UP: _RolePhase.ValueType  # 4
+    """Its first steps or updates after opening, in which code may still be compiled, so this may take long."""
+    ROLE_PHASE_COLLECTING: _RolePhase.ValueType  # 5
+    """Stepping environments."""
+    ROLE_PHASE_UPDATING: _RolePhase.ValueType  # 6
+    """Updating the policy."""
+    ROLE_PHASE_EVALUATING: _RolePhase.ValueType  # 7
+    """Playing evaluation episodes."""
+
+class RolePhase(_RolePhase, metaclass=_RolePhaseEnumTypeWrapper):
+    """What a role is doing."""
+
+ROLE_PHASE_UNSPECIFIED: RolePhase.ValueType  # 0
+"""Unknown: the role has not reported yet."""
+ROLE_PHASE_IDLE: RolePhase.ValueType  # 1
+"""Nothing; it waits for work."""
+ROLE_PHASE_OPENING: RolePhase.ValueType  # 2
+"""Making its environments. A simulator may compile, so this may take long."""
+ROLE_PHASE_PREPARING: RolePhase.ValueType  # 3
+"""Restoring or copying the state of an agent, which may take long."""
+ROLE_PHASE_WARMING_UP: RolePhase.ValueType  # 4
+"""Its first steps or updates after opening, in which code may still be compiled, so this may take long."""
+ROLE_PHASE_COLLECTING: RolePhase.ValueType  # 5
+"""Stepping environments."""
+ROLE_PHASE_UPDATING: RolePhase.ValueType  # 6
+"""Updating the policy."""
+ROLE_PHASE_EVALUATING: RolePhase.ValueType  # 7
+"""Playing evaluation episodes."""
+Global___RolePhase: _TypeAlias = RolePhase  # noqa: Y015
+
 class _Directive:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -1248,6 +1292,7 @@ class Progress(_message.Message):
     PLANE_FIELD_NUMBER: _builtins.int
     EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
     STORAGE_FAULT_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
     activity: Global___PodActivity.ValueType
     """What the pod is doing."""
     environment_steps: _builtins.int
@@ -1276,6 +1321,10 @@ class Progress(_message.Message):
     """Why the pod waits: the checkpoint store or the leaderboard is full or does not answer. The pod keeps the newest state
     of the agent in memory and repeats the operation. Empty: it does not wait.
     """
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoleProgress]:
+        """Progress of each role that the leader watches."""
+
     def __init__(
         self,
         *,
@@ -1289,10 +1338,11 @@ class Progress(_message.Message):
         plane: _builtins.str = ...,
         evaluator_fault: _builtins.str = ...,
         storage_fault: _builtins.str = ...,
+        roles: _abc.Iterable[Global___RoleProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "score", b"score", "training_return", b"training_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "score", b"score", "steps_per_second", b"steps_per_second", "storage_fault", b"storage_fault", "training_return", b"training_return"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "roles", b"roles", "score", b"score", "steps_per_second", b"steps_per_second", "storage_fault", b"storage_fault", "training_return", b"training_return"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
@@ -1306,6 +1356,88 @@ class Progress(_message.Message):
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
 @_typing.final
+class RoleProgress(_message.Message):
+    """How far a role has come. A role that makes no progress until its deadline is stuck, and is replaced."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    COUNTER_FIELD_NUMBER: _builtins.int
+    AGE_DURATION_FIELD_NUMBER: _builtins.int
+    DEADLINE_DURATION_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """The role, for instance `worker-0`."""
+    phase: Global___RolePhase.ValueType
+    """What it is doing."""
+    counter: _builtins.int
+    """Grows with its work: steps of its environments, or updates. It starts from 0 with each process of the role."""
+    @_builtins.property
+    def age_duration(self) -> _duration_pb2.Duration:
+        """Time since phase or counter changed; of an idle role, since it answered."""
+
+    @_builtins.property
+    def deadline_duration(self) -> _duration_pb2.Duration:
+        """Age from which on it is stuck."""
+
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        phase: Global___RolePhase.ValueType = ...,
+        counter: _builtins.int = ...,
+        age_duration: _duration_pb2.Duration | None = ...,
+        deadline_duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age_duration", b"age_duration", "deadline_duration", b"deadline_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_duration", b"age_duration", "counter", b"counter", "deadline_duration", b"deadline_duration", "phase", b"phase", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoleProgress: _TypeAlias = RoleProgress  # noqa: Y015
+
+@_typing.final
+class StuckRole(_message.Message):
+    """A role that made no progress until its deadline."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    STACKS_FIELD_NUMBER: _builtins.int
+    RESTARTED_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Number of this report within the assignment, from 1. A report is recorded once, however often it is sent."""
+    reason: _builtins.str
+    """Why it counts as stuck, in one line for a person."""
+    stacks: _builtins.str
+    """Stacks of its threads, on one line, or why there are none."""
+    restarted: _builtins.bool
+    """Whether only the role is restarted; otherwise the pod is replaced."""
+    @_builtins.property
+    def progress(self) -> Global___RoleProgress:
+        """The role, and how far it had come."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        progress: Global___RoleProgress | None = ...,
+        reason: _builtins.str = ...,
+        stacks: _builtins.str = ...,
+        restarted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "progress", b"progress", "reason", b"reason", "restarted", b"restarted", "stacks", b"stacks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StuckRole: _TypeAlias = StuckRole  # noqa: Y015
+
+@_typing.final
 class RenewAssignmentRequest(_message.Message):
     """Renews a lease and reports progress."""
 
@@ -1315,6 +1447,7 @@ class RenewAssignmentRequest(_message.Message):
     LEASE_EPOCH_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     LEASE_TOKEN_FIELD_NUMBER: _builtins.int
+    STUCK_ROLES_FIELD_NUMBER: _builtins.int
     assignment_id: _builtins.str
     """The assignment."""
     lease_epoch: _builtins.int
@@ -1327,6 +1460,10 @@ class RenewAssignmentRequest(_message.Message):
     def progress(self) -> Global___Progress:
         """Progress so far."""
 
+    @_builtins.property
+    def stuck_roles(self) -> _containers.RepeatedCompositeFieldContainer[Global___StuckRole]:
+        """Roles that were found to be stuck since the last renewal that was answered. Each becomes an event."""
+
     def __init__(
         self,
         *,
@@ -1334,10 +1471,11 @@ class RenewAssignmentRequest(_message.Message):
         lease_epoch: _builtins.int = ...,
         progress: Global___Progress | None = ...,
         lease_token: _builtins.str = ...,
+        stuck_roles: _abc.Iterable[Global___StuckRole] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "progress", b"progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "progress", b"progress", "stuck_roles", b"stuck_roles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,5 +1,8 @@
 """Environments that misbehave in chosen ways, reached as `python:environments:<factory>`."""
 
+import threading
+import time
+
 import gymnasium
 import numpy as np
 
@@ -41,3 +44,25 @@ def raising() -> gymnasium.Env:
 
 def endless() -> gymnasium.Env:
     return Line(length=float("inf"))
+
+
+class Hanging(Line):
+    """Steps slowly, and hangs after some steps."""
+
+    def __init__(self, hangs_after: int = 1500) -> None:
+        super().__init__()
+        self._left = hangs_after
+
+    def step(self, action):
+        self._left -= 1
+        if self._left < 0:
+            self.hang_forever()
+        time.sleep(0.001)
+        return super().step(action)
+
+    def hang_forever(self) -> None:
+        threading.Event().wait()
+
+
+def hanging() -> gymnasium.Env:
+    return Hanging()

@@ -61,3 +61,40 @@ async def test_an_interrupted_orchestrator_kills_no_pod_when_it_continues(mesh: 
     await mesh.renew(work)
     await _silent_for(mesh, 9.0)
     assert mesh.launcher.stopped == []
+
+
+def _stuck(number: int, **changes: Any) -> pb.StuckRole:
+    progress = pb.RoleProgress(role="worker-0", phase=pb.ROLE_PHASE_COLLECTING, counter=7)
+    return pb.StuckRole(number=number, progress=progress, reason="it does not answer", **changes)
+
+
+async def _report(mesh: Any, work: pb.Assignment, *stuck: pb.StuckRole) -> None:
+    request = pb.RenewAssignmentRequest(assignment_id=work.assignment_id, lease_epoch=1, stuck_roles=stuck)
+    await mesh.call("RenewAssignment", request)
+
+
+async def test_each_stuck_role_is_recorded_once_with_its_stacks(mesh: Any, name: str) -> None:
+    work = await mesh.assigned(f"{name}-p0")
+    first = _stuck(1, restarted=True, stacks="step (gym/env.py:7)\x1b[2J")
+    await _report(mesh, work, first)
+    await _report(mesh, work, first, _stuck(2))
+    events = [event for event in await mesh.events(name) if event.kind == "role_stuck"]
+    assert [event.message for event in events] == [
+        f"worker-0 of {name}-p0 is stuck, it is restarted: it does not answer; step (gym/env.py:7)\\x1b[2J",
+        f"worker-0 of {name}-p0 is stuck, the pod is replaced: it does not answer",
+    ]
+    assert events[0].agent_id == f"{name}-a0"
+
+
+async def test_a_pod_whose_leader_does_not_replace_a_stuck_role_is_killed(mesh: Any, name: str) -> None:
+    work = await mesh.assigned(f"{name}-p0")
+    role = pb.RoleProgress(role="worker-0")
+    role.age_duration.FromSeconds(70)
+    role.deadline_duration.FromSeconds(10)
+    await mesh.renew(work, roles=[role])
+    await mesh.cycle()
+    assert mesh.launcher.stopped == []
+    role.age_duration.FromSeconds(71)
+    await mesh.renew(work, roles=[role])
+    await mesh.cycle()
+    assert mesh.launcher.stopped == [(f"{name}-p0", True)]

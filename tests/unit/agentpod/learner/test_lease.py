@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from agentpod.learner.lease import Lease
-from podrace.errors import PermissionDenied
+from podrace.errors import PermissionDenied, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 UNKNOWN = 99
@@ -103,3 +103,19 @@ async def test_a_pod_that_was_stopped_before_does_not_yield():
     await lease.renew()
     await lease.renew()
     assert not lease.yielded
+
+
+async def test_a_stuck_role_is_reported_until_a_renewal_is_answered() -> None:
+    sent: list[list[int]] = []
+
+    async def renew(request: pb.RenewAssignmentRequest, timeout: float) -> pb.RenewAssignmentResponse:
+        sent.append([stuck.number for stuck in request.stuck_roles])
+        if len(sent) == 1:
+            raise Unavailable("it restarts")
+        return pb.RenewAssignmentResponse(directive=pb.DIRECTIVE_CONTINUE)
+
+    lease = Lease(SimpleNamespace(RenewAssignment=renew), pb.Assignment(assignment_id="t-a0.1"), orphan_seconds=60.0)
+    await lease.report_stuck(pb.StuckRole())
+    await lease.report_stuck(pb.StuckRole())
+    await lease.renew()
+    assert sent == [[1], [1, 2], []]

@@ -1,0 +1,93 @@
+"""Decides whether a role is stuck. Pure functions.
+
+Rules:
+- A role makes progress when its phase or its counter changes. An idle role makes progress by answering.
+- The deadline is a multiple of the 99th percentile of the times between the role's earlier progress in this phase,
+  within a floor and a ceiling.
+- A role that opens, prepares or warms up has the ceiling, because a simulator may compile. So has a role that has made
+  progress less than a few times, unless its process is stopped.
+- Each time a role was stuck that answered and whose process was not stopped, the next deadline is twice as long: it may
+  only have been slow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.progress_deadlines import ProgressDeadlines
+
+LEARNED = (
+    pb.ROLE_PHASE_IDLE,
+    pb.ROLE_PHASE_COLLECTING,
+    pb.ROLE_PHASE_UPDATING,
+    pb.ROLE_PHASE_EVALUATING,
+)
+"""Phases whose deadlines are learned."""
+FEWEST_SAMPLES = 3
+"""Samples from which on a deadline is learned."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What is known about a role. Times are in seconds, on one monotonic clock."""
+
+    phase: pb.RolePhase.ValueType
+    """What it reported last."""
+    progressed_at: float
+    """When it was last seen to make progress."""
+    history: Sequence[float]
+    """Times between its earlier progress in this phase."""
+    answers: bool = True
+    """Whether it answered the last poll."""
+    stopped: bool = False
+    """Whether its process is stopped, for instance by SIGSTOP."""
+    stuck_before: int = 0
+    """How many times it was stuck before although it answered and was not stopped."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a role is stuck."""
+
+    stuck: bool
+    deadline_seconds: float
+    reason: str
+    """Why, in one line."""
+
+
+def judge(now: float, seen: Observation, options: ProgressDeadlines) -> Verdict:
+    """Decides whether a role is stuck."""
+    deadline, why = _deadline(seen, options)
+    waited = now - seen.progressed_at
+    if seen.stopped:
+        what = "its process is stopped"
+    elif not seen.answers:
+        what = "it does not answer"
+    else:
+        what = "it makes no progress"
+    reason = f"{what}: {waited:.1f} s in phase {phase_name(seen.phase)}; the deadline is {deadline:.1f} s ({why})"
+    return Verdict(waited >= deadline, deadline, reason)
+
+
+def _deadline(seen: Observation, options: ProgressDeadlines) -> tuple[float, str]:
+    if seen.stopped:
+        return options.floor_seconds, "the shortest one"
+    if seen.phase not in LEARNED:
+        return options.ceiling_seconds, "that of a phase that may take long"
+    if len(seen.history) < FEWEST_SAMPLES:
+        return options.ceiling_seconds, f"after {len(seen.history)} samples"
+    percentile = percentile_99(seen.history)
+    deadline = max(options.floor_seconds, options.multiple * percentile) * 2**seen.stuck_before
+    why = f"{options.multiple:g} times the 99th percentile of {len(seen.history)} samples, {percentile:.2f} s"
+    return min(deadline, options.ceiling_seconds), why
+
+
+def percentile_99(samples: Sequence[float]) -> float:
+    """Returns the smallest sample that is not below 99 % of the samples."""
+    ordered = sorted(samples)
+    return ordered[-(-99 * len(ordered) // 100) - 1]
+
+
+def phase_name(phase: pb.RolePhase.ValueType) -> str:
+    """Returns the name of a phase for people."""
+    return pb.RolePhase.Name(phase).removeprefix("ROLE_PHASE_").lower().replace("_", " ")

@@ -1,0 +1,116 @@
+"""Watches the roles of a learner and replaces those that make no progress.
+
+A stuck worker, evaluator or follower is killed where its process can be reached; the fork server starts another one,
+and the learner opens its roles again. Otherwise the pod is replaced. The learner itself is watched as well: its event
+loop is alive while its compute thread hangs, so it reports its own stacks before it exits.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import prometheus_client
+import structlog
+
+from agentpod.config import PodConfig
+from agentpod.liveness import stacks
+from agentpod.liveness.activity import Activity
+from agentpod.liveness.deadlines import Verdict
+from agentpod.liveness.replacement import Replacement
+from agentpod.liveness.role_processes import find_process
+from agentpod.liveness.role_watch import RoleAnswer, RoleWatch
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.processes.identity import Process
+
+POLL_SECONDS = 1.0
+STUCK = prometheus_client.Counter("podrace_learner_stuck_roles", "Roles that made no progress and were replaced")
+_log = structlog.get_logger(__name__)
+
+
+class Supervisor:
+    """Watches the roles of one learner during one assignment.
+
+    supervising = asyncio.create_task(supervisor.run())
+    ...
+    supervising.cancel()
+    """
+
+    def __init__(
+        self,
+        config: PodConfig,
+        role: str,
+        activity: Activity,
+        poll: Callable[[], Awaitable[Mapping[str, RoleAnswer | None]]],
+        replacement: Replacement,
+        *,
+        find: Callable[[str], Process | None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Starts without history: the deadlines of an agent follow from its own progress.
+
+        Args:
+            config: Configuration of the pod.
+            role: Role of this learner.
+            activity: What this learner's compute thread does.
+            poll: Asks the other roles.
+            replacement: Reports and replaces.
+            find: Returns the process of a role that can be killed from here; None: as the pod's file lists it.
+            clock: Monotonic clock in seconds.
+        """
+        self._config, self._role, self._activity, self._poll = config, role, activity, poll
+        self._replacement, self._clock = replacement, clock
+        self._find = find or (lambda name: find_process(config.folder, name))
+        self._watches: dict[str, RoleWatch] = {}
+
+    async def run(self) -> None:
+        """Polls and judges until it is cancelled."""
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                await self.check()
+            except Exception:
+                # Training continues without supervision for a moment; the next poll starts again.
+                _log.exception("the roles could not be watched this time")
+
+    async def check(self) -> None:
+        """Polls all roles once, and replaces those that are stuck."""
+        own = RoleAnswer(self._activity.phase, self._activity.counter)
+        answers = {self._role: own, **await self._poll()}
+        now = self._clock()
+        for role, answer in answers.items():
+            watch = self._watches.setdefault(role, RoleWatch(role, self._config.progress, now))
+            process = None if answer else self._process(role)
+            watch.observe(now, answer, stopped=process is not None and process.stopped)
+        self._replacement.show([self._watches[role].message() for role in answers])
+        for role in answers:
+            if (verdict := self._watches[role].judge()).stuck:
+                await self._replace(role, verdict)
+
+    def _process(self, role: str) -> Process | None:
+        """Returns the process of another role, if it has one of its own that can be killed from here."""
+        return None if self._is_own(role) else self._find(role)
+
+    def _is_own(self, role: str) -> bool:
+        return role == self._role or self._config.layout == "fused"
+
+    async def _replace(self, role: str, verdict: Verdict) -> None:
+        watch, process = self._watches[role], self._process(role)
+        stuck = pb.StuckRole(progress=watch.message(), reason=verdict.reason, restarted=process is not None)
+        stuck.stacks = await self._stacks(role, process)
+        STUCK.inc()
+        _log.error("a role is stuck", role=role, reason=verdict.reason, stacks=stuck.stacks)
+        watch.restart()
+        if process:
+            # Killed first: the report may wait for the orchestrator.
+            process.signal(signal.SIGKILL)
+        await self._replacement.report(stuck)
+        if not process:
+            await self._replacement.replace_pod(f"{role}: {verdict.reason}", stuck_process=self._is_own(role))
+
+    async def _stacks(self, role: str, process: Process | None) -> str:
+        if self._is_own(role):
+            return stacks.own_stacks(self._config.folder, self._role)
+        if process is None:
+            return "no stacks: the role runs in another container"
+        return await stacks.stacks_of(process, self._config.folder, role)

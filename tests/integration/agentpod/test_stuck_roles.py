@@ -1,0 +1,65 @@
+"""Roles that make no progress are replaced: a stopped worker alone, a hanging fused pod as a whole."""
+
+import os
+import signal
+
+import pytest
+from fork_servers import pids
+from scripted import until
+from test_processes import lives
+
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.progress_deadlines import ProgressDeadlines
+
+FAST = ProgressDeadlines(floor_seconds=2.0)
+
+
+def reports(mesh) -> list[pb.StuckRole]:
+    return [stuck for renewal in mesh.orchestrator.renewals for stuck in renewal.stuck_roles]
+
+
+def collecting(mesh) -> bool:
+    """Whether the pod has been observed long enough, so that deadlines are learned."""
+    if not mesh.orchestrator.renewals:
+        return False
+    roles = {role.role: role for role in mesh.orchestrator.renewals[-1].progress.roles}
+    return "worker-0" in roles and 0 < roles["worker-0"].deadline_duration.seconds < 60
+
+
+def trained(mesh) -> int:
+    return mesh.orchestrator.renewals[-1].progress.policy_version
+
+
+@pytest.mark.long
+async def test_a_stopped_worker_is_reported_and_replaced_and_the_training_continues(
+    mesh, make_spec, make_assignment, fork_server
+):
+    mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**8)))
+    pod = mesh.pod_config("separate", progress=FAST)
+    roles = await fork_server.start(pod)
+    await until(lambda: collecting(mesh), 60)
+    os.kill(roles["worker-0"], signal.SIGSTOP)
+    await until(lambda: bool(reports(mesh)), 60)
+    (stuck,) = reports(mesh)
+    assert (stuck.number, stuck.progress.role, stuck.restarted) == (1, "worker-0", True)
+    assert "its process is stopped" in stuck.reason
+    assert stuck.stacks == "no stacks: a stopped process cannot dump them"
+    await until(lambda: pids(pod)["worker-0"] != roles["worker-0"], 60)
+    before = trained(mesh)
+    await until(lambda: trained(mesh) > before + 3, 60)
+    assert lives(roles["learner"])
+
+
+@pytest.mark.long
+async def test_a_fused_pod_whose_simulator_hangs_reports_its_stacks_and_exits(
+    mesh, make_spec, make_assignment, fork_server
+):
+    spec = make_spec("python:tests.integration.agentpod.environments:hanging", steps=10**8)
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    pod = mesh.pod_config("fused", progress=FAST)
+    roles = await fork_server.start(pod)
+    await until(lambda: bool(reports(mesh)), 90)
+    (stuck,) = reports(mesh)
+    assert not stuck.restarted
+    assert "hang_forever" in stuck.stacks
+    await until(lambda: not lives(roles["learner"]), 60)
