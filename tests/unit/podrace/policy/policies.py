@@ -1,0 +1,60 @@
+"""Checkpoints of policies of every kind, and the torch policies that they are of."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from agentpod.models.description import describe
+from agentpod.models.description import test_vectors as vectors_of
+from agentpod.models.policy import NetworkSpec, Policy
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
+from podrace.client.delivery import FetchedCheckpoint
+from podrace.tensor_transport.codec import encode
+from simulators.base import Space
+
+VECTOR = Space("continuous", (3,), torch.float32, low=(-math.inf,) * 3, high=(1.0, 2.0, math.inf))
+PICTURE = Space("continuous", (12, 14, 3), torch.uint8)
+FIRST = Space("continuous", (4, 40, 44), torch.uint8)
+CHOICE = Space("discrete", (), torch.int64, n=4)
+FORCE = Space("continuous", (2, 1), torch.float32, low=(-2.0, 0.0), high=(2.0, math.inf))
+BOUNDED = Space("continuous", (2,), torch.float32, low=(-2.0, 1.0), high=(2.0, 9.0))
+
+CASES = {
+    "gaussian": (VECTOR, FORCE, NetworkSpec()),
+    "squashed": (VECTOR, BOUNDED, NetworkSpec((16, 8), "relu", head="squashed")),
+    "deterministic": (VECTOR, BOUNDED, NetworkSpec((16,), "relu", head="deterministic")),
+    "logits": (VECTOR, CHOICE, NetworkSpec((8,), "elu", normalize_observations=False)),
+    "values": (VECTOR, CHOICE, NetworkSpec((), head="values")),
+    "recurrent": (VECTOR, CHOICE, NetworkSpec((8,), recurrent_size=5)),
+    "recurrent-force": (VECTOR, BOUNDED, NetworkSpec((8, 8), recurrent_size=7, head="squashed")),
+    "pixels-last": (PICTURE, CHOICE, NetworkSpec((8,), "relu", head="dueling", torso="small")),
+    "pixels-first": (FIRST, BOUNDED, NetworkSpec((8,), "tanh", torso="nature")),
+    "flat-pixels": (PICTURE, CHOICE, NetworkSpec((8,))),
+    "recurrent-pixels": (PICTURE, CHOICE, NetworkSpec((8,), "relu", torso="small", recurrent_size=4)),
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    policy: Policy
+    checkpoint: FetchedCheckpoint
+
+
+def published(case: str, seed: int = 3) -> Published:
+    """A policy with random parameters, and its checkpoint as a client fetches it."""
+    policy = Policy(*CASES[case])
+    policy.initialize(torch.Generator().manual_seed(seed), output_gain=1.0)
+    policy.set_head_parameter("log_std", -0.7)
+    policy.set_head_parameter("exploration", 0.3)
+    if policy.normalizes:
+        policy.set_statistics(torch.tensor([1.0, -2.0, 0.5]), torch.tensor([4.0, 0.01, 1.0]))
+    manifest = Manifest(
+        format_version=1,
+        tournament_id="race-1",
+        agent_id=f"race-1-a{seed}",
+        algorithm="ppo",
+        policies={"agent": describe(policy)},
+    )
+    parts = {"policy": encode(policy.tensors(), {}), "test_vectors": encode(vectors_of(policy), {})}
+    return Published(policy, FetchedCheckpoint(f"{seed:064x}", b"", manifest, parts))

@@ -1,0 +1,89 @@
+"""A loaded policy acts on single observations and on batches, keeps its state, and samples as its head says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from policies import published
+
+import podrace
+from podrace.errors import DataLoss, InvalidArgument, NotFound
+from podrace.policy.loading import onnx_file
+from podrace.policy.runtime import Policy
+
+OBSERVATIONS = np.array([[0.5, -2.1, 3.0], [-4.0, -2.0, 0.1]], np.float32)
+
+
+def loaded(case: str) -> Policy:
+    return Policy(onnx_file([published(case).checkpoint]))
+
+
+def test_a_file_acts_on_one_observation_and_on_a_batch(tmp_path: Path) -> None:
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(onnx_file([published("gaussian").checkpoint]))
+    policy = podrace.load_policy(path)
+    one, both = policy.act(OBSERVATIONS[0]), policy.act(OBSERVATIONS)
+    assert one.shape == (2, 1)
+    assert np.allclose(both[0], one)
+    assert isinstance(loaded("logits").act(list(map(float, OBSERVATIONS[1]))), int)
+    assert policy.members[0].agent_id == "race-1-a3"
+
+
+def test_the_state_is_carried_within_an_episode_and_cleared_lane_by_lane() -> None:
+    policy = loaded("recurrent-force")
+    first, second = policy.act(OBSERVATIONS), policy.act(OBSERVATIONS)
+    assert not np.allclose(first, second)
+    policy.reset(np.array([True, False]))
+    third = policy.act(OBSERVATIONS)
+    assert np.allclose(third[0], first[0])
+    assert not np.allclose(third[1], first[1])
+    with pytest.raises(InvalidArgument, match=r"1 observations after 2: call reset\(\)"):
+        policy.act(OBSERVATIONS[0])
+    policy.reset()
+    assert np.allclose(policy.act(OBSERVATIONS[0]), first[0])
+
+
+@pytest.mark.parametrize("case", ["gaussian", "squashed", "deterministic"])
+def test_sampled_actions_have_the_moments_of_the_head(case: str) -> None:
+    made, count = published(case), 20_000
+    policy = Policy(onnx_file([made.checkpoint]))
+    observation = np.repeat(OBSERVATIONS[:1], count, 0)
+    noise = made.policy.noise((count,), torch.Generator().manual_seed(1))
+    wanted = made.policy.to_environment(made.policy.act(torch.from_numpy(observation), noise)).flatten(1).numpy()
+    found = policy.act(observation, np.random.default_rng(1)).reshape(count, -1)
+    assert np.abs(found.mean(0) - wanted.mean(0)).max() < 0.05 * wanted.std(0).max()
+    assert np.abs(found.std(0) - wanted.std(0)).max() < 0.05 * wanted.std(0).max()
+
+
+@pytest.mark.parametrize("case", ["logits", "values"])
+def test_sampled_choices_have_the_frequencies_of_the_head(case: str) -> None:
+    made, count = published(case), 20_000
+    observation = np.repeat(OBSERVATIONS[1:], count, 0)
+    noise = made.policy.noise((count,), torch.Generator().manual_seed(1))
+    wanted = np.bincount(made.policy.act(torch.from_numpy(observation), noise).numpy(), minlength=4)
+    found = np.bincount(loaded(case).act(observation, np.random.default_rng(1)), minlength=4)
+    assert np.abs(found - wanted).max() < 0.03 * count
+
+
+def test_what_cannot_be_acted_on_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"an observation of shape \[4\]: expected \[3\]"):
+        loaded("gaussian").act(np.zeros(4))
+    with pytest.raises(DataLoss, match="not a usable ONNX file"):
+        Policy(b"not a model")
+    with pytest.raises(NotFound, match="there is no such file"):
+        podrace.load_policy(tmp_path / "missing.onnx")
+
+
+def test_importing_podrace_loads_neither_numpy_nor_torch_and_acting_loads_no_torch(tmp_path: Path) -> None:
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(onnx_file([published("recurrent").checkpoint]))
+    program = (
+        "import sys, podrace\n"
+        "assert not {'numpy', 'torch', 'onnxruntime'} & set(sys.modules), 'import podrace'\n"
+        f"podrace.load_policy({str(path)!r}).act([0.0, 1.0, 2.0])\n"
+        "assert not {'torch', 'onnx', 'safetensors', 'gymnasium'} & set(sys.modules), 'acting'\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
