@@ -17,6 +17,7 @@ from leaderboard.generator import Generator
 from leaderboard.plugins.plugin_pool import PluginPool
 from leaderboard.service import services
 from leaderboard.snapshots import SnapshotRecorder
+from leaderboard.store.owners import SCOPED_METHODS, TournamentOwners
 from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
@@ -54,15 +55,17 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     watch = SubmissionWatch()
     plugins = PluginPool(config.parts, config.runtime_folder, config.allow)
     urgent = asyncio.Event()
+    owners = await TournamentOwners.load(state)
     updater = Updater(state, store, watch, plugins=plugins)
-    generator = Generator(state, plugins, _shortage_finder(config, asyncio.get_running_loop(), urgent))
+    find_shortage = _shortage_finder(config, asyncio.get_running_loop(), urgent)
+    generator = Generator(state, plugins, find_shortage, owners)
     snapshots = SnapshotRecorder(state, store)
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
     delivery = CheckpointDelivery(store)
-    served = services(state, watch, updater, generator, snapshots, stores, access.lease_verifier)
+    served = services(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners)
     served.append(delivery_service(delivery))
-    server = await Server.start(config.server, served, guard=access.guard())
+    server = await Server.start(config.server, served, guard=access.guard(owners, SCOPED_METHODS))
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)

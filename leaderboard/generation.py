@@ -18,7 +18,7 @@ from leaderboard.evolution.proposals import Proposal
 from leaderboard.evolution.strategy import NoWork, Situation
 from leaderboard.evolution.trials import ClockReading, Trials, no_time_is_left
 from leaderboard.ranking.board import Board
-from leaderboard.store import ancestor_queries, proposal_records, records, request_records
+from leaderboard.store import ancestor_queries, owners, proposal_records, records, request_records
 from leaderboard.store.records import Generation, timestamp
 from leaderboard.store.running_agents import RunningAgents
 from leaderboard.trial_cache import Ends, TrialCache
@@ -146,6 +146,7 @@ def _first_spec(transaction: Transaction, request: GenerateAgentRequest) -> Tour
     if spec is None:
         ancestor_queries.check(transaction, request.tournament_id, request.spec)
         records.add_spec(transaction, request.tournament_id, request.spec)
+        owners.add_owner(transaction, request.tournament_id, owners.ownership_in(request))
         return request.spec
     for name in ("seed", "synchronous", "algorithms", "evolution"):
         if _comparable(spec, name) != _comparable(request.spec, name):

@@ -20,6 +20,7 @@ from leaderboard.evolution.strategy import NoWork
 from leaderboard.plugins import requests
 from leaderboard.plugins.plugin_pool import PROPOSAL, PluginPool, PreparedRequest
 from leaderboard.single_flight import SingleFlight
+from leaderboard.store.owners import TournamentOwners, ownership_in
 from leaderboard.store.running_agents import RunningAgents
 from leaderboard.trial_cache import TrialCache
 from podrace.config import unknown
@@ -39,7 +40,11 @@ class Generator:
     """Generates the agents of all tournaments."""
 
     def __init__(
-        self, state: Database, plugins: PluginPool | None = None, find_shortage: Callable[[], str] = lambda: ""
+        self,
+        state: Database,
+        plugins: PluginPool | None = None,
+        find_shortage: Callable[[], str] = lambda: "",
+        owners: TournamentOwners | None = None,
     ) -> None:
         """Prepares to generate.
 
@@ -47,8 +52,10 @@ class Generator:
             state: Database of the leaderboard.
             plugins: Calls generator plugins; None: the built-in strategies decide.
             find_shortage: Returns why there is no space for the checkpoints of further agents; empty: there is. Blocks.
+            owners: Learns from the requests whose each tournament is.
         """
         self._state, self._plugins, self._find_shortage = state, plugins, find_shortage
+        self._owners = owners or TournamentOwners()
         self._statistics = CachedStatistics(state)
         self._making: SingleFlight[Agent | NoWork] = SingleFlight()
         self._running = RunningAgents()
@@ -75,7 +82,9 @@ class Generator:
             for due in await self._state.transact(generation.requests_due, request):
                 # Continues if the caller gives up meanwhile, so that the plugin is not called again when it retries.
                 await self._making.run(due.request_id, partial(self._call_plugin_and_make, due, self._plugins))
-        return await self._make(request)
+        made = await self._make(request)
+        self._owners.learn(request.tournament_id, ownership_in(request))
+        return made
 
     async def close(self) -> None:
         """Cancels what is being generated; it is generated at the next request."""

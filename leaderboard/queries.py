@@ -1,7 +1,7 @@
 """Answers queries on the records, each in one transaction: pages, lineages, champion, statistics, the decision log."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from leaderboard.decision_replay import DecisionLog
 from leaderboard.ranking.champion_selection import name_champion
@@ -75,15 +75,22 @@ def with_current_standing(submission: Submission, rank: int) -> Candidate:
     return candidate
 
 
-def lineage(transaction: Transaction, request: GetLineageRequest) -> GetLineageResponse:
+def lineage(
+    transaction: Transaction, request: GetLineageRequest, sees: Callable[[str], bool] = lambda tournament_id: True
+) -> GetLineageResponse:
     """Returns an agent and its ancestors, or a page of the agents of a tournament by number, with their summaries.
+
+    Args:
+        transaction: The transaction.
+        request: The request.
+        sees: Whether the caller may see a tournament; ancestors of other tournaments are left out.
 
     Raises:
         NotFound: The agent was never generated here.
         InvalidArgument: The page token does not belong to this list.
     """
     if request.agent_id:
-        return _with_summaries(transaction, ancestry_of(transaction, request.agent_id))
+        return _with_summaries(transaction, ancestry_of(transaction, request.agent_id, sees))
     page = pagination.page_of(request)
     found = records.page_of_generations(transaction, request.tournament_id, page.after, page.size + 1)
     response = _with_summaries(transaction, found[: page.size])
@@ -92,8 +99,8 @@ def lineage(transaction: Transaction, request: GetLineageRequest) -> GetLineageR
     return response
 
 
-def ancestry_of(transaction: Transaction, agent_id: str) -> list[Generation]:
-    """Returns an agent, then its ancestors, nearest first, each once; at most LARGEST_LINEAGE agents.
+def ancestry_of(transaction: Transaction, agent_id: str, sees: Callable[[str], bool]) -> list[Generation]:
+    """Returns an agent, then its ancestors that the caller sees, nearest first, each once; at most LARGEST_LINEAGE.
 
     Raises:
         NotFound: The agent was never generated here.
@@ -103,7 +110,7 @@ def ancestry_of(transaction: Transaction, agent_id: str) -> list[Generation]:
     waiting = deque(family[0].agent.parent_agent_ids)
     while waiting and len(family) < LARGEST_LINEAGE:
         parent_id = waiting.popleft()
-        if parent_id not in known:
+        if parent_id not in known and sees(ancestor.tournament_of(parent_id)):
             known.add(parent_id)
             family.append(records.get_generation(transaction, parent_id))
             waiting.extend(family[-1].agent.parent_agent_ids)

@@ -1,8 +1,11 @@
 """Translates between the gRPC contract and updater, generator, snapshots and queries; decides nothing."""
 
 import asyncio
+import functools
+import time
 from collections.abc import AsyncIterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -13,19 +16,23 @@ from leaderboard.evolution.strategy import NoWork
 from leaderboard.generator import Generator
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store import records
+from leaderboard.store.owners import TournamentOwners
 from leaderboard.store.refusal_records import refusals_after
+from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace.access.lease_tokens import LeaseVerifier
+from podrace.access.ownership import Reach, reach
 from podrace.access.principal import current_principal
 from podrace.checkpoint.v1 import store_pb2 as store_pb
 from podrace.checkpoint.v1 import store_pb2_grpc as store_pb_grpc
-from podrace.database import Database
+from podrace.database import LARGEST_NUMBER, Database
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.page_bytes import fitting
 from podrace.rpc import Service
+from podrace.specification.ancestor import tournament_of
 
 WATCH_PAGE_SIZE = 100
 LARGEST_REPORT = 1000
@@ -44,15 +51,27 @@ def services(
     kept: SnapshotRecorder,
     store_access: StoreAccess,
     leases: LeaseVerifier | None = None,
+    owners: TournamentOwners | None = None,
 ) -> list[Service]:
-    """Returns the four services of a leaderboard; `leases` verifies the tokens of pods (None: none are required)."""
+    """Returns the four services of a leaderboard.
+
+    Args:
+        state: The database.
+        watch: Wakes the callers that wait for submissions.
+        updater: Judges submissions.
+        generator: Generates agents.
+        kept: Records snapshots.
+        store_access: Grants pods access to the checkpoint store.
+        leases: Verifies the tokens of pods; None: none are required.
+        owners: Whose each tournament is; None: callers that depend on it see no tournament.
+    """
     contract = pb.DESCRIPTOR.services_by_name
     leases = leases or LeaseVerifier(None)
     return [
         Service(
             contract["LeaderboardService"],
             pb_grpc.add_LeaderboardServiceServicer_to_server,
-            LeaderboardServicer(state, watch),
+            LeaderboardServicer(state, watch, owners or TournamentOwners()),
         ),
         Service(
             contract["UpdaterService"],
@@ -73,10 +92,32 @@ def services(
 
 
 class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
-    """Answers queries; the contract describes the methods."""
+    """Answers queries; the contract describes the methods.
 
-    def __init__(self, state: Database, watch: SubmissionWatch) -> None:
-        self._state, self._watch = state, watch
+    Queries about a tournament that the caller may not see are answered from an empty database, so the answers are
+    exactly those about a tournament that does not exist.
+    """
+
+    def __init__(self, state: Database, watch: SubmissionWatch, owners: TournamentOwners) -> None:
+        self._state, self._watch, self._owners = state, watch, owners
+
+    @functools.cached_property
+    def _nothing(self) -> Database:
+        return Database.open(Path(":memory:"), DATABASE_FORMAT, time.time)
+
+    def _sees(self, tournament_id: str) -> bool:
+        caller = current_principal()
+        owned = self._owners.ownership_of(tournament_id)
+        return caller is None or reach(caller, tournament_id, owned) >= Reach.READ
+
+    def _hides(self, request: pb.WatchCandidatesRequest) -> bool:
+        """Whether the tournament exists and the present caller may not see it."""
+        known = self._owners.ownership_of(request.tournament_id) is not None
+        return known and not self._sees(request.tournament_id)
+
+    def _of(self, tournament_id: str) -> Database:
+        """Returns the database from which the present caller is answered about a tournament."""
+        return self._state if self._sees(tournament_id) else self._nothing
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         """Reads; see the contract."""
@@ -85,11 +126,12 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
 
     async def ListCandidates(self, request: pb.ListCandidatesRequest, context: Context) -> pb.ListCandidatesResponse:
         """Reads a page; see the contract."""
-        return await self._state.transact(queries.page_of_candidates, request)
+        return await self._of(request.tournament_id).transact(queries.page_of_candidates, request)
 
     async def GetLineage(self, request: pb.GetLineageRequest, context: Context) -> pb.GetLineageResponse:
         """Reads a lineage; see the contract."""
-        return await self._state.transact(queries.lineage, request)
+        of = tournament_of(request.agent_id) if request.agent_id else request.tournament_id
+        return await self._of(of).transact(queries.lineage, request, self._sees)
 
     async def NameChampion(self, request: pb.NameChampionRequest, context: Context) -> pb.NameChampionResponse:
         """Reads and decides; see the contract."""
@@ -101,20 +143,21 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
         """Sends existing submissions, then new ones; see the contract."""
         token = request.resume_token
         while True:
-            page = await self._state.transact(queries.submissions_after, request.tournament_id, token, WATCH_PAGE_SIZE)
+            name = request.tournament_id
+            page = await self._of(name).transact(queries.submissions_after, name, token, WATCH_PAGE_SIZE)
             for candidate in page:
                 token = candidate.sequence
                 yield pb.WatchCandidatesResponse(candidate=candidate, resume_token=token)
             if not page:
-                await self._watch.wait_after(request.tournament_id, token)
+                await self._watch.wait_after(request.tournament_id, LARGEST_NUMBER if self._hides(request) else token)
 
     async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
         """Reads a page; see the contract."""
-        return await self._state.transact(snapshots.page_of_snapshots, request)
+        return await self._of(request.tournament_id).transact(snapshots.page_of_snapshots, request)
 
     async def GetStatistics(self, request: pb.GetStatisticsRequest, context: Context) -> pb.GetStatisticsResponse:
         """Reads and computes; see the contract."""
-        return await self._state.transact(queries.statistics, request)
+        return await self._of(request.tournament_id).transact(queries.statistics, request)
 
     async def ReplayTournament(
         self, request: pb.ReplayTournamentRequest, context: Context

@@ -23,12 +23,15 @@ from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, NEVER_SILENT, Recon
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state.clock import Clock, SystemClock
 from orchestrator.state.database import StateDatabase
+from orchestrator.state.ownership_records import assign_owner
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.lifecycle import Tournaments
+from orchestrator.tournaments.queries import SCOPED_METHODS, Queries
 from orchestrator.validation import Validation
 from podrace import rpc, service, telemetry
+from podrace.access.authenticators.unix_socket import user_name
 from podrace.access.service_access import ServiceAccess
 from podrace.access.tokens import PodTokens
 from podrace.access.v1 import access_pb2
@@ -61,12 +64,14 @@ async def serve(config: Config, clock: Clock) -> None:
     try:
         # This process holds the database, so any other embedded mesh that ran a tournament from it has stopped.
         await state.transact(lifecycle.cancel_running, MESH_STOPPED, but_mesh_id=config.mesh_id)
+        await state.transact(assign_owner, user_name())
         runtime.restore(await state.transact(load_saved_state), clock.monotonic())
         state.on_saved(runtime.cache.apply_saved)
         external = ExternalPods(state, runtime, clock) if config.launcher == EXTERNAL else None
         opened: asyncio.Future[Launcher] = asyncio.get_running_loop().create_future()
         servicer = OrchestratorServicer(
             _tournaments(config, state, runtime),
+            Queries(state, runtime),
             Assignments(state, runtime, leaderboard, clock, external_pods=external),
             runtime,
             clock,
@@ -76,7 +81,7 @@ async def serve(config: Config, clock: Clock) -> None:
             lease_tokens=access.lease_tokens,
             validation=Validation(config, opened),
         )
-        guard = access.guard(runtime.pod_that_holds)
+        guard = access.guard(runtime.cache, SCOPED_METHODS, runtime.pod_that_holds)
         server = await rpc.Server.start(config.server, with_discovery(config, [_service(servicer)]), guard=guard)
         _announce(server, access, metrics=metrics, mesh_id=config.mesh_id)
         async with _open_launcher(config, server.address, runtime, external, access.pod_tokens) as launcher:

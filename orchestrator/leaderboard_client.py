@@ -9,6 +9,7 @@ import structlog
 from orchestrator.state.records import AgentRecord, TournamentRecord
 from podrace import rpc
 from podrace.access.credentials import TokenSource
+from podrace.access.ownership import Ownership
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
@@ -105,6 +106,7 @@ class LeaderboardClient:
         unfinished: Sequence[str],
         failed: Sequence[str],
         *,
+        ownership: Ownership,
         running_seconds: float,
         environment_steps: int,
     ) -> pb.GenerateAgentResponse:
@@ -117,6 +119,7 @@ class LeaderboardClient:
             agent: Record of the agent.
             unfinished: Ids of the other agents that have not ended.
             failed: Ids of the latest agents that have failed.
+            ownership: Whose the tournament is.
             running_seconds: How long the tournament has been running.
             environment_steps: Environment steps of all its agents.
 
@@ -132,6 +135,8 @@ class LeaderboardClient:
             failed_agent_ids=failed,
             pod_id=agent.pod_id,
             tournament_environment_steps=environment_steps,
+            owner=ownership.owner,
+            namespace=ownership.namespace,
         )
         request.running_duration.FromNanoseconds(round(running_seconds * 1e9))
         response: pb.GenerateAgentResponse = await rpc.call(

@@ -19,6 +19,7 @@ from orchestrator.state.records import (
 )
 from orchestrator.state.runtime import RuntimeState
 from podrace.access.lease_tokens import HeldLease
+from podrace.access.ownership import Ownership
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
@@ -43,7 +44,10 @@ def tournament_message(
 ) -> tournament_pb2.Tournament:
     """Builds the message of a tournament; `now` is monotonic."""
     name = record.tournament_id
+    ownership = runtime.cache.ownership_of(name) or Ownership("")
     message = tournament_pb2.Tournament(
+        owner=ownership.owner,
+        namespace=ownership.namespace,
         tournament_id=name,
         spec=record.spec,
         state=cast(tournament_pb2.TournamentState.ValueType, record.state),

@@ -24,7 +24,8 @@ from orchestrator.messages import (
 from orchestrator.state.clock import Clock
 from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
-from orchestrator.tournaments.lifecycle import Tournaments, TournamentView, has_ended, page_limit, token_number
+from orchestrator.tournaments.lifecycle import Tournaments
+from orchestrator.tournaments.queries import Queries, TournamentView, has_ended, page_limit, token_number
 from orchestrator.validation import Validation
 from podrace.access.lease_tokens import HeldLease, LeaseTokens
 from podrace.access.principal import current_principal
@@ -56,6 +57,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     def __init__(
         self,
         tournaments: Tournaments,
+        queries: Queries,
         assignments: Assignments,
         runtime: RuntimeState,
         clock: Clock,
@@ -67,7 +69,8 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         lease_tokens: LeaseTokens | None = None,
         validation: Validation | None = None,
     ) -> None:
-        self._tournaments, self._assignments, self._runtime, self._clock = tournaments, assignments, runtime, clock
+        self._queries, self._tournaments, self._assignments = queries, tournaments, assignments
+        self._runtime, self._clock = runtime, clock
         self._leaderboard_address = leaderboard_address
         self._token_leaderboard_address = token_leaderboard_address or leaderboard_address
         self._lease_tokens = lease_tokens or LeaseTokens(None)
@@ -94,7 +97,8 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         """Creates and starts a tournament, or only checks its specification."""
         if request.validate_only:
             return await self._validated(request.spec)
-        return pb.CreateTournamentResponse(tournament=self._tournament_message(await self._tournaments.create(request)))
+        created = await self._tournaments.create(request, current_principal())
+        return pb.CreateTournamentResponse(tournament=self._tournament_message(created))
 
     async def _validated(self, given: tournament_pb2.TournamentSpec) -> pb.CreateTournamentResponse:
         self._tournaments.check_accepting()
@@ -106,12 +110,12 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
     async def GetTournament(self, request: pb.GetTournamentRequest, context: Context) -> pb.GetTournamentResponse:
         """Returns a tournament."""
         return pb.GetTournamentResponse(
-            tournament=self._tournament_message(await self._tournaments.get(request.tournament_id))
+            tournament=self._tournament_message(await self._queries.get(request.tournament_id))
         )
 
     async def ListTournaments(self, request: pb.ListTournamentsRequest, context: Context) -> pb.ListTournamentsResponse:
         """Returns a page of tournaments."""
-        found = await self._tournaments.page(request.page_size, request.page_token)
+        found = await self._queries.page(request.page_size, request.page_token, current_principal())
         more = len(found) == page_limit(request.page_size)
         page, token = page_of(found, self._tournament_message, lambda last: str(last.sequence), more=more)
         return pb.ListTournamentsResponse(tournaments=page, next_page_token=token)
@@ -123,7 +127,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         token, sent = request.resume_token, pb.WatchTournamentResponse()
         while True:
             change, begin = self._runtime.changes.next_change(), self._clock.monotonic()
-            view = await self._tournaments.tournament_view(request.tournament_id, token)
+            view = await self._queries.tournament_view(request.tournament_id, token)
             message = self._view_message(view, token)
             if message != sent:
                 yield message
@@ -142,42 +146,47 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self, request: pb.UpdateTournamentRequest, context: Context
     ) -> pb.UpdateTournamentResponse:
         """Changes pool limits or the objective."""
-        return pb.UpdateTournamentResponse(tournament=self._tournament_message(await self._tournaments.update(request)))
+        changed = await self._tournaments.update(request, current_principal())
+        return pb.UpdateTournamentResponse(tournament=self._tournament_message(changed))
 
     async def CancelTournament(
         self, request: pb.CancelTournamentRequest, context: Context
     ) -> pb.CancelTournamentResponse:
         """Cancels a tournament."""
-        return pb.CancelTournamentResponse(tournament=self._tournament_message(await self._tournaments.cancel(request)))
+        changed = await self._tournaments.cancel(request, current_principal())
+        return pb.CancelTournamentResponse(tournament=self._tournament_message(changed))
 
     async def ResumeTournament(
         self, request: pb.ResumeTournamentRequest, context: Context
     ) -> pb.ResumeTournamentResponse:
         """Resumes a tournament."""
-        return pb.ResumeTournamentResponse(tournament=self._tournament_message(await self._tournaments.resume(request)))
+        changed = await self._tournaments.resume(request, current_principal())
+        return pb.ResumeTournamentResponse(tournament=self._tournament_message(changed))
 
     async def CreateEvaluation(
         self, request: pb.CreateEvaluationRequest, context: Context
     ) -> pb.CreateEvaluationResponse:
         """Queues an evaluation."""
-        return pb.CreateEvaluationResponse(evaluation_id=await self._tournaments.create_evaluation(request))
+        evaluation_id = await self._tournaments.create_evaluation(request, current_principal())
+        return pb.CreateEvaluationResponse(evaluation_id=evaluation_id)
 
     async def GetEvaluation(self, request: pb.GetEvaluationRequest, context: Context) -> pb.GetEvaluationResponse:
         """Returns an evaluation."""
-        found = await self._tournaments.get_evaluation(request.evaluation_id)
+        found = await self._queries.get_evaluation(request.evaluation_id)
         done = found.phase != WorkPhase.UNFINISHED
         return pb.GetEvaluationResponse(done=done, evaluation=found.result, error=found.error)
 
     async def ListEvaluations(self, request: pb.ListEvaluationsRequest, context: Context) -> pb.ListEvaluationsResponse:
         """Returns a page of evaluations."""
-        found = await self._tournaments.evaluations(request.tournament_id, request.page_size, request.page_token)
+        name, caller = request.tournament_id, current_principal()
+        found = await self._queries.evaluations(name, request.page_size, request.page_token, caller)
         more = len(found) == page_limit(request.page_size)
         page, token = page_of(found, evaluation_entry, lambda last: str(last.number + 1), more=more)
         return pb.ListEvaluationsResponse(evaluations=page, next_page_token=token)
 
     async def ListPods(self, request: pb.ListPodsRequest, context: Context) -> pb.ListPodsResponse:
         """Returns the pods of a tournament, or all pods."""
-        listed = self._tournaments.pods(request.tournament_id)
+        listed = self._queries.pods(request.tournament_id, current_principal())
         page = fitting(
             pod_message(pod, self._runtime) for pod in listed[token_number(request.page_token, "ListPods") :]
         )
@@ -186,7 +195,8 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         """Returns a page of events."""
-        found = await self._tournaments.events(request.tournament_id, request.page_size, request.page_token)
+        name, caller = request.tournament_id, current_principal()
+        found = await self._queries.events(name, request.page_size, request.page_token, caller)
         more = len(found) == page_limit(request.page_size)
         page, token = page_of(found, event_message, lambda last: str(last.sequence), more=more)
         return pb.ListEventsResponse(events=page, next_page_token=token)

@@ -25,6 +25,7 @@ from orchestrator.state.database import StateDatabase
 from orchestrator.state.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import fail_tournament
+from podrace.access.ownership import Ownership
 from podrace.errors import InvalidArgument, NotFound, PodraceError, ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.printable import printable
@@ -199,6 +200,7 @@ class Assignments:
                         ungenerated,
                         others,
                         failed,
+                        ownership=self._runtime.cache.ownership_of(name) or Ownership(""),
                         running_seconds=self._runtime.running_time.seconds(name, self._clock.monotonic()),
                         environment_steps=self._runtime.counters.environment_steps(name),
                     )

@@ -14,12 +14,14 @@ from orchestrator.state.records import (
     END_STATES,
     AgentRecord,
     EvaluationRecord,
+    OwnershipRecord,
     PodPhase,
     PodRecord,
     TournamentRecord,
     WorkPhase,
     WorkRecord,
 )
+from podrace.access.ownership import Ownership
 
 FAILURES_KEPT = 200
 """Failed agents that are remembered per tournament, the latest; the generator receives their ids."""
@@ -33,12 +35,14 @@ class StateCache:
 
     Attributes:
         tournaments: All tournaments, by id, oldest first.
+        ownerships: Whose they are, by tournament.
         pods: Pods that are not gone, by id, oldest first.
         works: Agents that are neither finished nor failed and evaluations that are not done, by id.
     """
 
     def __init__(self) -> None:
         self.tournaments: dict[str, TournamentRecord] = {}
+        self.ownerships: dict[str, Ownership] = {}
         self.pods: dict[str, PodRecord] = {}
         self.works: dict[str, WorkRecord] = {}
         self._agents: dict[str, dict[str, AgentRecord]] = {}
@@ -50,6 +54,7 @@ class StateCache:
         self._held: defaultdict[str, set[str]] = defaultdict(set)
         self._appliers: dict[type[Any], Callable[[Any], None]] = {
             TournamentRecord: self._apply_tournament,
+            OwnershipRecord: self._apply_ownership,
             PodRecord: self._apply_pod,
             AgentRecord: self._apply_work,
             EvaluationRecord: self._apply_work,
@@ -59,6 +64,14 @@ class StateCache:
         """Applies records that were committed, in the order of their commits."""
         for record in saved:
             self._appliers[type(record)](record)
+
+    def ownership_of(self, tournament_id: str) -> Ownership | None:
+        """Whose a tournament is; None if there is no such tournament."""
+        return self.ownerships.get(tournament_id)
+
+    def tournament_ids(self) -> Iterable[str]:
+        """Ids of all tournaments, oldest first."""
+        return self.tournaments
 
     def unfinished_agents(self, tournament_id: str) -> dict[str, AgentRecord]:
         """Agents of a tournament that are neither finished nor failed, by id, in order; read-only."""
@@ -110,6 +123,9 @@ class StateCache:
 
     def _apply_tournament(self, tournament: TournamentRecord) -> None:
         self.tournaments[tournament.tournament_id] = tournament
+
+    def _apply_ownership(self, record: OwnershipRecord) -> None:
+        self.ownerships[record.tournament_id] = Ownership(record.owner, record.namespace)
 
     def _apply_pod(self, pod: PodRecord) -> None:
         if pod.phase != PodPhase.GONE:

@@ -49,7 +49,13 @@ CREATE TABLE requests (
 CREATE INDEX requests_by_time ON requests (time);
 """
 
-DATABASE_FORMAT = database.Format(owner="orchestrator", application_id=0x706F7263, version=1, schema=SCHEMA)
+ADDITIONS = """
+CREATE TABLE IF NOT EXISTS ownerships (tournament_id TEXT PRIMARY KEY, owner TEXT NOT NULL, namespace TEXT NOT NULL);
+"""
+
+DATABASE_FORMAT = database.Format(
+    owner="orchestrator", application_id=0x706F7263, version=1, schema=SCHEMA, additions=ADDITIONS
+)
 """The application id is "porc" in ASCII."""
 
 _log = structlog.get_logger(__name__)

@@ -5,7 +5,6 @@ tables.
 """
 
 import dataclasses
-import difflib
 import types
 import typing
 from collections.abc import Mapping
@@ -18,8 +17,8 @@ from google.protobuf.message import Message
 
 from orchestrator.decisions.resources import Resources
 from orchestrator.state.database import Transaction
+from podrace.access.ownership import unknown_tournament
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.config import unknown
 from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.orchestrator.v1.orchestrator_pb2 import CreateEvaluationRequest
@@ -101,6 +100,16 @@ class TournamentRecord:
     def selects_champion(self) -> bool:
         """Whether evaluations that select the champion may still be queued although no agents are trained."""
         return self.state == ENDING and bool(self.spec.champion.reevaluate_top)
+
+
+@dataclass(frozen=True)
+class OwnershipRecord:
+    """Whose a tournament is."""
+
+    TABLE: ClassVar[str] = "ownerships"
+    tournament_id: str
+    owner: str
+    namespace: str
 
 
 @dataclass(frozen=True)
@@ -195,13 +204,14 @@ class EventRecord:
 
 WorkRecord = AgentRecord | EvaluationRecord
 Work = TypeVar("Work", AgentRecord, EvaluationRecord)
-Record = TypeVar("Record", TournamentRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
+SavedRecord = TournamentRecord | OwnershipRecord | AgentRecord | EvaluationRecord | PodRecord
+Record = TypeVar("Record", TournamentRecord, OwnershipRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
 
 
 # --- reading and writing -----------------------------------------------------------------------------------------
 
 
-def save(transaction: Transaction, record: TournamentRecord | AgentRecord | EvaluationRecord | PodRecord) -> None:
+def save(transaction: Transaction, record: SavedRecord) -> None:
     """Inserts a record, or replaces the one with the same first field."""
     names = list(DECODERS[type(record)])
     updates = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
@@ -243,7 +253,8 @@ def _decoders(kind: type[Any]) -> Mapping[str, Any]:
 
 
 DECODERS: Mapping[type[Any], Mapping[str, Any]] = {
-    kind: _decoders(kind) for kind in (TournamentRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
+    kind: _decoders(kind)
+    for kind in (TournamentRecord, OwnershipRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
 }
 """Decoder of each column, by record class and column name, in the order of the columns."""
 
@@ -260,8 +271,7 @@ def find_tournament(transaction: Transaction, tournament_id: str) -> TournamentR
     found = find(transaction, TournamentRecord, tournament_id)
     if found is None:
         names = [row[0] for row in transaction.execute("SELECT tournament_id FROM tournaments ORDER BY sequence")]
-        known = difflib.get_close_matches(tournament_id, names, n=1) or names[-5:]
-        raise NotFound(unknown("tournament_id", "tournament", tournament_id, known))
+        raise NotFound(unknown_tournament(tournament_id, names))
     return found
 
 
@@ -343,11 +353,6 @@ def evaluation_of_request(transaction: Transaction, tournament_id: str, request_
 def next_tournament_sequence(transaction: Transaction) -> int:
     """Returns the sequence number of the next tournament."""
     return int(transaction.execute("SELECT coalesce(max(sequence), 0) + 1 FROM tournaments")[0][0])
-
-
-def tournaments_before(transaction: Transaction, sequence: int, limit: int) -> list[TournamentRecord]:
-    """Returns tournaments with a lower sequence number, newest first."""
-    return select(transaction, TournamentRecord, "sequence < ? ORDER BY sequence DESC LIMIT ?", sequence, limit)
 
 
 def running_tournaments(transaction: Transaction) -> list[TournamentRecord]:

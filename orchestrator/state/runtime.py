@@ -59,7 +59,7 @@ class RuntimeState:
 
     def restore(self, saved: SavedState, now: float) -> None:
         """Resumes where a previous run stopped; each lease is valid for one full duration from `now` (monotonic)."""
-        self.cache.apply_saved([*saved.tournaments, *saved.pods, *saved.works, *saved.failures])
+        self.cache.apply_saved([*saved.tournaments, *saved.ownerships, *saved.pods, *saved.works, *saved.failures])
         for tournament in saved.tournaments:
             self._restore_tournament(tournament)
         self.counters.restore(saved.steps, saved.failed_agents, saved.stopped_agents)

@@ -10,6 +10,7 @@ from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
     AgentRecord,
     EvaluationRecord,
+    OwnershipRecord,
     PodRecord,
     TournamentRecord,
     WorkPhase,
@@ -35,6 +36,8 @@ class SavedState:
     """Pods that are not gone."""
     failures: Sequence[AgentRecord] = ()
     """The latest agents that failed, oldest first."""
+    ownerships: Sequence[OwnershipRecord] = ()
+    """Whose the tournaments are."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def load_saved_state(transaction: Transaction) -> SavedState:
         {name: int(agents) for name, agents in stopped},
         records.live_pods(transaction),
         [failure for name, _ in failed for failure in _latest_failures(transaction, name)],
+        records.select(transaction, OwnershipRecord, "true"),
     )
 
 

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orchestrator.decisions.update_summary import describe_changes
 from orchestrator.state import records
@@ -10,39 +10,29 @@ from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import (
     CANCELLED,
     COMPLETED,
-    END_STATES,
     ENDING,
     RUNNING,
     EvaluationRecord,
-    EventRecord,
-    PodRecord,
+    OwnershipRecord,
     TournamentRecord,
     WorkPhase,
 )
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import withdraw_target_checks
+from podrace.access.authenticators.unix_socket import local_user
+from podrace.access.ownership import Ownership, Reach, ownership_for, reach
+from podrace.access.principal import Principal
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.limits.config import NOTHING, Allowed
 from podrace.limits.specification import check_options, check_specification
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.specification.ancestor import KEY, tournament_of
+from podrace.specification.messages import bad_spec
 from podrace.specification.resolve import resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 TOURNAMENT_ENDED = "ERROR_REASON_TOURNAMENT_ENDED"
 ID_CHARACTERS = 6
-DEFAULT_PAGE_SIZE = 100
-MAXIMUM_PAGE_SIZE = 1000
-MAXIMUM_SEQUENCE = 1 << 62
-"""Larger than every sequence number."""
-
-
-@dataclass(frozen=True)
-class TournamentView:
-    """A tournament and its events, of the same moment, with its pods at that moment or shortly after."""
-
-    tournament: TournamentRecord
-    pods: list[PodRecord]
-    events: list[EventRecord]
 
 
 class Tournaments:
@@ -76,24 +66,34 @@ class Tournaments:
         """Rejects new tournaments and evaluations from here on."""
         self._closing = True
 
-    async def create(self, request: pb.CreateTournamentRequest) -> TournamentRecord:
-        """Stores a new tournament; the reconcile loop starts its pods.
+    async def create(self, request: pb.CreateTournamentRequest, caller: Principal | None = None) -> TournamentRecord:
+        """Stores a new tournament, which belongs to the caller; the reconcile loop starts its pods.
+
+        Args:
+            request: The request.
+            caller: Who makes the request; None: the user of this process.
 
         Raises:
-            InvalidArgument: The specification is invalid, or names what the operator does not allow (BAD_SPEC).
+            InvalidArgument: The specification is invalid, or names what the operator does not allow, or an agent that
+                the caller may not see (BAD_SPEC).
             FailedPrecondition: This orchestrator starts no pods.
             Unavailable: The orchestrator is stopping.
         """
         self.check_accepting()
         spec = resolve(request.spec)
         check_specification(spec, self._allowed)
+        caller = caller or local_user()
+        ancestor = spec.evolution.ancestor_agent_id
+        if ancestor and not self._may_read_agent(caller, ancestor):
+            raise bad_spec(f"{KEY} = {ancestor!r}: no other tournament has such an agent")
+        ownership, key = ownership_for(caller), _key("CreateTournament", caller)
 
         def change(transaction: Transaction) -> TournamentRecord:
-            return create(transaction, request, spec, self._mesh_id, self._random_bytes)
+            return create(transaction, request, spec, self._mesh_id, self._random_bytes, ownership, key)
 
         return await self._change(change)
 
-    async def update(self, request: pb.UpdateTournamentRequest) -> TournamentRecord:
+    async def update(self, request: pb.UpdateTournamentRequest, caller: Principal | None = None) -> TournamentRecord:
         """Changes pool limits or the objective.
 
         Raises:
@@ -101,22 +101,22 @@ class Tournaments:
             NotFound: There is no such tournament.
             FailedPrecondition: The tournament has ended (TOURNAMENT_ENDED).
         """
-        return await self._change(lambda transaction: update(transaction, request))
+        return await self._change(lambda transaction: update(transaction, request, _key("UpdateTournament", caller)))
 
-    async def cancel(self, request: pb.CancelTournamentRequest) -> TournamentRecord:
+    async def cancel(self, request: pb.CancelTournamentRequest, caller: Principal | None = None) -> TournamentRecord:
         """Cancels a tournament; one that has ended, or is ending, stays unchanged.
 
         Raises:
             NotFound: There is no such tournament.
         """
-        reason = request.reason or "cancelled"
+        reason, key = request.reason or "cancelled", _key("CancelTournament", caller)
         return await self._change(
             lambda transaction: _once(
-                transaction, "CancelTournament", request, lambda tournament: cancel(transaction, tournament, reason)
+                transaction, key, request, lambda tournament: cancel(transaction, tournament, reason)
             )
         )
 
-    async def resume(self, request: pb.ResumeTournamentRequest) -> TournamentRecord:
+    async def resume(self, request: pb.ResumeTournamentRequest, caller: Principal | None = None) -> TournamentRecord:
         """Resumes a tournament.
 
         Raises:
@@ -129,65 +129,42 @@ class Tournaments:
         return await self._change(
             lambda transaction: _once(
                 transaction,
-                "ResumeTournament",
+                _key("ResumeTournament", caller),
                 request,
                 lambda found: resume(transaction, found, self._mesh_id, self._allowed),
             )
         )
 
-    async def create_evaluation(self, request: pb.CreateEvaluationRequest) -> str:
+    async def create_evaluation(self, request: pb.CreateEvaluationRequest, caller: Principal | None = None) -> str:
         """Queues an evaluation and returns its id.
+
+        Args:
+            request: The request.
+            caller: Who makes the request; None: the user of this process.
 
         Raises:
             InvalidArgument: A checkpoint is incomplete, or an option is not allowed (BAD_SPEC).
-            NotFound: There is no such tournament.
+            NotFound: There is no such tournament, or the caller may not see the tournament of a checkpoint.
             FailedPrecondition: This orchestrator starts no pods.
             Unavailable: The orchestrator is stopping.
         """
         self.check_accepting()
-        evaluation_id = await self._state.transact(create_evaluation, request, self._allowed)
+        for checkpoint in (request.checkpoint, *request.members):
+            if checkpoint.agent_id and not self._may_read_agent(caller or local_user(), checkpoint.agent_id):
+                raise NotFound(f"agent {checkpoint.agent_id!r}: there is no such agent")
+        key = _key("CreateEvaluation", caller)
+        evaluation_id = await self._state.transact(create_evaluation, request, self._allowed, key)
         self._changed()
         return evaluation_id
-
-    async def get(self, tournament_id: str) -> TournamentRecord:
-        """Returns a tournament; raises NotFound."""
-        return await self._state.transact(records.find_tournament, tournament_id)
-
-    async def get_evaluation(self, evaluation_id: str) -> EvaluationRecord:
-        """Returns an evaluation; raises NotFound."""
-        found = await self._state.transact(records.find, EvaluationRecord, evaluation_id)
-        if found is None:
-            raise NotFound(f"evaluation_id {evaluation_id!r}: there is no such evaluation")
-        return found
-
-    async def page(self, page_size: int, page_token: str) -> list[TournamentRecord]:
-        """Returns tournaments, newest first; raises InvalidArgument for a bad token."""
-        before = token_number(page_token, "ListTournaments") or MAXIMUM_SEQUENCE
-        return await self._state.transact(records.tournaments_before, before, page_limit(page_size))
-
-    def pods(self, tournament_id: str) -> list[PodRecord]:
-        """Returns the pods of a tournament, or all pods for an empty id, oldest first."""
-        return [pod for pod in self._runtime.cache.pods.values() if tournament_id in ("", pod.tournament_id)]
-
-    async def events(self, tournament_id: str, page_size: int, page_token: str) -> list[EventRecord]:
-        """Returns events, oldest first; raises InvalidArgument for a bad token."""
-        after = token_number(page_token, "ListEvents")
-        return await self._state.transact(records.events_after, tournament_id, after, page_limit(page_size))
-
-    async def evaluations(self, tournament_id: str, page_size: int, page_token: str) -> list[EvaluationRecord]:
-        """Returns evaluations, oldest first; raises InvalidArgument for a bad token."""
-        begin = token_number(page_token, "ListEvaluations")
-        return await self._state.transact(records.evaluations_from, tournament_id, begin, page_limit(page_size))
-
-    async def tournament_view(self, tournament_id: str, after: int) -> TournamentView:
-        """Returns a tournament, its pods, and its events after a sequence number; raises NotFound."""
-        tournament, events = await self._state.transact(tournament_view, tournament_id, min(after, MAXIMUM_SEQUENCE))
-        return TournamentView(tournament, self.pods(tournament_id), events)
 
     async def _change(self, change: Callable[[Transaction], TournamentRecord]) -> TournamentRecord:
         tournament = await self._state.transact(change)
         self._changed()
         return tournament
+
+    def _may_read_agent(self, caller: Principal, agent_id: str) -> bool:
+        name = tournament_of(agent_id)
+        return reach(caller, name, self._runtime.cache.ownership_of(name)) >= Reach.READ
 
     def _changed(self) -> None:
         self._runtime.reconcile_requested.set()
@@ -212,8 +189,10 @@ def create(
     spec: TournamentSpec,
     mesh_id: str,
     random_bytes: Callable[[int], bytes],
+    ownership: Ownership,
+    key: str,
 ) -> TournamentRecord:
-    """Stores a tournament once per request id."""
+    """Stores a tournament once per key and request id."""
 
     def store() -> str:
         tournament = TournamentRecord(
@@ -234,12 +213,13 @@ def create(
             best=None,
         )
         records.save(transaction, tournament)
+        records.save(transaction, OwnershipRecord(tournament.tournament_id, ownership.owner, ownership.namespace))
         transaction.record_event(
             "tournament_created", f"{spec.environment.id} with seed {spec.seed}", tournament_id=tournament.tournament_id
         )
         return tournament.tournament_id
 
-    tournament_id = transaction.run_once("CreateTournament", request.request_id, request, store)
+    tournament_id = transaction.run_once(key, request.request_id, request, store)
     return records.find_tournament(transaction, tournament_id)
 
 
@@ -251,7 +231,7 @@ def _new_id(transaction: Transaction, name: str, random_bytes: Callable[[int], b
             return tournament_id
 
 
-def update(transaction: Transaction, request: pb.UpdateTournamentRequest) -> TournamentRecord:
+def update(transaction: Transaction, request: pb.UpdateTournamentRequest, key: str) -> TournamentRecord:
     """Changes pool limits or the objective once per request id."""
 
     def change(tournament: TournamentRecord) -> None:
@@ -273,7 +253,7 @@ def update(transaction: Transaction, request: pb.UpdateTournamentRequest) -> Tou
         changes = describe_changes(tournament.spec, spec)
         transaction.record_event("tournament_updated", changes, tournament_id=tournament.tournament_id)
 
-    return _once(transaction, "UpdateTournament", request, change)
+    return _once(transaction, key, request, change)
 
 
 def cancel(transaction: Transaction, tournament: TournamentRecord, reason: str) -> None:
@@ -315,8 +295,13 @@ def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str,
     )
 
 
-def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequest, allowed: Allowed = NOTHING) -> str:
-    """Queues an evaluation once per request id."""
+def create_evaluation(
+    transaction: Transaction,
+    request: pb.CreateEvaluationRequest,
+    allowed: Allowed = NOTHING,
+    key: str = "CreateEvaluation",
+) -> str:
+    """Queues an evaluation once per key and request id."""
     checkpoint = request.checkpoint
     if any(not named.agent_id or not named.manifest_digest for named in (checkpoint, *request.members)):
         raise InvalidArgument("CreateEvaluation: agent_id and manifest_digest of every checkpoint must be set")
@@ -346,45 +331,14 @@ def create_evaluation(transaction: Transaction, request: pb.CreateEvaluationRequ
         transaction.record_event("evaluation_created", message, tournament_id=tournament.tournament_id)
         return evaluation.evaluation_id
 
-    return transaction.run_once("CreateEvaluation", request.request_id, request, store)
-
-
-def tournament_view(
-    transaction: Transaction, tournament_id: str, after: int
-) -> tuple[TournamentRecord, list[EventRecord]]:
-    """Reads a tournament and its events after a sequence number."""
-    return (
-        records.find_tournament(transaction, tournament_id),
-        records.events_after(transaction, tournament_id, after, MAXIMUM_PAGE_SIZE),
-    )
-
-
-def has_ended(view: TournamentView) -> bool:
-    """Whether the tournament has ended and this view includes its last event."""
-    return view.tournament.state in END_STATES and len(view.events) < MAXIMUM_PAGE_SIZE
-
-
-def page_limit(page_size: int) -> int:
-    """Number of records on a page."""
-    return min(page_size or DEFAULT_PAGE_SIZE, MAXIMUM_PAGE_SIZE)
-
-
-def token_number(page_token: str, method: str) -> int:
-    """Position where a page starts; 0 for the first.
-
-    Raises:
-        InvalidArgument: The list did not return this token.
-    """
-    if page_token and (not page_token.isdecimal() or int(page_token) > MAXIMUM_SEQUENCE):
-        raise InvalidArgument(f"{method}: page_token {page_token!r} is invalid; use a next_page_token of this list")
-    return int(page_token or 0)
+    return transaction.run_once(key, request.request_id, request, store)
 
 
 _Change = pb.UpdateTournamentRequest | pb.CancelTournamentRequest | pb.ResumeTournamentRequest
 
 
 def _once(
-    transaction: Transaction, method: str, request: _Change, change: Callable[[TournamentRecord], None]
+    transaction: Transaction, key: str, request: _Change, change: Callable[[TournamentRecord], None]
 ) -> TournamentRecord:
     """Changes a tournament once per request id, and returns it as it is after the change."""
 
@@ -392,4 +346,10 @@ def _once(
         change(records.find_tournament(transaction, request.tournament_id))
         return request.tournament_id
 
-    return records.find_tournament(transaction, transaction.run_once(method, request.request_id, request, act))
+    return records.find_tournament(transaction, transaction.run_once(key, request.request_id, request, act))
+
+
+def _key(method: str, caller: Principal | None) -> str:
+    """Returns what ids of requests belong to: a caller must not get the answer to the request of another one."""
+    by = ownership_for(caller or local_user())
+    return f"{method} by {by.namespace}/{by.owner}"

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from google.protobuf.message import Message
@@ -10,11 +10,13 @@ from google.protobuf.message import Message
 from podrace.access.authenticators.anyone import AnyoneAuthenticator
 from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
 from podrace.access.credentials import Authenticator, Credentials
+from podrace.access.ownership import Owners, decide_owned, unknown_tournament, visible
 from podrace.access.principal import Principal
 from podrace.access.rules import (
     AGENT,
     ASSIGNMENT,
     POD,
+    TOURNAMENT,
     Decision,
     Resource,
     Rule,
@@ -50,6 +52,8 @@ class Guard:
         *,
         pod_id: str = "",
         holder_of: HolderOf | None = None,
+        owners: Owners | None = None,
+        scoped: Container[str] = (),
         audit: Audit | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -59,11 +63,15 @@ class Guard:
             authenticators: Asked in order; the first that knows the caller decides. None: every call is refused.
             pod_id: Pod that the server belongs to; empty for a service.
             holder_of: Finds the holder of an assignment; None: assignments are not known here.
+            owners: Knows whose each tournament is; None: owners do not matter here.
+            scoped: Methods (`/package.Service/Method`) that answer themselves as if a tournament did not exist that the
+                caller may not see. They get such calls; all other methods do not.
             audit: Receives every refusal, and every decision about a call that may change something.
             now: Returns the seconds since 1970.
         """
         self._authenticators, self._pod_id, self._now = tuple(authenticators), pod_id, now
         self._holder_of, self._audit = holder_of, audit
+        self._owners, self._scoped = owners, scoped
         self._verified: dict[bytes, tuple[Principal, float]] = {}
 
     async def authenticate(self, credentials: Credentials, rule: Rule) -> Principal:
@@ -133,13 +141,22 @@ class Guard:
             holder = self._holder_of(resource.id)
             resource = Resource(ASSIGNMENT, resource.id, resource.tournament_id, holder)
         decision = decide(principal, rule, resource)
+        if decision.allowed and self._owners:
+            decision = decide_owned(principal, rule, resource, self._owners.ownership_of)
         if self._audit and (rule.changes or not decision.allowed):
             self._audit(principal, peer, rule, resource, decision)
-        if decision.allowed:
+        if decision.allowed or (decision.hidden and rule.method in self._scoped):
             return
         if decision.hidden:
-            raise NotFound(absent(resource))
+            raise NotFound(self._absent(principal, resource))
         raise PermissionDenied(decision.reason)
+
+    def _absent(self, principal: Principal, resource: Resource) -> str:
+        """Returns the message for what the caller may not see; it suggests only what the caller may see."""
+        if resource.kind != TOURNAMENT or self._owners is None:
+            return absent(resource)
+        seen = visible(principal, self._owners) or ()
+        return unknown_tournament(resource.id, [name for name in self._owners.tournament_ids() if name in seen])
 
     @classmethod
     def of_unix_socket(cls) -> "Guard":

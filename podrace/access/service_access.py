@@ -6,7 +6,7 @@ key only exists if the configuration names one.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -22,6 +22,7 @@ from podrace.access.credentials import Authenticator, TokenSource
 from podrace.access.guard import Guard, HolderOf
 from podrace.access.lease_tokens import LeaseTokens, LeaseVerifier
 from podrace.access.mesh_key import MeshKey, PublicKeys
+from podrace.access.ownership import Owners
 from podrace.access.provider_config import OidcConfig, TokenReviewConfig
 from podrace.access.sending import is_loopback
 from podrace.access.token_file import MESH_KEY, load_or_make_token, token_path
@@ -138,9 +139,9 @@ class ServiceAccess:
         own = ServiceToken(key, role) if key and known_there else None
         return cls(key, own, authenticators, audit, keys, token_file)
 
-    def guard(self, holder_of: HolderOf | None = None) -> Guard:
-        """Returns the guard of the server of the service; `holder_of` finds the pod that holds an assignment."""
-        return Guard(self.authenticators, holder_of=holder_of, audit=self.audit)
+    def guard(self, owners: Owners, scoped: Container[str], holder_of: HolderOf | None = None) -> Guard:
+        """Returns the guard of the server of the service; see Guard."""
+        return Guard(self.authenticators, holder_of=holder_of, owners=owners, scoped=scoped, audit=self.audit)
 
 
 def _providers(config: AccessConfig) -> list[Authenticator]:

@@ -12,13 +12,18 @@ import grpc
 import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor_pb2 import MethodOptions
 
+from leaderboard.store.owners import SCOPED_METHODS as SCOPED_BY_LEADERBOARD
+from leaderboard.store.owners import TournamentOwners
+from orchestrator.tournaments.queries import SCOPED_METHODS as SCOPED_BY_ORCHESTRATOR
 from podrace import rpc
 from podrace.access.authenticators.pod_key import PodKeyAuthenticator
 from podrace.access.authenticators.signed import SignedTokenAuthenticator
 from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
 from podrace.access.guard import Guard
 from podrace.access.mesh_key import MeshKey, make_pem
+from podrace.access.ownership import Ownership
 from podrace.access.principal import ROLES_BY_NAME
 from podrace.access.tokens import AUDIENCE, claims_of
 from podrace.errors import Unimplemented
@@ -112,6 +117,12 @@ METHODS = [(service, method) for service, methods in MATRIX.items() for method i
 
 OWN = {"tournament_id": "t", "agent_id": "t-a1", "evaluation_id": "t-e1", "assignment_id": "t-a1.1", "pod_id": "t-p1"}
 FOREIGN = {field: f"u{value[1:]}" for field, value in OWN.items()}
+SCOPED = SCOPED_BY_ORCHESTRATOR | SCOPED_BY_LEADERBOARD
+"""Methods that are reached whatever the tournament; test_owners tries what they answer."""
+OWNERS = {"t": Ownership("user", "lab"), "u": Ownership("stranger"), "v": Ownership("colleague", "lab")}
+"""Whose the tournaments are: `t` that of the callers' namespace and owned by the role `user`, `u` foreign."""
+PEOPLE = {"viewer", "user"}
+"""Roles of callers that depend on the owner of a tournament."""
 HOLDERS = {"t-a1.1": "t-p1", "t-a2.1": "t-p2", "u-a1.1": "u-p1"}
 NOW, LATER = 1_800_000_000.0, 1_800_000_600.0
 REACHED = "the method was reached"
@@ -129,7 +140,8 @@ OK, DENIED, HIDDEN, UNKNOWN = (
 
 def token_of(role: str, pod: str = "t-p1", key: MeshKey = KEY, **changes: Any) -> str:
     """A token of a role; that of a pod is bound to the pod and its tournament."""
-    bound = {"name": f"pod/{pod}", "tournament_id": pod.rpartition("-")[0]} if role in POD else {"name": role}
+    person = {"name": role, "namespace": "lab"}
+    bound = {"name": f"pod/{pod}", "tournament_id": pod.rpartition("-")[0]} if role in POD else person
     return key.sign(claims_of(**{**bound, "roles": {ROLES_BY_NAME[role]}, "expire_time": LATER, **changes}))
 
 
@@ -155,7 +167,14 @@ async def server() -> AsyncIterator[rpc.Server]:
         SignedTokenAuthenticator(KEY.public, AUDIENCE),
         PodKeyAuthenticator(POD_KEY, "t-p1"),
     ]
-    guard = Guard(authenticators, pod_id="t-p1", holder_of=lambda name: HOLDERS.get(name, ""), now=lambda: NOW)
+    guard = Guard(
+        authenticators,
+        pod_id="t-p1",
+        holder_of=lambda name: HOLDERS.get(name, ""),
+        owners=TournamentOwners(OWNERS),
+        scoped=SCOPED,
+        now=lambda: NOW,
+    )
     served = [
         rpc.Service(service, getattr(module, f"add_{service.name}Servicer_to_server"), stand_in(service))
         for service, module in SERVICES.values()
@@ -214,8 +233,10 @@ async def _answer_once(address: str, service: str, method: str, token: str, ids:
     return caught.value.code()
 
 
-def foreign_code(role: str, path: str) -> grpc.StatusCode:
-    """What a pod gets for something of another pod and tournament: as if it did not exist; to act for it is refused."""
+def foreign_code(role: str, path: str, method: str) -> grpc.StatusCode:
+    """What a caller gets for something of a foreign tournament: as if it did not exist; to act for a pod is refused."""
+    if role in PEOPLE and path not in ("", "pod", "pod_id", "assignment_id"):
+        return OK if method in SCOPED else HIDDEN
     if role not in POD or not path:
         return OK
     return DENIED if path in ("pod", "pod_id") else HIDDEN
@@ -240,7 +261,23 @@ async def test_only_the_roles_of_the_table_may_call_a_method(server: rpc.Server,
             found[f"{role} of another pod"] = await answer(server.address, service, method, token_of(role, "u-p1"), OWN)
         else:
             found[f"{role} of another pod"] = await answer(server.address, service, method, token_of(role), FOREIGN)
-        expected[f"{role} of another pod"] = foreign_code(role, path) if granted else DENIED
+        full_name = f"/{SERVICES[service][0].full_name}/{method}"
+        expected[f"{role} of another pod"] = foreign_code(role, path, full_name) if granted else DENIED
+    assert found == expected
+
+
+@pytest.mark.parametrize(("service", "method"), METHODS)
+async def test_a_member_of_the_namespace_may_read_a_tournament_and_not_change_it(
+    server: rpc.Server, service: str, method: str
+) -> None:
+    allowed, path = MATRIX[service][method]
+    if "user" not in allowed or path in ("", "pod"):
+        return
+    described = SERVICES[service][0].methods_by_name[method]
+    reads = described.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS
+    of_colleague = {field: f"v{value[1:]}" for field, value in OWN.items()}
+    found = {role: await answer(server.address, service, method, token_of(role), of_colleague) for role in allowed}
+    expected = {role: OK if reads or role not in PEOPLE else DENIED for role in allowed}
     assert found == expected
 
 

@@ -18,6 +18,7 @@ import structlog
 
 from podrace.access.authenticators.claimed_roles import parse_roles, roles_of
 from podrace.access.credentials import Credentials
+from podrace.access.ownership import EVERY_NAMESPACE
 from podrace.access.principal import Principal
 from podrace.access.provider_config import OidcConfig
 from podrace.access.sending import is_loopback
@@ -105,8 +106,10 @@ class OidcAuthenticator:
                 " access.oidc.roles"
             )
         namespace = claims.get(config.namespace_claim, "") if config.namespace_claim else ""
-        if not isinstance(namespace, str):
-            raise Unauthenticated(f"the claim {config.namespace_claim!r} of the token is not a text")
+        if not isinstance(namespace, str) or not (namespace.isprintable() and len(namespace) <= 256):
+            raise Unauthenticated(f"the claim {config.namespace_claim!r} of the token is not a short text")
+        if namespace == EVERY_NAMESPACE:
+            raise Unauthenticated(f"the claim {config.namespace_claim!r} of the token may not be {EVERY_NAMESPACE!r}")
         return Principal(name, roles, namespace=namespace, via="oidc", expire_time=float(claims["exp"]))
 
     async def _key_of(self, token: str) -> jwt.PyJWK:

@@ -23,11 +23,16 @@ class UnixSocketAuthenticator:
     """
 
     def __init__(self) -> None:
-        self._user = Principal(user_name(), ALL_ROLES, via="unix")
+        self._user = local_user()
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
         """Returns this user for a call over a Unix socket without a token."""
         return self._user if credentials.peer.startswith(PREFIX) and not credentials.token else None
+
+
+def local_user() -> Principal:
+    """Returns the user of this process, who has all roles."""
+    return Principal(user_name(), ALL_ROLES, via="unix")
 
 
 def user_name() -> str:

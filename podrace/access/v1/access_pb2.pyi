@@ -115,7 +115,8 @@ class AccessRule(_message.Message):
 
     A caller with none of the roles gets PERMISSION_DENIED, and a caller without valid credentials gets UNAUTHENTICATED. A
     tournament, an agent, an evaluation or an assignment that the caller may not reach is answered like one that does not
-    exist.
+    exist. A VIEWER or USER reaches the tournaments that it owns and reads those of its namespace. OPERATOR and ORCHESTRATOR
+    reach all. Lists leave out what the caller may not read.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -72,6 +72,9 @@ def _facts(tournament: Tournament, compute: ComputeSummary) -> Table:
         facts.add_row("its score", f"{tables.best_score(tournament)} {source}")
     facts.add_row("trained", formats.agents(tournament))
     facts.add_row("created", formats.local_time(tournament.create_time))
+    if tournament.owner:
+        namespace = f" of {tournament.namespace}" if tournament.namespace else ""
+        facts.add_row("owner", printable(f"{tournament.owner}{namespace}"))
     for name, text in [*compute_view.facts(compute), *_settings(tournament.spec)]:
         facts.add_row(name, text)
     return facts

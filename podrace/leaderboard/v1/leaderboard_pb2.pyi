@@ -1531,6 +1531,8 @@ class GenerateAgentRequest(_message.Message):
     POD_ID_FIELD_NUMBER: _builtins.int
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
     TOURNAMENT_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key; use `<tournament_id>-a<number>`."""
     tournament_id: _builtins.str
@@ -1541,6 +1543,12 @@ class GenerateAgentRequest(_message.Message):
     """Pod that the agent is for; empty if unknown."""
     tournament_environment_steps: _builtins.int
     """Environment steps of all agents of the tournament together."""
+    owner: _builtins.str
+    """Owner of the tournament, see podrace.tournament.v1.Tournament. The leaderboard answers only the owner, members of
+    the namespace and operators. Empty: the user that the leaderboard runs as.
+    """
+    namespace: _builtins.str
+    """Namespace of the owner; empty: none."""
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
         """Its specification, with every default filled in."""
@@ -1573,10 +1581,12 @@ class GenerateAgentRequest(_message.Message):
         pod_id: _builtins.str = ...,
         running_duration: _duration_pb2.Duration | None = ...,
         tournament_environment_steps: _builtins.int = ...,
+        owner: _builtins.str = ...,
+        namespace: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["running_duration", b"running_duration", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_agent_ids", b"failed_agent_ids", "number", b"number", "pod_id", b"pod_id", "request_id", b"request_id", "running_duration", b"running_duration", "spec", b"spec", "tournament_environment_steps", b"tournament_environment_steps", "tournament_id", b"tournament_id", "unfinished_agent_ids", b"unfinished_agent_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_agent_ids", b"failed_agent_ids", "namespace", b"namespace", "number", b"number", "owner", b"owner", "pod_id", b"pod_id", "request_id", b"request_id", "running_duration", b"running_duration", "spec", b"spec", "tournament_environment_steps", b"tournament_environment_steps", "tournament_id", b"tournament_id", "unfinished_agent_ids", b"unfinished_agent_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,6 +29,7 @@ from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.lifecycle import Tournaments
+from orchestrator.tournaments.queries import Queries
 from podrace import rpc
 from podrace.access.guard import Guard
 from podrace.access.lease_tokens import LeaseTokens
@@ -266,6 +267,7 @@ async def _open_mesh(
     assignments = Assignments(state, runtime, client, clock, external_pods=pods)
     servicer = OrchestratorServicer(
         _tournaments(state, runtime, mesh_id, start_pods=start_pods),
+        Queries(state, runtime),
         assignments,
         runtime,
         clock,

@@ -13,7 +13,7 @@ from message_maker import HOSTILE, MessageMaker
 from worlds import SPEC, an_evaluation, given_spec
 
 from leaderboard.store import pagination
-from orchestrator.tournaments.lifecycle import token_number
+from orchestrator.tournaments.queries import token_number
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
 from podrace.checkpoint_store.manifest import manifest_bytes, manifest_from_bytes, pointer_from_bytes
 from podrace.errors import Internal, PodraceError

@@ -41,6 +41,7 @@ from orchestrator.state.database import StateDatabase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments.lifecycle import Tournaments
+from orchestrator.tournaments.queries import Queries
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pod_pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pod_grpc
@@ -135,7 +136,13 @@ class Worlds:
         pods, leaderboard = ExternalPods(state, runtime, clock), OwnLeaderboard()
         assignments = Assignments(state, runtime, leaderboard, clock, external_pods=pods)  # type: ignore[arg-type]
         servicer = OrchestratorServicer(
-            tournaments, assignments, runtime, clock, leaderboard_address="unix:/nowhere", watch_pause_seconds=0.0
+            tournaments,
+            Queries(state, runtime),
+            assignments,
+            runtime,
+            clock,
+            leaderboard_address="unix:/nowhere",
+            watch_pause_seconds=0.0,
         )
         created = await tournaments.create(pb.CreateTournamentRequest(request_id="first", spec=given_spec()))
         name = created.tournament_id

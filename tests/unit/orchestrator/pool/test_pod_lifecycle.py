@@ -12,6 +12,7 @@ from orchestrator.state import records
 from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import FAILED, EventRecord, PodPhase, PodRecord, TournamentRecord
 from orchestrator.tournaments import lifecycle
+from podrace.access.ownership import Ownership
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.resolve import resolve
 from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, TournamentSpec
@@ -54,7 +55,9 @@ def new_tournament(transaction: Transaction) -> TournamentRecord:
     spec.environment.id = "CartPole-v1"
     spec.algorithms["ppo"].SetInParent()
     request = pb.CreateTournamentRequest(request_id="r", spec=spec)
-    return lifecycle.create(transaction, request, resolve(spec), "", lambda count: b"\x00" * count)
+    return lifecycle.create(
+        transaction, request, resolve(spec), "", lambda count: b"\x00" * count, Ownership("alice"), "key"
+    )
 
 
 @pytest.mark.parametrize(("id", "expected"), [("CartPole-v1", False), ("python:robots:make", True)])

@@ -1,0 +1,141 @@
+"""Answers the queries of users: tournaments, pods, events and evaluations, as far as the caller may see them.
+
+A list leaves out what belongs to tournaments that the caller may not see, so such a tournament looks like one that does
+not exist. Methods that name one tournament are called only if the caller may see it (podrace.access.guard).
+"""
+
+from dataclasses import dataclass
+
+from orchestrator.state import ownership_records, records
+from orchestrator.state.database import StateDatabase, Transaction
+from orchestrator.state.records import (
+    END_STATES,
+    EvaluationRecord,
+    EventRecord,
+    PodRecord,
+    TournamentRecord,
+)
+from orchestrator.state.runtime import RuntimeState
+from podrace.access.authenticators.unix_socket import local_user
+from podrace.access.ownership import Reach, reach, visible
+from podrace.access.principal import Principal
+from podrace.errors import InvalidArgument, NotFound
+
+DEFAULT_PAGE_SIZE = 100
+MAXIMUM_PAGE_SIZE = 1000
+MAXIMUM_SEQUENCE = 1 << 62
+"""Larger than every sequence number."""
+SCOPED_METHODS = frozenset(
+    f"/podrace.orchestrator.v1.OrchestratorService/{name}" for name in ("ListEvaluations", "ListPods", "ListEvents")
+)
+"""Methods that name a tournament, and whose answer is empty if it does not exist or the caller may not see it."""
+
+
+@dataclass(frozen=True)
+class TournamentView:
+    """A tournament and its events, of the same moment, with its pods at that moment or shortly after."""
+
+    tournament: TournamentRecord
+    pods: list[PodRecord]
+    events: list[EventRecord]
+
+
+class Queries:
+    """Queries of users. A caller of None is the user of this process."""
+
+    def __init__(self, state: StateDatabase, runtime: RuntimeState) -> None:
+        """Creates the queries.
+
+        Args:
+            state: Database of the orchestrator.
+            runtime: State in memory.
+        """
+        self._state, self._runtime = state, runtime
+
+    async def get(self, tournament_id: str) -> TournamentRecord:
+        """Returns a tournament; raises NotFound."""
+        return await self._state.transact(records.find_tournament, tournament_id)
+
+    async def get_evaluation(self, evaluation_id: str) -> EvaluationRecord:
+        """Returns an evaluation; raises NotFound."""
+        found = await self._state.transact(records.find, EvaluationRecord, evaluation_id)
+        if found is None:
+            raise NotFound(f"evaluation_id {evaluation_id!r}: there is no such evaluation")
+        return found
+
+    async def page(self, page_size: int, page_token: str, caller: Principal | None) -> list[TournamentRecord]:
+        """Returns tournaments, newest first; raises InvalidArgument for a bad token."""
+        before = token_number(page_token, "ListTournaments") or MAXIMUM_SEQUENCE
+        seen, limit = self._visible(caller), page_limit(page_size)
+        return await self._state.transact(ownership_records.tournaments_before, seen, before, limit)
+
+    def pods(self, tournament_id: str, caller: Principal | None) -> list[PodRecord]:
+        """Returns the pods of a tournament, or all pods for an empty id, oldest first."""
+        if tournament_id:
+            seen: frozenset[str] | None = frozenset({tournament_id} if self._sees(caller, tournament_id) else ())
+        else:
+            seen = self._visible(caller)
+        return [pod for pod in self._runtime.cache.pods.values() if seen is None or pod.tournament_id in seen]
+
+    async def events(
+        self, tournament_id: str, page_size: int, page_token: str, caller: Principal | None
+    ) -> list[EventRecord]:
+        """Returns events, oldest first; raises InvalidArgument for a bad token."""
+        after, limit = token_number(page_token, "ListEvents"), page_limit(page_size)
+        if not tournament_id:
+            return await self._state.transact(ownership_records.events_of_visible, self._visible(caller), after, limit)
+        if not self._sees(caller, tournament_id):
+            return []
+        return await self._state.transact(records.events_after, tournament_id, after, limit)
+
+    async def evaluations(
+        self, tournament_id: str, page_size: int, page_token: str, caller: Principal | None
+    ) -> list[EvaluationRecord]:
+        """Returns evaluations, oldest first; raises InvalidArgument for a bad token."""
+        begin = token_number(page_token, "ListEvaluations")
+        if not self._sees(caller, tournament_id):
+            return []
+        return await self._state.transact(records.evaluations_from, tournament_id, begin, page_limit(page_size))
+
+    async def tournament_view(self, tournament_id: str, after: int) -> TournamentView:
+        """Returns a tournament, its pods, and its events after a sequence number; raises NotFound."""
+        tournament, events = await self._state.transact(tournament_view, tournament_id, min(after, MAXIMUM_SEQUENCE))
+        return TournamentView(tournament, self.pods(tournament_id, None), events)
+
+    def _sees(self, caller: Principal | None, tournament_id: str) -> bool:
+        owned = self._runtime.cache.ownership_of(tournament_id)
+        return reach(caller or local_user(), tournament_id, owned) >= Reach.READ
+
+    def _visible(self, caller: Principal | None) -> frozenset[str] | None:
+        return visible(caller or local_user(), self._runtime.cache)
+
+
+def tournament_view(
+    transaction: Transaction, tournament_id: str, after: int
+) -> tuple[TournamentRecord, list[EventRecord]]:
+    """Reads a tournament and its events after a sequence number."""
+    return (
+        records.find_tournament(transaction, tournament_id),
+        records.events_after(transaction, tournament_id, after, MAXIMUM_PAGE_SIZE),
+    )
+
+
+def has_ended(view: TournamentView) -> bool:
+    """Whether the tournament has ended and this view includes its last event."""
+    return view.tournament.state in END_STATES and len(view.events) < MAXIMUM_PAGE_SIZE
+
+
+def page_limit(page_size: int) -> int:
+    """Number of records on a page."""
+    return min(page_size or DEFAULT_PAGE_SIZE, MAXIMUM_PAGE_SIZE)
+
+
+def token_number(page_token: str, method: str) -> int:
+    """Position where a page starts; 0 for the first.
+
+    Raises:
+        InvalidArgument: The list did not return this token.
+    """
+    if page_token and (not page_token.isdecimal() or int(page_token) > MAXIMUM_SEQUENCE):
+        raise InvalidArgument(f"{method}: page_token {page_token!r} is invalid; use a next_page_token of this list")
+    return int(page_token or 0)
