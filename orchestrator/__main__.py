@@ -62,11 +62,7 @@ async def serve(config: Config, clock: Clock) -> None:
     access = _open_access(config)
     leaderboard = LeaderboardClient(config.leaderboard, runtime.best.update, token=access.token)
     try:
-        # This process holds the database, so any other embedded mesh that ran a tournament from it has stopped.
-        await state.transact(lifecycle.cancel_running, MESH_STOPPED, but_mesh_id=config.mesh_id)
-        await state.transact(assign_owner, user_name())
-        runtime.restore(await state.transact(load_saved_state), clock.monotonic())
-        state.on_saved(runtime.cache.apply_saved)
+        await _restore(config, state, runtime, clock)
         external = ExternalPods(state, runtime, clock) if config.launcher == EXTERNAL else None
         opened: asyncio.Future[Launcher] = asyncio.get_running_loop().create_future()
         servicer = OrchestratorServicer(
@@ -99,6 +95,14 @@ def _announce(server: rpc.Server, access: ServiceAccess, **settings: str) -> Non
     _log.info("serving", address=server.address, **settings)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)
+
+
+async def _restore(config: Config, state: StateDatabase, runtime: RuntimeState, clock: Clock) -> None:
+    # This process holds the database, so any other embedded mesh that ran a tournament from it has stopped.
+    await state.transact(lifecycle.cancel_running, MESH_STOPPED, but_mesh_id=config.mesh_id)
+    await state.transact(assign_owner, user_name())
+    runtime.restore(await state.transact(load_saved_state), clock.monotonic())
+    state.on_saved(runtime.cache.apply_saved)
 
 
 def _tournaments(config: Config, state: StateDatabase, runtime: RuntimeState) -> Tournaments:

@@ -18,6 +18,7 @@ from orchestrator.launchers.pod_settings import environment, pod_settings
 from orchestrator.state.database import StateDatabase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.tournaments.lifecycle import Tournaments
+from orchestrator.tournaments.queries import Queries
 from podrace.config import config_from_arguments
 from podrace.errors import BAD_SPEC, InvalidArgument
 from podrace.limits.config import EVERYTHING, NOTHING, Allowed, command_settings
@@ -88,7 +89,7 @@ async def test_a_standing_service_refuses_what_the_operator_has_not_allowed(
             await tournaments.create(pb.CreateTournamentRequest(spec=spec(**sections)))
         assert caught.value.reason == BAD_SPEC
         assert "\n" not in caught.value.message
-        assert not await tournaments.page(10, "")
+        assert not await Queries(state, RuntimeState(10.0)).page(10, "", None)
     finally:
         state.close()
 
