@@ -8,7 +8,7 @@ import grpc.aio
 from orchestrator.config import Config
 from orchestrator.messages import duration
 from orchestrator.state.database import REQUEST_RECORD_SECONDS
-from orchestrator.tournaments.lifecycle import DEFAULT_PAGE_SIZE, MAXIMUM_PAGE_SIZE
+from orchestrator.tournaments.queries import DEFAULT_PAGE_SIZE, MAXIMUM_PAGE_SIZE
 from podrace import __version__, rpc
 from podrace.discovery import catalog_messages
 from podrace.discovery.features import FEATURES
