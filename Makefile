@@ -16,7 +16,7 @@ TESTS ?=
 # Tests start hundreds of processes that import the project. With this variable set, each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install install-gpu lock run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store fuzz bench bench-peers protos contract-image release release-images format clean
+.PHONY: install install-gpu lock sbom audit audit-images run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store fuzz bench bench-peers protos contract-image release release-images format clean
 
 install: $(STAMP)
 
@@ -40,6 +40,19 @@ endif
 # Writes $(LOCKS) for constraints.txt and pyproject.toml. Versions change only where those two change.
 lock: $(TOOLS_STAMP)
 	$(TOOLS)/bin/python deploy/locks.py
+
+# Bills of materials of the images (CycloneDX) in build/sbom.
+sbom: $(TOOLS_STAMP)
+	$(TOOLS)/bin/python deploy/sbom.py $(or $(FOLDER),build/sbom) $(VERSION)
+
+# Known vulnerabilities of all locked packages. Exit status 77, and SKIPPED, if nothing could be examined.
+audit: $(TOOLS_STAMP)
+	$(TOOLS)/bin/python deploy/audit.py packages
+
+# Known vulnerabilities in images of this machine's engine, by trivy: make audit-images IMAGES="podrace/agentpod:0.2.0"
+IMAGES ?= $(foreach image,leaderboard orchestrator agentpod,podrace/$(image):latest)
+audit-images:
+	$(PYTHON) deploy/audit.py images $(IMAGES)
 
 $(TOOLS_STAMP): $(LOCKS)/tools.txt
 	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)

@@ -22,6 +22,7 @@ PAGES = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security-policy.md",
 }
 """Page of the site by the path of its source in the repository, for sources outside `docs/`."""
 
