@@ -27,6 +27,7 @@ from orchestrator.state.ownership_records import assign_owner
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
+from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments
 from orchestrator.tournaments.queries import SCOPED_METHODS, Queries
 from orchestrator.validation import Validation
@@ -76,6 +77,7 @@ async def serve(config: Config, clock: Clock) -> None:
             pod_tokens=access.pod_tokens,
             lease_tokens=access.lease_tokens,
             validation=Validation(config, opened),
+            evaluations=Evaluations(state, runtime, clock),
         )
         guard = access.guard(runtime.cache, SCOPED_METHODS, runtime.pod_that_holds)
         server = await rpc.Server.start(config.server, with_discovery(config, [_service(servicer)]), guard=guard)

@@ -18,6 +18,7 @@ from orchestrator.state.records import (
     WorkRecord,
 )
 from orchestrator.state.runtime import RuntimeState
+from orchestrator.tournaments.updates import etag_of
 from podrace.access.lease_tokens import HeldLease
 from podrace.access.ownership import Ownership
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
@@ -61,6 +62,7 @@ def tournament_message(
         stopped_agents=runtime.counters.stopped_agents(name),
         steps_per_second=runtime.leases.steps_per_second(name, now),
         leaderboard_address=leaderboard_address,
+        etag=etag_of(record.spec),
         pause_reason=runtime.paused.get(name, "") if record.state == tournament_pb2.TOURNAMENT_STATE_RUNNING else "",
     )
     best = runtime.best.by_tournament.get(name)

@@ -24,7 +24,8 @@ from orchestrator.messages import (
 from orchestrator.state.clock import Clock
 from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
-from orchestrator.tournaments.lifecycle import Tournaments
+from orchestrator.tournaments.evaluations import Evaluations
+from orchestrator.tournaments.lifecycle import Tournaments, request_key
 from orchestrator.tournaments.queries import Queries, TournamentView, has_ended, page_limit, token_number
 from orchestrator.validation import Validation
 from podrace.access.lease_tokens import HeldLease, LeaseTokens
@@ -68,6 +69,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         pod_tokens: PodTokens | None = None,
         lease_tokens: LeaseTokens | None = None,
         validation: Validation | None = None,
+        evaluations: Evaluations,
     ) -> None:
         self._queries, self._tournaments, self._assignments = queries, tournaments, assignments
         self._runtime, self._clock = runtime, clock
@@ -76,7 +78,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._lease_tokens = lease_tokens or LeaseTokens(None)
         self._watch_pause_seconds = watch_pause_seconds
         self._pod_tokens = pod_tokens or PodTokens(None)
-        self._validation = validation
+        self._validation, self._evaluations = validation, evaluations
         self._closing = False
 
     def refuse_new(self) -> None:
@@ -87,6 +89,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         """Ends waiting calls, so that the server can stop."""
         self._closing = True
         self._tournaments.close()
+        self._evaluations.close()
         self._assignments.close()
 
     # --- calls of users ---------------------------------------------------------------------------------------
@@ -175,6 +178,19 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         found = await self._queries.get_evaluation(request.evaluation_id)
         done = found.phase != WorkPhase.UNFINISHED
         return pb.GetEvaluationResponse(done=done, evaluation=found.result, error=found.error)
+
+    async def WaitEvaluation(self, request: pb.WaitEvaluationRequest, context: Context) -> pb.WaitEvaluationResponse:
+        """Returns an evaluation when it has finished."""
+        found = await self._evaluations.wait(request.evaluation_id, duration_seconds(request.wait_duration))
+        done = found.phase != WorkPhase.UNFINISHED
+        return pb.WaitEvaluationResponse(done=done, evaluation=found.result, error=found.error)
+
+    async def CancelEvaluation(
+        self, request: pb.CancelEvaluationRequest, context: Context
+    ) -> pb.CancelEvaluationResponse:
+        """Ends an evaluation."""
+        found = await self._evaluations.cancel(request, request_key("CancelEvaluation", current_principal()))
+        return pb.CancelEvaluationResponse(evaluation=found.result, error=found.error)
 
     async def ListEvaluations(self, request: pb.ListEvaluationsRequest, context: Context) -> pb.ListEvaluationsResponse:
         """Returns a page of evaluations."""

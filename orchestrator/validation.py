@@ -16,7 +16,7 @@ from orchestrator.launchers.base import Inspector, Launcher
 from podrace import rpc
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.assignment_store import GRANTED
-from podrace.errors import FieldViolation, InvalidArgument, PodraceError, Unavailable
+from podrace.errors import DeadlineExceeded, FieldViolation, InvalidArgument, PodraceError, Unavailable
 from podrace.limits.specification import check_specification
 from podrace.plugins.address import GrpcService, parse
 from podrace.specification.messages import bad_spec
@@ -116,6 +116,8 @@ class Validation:
             return
         try:
             findings.violations += await launcher.inspect(spec)
+        except DeadlineExceeded as error:
+            findings.unchecked.append(f"environment.id = {spec.environment.id!r}: {error.message}")
         except Unavailable as error:
             findings.violations.append(FieldViolation("environment.id", f"= {spec.environment.id!r}: {error.message}"))
 

@@ -124,7 +124,8 @@ class Inspector(Protocol):
             What makes the specification unusable here, by key.
 
         Raises:
-            Unavailable: It could not be found out; the message says why.
+            Unavailable: The process ended before it answered, which is probably due to the environment.
+            DeadlineExceeded: It was not found out in time.
         """
         ...
 

@@ -19,6 +19,7 @@ from orchestrator.state.records import (
 )
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import withdraw_target_checks
+from orchestrator.tournaments.updates import check_etag, updated
 from podrace.access.authenticators.unix_socket import local_user
 from podrace.access.ownership import Ownership, Reach, ownership_for, reach
 from podrace.access.principal import Principal
@@ -86,7 +87,7 @@ class Tournaments:
         ancestor = spec.evolution.ancestor_agent_id
         if ancestor and not self._may_read_agent(caller, ancestor):
             raise bad_spec(f"{KEY} = {ancestor!r}: no other tournament has such an agent")
-        ownership, key = ownership_for(caller), _key("CreateTournament", caller)
+        ownership, key = ownership_for(caller), request_key("CreateTournament", caller)
 
         def change(transaction: Transaction) -> TournamentRecord:
             return create(transaction, request, spec, self._mesh_id, self._random_bytes, ownership, key)
@@ -101,7 +102,9 @@ class Tournaments:
             NotFound: There is no such tournament.
             FailedPrecondition: The tournament has ended (TOURNAMENT_ENDED).
         """
-        return await self._change(lambda transaction: update(transaction, request, _key("UpdateTournament", caller)))
+        return await self._change(
+            lambda transaction: update(transaction, request, request_key("UpdateTournament", caller))
+        )
 
     async def cancel(self, request: pb.CancelTournamentRequest, caller: Principal | None = None) -> TournamentRecord:
         """Cancels a tournament; one that has ended, or is ending, stays unchanged.
@@ -109,7 +112,7 @@ class Tournaments:
         Raises:
             NotFound: There is no such tournament.
         """
-        reason, key = request.reason or "cancelled", _key("CancelTournament", caller)
+        reason, key = request.reason or "cancelled", request_key("CancelTournament", caller)
         return await self._change(
             lambda transaction: _once(
                 transaction, key, request, lambda tournament: cancel(transaction, tournament, reason)
@@ -129,7 +132,7 @@ class Tournaments:
         return await self._change(
             lambda transaction: _once(
                 transaction,
-                _key("ResumeTournament", caller),
+                request_key("ResumeTournament", caller),
                 request,
                 lambda found: resume(transaction, found, self._mesh_id, self._allowed),
             )
@@ -152,7 +155,7 @@ class Tournaments:
         for checkpoint in (request.checkpoint, *request.members):
             if checkpoint.agent_id and not self._may_read_agent(caller or local_user(), checkpoint.agent_id):
                 raise NotFound(f"agent {checkpoint.agent_id!r}: there is no such agent")
-        key = _key("CreateEvaluation", caller)
+        key = request_key("CreateEvaluation", caller)
         evaluation_id = await self._state.transact(create_evaluation, request, self._allowed, key)
         self._changed()
         return evaluation_id
@@ -240,11 +243,8 @@ def update(transaction: Transaction, request: pb.UpdateTournamentRequest, key: s
                 f"tournament {tournament.tournament_id} has ended ({tournament.reason}) and cannot be changed",
                 reason=TOURNAMENT_ENDED,
             )
-        spec = TournamentSpec()
-        spec.CopyFrom(tournament.spec)
-        spec.pool.MergeFrom(request.pool)
-        spec.objective.MergeFrom(request.objective)
-        spec = resolve(spec)
+        check_etag(tournament.spec, request.etag)
+        spec = resolve(updated(tournament.spec, request))
         if spec.synchronous and spec.pool.maximum_pods != tournament.spec.pool.maximum_pods:
             raise InvalidArgument(
                 "pool.maximum_pods: is the size of a round of this synchronous tournament and cannot be changed"
@@ -349,7 +349,7 @@ def _once(
     return records.find_tournament(transaction, transaction.run_once(key, request.request_id, request, act))
 
 
-def _key(method: str, caller: Principal | None) -> str:
+def request_key(method: str, caller: Principal | None) -> str:
     """Returns what ids of requests belong to: a caller must not get the answer to the request of another one."""
     by = ownership_for(caller or local_user())
     return f"{method} by {by.namespace}/{by.owner}"

@@ -143,7 +143,7 @@ class Reachable:
                 try:
                     self.add(Place(tournament_id, pointer.manifest_digest))
                 except NotFound as error:
-                    # Nobody can read its parts any more, and one lost file must not fill the disk with others.
+                    # Its parts cannot be read any more, and one lost file must not fill the disk with others.
                     _log.error(
                         "the newest checkpoint of an agent is lost", agent_id=pointer.agent_id, error=error.message
                     )

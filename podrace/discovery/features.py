@@ -5,5 +5,9 @@ from collections.abc import Mapping
 FEATURES: Mapping[str, str] = {
     "discovery": "DiscoveryService",
     "validate_only": "`CreateTournamentRequest.validate_only`, which checks a specification and creates nothing",
+    "evaluation_operations": "WaitEvaluation and CancelEvaluation",
+    "update_mask": "`UpdateTournamentRequest.update_mask` and `etag`",
+    "error_details": "ErrorInfo, ResourceInfo and RetryInfo with every error",
+    "reflection_v1": "reflection under the name of version 1 too, where it is on",
 }
 """What each feature adds. A name is never reused."""

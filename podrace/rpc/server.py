@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from podrace import tls
 from podrace.access.authenticators.unix_socket import check_folder
@@ -22,6 +21,7 @@ from podrace.errors import InvalidArgument, PodraceError, Unavailable
 from podrace.rpc.descriptors import report_exhaustion
 from podrace.rpc.interceptor import ErrorTranslator, checked_request
 from podrace.rpc.listening import NAMED, check_local
+from podrace.rpc.reflection import enable_reflection
 from podrace.tasks import first_finished
 
 LARGEST_MESSAGE_BYTES = 4 << 20
@@ -127,7 +127,7 @@ class Server:
         for service in services:
             service.add(service.servicer, server.server)
         if config.reflection:
-            reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server.server)
+            enable_reflection([*names, health.SERVICE_NAME], server.server)
         await server.server.start()
         health_server = await _bound(config.health_listen, None, Guard([]), config) if config.health_listen else None
         if health_server:

@@ -55,6 +55,8 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "ResumeTournament": (WRITERS, "tournament_id"),
         "CreateEvaluation": (WRITERS, "tournament_id"),
         "GetEvaluation": (READERS, "evaluation_id"),
+        "WaitEvaluation": (READERS, "evaluation_id"),
+        "CancelEvaluation": (WRITERS, "evaluation_id"),
         "ListEvaluations": (READERS, "tournament_id"),
         "ListPods": (READERS, "tournament_id"),
         "ListEvents": (READERS, "tournament_id"),

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Mapping
 
-from podrace.errors import FieldViolation, Unavailable
+from podrace.errors import DeadlineExceeded, FieldViolation, Unavailable
 from podrace.limits.config import Allowed, command_settings
 from podrace.limits.user_environment import user_environment
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -34,7 +34,8 @@ async def inspect(
         seconds: Time limit; the child and all that it started is killed then.
 
     Raises:
-        Unavailable: The child did not answer; the message says why.
+        Unavailable: The child exited without an answer; the message says how.
+        DeadlineExceeded: It did not answer in time.
     """
     settings = {"memory_bytes": spec.pod.memory_bytes + EXTRA_MEMORY_BYTES, **command_settings(allowed)}
     overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
@@ -51,7 +52,7 @@ async def inspect(
         async with asyncio.timeout(seconds):
             output, errors = await child.communicate(spec.SerializeToString())
     except TimeoutError:
-        raise Unavailable(f"the environment was not made within {seconds:g} s") from None
+        raise DeadlineExceeded(f"the environment was not made within {seconds:g} s") from None
     finally:
         # The group may have members that outlive their leader.
         with contextlib.suppress(ProcessLookupError):

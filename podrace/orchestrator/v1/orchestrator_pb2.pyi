@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -450,10 +451,16 @@ class UpdateTournamentRequest(_message.Message):
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     OBJECTIVE_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key."""
     tournament_id: _builtins.str
     """The tournament."""
+    etag: _builtins.str
+    """`Tournament.etag` of the version that the change is based on; ABORTED if the tournament was changed since. Empty: of
+    any version.
+    """
     @_builtins.property
     def pool(self) -> _tournament_pb2.PoolSpec:
         """New limits of the pool. Fields that are not set keep their value."""
@@ -462,6 +469,12 @@ class UpdateTournamentRequest(_message.Message):
     def objective(self) -> _tournament_pb2.ObjectiveSpec:
         """New objective. Fields that are not set keep their value."""
 
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """Fields to change, such as `pool.maximum_pods` or `objective`: those that are not set above are removed. Empty: all
+        that are set above. INVALID_ARGUMENT for a path that does not begin with `pool` or `objective`.
+        """
+
     def __init__(
         self,
         *,
@@ -469,10 +482,12 @@ class UpdateTournamentRequest(_message.Message):
         tournament_id: _builtins.str = ...,
         pool: _tournament_pb2.PoolSpec | None = ...,
         objective: _tournament_pb2.ObjectiveSpec | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["objective", b"objective", "pool", b"pool"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["objective", b"objective", "pool", b"pool", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["objective", b"objective", "pool", b"pool", "request_id", b"request_id", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "objective", b"objective", "pool", b"pool", "request_id", b"request_id", "tournament_id", b"tournament_id", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -751,6 +766,124 @@ class GetEvaluationResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetEvaluationResponse: _TypeAlias = GetEvaluationResponse  # noqa: Y015
+
+@_typing.final
+class WaitEvaluationRequest(_message.Message):
+    """Names an evaluation to wait for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVALUATION_ID_FIELD_NUMBER: _builtins.int
+    WAIT_DURATION_FIELD_NUMBER: _builtins.int
+    evaluation_id: _builtins.str
+    """The evaluation."""
+    @_builtins.property
+    def wait_duration(self) -> _duration_pb2.Duration:
+        """How long to wait; at most 30 s count."""
+
+    def __init__(
+        self,
+        *,
+        evaluation_id: _builtins.str = ...,
+        wait_duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait_duration", b"wait_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "wait_duration", b"wait_duration"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitEvaluationRequest: _TypeAlias = WaitEvaluationRequest  # noqa: Y015
+
+@_typing.final
+class WaitEvaluationResponse(_message.Message):
+    """The state of an evaluation that has finished, or after the wait."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DONE_FIELD_NUMBER: _builtins.int
+    EVALUATION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    done: _builtins.bool
+    """Whether the evaluation has finished, successfully or not."""
+    error: _builtins.str
+    """Why the evaluation failed, in one line for a person; empty unless it failed."""
+    @_builtins.property
+    def evaluation(self) -> _checkpoint_pb2.Evaluation:
+        """The result of a successful evaluation."""
+
+    def __init__(
+        self,
+        *,
+        done: _builtins.bool = ...,
+        evaluation: _checkpoint_pb2.Evaluation | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "error", b"error", "evaluation", b"evaluation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitEvaluationResponse: _TypeAlias = WaitEvaluationResponse  # noqa: Y015
+
+@_typing.final
+class CancelEvaluationRequest(_message.Message):
+    """Names an evaluation to cancel."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    EVALUATION_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Idempotency key."""
+    evaluation_id: _builtins.str
+    """The evaluation."""
+    reason: _builtins.str
+    """Why, in one line for a person; becomes a part of `error`."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        evaluation_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelEvaluationRequest: _TypeAlias = CancelEvaluationRequest  # noqa: Y015
+
+@_typing.final
+class CancelEvaluationResponse(_message.Message):
+    """The evaluation, which has finished."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVALUATION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    error: _builtins.str
+    """Why it has no result, in one line for a person; empty if it has one."""
+    @_builtins.property
+    def evaluation(self) -> _checkpoint_pb2.Evaluation:
+        """The result, if the evaluation had succeeded before."""
+
+    def __init__(
+        self,
+        *,
+        evaluation: _checkpoint_pb2.Evaluation | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "evaluation", b"evaluation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelEvaluationResponse: _TypeAlias = CancelEvaluationResponse  # noqa: Y015
 
 @_typing.final
 class ListEvaluationsRequest(_message.Message):

@@ -96,6 +96,16 @@ class OrchestratorServiceStub:
                 request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationRequest.SerializeToString,
                 response_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationResponse.FromString,
                 _registered_method=True)
+        self.WaitEvaluation = channel.unary_unary(
+                '/podrace.orchestrator.v1.OrchestratorService/WaitEvaluation',
+                request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.WaitEvaluationRequest.SerializeToString,
+                response_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.WaitEvaluationResponse.FromString,
+                _registered_method=True)
+        self.CancelEvaluation = channel.unary_unary(
+                '/podrace.orchestrator.v1.OrchestratorService/CancelEvaluation',
+                request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelEvaluationRequest.SerializeToString,
+                response_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelEvaluationResponse.FromString,
+                _registered_method=True)
         self.ListEvaluations = channel.unary_unary(
                 '/podrace.orchestrator.v1.OrchestratorService/ListEvaluations',
                 request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ListEvaluationsRequest.SerializeToString,
@@ -187,7 +197,8 @@ class OrchestratorServiceServicer:
     def UpdateTournament(self, request, context):
         """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
         change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
+        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
+        Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -226,6 +237,24 @@ class OrchestratorServiceServicer:
     def GetEvaluation(self, request, context):
         """Returns the state of an evaluation and, once a pod has finished it, its result. Called by user clients, which poll.
         Does not block. NOT_FOUND for an unknown evaluation. Deadline: 5 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WaitEvaluation(self, request, context):
+        """Returns the state of an evaluation like GetEvaluation, and waits for its end. Called by user clients. Blocks until
+        the evaluation has finished, for at most `wait_duration` and never longer than 30 s. NOT_FOUND for an unknown
+        evaluation. Deadline: `wait_duration` + 10 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelEvaluation(self, request, context):
+        """Ends an evaluation without a result. Called by user clients. Answers once that is durable; a pod that plays it stops
+        with its next renewal. Has no effect on an evaluation that has finished. NOT_FOUND for an unknown evaluation.
+        Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -334,6 +363,16 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.GetEvaluation,
                     request_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationRequest.FromString,
                     response_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationResponse.SerializeToString,
+            ),
+            'WaitEvaluation': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitEvaluation,
+                    request_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.WaitEvaluationRequest.FromString,
+                    response_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.WaitEvaluationResponse.SerializeToString,
+            ),
+            'CancelEvaluation': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelEvaluation,
+                    request_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelEvaluationRequest.FromString,
+                    response_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelEvaluationResponse.SerializeToString,
             ),
             'ListEvaluations': grpc.unary_unary_rpc_method_handler(
                     servicer.ListEvaluations,
@@ -626,6 +665,60 @@ class OrchestratorService:
             '/podrace.orchestrator.v1.OrchestratorService/GetEvaluation',
             podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationRequest.SerializeToString,
             podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.GetEvaluationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitEvaluation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.orchestrator.v1.OrchestratorService/WaitEvaluation',
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.WaitEvaluationRequest.SerializeToString,
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.WaitEvaluationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelEvaluation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.orchestrator.v1.OrchestratorService/CancelEvaluation',
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelEvaluationRequest.SerializeToString,
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelEvaluationResponse.FromString,
             options,
             channel_credentials,
             insecure,

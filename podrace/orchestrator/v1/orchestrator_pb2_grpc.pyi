@@ -72,7 +72,8 @@ class OrchestratorServiceStub:
     UpdateTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]
     """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
     change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
+    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
+    Deadline: 5 s.
     """
     CancelTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTournamentRequest, _orchestrator_pb2.CancelTournamentResponse]
     """Stops a running tournament: its pods publish a checkpoint and exit. All data is kept, and ResumeTournament
@@ -95,6 +96,16 @@ class OrchestratorServiceStub:
     GetEvaluation: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetEvaluationRequest, _orchestrator_pb2.GetEvaluationResponse]
     """Returns the state of an evaluation and, once a pod has finished it, its result. Called by user clients, which poll.
     Does not block. NOT_FOUND for an unknown evaluation. Deadline: 5 s.
+    """
+    WaitEvaluation: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.WaitEvaluationRequest, _orchestrator_pb2.WaitEvaluationResponse]
+    """Returns the state of an evaluation like GetEvaluation, and waits for its end. Called by user clients. Blocks until
+    the evaluation has finished, for at most `wait_duration` and never longer than 30 s. NOT_FOUND for an unknown
+    evaluation. Deadline: `wait_duration` + 10 s.
+    """
+    CancelEvaluation: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelEvaluationRequest, _orchestrator_pb2.CancelEvaluationResponse]
+    """Ends an evaluation without a result. Called by user clients. Answers once that is durable; a pod that plays it stops
+    with its next renewal. Has no effect on an evaluation that has finished. NOT_FOUND for an unknown evaluation.
+    Deadline: 5 s.
     """
     ListEvaluations: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEvaluationsRequest, _orchestrator_pb2.ListEvaluationsResponse]
     """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
@@ -173,7 +184,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     UpdateTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]  # type: ignore[assignment]
     """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
     change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
+    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
+    Deadline: 5 s.
     """
     CancelTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTournamentRequest, _orchestrator_pb2.CancelTournamentResponse]  # type: ignore[assignment]
     """Stops a running tournament: its pods publish a checkpoint and exit. All data is kept, and ResumeTournament
@@ -196,6 +208,16 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     GetEvaluation: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetEvaluationRequest, _orchestrator_pb2.GetEvaluationResponse]  # type: ignore[assignment]
     """Returns the state of an evaluation and, once a pod has finished it, its result. Called by user clients, which poll.
     Does not block. NOT_FOUND for an unknown evaluation. Deadline: 5 s.
+    """
+    WaitEvaluation: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.WaitEvaluationRequest, _orchestrator_pb2.WaitEvaluationResponse]  # type: ignore[assignment]
+    """Returns the state of an evaluation like GetEvaluation, and waits for its end. Called by user clients. Blocks until
+    the evaluation has finished, for at most `wait_duration` and never longer than 30 s. NOT_FOUND for an unknown
+    evaluation. Deadline: `wait_duration` + 10 s.
+    """
+    CancelEvaluation: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelEvaluationRequest, _orchestrator_pb2.CancelEvaluationResponse]  # type: ignore[assignment]
+    """Ends an evaluation without a result. Called by user clients. Answers once that is durable; a pod that plays it stops
+    with its next renewal. Has no effect on an evaluation that has finished. NOT_FOUND for an unknown evaluation.
+    Deadline: 5 s.
     """
     ListEvaluations: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEvaluationsRequest, _orchestrator_pb2.ListEvaluationsResponse]  # type: ignore[assignment]
     """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
@@ -301,7 +323,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.UpdateTournamentResponse, _abc.Awaitable[_orchestrator_pb2.UpdateTournamentResponse]]:
         """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
         change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
+        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
+        Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -348,6 +371,28 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.GetEvaluationResponse, _abc.Awaitable[_orchestrator_pb2.GetEvaluationResponse]]:
         """Returns the state of an evaluation and, once a pod has finished it, its result. Called by user clients, which poll.
         Does not block. NOT_FOUND for an unknown evaluation. Deadline: 5 s.
+        """
+
+    @_abc_1.abstractmethod
+    def WaitEvaluation(
+        self,
+        request: _orchestrator_pb2.WaitEvaluationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.WaitEvaluationResponse, _abc.Awaitable[_orchestrator_pb2.WaitEvaluationResponse]]:
+        """Returns the state of an evaluation like GetEvaluation, and waits for its end. Called by user clients. Blocks until
+        the evaluation has finished, for at most `wait_duration` and never longer than 30 s. NOT_FOUND for an unknown
+        evaluation. Deadline: `wait_duration` + 10 s.
+        """
+
+    @_abc_1.abstractmethod
+    def CancelEvaluation(
+        self,
+        request: _orchestrator_pb2.CancelEvaluationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.CancelEvaluationResponse, _abc.Awaitable[_orchestrator_pb2.CancelEvaluationResponse]]:
+        """Ends an evaluation without a result. Called by user clients. Answers once that is durable; a pod that plays it stops
+        with its next renewal. Has no effect on an evaluation that has finished. NOT_FOUND for an unknown evaluation.
+        Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod

@@ -1597,6 +1597,7 @@ class Tournament(_message.Message):
     PAUSE_REASON_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """Unique name, `<name>-<six characters>`."""
     state: Global___TournamentState.ValueType
@@ -1633,6 +1634,10 @@ class Tournament(_message.Message):
     """Who created it: the name of the caller of CreateTournament. The owner and operators may change it."""
     namespace: _builtins.str
     """Namespace of its owner, whose members may read it; empty: only the owner and operators may read it."""
+    etag: _builtins.str
+    """Differs whenever `spec.pool` or `spec.objective` differ. UpdateTournament takes it, so that a change is not based on
+    values that another client has changed since.
+    """
     @_builtins.property
     def spec(self) -> Global___TournamentSpec:
         """Its specification, with every default filled in."""
@@ -1677,10 +1682,11 @@ class Tournament(_message.Message):
         pause_reason: _builtins.str = ...,
         owner: _builtins.str = ...,
         namespace: _builtins.str = ...,
+        etag: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best_score", b"best_score", "champion_selection", b"champion_selection", "create_time", b"create_time", "end_time", b"end_time", "running_duration", b"running_duration", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "agents", b"agents", "best_agent_id", b"best_agent_id", "best_score", b"best_score", "best_score_standard_error", b"best_score_standard_error", "champion_manifest_digest", b"champion_manifest_digest", "champion_selection", b"champion_selection", "create_time", b"create_time", "end_time", b"end_time", "environment_steps", b"environment_steps", "failed_agents", b"failed_agents", "leaderboard_address", b"leaderboard_address", "namespace", b"namespace", "owner", b"owner", "pause_reason", b"pause_reason", "reason", b"reason", "running_duration", b"running_duration", "spec", b"spec", "state", b"state", "steps_per_second", b"steps_per_second", "stopped_agents", b"stopped_agents", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "agents", b"agents", "best_agent_id", b"best_agent_id", "best_score", b"best_score", "best_score_standard_error", b"best_score_standard_error", "champion_manifest_digest", b"champion_manifest_digest", "champion_selection", b"champion_selection", "create_time", b"create_time", "end_time", b"end_time", "environment_steps", b"environment_steps", "etag", b"etag", "failed_agents", b"failed_agents", "leaderboard_address", b"leaderboard_address", "namespace", b"namespace", "owner", b"owner", "pause_reason", b"pause_reason", "reason", b"reason", "running_duration", b"running_duration", "spec", b"spec", "state", b"state", "steps_per_second", b"steps_per_second", "stopped_agents", b"stopped_agents", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_score: _TypeAlias = _typing.Literal["best_score"]  # noqa: Y015
     _WhichOneofArgType__best_score: _TypeAlias = _typing.Literal["_best_score", b"_best_score"]  # noqa: Y015

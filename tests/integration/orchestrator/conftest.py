@@ -28,6 +28,7 @@ from orchestrator.state.database import StateDatabase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
+from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments
 from orchestrator.tournaments.queries import Queries
 from podrace import rpc
@@ -274,6 +275,7 @@ async def _open_mesh(
         leaderboard_address=leaderboard_server.address,
         watch_pause_seconds=0.0,
         lease_tokens=lease_tokens,
+        evaluations=Evaluations(state, runtime, clock),
     )
     limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
     rules = external_pods.EXTERNAL_POD_RULES if pods else LAUNCHED_POD_RULES

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.launchers.process.inspection import inspect
-from podrace.errors import Unavailable
+from podrace.errors import DeadlineExceeded, Unavailable
 from podrace.limits.config import EVERYTHING, NOTHING
 from podrace.specification.resolve import parse, resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -51,7 +51,7 @@ async def test_an_environment_that_kills_the_child_is_reported_with_the_signal(e
 
 
 async def test_an_environment_that_hangs_is_killed(environ: dict[str, str]) -> None:
-    with pytest.raises(Unavailable, match=r"not made within 0\.2 s"):
+    with pytest.raises(DeadlineExceeded, match=r"not made within 0\.2 s"):
         await inspect(spec("python:worlds:endless"), EVERYTHING, environ, seconds=0.2)
 
 

@@ -40,6 +40,7 @@ from orchestrator.service import OrchestratorServicer
 from orchestrator.state.database import StateDatabase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
+from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments
 from orchestrator.tournaments.queries import Queries
 from podrace import rpc
@@ -135,14 +136,12 @@ class Worlds:
         tournaments = Tournaments(state, runtime, mesh_id="", start_pods=True, random_bytes=Random(1).randbytes)
         pods, leaderboard = ExternalPods(state, runtime, clock), OwnLeaderboard()
         assignments = Assignments(state, runtime, leaderboard, clock, external_pods=pods)  # type: ignore[arg-type]
+        queries, evaluations = Queries(state, runtime), Evaluations(state, runtime, clock)
         servicer = OrchestratorServicer(
-            tournaments,
-            Queries(state, runtime),
-            assignments,
-            runtime,
-            clock,
+            *(tournaments, queries, assignments, runtime, clock),
             leaderboard_address="unix:/nowhere",
             watch_pause_seconds=0.0,
+            evaluations=evaluations,
         )
         created = await tournaments.create(pb.CreateTournamentRequest(request_id="first", spec=given_spec()))
         name = created.tournament_id

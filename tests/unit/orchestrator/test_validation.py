@@ -13,7 +13,7 @@ from orchestrator.config import Config
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.validation import Validation
 from podrace import rpc
-from podrace.errors import BAD_SPEC, FieldViolation, InvalidArgument, Unavailable
+from podrace.errors import BAD_SPEC, DeadlineExceeded, FieldViolation, InvalidArgument, Unavailable
 from podrace.limits.config import EVERYTHING
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -25,7 +25,7 @@ class FakeLauncher:
     """A launcher on a machine of two cores that finds in an environment what a test says."""
 
     found: Sequence[FieldViolation] = ()
-    broken: str = ""
+    broken: Exception | None = None
     inspected: list[TournamentSpec] = field(default_factory=list)
 
     async def capacity(self) -> Capacity:
@@ -34,7 +34,7 @@ class FakeLauncher:
     async def inspect(self, spec: TournamentSpec) -> Sequence[FieldViolation]:
         self.inspected.append(spec)
         if self.broken:
-            raise Unavailable(self.broken)
+            raise self.broken
         return self.found
 
 
@@ -114,7 +114,7 @@ async def test_what_the_operator_does_not_allow_is_not_tried_out(config: Config)
 
 
 async def test_an_environment_that_kills_its_process_is_a_violation(config: Config) -> None:
-    found = await refused(config, FakeLauncher(broken="the process was killed by SIGSEGV"), spec())
+    found = await refused(config, FakeLauncher(broken=Unavailable("the process was killed by SIGSEGV")), spec())
     assert found == {"environment.id": "= 'CartPole-v1': the process was killed by SIGSEGV"}
 
 
@@ -123,3 +123,10 @@ async def test_what_cannot_be_checked_is_stated(config: Config) -> None:
     unchecked = await check(granted, BlindLauncher(), spec())
     assert [line.split()[0] for line in unchecked] == ["environment.id", "store"]
     assert "cannot try it out" in unchecked[0]
+
+
+async def test_an_environment_that_takes_too_long_is_stated_as_not_checked(config: Config) -> None:
+    launcher = FakeLauncher(broken=DeadlineExceeded("the environment was not made within 60 s"))
+    assert await check(config, launcher, spec()) == [
+        "environment.id = 'CartPole-v1': the environment was not made within 60 s"
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
 from podrace import errors, rpc
 from podrace.access.guard import Guard
@@ -318,13 +318,17 @@ async def test_health_reports_not_serving_when_the_server_drains():
         await rpc.wait_until_serving(server.address, deadline_seconds=0.1)
 
 
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
 @pytest.mark.parametrize("wanted", [True, False])
-async def test_reflection_is_served_only_when_it_is_switched_on(wanted):
+async def test_reflection_is_served_only_when_it_is_switched_on(wanted, version):
     server = await start(Board(), reflection=wanted)
     async with grpc.aio.insecure_channel(server.address) as channel:
-        ask = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
-            iter([reflection_pb2.ServerReflectionRequest(list_services="")])
-        )
+        # Both versions have the same messages.
+        ask = channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
         if wanted:
             names = {entry.name for entry in (await ask.read()).list_services_response.service}
             assert "podrace.leaderboard.v1.LeaderboardService" in names
