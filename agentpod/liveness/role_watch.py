@@ -58,9 +58,14 @@ class RoleWatch:
         )
         return judge(self._time, seen, self._options)
 
-    def restart(self) -> None:
-        """Records that the role was stuck and its process is replaced."""
-        self._stuck_before += self._answers and not self._stopped
+    @property
+    def counter(self) -> int:
+        """Counter that the role reported last."""
+        return self._last.counter
+
+    def restart(self, *, stuck: bool = True) -> None:
+        """Records that the role has a new process, because it was stuck or, without `stuck`, for another reason."""
+        self._stuck_before += stuck and self._answers and not self._stopped
         self._progressed_at, self._last = self._time, RoleAnswer(pb.ROLE_PHASE_UNSPECIFIED, 0)
 
     def message(self) -> pb.RoleProgress:

@@ -62,6 +62,7 @@ class Supervisor:
         self._replacement, self._clock = replacement, clock
         self._find = find or (lambda name: find_process(config.folder, name))
         self._watches: dict[str, RoleWatch] = {}
+        self._known: dict[str, Process | None] = {}
 
     async def run(self) -> None:
         """Polls and judges until it is cancelled."""
@@ -80,19 +81,30 @@ class Supervisor:
         now = self._clock()
         for role, answer in answers.items():
             watch = self._watches.setdefault(role, RoleWatch(role, self._config.progress, now))
-            process = None if answer else self._process(role)
-            watch.observe(now, answer, stopped=process is not None and process.stopped)
+            process = self._seen_process(watch, answer)
+            watch.observe(now, answer, stopped=not answer and process is not None and process.stopped)
         self._replacement.show([self._watches[role].message() for role in answers])
         for role in answers:
             if (verdict := self._watches[role].judge()).stuck:
                 await self._replace(role, verdict)
 
+    def _seen_process(self, watch: RoleWatch, answer: RoleAnswer | None) -> Process | None:
+        """Returns the process of a role; a role that was restarted meanwhile may open and compile again."""
+        role = watch.role
+        if answer and role in self._known and answer.counter >= watch.counter:
+            return self._known[role]
+        process = self._process(role)
+        if answer is None and self._known.get(role) and process != self._known[role]:
+            watch.restart(stuck=False)
+        self._known[role] = process or (None if answer else self._known.get(role))
+        return process
+
     def _process(self, role: str) -> Process | None:
-        """Returns the process of another role, if it has one of its own that can be killed from here."""
-        return None if self._is_own(role) else self._find(role)
+        """Returns the process that runs another role, if it can be killed from here."""
+        return None if self._is_own(role) else self._find(self._config.process_of(role))
 
     def _is_own(self, role: str) -> bool:
-        return role == self._role or self._config.layout == "fused"
+        return self._config.process_of(role) == self._role
 
     async def _replace(self, role: str, verdict: Verdict) -> None:
         watch, process = self._watches[role], self._process(role)
@@ -100,7 +112,9 @@ class Supervisor:
         stuck.stacks = await self._stacks(role, process)
         STUCK.inc()
         _log.error("a role is stuck", role=role, reason=verdict.reason, stacks=stuck.stacks)
-        watch.restart()
+        for other in self._watches.values():
+            if self._config.process_of(other.role) == self._config.process_of(role):
+                other.restart(stuck=other is watch)
         if process:
             # Killed first: the report may wait for the orchestrator.
             process.signal(signal.SIGKILL)
@@ -113,4 +127,4 @@ class Supervisor:
             return stacks.own_stacks(self._config.folder, self._role)
         if process is None:
             return "no stacks: the role runs in another container"
-        return await stacks.stacks_of(process, self._config.folder, role)
+        return await stacks.stacks_of(process, self._config.folder, self._config.process_of(role))

@@ -13,9 +13,9 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 COLLECTING = RoleAnswer(pb.ROLE_PHASE_COLLECTING, 1)
 
 
-@dataclass
+@dataclass(eq=False)
 class StoppedProcess:
-    """A process that is stopped, so that it dumps no stacks."""
+    """A process that is stopped, so that it dumps no stacks; no two are equal."""
 
     stopped: bool = True
     signals: list[signal.Signals] = field(default_factory=list)
@@ -27,8 +27,11 @@ class StoppedProcess:
 class Pod:
     """A learner with one worker, the answers to polls, and what the supervisor did."""
 
-    def __init__(self, folder: Path, layout: str = "separate", process: StoppedProcess | None = None) -> None:
-        config = PodConfig("p", "unix:o", "unix:l", "folder:///s", folder, layout=layout)
+    def __init__(
+        self, folder: Path, layout: str = "separate", process: StoppedProcess | None = None, **settings: Any
+    ) -> None:
+        config = PodConfig("p", "unix:o", "unix:l", "folder:///s", folder, layout=layout, **settings)
+        self.process, self.roles = process, tuple[str, ...](("worker-0",))
         self.answer: RoleAnswer | None = COLLECTING
         self.activity, self.now = Activity(), 0.0
         self.shown: list[pb.RoleProgress] = []
@@ -41,7 +44,7 @@ class Pod:
             self.activity,
             self._poll,
             replacement,
-            find=lambda _: process,  # type: ignore[arg-type, return-value]
+            find=lambda _: self.process,  # type: ignore[arg-type, return-value]
             clock=lambda: self.now,
         )
 
@@ -52,7 +55,7 @@ class Pod:
         self.reported.append(stuck)
 
     async def _poll(self) -> dict[str, RoleAnswer | None]:
-        return {"worker-0": self.answer}
+        return dict.fromkeys(self.roles, self.answer)
 
     async def polls(self, count: int, *, steps: int = 0) -> None:
         for _ in range(count):
@@ -103,6 +106,27 @@ async def test_a_stuck_worker_of_a_fused_pod_ends_the_process(tmp_path: Path) ->
     await pod.polls(10, steps=1)
     await pod.polls(10)
     assert pod.exits == [EXIT_STUCK]
+
+
+async def test_a_role_that_was_restarted_by_others_may_open_again(tmp_path: Path) -> None:
+    pod = Pod(tmp_path, process=StoppedProcess(stopped=False))
+    await pod.polls(10, steps=1)
+    pod.process = StoppedProcess(stopped=False)
+    pod.answer = None
+    await pod.polls(60)
+    assert pod.reported == []
+
+
+async def test_roles_of_one_process_are_replaced_together(tmp_path: Path) -> None:
+    process = StoppedProcess()
+    pod = Pod(tmp_path, layout="fused", process=process, isolated=True)
+    pod.roles = ("worker-0", "evaluator")
+    await pod.polls(10, steps=1)
+    pod.answer = None
+    await pod.polls(12)
+    assert len(pod.reported) == 1
+    assert process.signals == [signal.SIGKILL]
+    assert pod.exits == []
 
 
 async def test_every_poll_shows_the_progress_of_all_roles(tmp_path: Path) -> None:
