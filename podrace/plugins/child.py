@@ -79,7 +79,7 @@ class ServiceConnection:
             connect_seconds: How long `ready` waits for a service that restarts; 0: not at all.
         """
         # Without the retries of the contract: they would wait for an absent service until the deadline.
-        self._target, self._channel = target, rpc.connect(target)
+        self._target, self._channel = target, rpc.connect(target, third_party=True)
         self._connect_seconds = connect_seconds
 
     def start(self) -> None:

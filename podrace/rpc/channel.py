@@ -17,22 +17,34 @@ from podrace.access.credentials import TokenSource
 from podrace.access.sending import TokenChannel, may_send_token
 from podrace.errors import Unavailable
 from podrace.ownership import check_socket
-from podrace.rpc.renewing_channel import RenewingChannel
+from podrace.rpc.renewing_channel import RenewingChannel, note_outcome
 from podrace.rpc.status import from_rpc_error
 
 SERVING_POLL_SECONDS = 0.05
+KEEPALIVE_SECONDS = 5.0
+"""Silence of a connection after which it is probed, and time that the probe may take. So a half-open connection is
+replaced after about twice this time."""
+CONNECT_SECONDS = 3.0
+"""Time that one attempt to connect may take."""
 
 Request = TypeVar("Request", contravariant=True)
 Response = TypeVar("Response", covariant=True)
 
 
 def connect(
-    address: str, *files: FileDescriptor, token: TokenSource | None = None, private_network: bool = False
+    address: str,
+    *files: FileDescriptor,
+    token: TokenSource | None = None,
+    private_network: bool = False,
+    third_party: bool = False,
 ) -> grpc.aio.Channel:
     """Opens a channel whose retry policy follows the `idempotency_level` of each method in `files`.
 
     Methods marked NO_SIDE_EFFECTS or IDEMPOTENT wait for a server that restarts and are retried on UNAVAILABLE. The
     others are sent once. No call is retried on DEADLINE_EXCEEDED: its effect is unknown and its time is used up.
+
+    On a network, connections are probed (keepalive), and after several calls in a row that exceeded their deadline a
+    new connection is opened: the present one may be half-open.
 
     Args:
         address: `host:port` or `unix:/path`.
@@ -41,6 +53,8 @@ def connect(
             an address that came from a specification: its owner must not receive a token of the mesh.
         private_network: Whether the token may be sent unencrypted to another machine: a secret of one pod, on the
             network that its collectives use unencrypted as well.
+        third_party: Whether the server is not one of podrace. It is not probed, because servers refuse clients that
+            probe more often than every five minutes unless they were configured otherwise.
 
     Raises:
         InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used, or the address is a Unix socket of
@@ -50,18 +64,37 @@ def connect(
     options: list[tuple[str, Any]] = [
         ("grpc.service_config", json.dumps(service_config(files))),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # This is also the time that one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", round(CONNECT_SECONDS * 1000)),
         ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.use_local_subchannel_pool", 1),
         # Services are never reached through a web proxy.
         ("grpc.enable_http_proxy", 0),
     ]
     identity = tls.identity_for(address)
-    if identity is None:
+    if not address.startswith("unix:") and not third_party:
+        options += keepalive_options()
+    channel: grpc.aio.Channel
+    if address.startswith("unix:"):
         channel = grpc.aio.insecure_channel(address, options=options)
+    elif identity is None:
+        channel = RenewingChannel(lambda: grpc.aio.insecure_channel(address, options=options), lambda: None)
     else:
         channel = _with_certificates(address, identity, [*options, *identity.options])
     return TokenChannel(channel, token) if token and (private_network or may_send_token(address)) else channel
+
+
+def keepalive_options() -> list[tuple[str, int]]:
+    """Returns the gRPC options by which a client notices a half-open connection."""
+    milliseconds = round(KEEPALIVE_SECONDS * 1000)
+    return [
+        ("grpc.keepalive_time_ms", milliseconds),
+        ("grpc.keepalive_timeout_ms", milliseconds),
+        # A probe of gRPC itself, which measures the bandwidth, may be under way: no other is sent until it is answered.
+        ("grpc.http2.ping_timeout_ms", milliseconds),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
 
 
 def _with_certificates(address: str, identity: tls.TlsIdentity, options: list[tuple[str, Any]]) -> grpc.aio.Channel:
@@ -108,9 +141,12 @@ async def call(method: _Unary[Request, Response], request: Request, *, deadline_
         PodraceError: The error that the server returned, or Unavailable or DeadlineExceeded.
     """
     try:
-        return await method(request, timeout=deadline_seconds)
+        response = await method(request, timeout=deadline_seconds)
     except grpc.aio.AioRpcError as error:
+        note_outcome(method, deadline_exceeded=error.code() == grpc.StatusCode.DEADLINE_EXCEEDED)
         raise from_rpc_error(error) from None
+    note_outcome(method, deadline_exceeded=False)
+    return response
 
 
 async def stream(

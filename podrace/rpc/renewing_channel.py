@@ -1,6 +1,10 @@
-"""Opens a channel again when the certificates of this process have changed: gRPC reads them once for each channel."""
+"""Opens a channel again when the certificates of this process have changed, or when its calls exceed their deadlines.
+
+gRPC reads certificates once for each channel. A connection may be half-open: calls then end at their deadlines only.
+"""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +17,14 @@ from podrace.errors import PodraceError
 LOOK_SECONDS = 1.0
 """Shortest time between two looks at the files."""
 
+MOST_DEADLINES = 3
+"""Calls in a row that exceed their deadline, after which a new channel is opened."""
+
 _log = structlog.get_logger(__name__)
 
 
 class RenewingChannel(grpc.aio.Channel):
-    """A channel that is replaced by a new one when a stamp changes.
+    """A channel that is replaced by a new one when a stamp changes, or after several exceeded deadlines in a row.
 
     Calls that run complete on the channel on which they began. It is closed with the next renewal but one, or when this
     channel is closed; the server closes its connection when it is idle.
@@ -41,6 +48,7 @@ class RenewingChannel(grpc.aio.Channel):
         self._retired: list[grpc.aio.Channel] = []
         self._closing: set[asyncio.Future[None]] = set()
         self._look_time = monotonic() + LOOK_SECONDS
+        self._deadlines_in_row = 0
 
     def current(self) -> grpc.aio.Channel:
         """Returns the channel for the next call."""
@@ -60,14 +68,27 @@ class RenewingChannel(grpc.aio.Channel):
             # The files are being replaced: the present certificates are used meanwhile.
             return
         self._seen = stamp
+        self._replace(channel)
+        _log.info("the certificates have changed, new calls use them")
+
+    def note_outcome(self, *, deadline_exceeded: bool) -> None:
+        """Counts the outcome of a call, and opens a new channel after several exceeded deadlines in a row."""
+        self._deadlines_in_row = self._deadlines_in_row + 1 if deadline_exceeded else 0
+        if self._deadlines_in_row < MOST_DEADLINES:
+            return
+        self._deadlines_in_row = 0
+        with contextlib.suppress(OSError, PodraceError):
+            self._replace(self._open())
+            _log.warning("several calls exceeded their deadline, new calls use a new connection")
+
+    def _replace(self, channel: grpc.aio.Channel) -> None:
         self._retired.append(self._channel)
         self._channel = channel
         if len(self._retired) > 1:
-            # Its calls have had the lifetime of a certificate to complete.
+            # Its calls have had the time of a renewal to complete.
             closing = asyncio.ensure_future(self._retired.pop(0).close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-        _log.info("the certificates have changed, new calls use them")
 
     async def __aenter__(self) -> "RenewingChannel":
         """Opens the channel."""
@@ -119,8 +140,19 @@ class _RenewingMethod:
         self._channel: grpc.aio.Channel | None = None
         self._method: Any = None
 
+    def note_outcome(self, *, deadline_exceeded: bool) -> None:
+        """See RenewingChannel."""
+        self._owner.note_outcome(deadline_exceeded=deadline_exceeded)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         channel = self._owner.current()
         if channel is not self._channel:
             self._channel, self._method = channel, getattr(channel, self._kind)(*self._args, **self._kwargs)
         return self._method(*args, **kwargs)
+
+
+def note_outcome(method: object, *, deadline_exceeded: bool) -> None:
+    """Counts the outcome of a call of a method, if its channel can be renewed."""
+    renewing = getattr(method, "__wrapped__", method)
+    if isinstance(renewing, _RenewingMethod):
+        renewing.note_outcome(deadline_exceeded=deadline_exceeded)

@@ -24,6 +24,11 @@ from podrace.rpc.listening import NAMED, check_local
 from podrace.rpc.reflection import enable_reflection
 from podrace.tasks import first_finished
 
+SHORTEST_PING_MILLISECONDS = 2000
+"""Time between two probes of a client without calls; a client that probes more often is disconnected."""
+KEEPALIVE_MILLISECONDS = 10_000
+"""Silence of a connection after which the server probes it, and time that the probe may take, so that calls of a client
+that is gone do not wait for ever."""
 LARGEST_MESSAGE_BYTES = 4 << 20
 """Larger requests are refused with RESOURCE_EXHAUSTED; the default of gRPC, for answers as well."""
 LARGEST_HEADERS_BYTES = 16 << 10
@@ -165,6 +170,12 @@ def server_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_connection_idle_ms", round(config.idle_seconds * 1000)),
         ("grpc.max_connection_age_ms", round(config.age_seconds * 1000)),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
+        # Clients of podrace probe their connections (podrace.rpc.channel); more frequent probes end a connection.
+        ("grpc.http2.min_ping_interval_without_data_ms", SHORTEST_PING_MILLISECONDS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MILLISECONDS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_MILLISECONDS),
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_MILLISECONDS),
         ("grpc.max_metadata_size", LARGEST_HEADERS_BYTES),
         ("grpc.absolute_max_metadata_size", LARGEST_HEADERS_BYTES),
         ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
