@@ -32,6 +32,7 @@ from orchestrator.state.database import StateDatabase
 from orchestrator.state.ownership_records import assign_owner
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
+from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments
 from orchestrator.tournaments.queries import SCOPED_METHODS as SCOPED_BY_ORCHESTRATOR
 from orchestrator.tournaments.queries import Queries
@@ -118,6 +119,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Services]:
         clock,
         leaderboard_address="unix:/nowhere",
         watch_pause_seconds=0.0,
+        evaluations=Evaluations(state, runtime, clock),
     )
     described = pb.DESCRIPTOR.services_by_name["OrchestratorService"]
     served = rpc.Service(described, pb_grpc.add_OrchestratorServiceServicer_to_server, servicer)
@@ -171,6 +173,8 @@ def requests(name: str) -> dict[str, Any]:
         "ResumeTournament": pb.ResumeTournamentRequest(request_id="r", tournament_id=name),
         "CreateEvaluation": evaluation,
         "GetEvaluation": pb.GetEvaluationRequest(evaluation_id=f"{name}-e0"),
+        "WaitEvaluation": pb.WaitEvaluationRequest(evaluation_id=f"{name}-e0"),
+        "CancelEvaluation": pb.CancelEvaluationRequest(request_id="x", evaluation_id=f"{name}-e0"),
         "ListEvaluations": pb.ListEvaluationsRequest(tournament_id=name),
         "ListPods": pb.ListPodsRequest(tournament_id=name),
         "ListEvents": pb.ListEventsRequest(tournament_id=name),
