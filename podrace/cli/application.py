@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "evaluate": ("podrace.cli.commands.evaluate", "Evaluate a champion or another candidate."),
     "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents as an ensemble, and each alone."),
+    "export": ("podrace.cli.commands.export", "Export a champion or another candidate as ONNX or torch.export."),
     "curve": ("podrace.cli.curve.command", "Draw learning curves from evaluated snapshots."),
     "update": (
         "podrace.cli.commands.update",

@@ -42,8 +42,11 @@ class Request:
     """Whether to show the logs of the parts."""
 
 
-def check_installed() -> None:
+def check_installed(command: str = "qualify") -> None:
     """Checks that the parts can run here.
+
+    Args:
+        command: Command of podrace that needs them, for the message.
 
     Raises:
         FailedPrecondition: This environment has no agentpod or no PyTorch.
@@ -51,8 +54,9 @@ def check_installed() -> None:
     missing = [name for name in ("agentpod", "torch") if importlib.util.find_spec(name) is None]
     if missing:
         raise FailedPrecondition(
-            f"qualify: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed here; run it where"
-            " pods run: in the image podrace/agentpod-cuda13 or podrace/agentpod-cuda12, or after `make install-gpu`"
+            f"{command}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed here; run it"
+            " where pods run: in the image podrace/agentpod-cuda13 or podrace/agentpod-cuda12, or after"
+            " `make install-gpu`"
         )
 
 

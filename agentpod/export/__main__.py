@@ -1,0 +1,112 @@
+"""Exports the checkpoints of a folder: `python -m agentpod.export FOLDER`, run by `podrace export`.
+
+The folder has `request.json` and a folder for each member with `manifest.json` and its parts. The exported files are
+written to it, and the result is printed as one JSON value.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentpod.export import comparison
+from agentpod.export.torch_program import saved, traced
+from agentpod.learner.checkpoint_files import load_policy
+from agentpod.learner.provenance import spec_of
+from agentpod.models.description import policy_of
+from agentpod.models.policy import Policy
+from podrace.checkpoint_store.manifest import manifest_from_bytes
+from podrace.client.delivery import FetchedCheckpoint
+from podrace.digests import digest
+from podrace.errors import PodraceError
+from podrace.limits.config import NOTHING
+from podrace.policy import loading, runtime
+from podrace.tensor_transport.codec import decode
+from simulators.base import Simulator
+from simulators.messages import make_simulator
+
+ONNX_FILE, TORCH_FILE = "policy.onnx", "policy.pt2"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exports, and returns the exit code."""
+    folder = Path(arguments[0])
+    try:
+        with torch.no_grad():
+            print(json.dumps(export(folder)))
+    except PodraceError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def export(folder: Path) -> dict[str, Any]:
+    """Writes the files that the request of a folder names, and returns how they compare with the torch policy.
+
+    Raises:
+        DataLoss: An exported policy acts differently from the torch policy.
+        PodraceError: A checkpoint cannot be read.
+    """
+    request = json.loads((folder / "request.json").read_text())
+    checkpoints = [_read(folder / digest_) for digest_ in request["members"]]
+    policies = [_policy(checkpoint) for checkpoint in checkpoints]
+    loading.policy_of(checkpoints)  # compares each with its test vectors
+    simulator, absence = _simulator(checkpoints[0])
+    found: dict[str, Any] = {}
+    if "onnx" in request["formats"]:
+        data = loading.onnx_file(checkpoints)
+        (folder / ONNX_FILE).write_bytes(data)
+        exported = comparison.of_onnx(runtime.Policy(data))
+        found[ONNX_FILE] = _compared("onnx", policies, exported, simulator)
+    if "torch" in request["formats"]:
+        program = traced(policies)
+        saved(program, folder / TORCH_FILE)
+        found[TORCH_FILE] = _compared("torch", policies, program.module(), simulator)
+    if simulator:
+        simulator.close()
+    for name, entry in found.items():
+        entry["sha256"] = digest((folder / name).read_bytes())
+    return {"files": found, "not_recorded": absence}
+
+
+def _read(folder: Path) -> FetchedCheckpoint:
+    data = (folder / "manifest.json").read_bytes()
+    parts = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "manifest.json"}
+    return FetchedCheckpoint(folder.name, data, manifest_from_bytes(data), parts)
+
+
+def _policy(checkpoint: FetchedCheckpoint) -> Policy:
+    description = loading.described(checkpoint)
+    policy = policy_of(description)
+    load_policy(policy.tensors(), decode(checkpoint.parts[description.part])[0])
+    policy.load(policy.flat.clone())
+    return policy
+
+
+def _simulator(checkpoint: FetchedCheckpoint) -> tuple[Simulator | None, str]:
+    """Makes the environment of a checkpoint to record observations in; otherwise returns why there is none."""
+    environment = spec_of(checkpoint.manifest).environment
+    if not environment.id:
+        return None, "the checkpoint does not state its environment"
+    environment.count = comparison.LANES
+    try:
+        return make_simulator(environment, torch.device("cpu"), NOTHING), ""
+    except PodraceError as error:
+        return None, error.message
+
+
+def _compared(
+    name: str, policies: Sequence[Policy], exported: comparison.Exported, simulator: Simulator | None
+) -> dict[str, Any]:
+    runs = {"random": comparison.compare_random(policies, exported).checked(f"{name}, random observations")}
+    if simulator:
+        recorded = comparison.compare_recorded(policies, exported, simulator)
+        runs["recorded"] = recorded.checked(f"{name}, recorded observations")
+    return {key: vars(run) for key, run in runs.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

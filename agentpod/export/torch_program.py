@@ -1,0 +1,113 @@
+"""Makes a module of a policy that torch.export can trace: from an observation to an action of the environment."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from agentpod.models.cnn import NO_TORSO, PIXEL_SCALE, TORSOS, image_layout
+from agentpod.models.gru import RecurrentNetwork
+from agentpod.models.normalizer import VARIANCE_FLOOR
+from agentpod.models.policy import OBSERVATION_CLIP, Policy
+
+ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": nn.functional.elu}
+EXAMPLE_ROWS = 3
+"""Rows of the example of a trace: more than one, so that the number of rows stays free."""
+
+
+class PolicyProgram(nn.Module):
+    """A policy as a module: (observation, state) -> (action, next state). The state has no columns if there is none."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self._network, self._space, self._actions = policy.network, policy.observation_space, policy.action_space
+        self._recurrent = isinstance(policy.actor, RecurrentNetwork)
+        self._normalizes = policy.normalizes
+        for name, tensor in policy.tensors().items():
+            self.register_buffer(name.replace(".", "_"), tensor.detach().cpu().clone())
+        self._layers = sum(f"actor.{layer}.weight" in policy.tensors() for layer in range(len(policy.tensors())))
+        for name, tensor in zip(("minimum", "maximum", "scale", "offset"), policy.action_bounds or (), strict=False):
+            self.register_buffer(f"action_{name}", tensor.clone())
+
+    def forward(self, observation: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns actions and the next recurrent state, for observations [N, ...] and a state [N, S]."""
+        activation, x = ACTIVATIONS[self._network.activation], self._input(observation)
+        for layer in range(self._layers):
+            x = self._linear(x, f"actor_{layer}")
+            if self._recurrent or layer + 1 < self._layers:
+                x = activation(x)
+        if self._recurrent:
+            unit = [self._part(f"actor_recurrent_{name}") for name in ("input_weight", "state_weight")]
+            biases = [self._part(f"actor_recurrent_{name}") for name in ("input_bias", "state_bias")]
+            state = torch.gru_cell(x, state, *unit, *biases)
+            x = self._linear(state, "actor_output_0")
+        return self._action(x), state
+
+    def _part(self, name: str) -> Tensor:
+        found: Tensor = getattr(self, name)
+        return found
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        result: Tensor = nn.functional.linear(x, self._part(f"{name}_weight"), self._part(f"{name}_bias"))
+        return result
+
+    def _input(self, observation: Tensor) -> Tensor:
+        x = observation.float()
+        if self._space.dtype == torch.uint8:
+            x = x * PIXEL_SCALE
+        if self._network.torso != NO_TORSO:
+            layout = image_layout(self._space, self._network.torso)
+            x = x.permute(0, 3, 1, 2) if layout.channels_last else x
+            for index, layer in enumerate(TORSOS[self._network.torso]):
+                weight, bias = self._part(f"actor_torso_{index}_weight"), self._part(f"actor_torso_{index}_bias")
+                x = ACTIVATIONS[self._network.activation](nn.functional.conv2d(x, weight, bias, layer.stride))
+        x = x.flatten(1)
+        if self._normalizes:
+            inverse = (self._part("observation_variance") + VARIANCE_FLOOR).rsqrt()
+            x = ((x - self._part("observation_mean")) * inverse).clamp(-OBSERVATION_CLIP, OBSERVATION_CLIP)
+        return x
+
+    def _action(self, outputs: Tensor) -> Tensor:
+        head = self._network.head
+        if self._actions.kind == "discrete":
+            return outputs[:, int(head == "dueling") :].argmax(1)
+        if head == "squashed":
+            outputs = outputs.chunk(2, 1)[0]
+        action = outputs if head == "stochastic" else outputs.tanh()
+        action = torch.maximum(torch.minimum(action, self._part("action_maximum")), self._part("action_minimum"))
+        scaled = self._part("action_offset") + action * self._part("action_scale")
+        return scaled.reshape(-1, *self._actions.shape)
+
+
+class EnsembleProgram(nn.Module):
+    """Several policies as one module, by the mean of their actions or by majority vote; their states side by side."""
+
+    def __init__(self, policies: Sequence[Policy]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(PolicyProgram(policy) for policy in policies)
+        self._sizes = [policy.state_size for policy in policies]
+        self._choices = policies[0].action_space.n
+
+    def forward(self, observation: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See PolicyProgram.forward."""
+        states = state.split_with_sizes(self._sizes, 1)
+        acted = [member(observation, own) for member, own in zip(self.members, states, strict=True)]
+        actions, following = torch.stack([action for action, _ in acted]), torch.cat([own for _, own in acted], 1)
+        if not self._choices:
+            return actions.mean(0), following
+        return nn.functional.one_hot(actions, self._choices).sum(0).argmax(1), following
+
+
+def traced(policies: Sequence[Policy]) -> torch.export.ExportedProgram:
+    """Traces a policy, or an ensemble, for any number of rows."""
+    module = PolicyProgram(policies[0]) if len(policies) == 1 else EnsembleProgram(policies)
+    space, size = policies[0].observation_space, sum(policy.state_size for policy in policies)
+    example = torch.zeros(EXAMPLE_ROWS, *space.shape, dtype=space.dtype), torch.zeros(EXAMPLE_ROWS, size)
+    rows = torch.export.Dim("rows", min=1)
+    return torch.export.export(module.eval(), example, dynamic_shapes=({0: rows}, {0: rows}))
+
+
+def saved(program: torch.export.ExportedProgram, path: Path) -> None:
+    """Writes a program to a `.pt2` file, which `torch.export.load` reads."""
+    torch.export.save(program, path)
