@@ -30,7 +30,7 @@ def test_an_ensemble_of_recurrent_policies_is_traced_for_any_number_of_rows() ->
 
 def test_onnx_is_compared_on_the_observations_of_a_simulator() -> None:
     made, simulator = published("gaussian"), make("Pendulum-v1", 4)
-    made.policy.to_environment = lambda action: action.flatten(1)[:, :1].clamp(-2.0, 2.0)  # type: ignore[method-assign]
+    made.policy.to_environment = lambda action: action.flatten(1)[:, :1].clamp(-2.0, 2.0)
 
     def exported(observation: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return made.policy.to_environment(made.policy.head.mode(made.policy.outputs(observation))), state
