@@ -127,6 +127,18 @@ class Simulator(Protocol):
         ...
 
 
+@runtime_checkable
+class SingleEpisodes(Protocol):
+    """A simulator whose lanes can rest after one episode, so that an evaluation does not pay for what it ignores."""
+
+    def reset_for_single_episodes(self, seed: int) -> Tensor:
+        """As `reset`, but a lane whose episode has ended rests until the next reset.
+
+        Further steps return its last observation and the reward 0, and do not end an episode.
+        """
+        ...
+
+
 def all_finite(numbers: NDArray[Any]) -> bool:
     """Whether all elements of an array [N] are finite.
 

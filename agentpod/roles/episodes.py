@@ -25,6 +25,7 @@ from agentpod.seeding import derive_seed
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
 from podrace.errors import Cancelled, DataLoss
 from simulators import Report, Simulator, Step
+from simulators.base import SingleEpisodes
 
 MAXIMUM_EPISODE_STEPS = 100_000
 """Limit on the length of an episode, without which an endless environment would occupy the evaluator forever."""
@@ -80,7 +81,7 @@ def play(
     """Plays whole episodes and returns their scores.
 
     Every episode that is requested counts, however long it takes: taking the first ones that end would favor short
-    ones. What a lane does after its episode is ignored.
+    ones. What a lane does after its episode is ignored; it rests if the simulator allows it.
 
     Args:
         simulator: N environments, one in each lane.
@@ -95,12 +96,13 @@ def play(
         Cancelled: `cancelled` was set.
     """
     lanes, end = simulator.count, first_episode + episodes
+    begin = simulator.reset_for_single_episodes if isinstance(simulator, SingleEpisodes) else simulator.reset
     tallies, reports = [], []
     for batch in range(first_episode // lanes, -(-end // lanes)):
         numbers = torch.arange(batch * lanes, (batch + 1) * lanes)
         tally = BatchTally((first_episode <= numbers) & (numbers < end))
         actor.begin(batch)
-        observation = simulator.reset(derive_seed(seed, "reset", batch))
+        observation = begin(derive_seed(seed, "reset", batch))
         while not tally.complete:
             if cancelled is not None and cancelled.is_set():
                 raise Cancelled("the evaluation was cancelled")

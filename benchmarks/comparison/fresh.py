@@ -126,7 +126,10 @@ def _play(simulator: Any, actor: Any, episodes: int, seed: int) -> Any:
     """Returns the returns of the first episode of each lane, by lane."""
     import torch
 
-    observation = simulator.reset(seed)
+    from simulators.base import SingleEpisodes
+
+    begin = simulator.reset_for_single_episodes if isinstance(simulator, SingleEpisodes) else simulator.reset
+    observation = begin(seed)
     total = torch.zeros(episodes, dtype=torch.float64)
     alive = torch.ones(episodes, dtype=torch.bool)
     for _ in range(MAXIMUM_EPISODE_STEPS):

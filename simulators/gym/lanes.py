@@ -27,7 +27,7 @@ from podrace.errors import Internal, InvalidArgument, PodraceError, Unimplemente
 Environment = gymnasium.Env[Any, Any]
 Array = NDArray[Any]
 _ALIGNMENT_BYTES = 64
-STEP, RESET, CLOSE = b"s", b"r", b"c"
+STEP, RESET, RESET_ONCE, CLOSE = b"s", b"r", b"o", b"c"
 DONE, FAILED = b"\0", b"\1"
 
 
@@ -158,7 +158,9 @@ class Lanes:
         self.arrays: Arrays
         self._id, self._first_lane = id, first_lane
         self._environments = list(environments)
-        self._step_of_lane = [environment.step for environment in environments]
+        self._step_of_lane = list(enumerate(environment.step for environment in environments))
+        self._awake = self._step_of_lane
+        self._single_episodes = False
         self._encode = _observation_encoder(self.observation_space)
         self._decode = _action_decoder(self.action_space)
         self._shape, _ = observed(self.observation_space)
@@ -175,8 +177,12 @@ class Lanes:
         """Makes the lanes write into `arrays` from now on."""
         self.arrays = arrays
 
-    def reset(self, seeds: Sequence[int]) -> None:
+    def reset(self, seeds: Sequence[int], *, single_episodes: bool = False) -> None:
         """Starts an episode in every lane, with one seed per lane.
+
+        Args:
+            seeds: The seeds.
+            single_episodes: Whether a lane rests when its episode has ended, until the next reset.
 
         Raises:
             InvalidArgument: An observation does not match the observation space.
@@ -184,6 +190,7 @@ class Lanes:
         """
         self.arrays.began.fill(0)
         self._steps, lane = 0, 0
+        self._awake, self._single_episodes = self._step_of_lane, single_episodes
         try:
             for lane, seed in enumerate(seeds):
                 observation, _ = self._environments[lane].reset(seed=int(seed))
@@ -192,7 +199,7 @@ class Lanes:
             raise self._fault(lane, error) from error
 
     def step(self, actions: Array) -> None:
-        """Steps every lane once; resets the lanes whose episode ends.
+        """Steps every lane that does not rest; where an episode ends, the lane is reset, or rests from then on.
 
         Raises:
             InvalidArgument: An observation does not match the observation space.
@@ -202,10 +209,12 @@ class Lanes:
         observations, rewards, is_encoded = arrays.observation, arrays.reward, self._encode is not None
         arrays.terminated.fill(False)
         arrays.truncated.fill(False)
+        if self._single_episodes:
+            rewards.fill(0.0)
         self._steps += 1
         native_actions = self._decode(actions)
         try:
-            for lane, step in enumerate(self._step_of_lane):
+            for lane, step in self._awake:
                 observation, rewards[lane], terminated, truncated, _ = step(native_actions[lane])
                 if terminated or truncated:
                     observation = self._end_episode(lane, observation, bool(terminated))
@@ -214,6 +223,14 @@ class Lanes:
                 observations[lane] = observation
         except Exception as error:  # an environment may raise anything
             raise self._fault(lane, error) from error
+        if self._single_episodes:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Keeps the lanes whose episode has just ended from being stepped until the next reset."""
+        ended = self.arrays.terminated | self.arrays.truncated
+        if ended.any():
+            self._awake = [(lane, step) for lane, step in self._awake if not ended[lane]]
 
     def _end_episode(self, lane: int, observation: Any, terminated: bool) -> Any:
         """Stores the final observation of a lane and returns the first one of its next episode."""
@@ -222,6 +239,8 @@ class Lanes:
         arrays.terminated[lane], arrays.truncated[lane] = terminated, not terminated
         arrays.length[lane] = self._steps - arrays.began[lane]
         arrays.began[lane] = self._steps
+        if self._single_episodes:
+            return observation
         observation, _ = self._environments[lane].reset()
         return observation
 
@@ -332,6 +351,7 @@ def serve(connection: socket.socket, memory_file: int) -> None:
         # Copied: an environment may keep its action, and the next one overwrites the array.
         STEP: lambda: own.step(own.arrays.action.copy()),
         RESET: lambda: own.reset(own.arrays.seed.tolist()),
+        RESET_ONCE: lambda: own.reset(own.arrays.seed.tolist(), single_episodes=True),
     }
     while (command := connection.recv(1)) in calls:
         _answered(connection, calls[command])

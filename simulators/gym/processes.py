@@ -27,7 +27,18 @@ from podrace.errors import BY_CODE, DeadlineExceeded, InvalidArgument, PodraceEr
 from podrace.limits.config import EVERYTHING, Allowed
 from podrace.limits.user_environment import user_environment
 from simulators.gym import lanes as gym_lanes
-from simulators.gym.lanes import CLOSE, DONE, RESET, STEP, Arrays, layout_of, one_line, receive_object, send_object
+from simulators.gym.lanes import (
+    CLOSE,
+    DONE,
+    RESET,
+    RESET_ONCE,
+    STEP,
+    Arrays,
+    layout_of,
+    one_line,
+    receive_object,
+    send_object,
+)
 
 PROGRAM = Path(gym_lanes.__file__)
 STEP_DEADLINE_SECONDS = 600
@@ -176,10 +187,10 @@ class ProcessLanes:
         self.arrays = Arrays.over(memory, layout)
         return np.frombuffer(memory, np.uint8)
 
-    def reset(self, seeds: Sequence[int]) -> None:
+    def reset(self, seeds: Sequence[int], *, single_episodes: bool = False) -> None:
         """See Lanes."""
         self.arrays.seed[:] = seeds
-        self._send_all(RESET)
+        self._send_all(RESET_ONCE if single_episodes else RESET)
 
     def step(self, actions: NDArray[Any]) -> None:
         """See Lanes.

@@ -167,10 +167,17 @@ class GymSimulator:
 
     def reset(self, seed: int) -> Tensor:
         """See simulators.base.Simulator; raises the errors of `step`."""
+        return self._reset(seed, single_episodes=False)
+
+    def reset_for_single_episodes(self, seed: int) -> Tensor:
+        """See simulators.base.SingleEpisodes; raises the errors of `step`."""
+        return self._reset(seed, single_episodes=True)
+
+    def _reset(self, seed: int, *, single_episodes: bool) -> Tensor:
         self._steps = 0
         self._live.final_observation.zero_()
         self._live.reward.zero_()
-        self._lanes.reset(lane_seeds(seed, self.count))
+        self._lanes.reset(lane_seeds(seed, self.count), single_episodes=single_episodes)
         self._check_finite()
         return self._live.observation.to(self._device)
 
