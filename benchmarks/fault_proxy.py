@@ -106,7 +106,7 @@ class FaultProxy:
         self._set(_Fault(swallow_answers=True))
 
     def half_open(self) -> None:
-        """Swallows everything on existing connections for ever; new connections work."""
+        """Swallows everything on existing connections, permanently; new connections work."""
         for connection in self._connections:
             connection.fault = _Fault(swallow_requests=True, swallow_answers=True)
 

@@ -53,7 +53,7 @@ def connect(
             an address that came from a specification: its owner must not receive a token of the mesh.
         private_network: Whether the token may be sent unencrypted to another machine: a secret of one pod, on the
             network that its collectives use unencrypted as well.
-        third_party: Whether the server is not one of podrace. It is not probed, because servers refuse clients that
+        third_party: Whether the server belongs to a third party. It is not probed, because servers refuse clients that
             probe more often than every five minutes unless they were configured otherwise.
 
     Raises:

@@ -28,7 +28,7 @@ SHORTEST_PING_MILLISECONDS = 2000
 """Time between two probes of a client without calls; a client that probes more often is disconnected."""
 KEEPALIVE_MILLISECONDS = 10_000
 """Silence of a connection after which the server probes it, and time that the probe may take, so that calls of a client
-that is gone do not wait for ever."""
+that is gone end soon."""
 LARGEST_MESSAGE_BYTES = 4 << 20
 """Larger requests are refused with RESOURCE_EXHAUSTED; the default of gRPC, for answers as well."""
 LARGEST_HEADERS_BYTES = 16 << 10
