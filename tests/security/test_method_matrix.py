@@ -121,7 +121,7 @@ OWN = {"tournament_id": "t", "agent_id": "t-a1", "evaluation_id": "t-e1", "assig
 FOREIGN = {field: f"u{value[1:]}" for field, value in OWN.items()}
 SCOPED = SCOPED_BY_ORCHESTRATOR | SCOPED_BY_LEADERBOARD
 """Methods that are reached whatever the tournament; test_owners tries what they answer."""
-OWNERS = {"t": Ownership("user", "lab"), "u": Ownership("stranger"), "v": Ownership("colleague", "lab")}
+OWNERS = {"t": Ownership("user", "lab"), "u": Ownership("outsider"), "v": Ownership("colleague", "lab")}
 """Whose the tournaments are: `t` that of the callers' namespace and owned by the role `user`, `u` foreign."""
 PEOPLE = {"viewer", "user"}
 """Roles of callers that depend on the owner of a tournament."""

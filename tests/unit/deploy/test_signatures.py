@@ -31,7 +31,7 @@ class Release:
     """A folder with a signed wheel, and the keys that may sign."""
 
     def __init__(self, folder: Path) -> None:
-        self.key, self.other = key(folder, "maintainer"), key(folder, "stranger")
+        self.key, self.other = key(folder, "maintainer"), key(folder, "another")
         self.signers, self.folder = folder / "signers", folder / "0.2.0"
         self.signers.write_text("# comment\n" + permit(self.key))
         self.folder.mkdir()
@@ -72,7 +72,7 @@ def test_changed_checksums_are_refused(release):
         release.verify()
 
 
-def test_the_signature_of_a_stranger_is_refused(release):
+def test_the_signature_of_another_key_is_refused(release):
     signatures.sign(release.sums, release.other)
     with pytest.raises(signatures.Refused, match="is not by a key of"):
         release.verify()

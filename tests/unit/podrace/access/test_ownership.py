@@ -124,7 +124,7 @@ def test_what_belongs_to_no_tournament_has_no_owner(kind):
 
 def test_a_tournament_belongs_to_its_creator():
     assert ownership_for(CALLERS["alice of vision"]) == Ownership("alice", "vision")
-    # Whoever reads all namespaces shares its own tournaments with none.
+    # A caller that reads all namespaces shares its own tournaments with none.
     assert ownership_for(CALLERS["alice of all"]) == Ownership("alice", "")
 
 
