@@ -140,13 +140,14 @@ protos: install
 contract-image: install
 	BIN=$(BIN) ./protos/renew_image.sh
 
-# Makes a release (version, changelog, contract image, wheel, tag and images): make release VERSION=0.2.0
+# Makes a release (version, changelog, contract image, wheel, tag, images, signatures): make release VERSION=0.2.0 KEY=...
+SIGNING = $(if $(KEY),--key "$(KEY)") $(if $(UNSIGNED),--unsigned)
 release: install
-	$(BIN)/python deploy/release.py $(if $(GATE),--gate "$(GATE)") $(VERSION)
+	$(BIN)/python deploy/release.py $(if $(GATE),--gate "$(GATE)") $(SIGNING) $(VERSION)
 
-# Builds the images of a tagged release on the Docker Engine of DOCKER_HOST: make release-images VERSION=0.2.0
+# Builds the images of a tagged release on the Docker Engine of DOCKER_HOST: make release-images VERSION=0.2.0 KEY=...
 release-images: install
-	$(BIN)/python deploy/release.py --images-only $(VERSION)
+	$(BIN)/python deploy/release.py --images-only $(SIGNING) $(VERSION)
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -1,7 +1,7 @@
 """Makes a release: version, changelog, contract image, wheel, tag and container images.
 
-    make release VERSION=0.2.0           # everything
-    make release-images VERSION=0.2.0    # only the images of a tagged release
+    make release VERSION=0.2.0 KEY=~/.ssh/podrace-release          # everything
+    make release-images VERSION=0.2.0 KEY=~/.ssh/podrace-release   # only the images of a tagged release
 
 A release happens in this order:
 
@@ -10,10 +10,11 @@ A release happens in this order:
    "Unreleased" under the version, and renew the contract image with `make contract-image`, which fails if the contracts
    break those of the previous release.
 3. Run `make check` and `make test`, or the targets in GATE.
-4. Build the wheel and the source distribution from exactly the files to be committed, and start the wheel once.
+4. Build the wheel and the source distribution from exactly the files to be committed, and start the wheel once. Write
+   the bills of materials, and sign the checksums of all these files with KEY (UNSIGNED=yes: without signatures).
 5. Commit, tag `vX.Y.Z` and write the artifacts to `dist/X.Y.Z/`. If any step up to this one fails, the files are
    restored and there is neither a commit nor a tag. A second commit returns the images to `latest`.
-6. Build the images from the tag, if a Docker Engine answers.
+6. Build the images from the tag, if a Docker Engine answers, and sign the list of their ids.
 
 Nothing is pushed: the last lines printed are the commands that do.
 """
@@ -46,6 +47,8 @@ DEVELOPMENT = "latest"
 """Tag of images between two releases."""
 COMPOSE = "deploy/compose/compose.yaml"
 IMAGES = ("leaderboard", "orchestrator", "agentpod")
+SIGNATURES = "deploy/signatures.py"
+SIGNERS = "deploy/release-signers"
 ENGINE_SECONDS = 10.0
 GATE = "check test"
 VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
@@ -114,6 +117,20 @@ def refusal(version: str, checkout: Checkout) -> str:
     return ""
 
 
+def signing_refusal(key: str, public: str, signers: str, *, unsigned: bool) -> str:
+    """Returns why the key cannot sign, by its public part and the content of SIGNERS; empty if it can or need not."""
+    if unsigned:
+        return ""
+    if not key:
+        return "KEY= names no key that signs the release; UNSIGNED=yes makes one without signatures"
+    if not public:
+        return f"KEY={key}: there is no {key}.pub"
+    permitted = [line for line in signers.splitlines() if line and not line.startswith("#")]
+    if not any(public.split()[1] in line.split() for line in permitted):
+        return f"KEY={key}: {SIGNERS} does not list this key; add it and commit first"
+    return ""
+
+
 def section(changelog: str, title: str) -> str:
     """Returns the text of a section without its heading; `title` is the first word of the heading."""
     headings = list(HEADING.finditer(changelog))
@@ -176,8 +193,14 @@ def look(repository: Path) -> Checkout:
     )
 
 
-def release(repository: Path, version: Version, gate: Sequence[str], day: datetime.date) -> Path:
-    """Commits and tags a release.
+def signing_files(repository: Path, key: str) -> tuple[str, str]:
+    """Returns the public part of a key and the permitted signers; empty where there is none."""
+    public, signers = Path(f"{key}.pub"), repository / SIGNERS
+    return public.read_text() if public.exists() else "", signers.read_text() if signers.exists() else ""
+
+
+def release(repository: Path, version: Version, gate: Sequence[str], day: datetime.date, key: str) -> Path:
+    """Commits and tags a release; without a key it has no signatures.
 
     Returns:
         The folder with its artifacts.
@@ -189,11 +212,14 @@ def release(repository: Path, version: Version, gate: Sequence[str], day: dateti
             run("make", goal, cwd=repository)
         run("git", "add", "--", *CHANGED, cwd=repository)
         build(repository, ask("git", "write-tree", cwd=repository), version, target)
+        sign(repository, target / "SHA256SUMS", key)
         run("git", "commit", "--quiet", "--message", f"Release {version}", cwd=repository)
     notes = section((repository / CHANGELOG).read_text(), str(version))
-    message = f"podrace {version}\n\n{notes}"
+    message = f"podrace {version}\n\n{notes}\n"
     # Headings of the notes begin with "#", which git takes for comments otherwise.
-    run("git", "tag", "--annotate", "--cleanup=verbatim", "--message", message, version.tag, cwd=repository)
+    signed = ("-c", "gpg.format=ssh", "-c", f"user.signingKey={key}") if key else ()
+    options = ("--sign" if key else "--annotate", "--cleanup=verbatim")
+    run("git", *signed, "tag", *options, "--message", message, version.tag, cwd=repository)
     set_image_tag(repository, DEVELOPMENT)
     run("git", "commit", "--quiet", "--message", f"Images are `latest` after {version}", *IMAGE_TAGS, cwd=repository)
     return target
@@ -237,8 +263,15 @@ def build(repository: Path, tree: str, version: Version, target: Path) -> None:
         shutil.copy(source / CONTRACTS, target / f"podrace-contracts-{version}.binpb")
     (wheel,) = target.glob("*.whl")
     try_wheel(wheel, version)
+    run("make", "sbom", f"FOLDER={target}", f"VERSION={version}", cwd=repository)
     contents = {path.name: path.read_bytes() for path in target.iterdir()}
     (target / "SHA256SUMS").write_text(checksums(contents))
+
+
+def sign(repository: Path, path: Path, key: str) -> None:
+    """Signs a file, if there is a key."""
+    if key:
+        run(sys.executable, SIGNATURES, "sign", str(path), "--key", key, cwd=repository)
 
 
 def try_wheel(wheel: Path, version: Version) -> None:
@@ -290,12 +323,26 @@ def build_images(repository: Path, version: Version) -> str:
     return ""
 
 
+def list_images(repository: Path, version: Version, key: str) -> None:
+    """Writes the ids of the images of a release to its folder, and signs the list."""
+    target = repository / "dist" / str(version) / "IMAGES"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    inspect = ("docker", "image", "inspect", "--format", "{{.Id}}")
+    target.write_text("".join(f"{ask(*inspect, name, cwd=repository)}  {name}\n" for name in image_names(version)))
+    sign(repository, target, key)
+
+
+def image_names(version: Version) -> list[str]:
+    """Returns the names of the images of a release."""
+    return [f"{os.environ.get('PODRACE_REGISTRY') or 'podrace'}/{image}:{version}" for image in IMAGES]
+
+
 # --- the command ------------------------------------------------------------------------------------------------
 
 
 def conclude(version: Version, missing_images: str) -> None:
     """Prints what was built, what is missing, and how to publish the release."""
-    names = [f"{os.environ.get('PODRACE_REGISTRY') or 'podrace'}/{image}:{version}" for image in IMAGES]
+    names = image_names(version)
     if missing_images:
         print(f"\nThe images were NOT built: {missing_images}.")
         print(f"Build them where an engine answers: make release-images VERSION={version}")
@@ -312,28 +359,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("version", nargs="?", default="", help="for instance 0.2.0")
     parser.add_argument("--gate", default=GATE, help="targets of make that must pass  [default: %(default)s]")
     parser.add_argument("--images-only", action="store_true", help="build only the images of a tagged release")
+    parser.add_argument("--key", default="", help="key of OpenSSH that signs the release")
+    parser.add_argument("--unsigned", action="store_true", help="make a release without signatures")
     options = parser.parse_args(arguments)
     repository = Path(__file__).resolve().parents[1]
     checkout = look(repository)
     version = Version.parse(options.version)
+    key = "" if options.unsigned else options.key and str(Path(options.key).expanduser().resolve())
+    unsigned = signing_refusal(key, *signing_files(repository, key), unsigned=options.unsigned)
     if options.images_only:
         if version is None or version.tag not in checkout.tags:
             raise SystemExit(f"error: VERSION={options.version}: there is no tag v{options.version}")
-        missing = build_images(repository, version)
+        missing = unsigned or build_images(repository, version)
         if missing:
             raise SystemExit(f"error: the images cannot be built: {missing}")
+        list_images(repository, version, key)
         return
-    reason = refusal(options.version, checkout)
+    reason = refusal(options.version, checkout) or unsigned
     if reason or version is None:
         raise SystemExit(f"error: {reason}")
     try:
-        target = release(repository, version, options.gate.split(), datetime.datetime.now(datetime.UTC).date())
+        target = release(repository, version, options.gate.split(), datetime.datetime.now(datetime.UTC).date(), key)
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"error: `{' '.join(error.cmd)}` failed; nothing was released") from None
     print(f"\npodrace {version} is committed and tagged {version.tag}; artifacts in {target}:")
     for path in sorted(target.iterdir()):
         print(f"  {path.name}  {path.stat().st_size:,} bytes")
-    conclude(version, build_images(repository, version))
+    missing = build_images(repository, version)
+    if not missing:
+        list_images(repository, version, key)
+    conclude(version, missing)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python deploy/signatures.py verify FOLDER          # the artifacts of a release, for instance dist/0.2.0
     python deploy/signatures.py verify FOLDER --images # also the images of this machine's engine
+    python deploy/signatures.py sign FILE --key KEY    # writes FILE.sig, and verifies it
 
 `SHA256SUMS` lists every file and `IMAGES` every image by its id; both are signed. Who may sign is in
 deploy/release-signers (`ssh-keygen(1)`, "ALLOWED SIGNERS"). `ssh-keygen` makes and verifies the signatures, so a key
@@ -134,16 +135,23 @@ def image_id(name: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parses the command line and verifies."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("command", choices=["verify"])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("command", choices=["sign", "verify"])
+    parser.add_argument("path", type=Path, help="a file to sign, or the folder of a release")
+    parser.add_argument("--key", type=Path, help="private key of OpenSSH, or the public one of a key in an agent")
     parser.add_argument("--images", action="store_true", help="compare the images of this machine's engine")
     parser.add_argument("--signers", type=Path, default=Path(__file__).with_name("release-signers"))
     options = parser.parse_args(arguments)
     try:
-        print("\n".join(verify_folder(options.folder, options.signers)))
+        if options.command == "sign":
+            if options.key is None:
+                raise Refused("--key: name the key that signs")
+            sign(options.path, options.key)
+            print(f"{options.path} signed by {verify(options.path, options.signers)}")
+            return
+        print("\n".join(verify_folder(options.path, options.signers)))
         if options.images:
-            verify(options.folder / IMAGES, options.signers)
-            print("\n".join(verify_images(listed((options.folder / IMAGES).read_text()), image_id)))
+            verify(options.path / IMAGES, options.signers)
+            print("\n".join(verify_images(listed((options.path / IMAGES).read_text()), image_id)))
     except Refused as error:
         raise SystemExit(f"error: {error}") from None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "deploy/release.py"
+SCRIPTS = [Path(__file__).parents[2] / "deploy" / name for name in ("release.py", "signatures.py")]
 IMAGE_TAGS = ("deploy/compose/.env", "deploy/k8s/base/kustomization.yaml")
 NOTES = "### Added\n\n- A thing."
 CHANGES = f"# Changelog\n\nIntroduction.\n\n## Unreleased\n\n{NOTES}\n\n## 0.1.0 - 2026-11-22\n\nThe first version.\n"
@@ -32,6 +32,8 @@ def main(arguments):
 MAKEFILE = """
 check:
 \ttest ! -e fails
+sbom:
+\tprintf %s '$(VERSION)' >$(FOLDER)/podrace-agentpod-$(VERSION).cdx.json
 contract-image:
 \techo renewed > protos/contracts.binpb
 """
@@ -56,7 +58,13 @@ class Project:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
-        shutil.copy(SCRIPT, folder / "deploy/release.py")
+        for script in SCRIPTS:
+            shutil.copy(script, folder / "deploy")
+        self.key = folder.parent / f"{folder.name}-key"
+        make_key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tester", "-f", str(self.key)]
+        subprocess.run(make_key, check=True)
+        public = self.key.with_name(f"{self.key.name}.pub").read_text()
+        (folder / "deploy/release-signers").write_text(f'tester namespaces="podrace-release,git" {public}')
         self.git("init", "--quiet", "--initial-branch", "main")
         self.commit()
 
@@ -79,7 +87,8 @@ class Project:
         self.git("commit", "--quiet", "--message", "A change")
 
     def release(self, *arguments: str, **environment: str) -> tuple[int, str]:
-        command = [sys.executable, "deploy/release.py", "--gate", "check", *arguments]
+        signing = [] if "--unsigned" in arguments else ["--key", str(self.key)]
+        command = [sys.executable, "deploy/release.py", "--gate", "check", *signing, *arguments]
         done = subprocess.run(
             command, cwd=self.folder, env={**self.environment, **environment}, capture_output=True, text=True
         )
@@ -96,7 +105,9 @@ def test_a_release_is_a_commit_a_tag_and_artifacts_of_exactly_that_commit(projec
     assert code == 0, output
     names = {path.name for path in (project.folder / "dist/0.2.0").iterdir()}
     wheel, source, contracts = "podrace-0.2.0-py3-none-any.whl", "podrace-0.2.0.tar.gz", "podrace-contracts-0.2.0.binpb"
-    assert names == {wheel, source, contracts, "SHA256SUMS"}
+    bill = "podrace-agentpod-0.2.0.cdx.json"
+    assert names == {wheel, source, contracts, bill, "SHA256SUMS", "SHA256SUMS.sig"}
+    assert bill in (project.folder / "dist/0.2.0/SHA256SUMS").read_text()
     checked = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=project.folder / "dist/0.2.0")
     assert checked.returncode == 0
     assert project.git("show", "v0.2.0:podrace/__init__.py") == '__version__ = "0.2.0"'
@@ -152,3 +163,41 @@ def test_a_dirty_tree_is_refused_in_one_line_before_anything_runs(project):
 
 def test_images_alone_need_a_tag(project):
     assert project.release("--images-only", "0.2.0") == (1, "error: VERSION=0.2.0: there is no tag v0.2.0\n")
+
+
+def test_artifacts_and_tag_are_signed_and_verified_without_a_network(project):
+    assert project.release("0.2.0")[0] == 0
+    command = [sys.executable, "deploy/signatures.py", "verify", "dist/0.2.0"]
+    done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True)
+    assert done.stdout == "4 files signed by tester\n"
+    signers = f"gpg.ssh.allowedSignersFile={project.folder}/deploy/release-signers"
+    project.git("-c", "gpg.format=ssh", "-c", signers, "verify-tag", "v0.2.0")
+
+
+def test_a_release_without_signatures_must_be_asked_for(project):
+    code, output = project.release("--key", "", "0.2.0")
+    assert (code, project.git("tag")) == (1, "")
+    assert "KEY= names no key that signs the release" in output
+    assert project.release("--unsigned", "0.2.0")[0] == 0
+    assert not (project.folder / "dist/0.2.0/SHA256SUMS.sig").exists()
+
+
+def test_a_key_that_the_project_does_not_list_signs_no_release(project):
+    (project.folder / "deploy/release-signers").write_text("# none\n")
+    project.commit()
+    code, output = project.release("0.2.0")
+    assert (code, project.git("tag")) == (1, "")
+    assert "deploy/release-signers does not list this key" in output
+
+
+def test_images_are_listed_by_id_and_the_list_is_signed(project, tmp_path_factory):
+    programs = tmp_path_factory.mktemp("programs")
+    (programs / "docker").write_text('#!/bin/sh\ntest "$1" != image || echo sha256:aa\n')
+    (programs / "docker").chmod(0o755)
+    code, output = project.release("0.2.0", PATH=f"{programs}:{os.environ['PATH']}")
+    assert code == 0, output
+    listed = (project.folder / "dist/0.2.0/IMAGES").read_text().splitlines()
+    assert listed[0] == "sha256:aa  podrace/leaderboard:0.2.0"
+    command = [sys.executable, "deploy/signatures.py", "verify", "dist/0.2.0"]
+    done = subprocess.run(command, cwd=project.folder, capture_output=True, text=True)
+    assert done.stdout.splitlines()[1] == "IMAGES signed by tester"
