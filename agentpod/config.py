@@ -45,6 +45,10 @@ class PodConfig:
     isolated: bool = False
     """Whether workers and evaluator import user code, which must not run in the process of the leader. A fused pod then
     has two processes: the leader, and one with the worker and the evaluator."""
+    user_code_uid: int = 0
+    """User and group id of workers and evaluator, which run user code; 0: those of the leader."""
+    user_code_folder: str = ""
+    """Folder that they may enter, with the leader's lifeline and their own folder; unused if `user_code_uid` is 0."""
     workers: int = 1
     """Number of workers of each learner."""
     learners: int = 1
@@ -171,7 +175,25 @@ class PodConfig:
     @property
     def leader_lifeline(self) -> Path:
         """Lifeline that the first learner of this host holds while it lives. On the first host that is the leader."""
-        return self.folder / "leader.lifeline"
+        return (self.shared_folder or self.folder) / "leader.lifeline"
+
+    @property
+    def shared_folder(self) -> Path | None:
+        """Folder that processes with user code may enter, if their user id is not that of the leader."""
+        return Path(self.user_code_folder) if self.user_code_uid else None
+
+    @property
+    def code_folder(self) -> Path:
+        """Folder of processes with user code, which has their sockets."""
+        return self.shared_folder / "code" if self.shared_folder else self.folder
+
+    def is_other_user(self, role: str) -> bool:
+        """Whether the process of a role has another user id than the leader."""
+        return bool(self.user_code_uid) and self.runs_user_code(role)
+
+    def runs_user_code(self, role: str) -> bool:
+        """Whether the process of a role imports user code, if the specification names any."""
+        return self.isolated and not role.startswith(LEADER_ROLE)
 
     @property
     def leader_address(self) -> str:
@@ -234,7 +256,8 @@ class PodConfig:
 
     def socket(self, role: str) -> Path:
         """Returns the socket of a role."""
-        return self.folder / f"{self.process_of(role)}.sock"
+        process = self.process_of(role)
+        return (self.code_folder if self.runs_user_code(process) else self.folder) / f"{process}.sock"
 
     def address(self, role: str) -> str:
         """Returns the gRPC address of a role."""
@@ -277,6 +300,8 @@ class InspectConfig:
 
     memory_bytes: int = 0
     """Data memory that the process may allocate; 0: no limit."""
+    user_id: int = 0
+    """User that the process becomes before it runs user code; 0: it stays the user that started it."""
     allow: Allowed = field(default_factory=Allowed)
     """What the specification may name."""
 

@@ -68,13 +68,14 @@ def check_link(path: Path, remedy: str) -> None:
         raise FailedPrecondition(f"{path} is a symbolic link of another user ({found.st_uid}); {remedy}")
 
 
-def check_socket(address: str) -> None:
-    """Checks that a Unix socket belongs to this user, before a service is called there.
+def check_socket(address: str, owner: int | None = None) -> None:
+    """Checks that a Unix socket belongs to a user, before a service is called there.
 
     Addresses of a network pass, and so does a socket that does not exist yet in a folder of this user or of root.
 
     Args:
         address: `host:port` or `unix:/path`.
+        owner: The user that must have made socket and folder; None: this user.
 
     Raises:
         FailedPrecondition: The socket or its folder belongs to another user, who could answer there.
@@ -82,31 +83,48 @@ def check_socket(address: str) -> None:
     if not address.startswith("unix:"):
         return
     path = Path(address.removeprefix("unix:").removeprefix("//"))
+    expected = os.geteuid() if owner is None else owner
     try:
         folder = path.parent.stat()
-        owner, what = folder.st_uid, path.parent
-        if owner in (os.geteuid(), 0):
-            owner, what = path.lstat().st_uid, path
+        found, what = folder.st_uid, path.parent
+        if found in (expected, 0):
+            found, what = path.lstat().st_uid, path
     except OSError:
         return
-    if owner != os.geteuid():
+    if found != expected:
         raise FailedPrecondition(
-            f"{address}: {what} belongs to another user ({owner}), who could answer there; call another address, or"
+            f"{address}: {what} belongs to another user ({found}), who could answer there; call another address, or"
             " call as that user"
         )
 
 
 def is_own_pipe(descriptor: int) -> bool:
-    """Whether an open file is a named pipe of this user."""
+    """Whether an open file is a named pipe of this user, or one that root made for the group of this process."""
     found = os.fstat(descriptor)
-    return stat.S_ISFIFO(found.st_mode) and found.st_uid == os.geteuid()
+    return stat.S_ISFIFO(found.st_mode) and (found.st_uid == os.geteuid() or _is_shared_by_root(found))
 
 
 def foreign_file(found: os.stat_result) -> str:
-    """Returns why a file is not one that this user made for itself alone, to be read after its name; empty: it is."""
+    """Returns why a file is not one that this user made for itself alone, to be read after its name; empty: it is.
+
+    A file that root made for the group of this process is as good.
+    """
     if not stat.S_ISREG(found.st_mode):
         return "is not a regular file"
+    if _is_shared_by_root(found):
+        return ""
     return _problem(found, ENTER)
+
+
+def share(path: Path | int, group: int, mode: int) -> None:
+    """Gives a file or a folder of this user to a group, with a mode that lets no one else in."""
+    os.chown(path, -1, group)
+    os.fchmod(path, mode) if isinstance(path, int) else path.chmod(mode)
+
+
+def _is_shared_by_root(found: os.stat_result) -> bool:
+    """Whether root has given a file to the group of this process, and to no one else."""
+    return (found.st_uid, found.st_gid) == (0, os.getegid()) and not stat.S_IMODE(found.st_mode) & 0o007
 
 
 def _label(folder: Path, key: str) -> str:

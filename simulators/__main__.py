@@ -5,7 +5,10 @@ import sys
 import structlog
 
 from podrace import service, telemetry
+from podrace.access.address_tokens import audiences_of
 from podrace.access.guard import Guard
+from podrace.access.service_access import ServiceAccess
+from podrace.access.v1 import access_pb2
 from podrace.processes import lifeline
 from podrace.rpc import Server, shutdown_requested
 from simulators.config import Config
@@ -22,7 +25,15 @@ async def serve(config: Config) -> None:
     """
     telemetry.start(config.telemetry, service="simulators")
     servicer = SimulatorServicer(config.limits, config.device, config.threads, config.allow)
-    server = await Server.start(config.server, services(servicer), guard=Guard.of_anyone())
+    audiences = [config.audience] if config.audience else []
+    access = ServiceAccess.open(config.access, access_pb2.ROLE_PLUGIN, config.server.listen, audiences=audiences)
+    server = await Server.start(
+        config.server, services(servicer), guard=Guard(access.authenticators, audit=access.audit)
+    )
+    if not audiences:
+        audiences += audiences_of(server.address)
+    if access.token_file:
+        _log.info("callers need a token", audiences=audiences, token_file=access.token_file)
     _log.info("simulator service started", address=server.address, device=config.device)
     reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
     _log.info("simulator service stops", reason=reason)

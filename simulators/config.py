@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from podrace.access.service_access import AccessConfig
 from podrace.limits.config import Allowed
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
@@ -33,6 +34,11 @@ class Config:
 
     server: ServerConfig = field(default_factory=lambda: ServerConfig(listen="127.0.0.1:50053"))
     """The address it listens on."""
+    access: AccessConfig = field(default_factory=AccessConfig)
+    """Who may call the service."""
+    audience: str = ""
+    """Address by which callers name the service, `grpc://host:port`, which is the audience of their tokens; empty:
+    `server.listen`, by all names of this machine."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs and metrics."""
     limits: Limits = field(default_factory=Limits)

@@ -22,6 +22,7 @@ from google.protobuf.struct_pb2 import Struct
 from torch import Tensor
 
 from podrace import rpc, tls
+from podrace.access.credentials import AUTHORIZATION, BEARER, TokenSource
 from podrace.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -32,7 +33,7 @@ from podrace.errors import (
     Unavailable,
 )
 from podrace.limits.config import EVERYTHING, Allowed
-from podrace.limits.services import check_transport
+from podrace.limits.services import check_transport, simulator_token
 from podrace.simulator.v1 import simulator_pb2_grpc as pb_grpc
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest as Request
 from podrace.simulator.v1.simulator_pb2 import StreamStepsResponse as Response
@@ -98,7 +99,7 @@ def make(
     except json_format.ParseError as error:
         raise InvalidArgument(f"{id}: options {own} cannot be sent: {error}") from error
     check_transport(address, allowed)
-    conversation = Conversation(address, deadlines or Deadlines())
+    conversation = Conversation(address, deadlines or Deadlines(), simulator_token(address, allowed))
     try:
         return RemoteSimulator(conversation, Request.Open(id=name, options=struct, count=count), str(plane), device)
     except BaseException:
@@ -120,8 +121,13 @@ class Conversation:
     The blocking API is as fast as the asynchronous one here, and needs no second event loop in the worker's process.
     """
 
-    def __init__(self, address: str, deadlines: Deadlines) -> None:
+    def __init__(self, address: str, deadlines: Deadlines, token: TokenSource | None = None) -> None:
         """Connects and opens a stream.
+
+        Args:
+            address: `host:port` or `unix:/path`.
+            deadlines: How long it waits.
+            token: Token whose audience is this service; None: it gets none.
 
         Raises:
             Unavailable: No service answers at the address.
@@ -142,7 +148,8 @@ class Conversation:
                 f" address in {PREFIX}{address}"
             ) from None
         stub: Any = pb_grpc.SimulatorServiceStub(self._channel)
-        self._responses = stub.StreamSteps(iter(self._requests.get, None))
+        metadata = ((AUTHORIZATION, f"{BEARER}{token()}"),) if token else ()
+        self._responses = stub.StreamSteps(iter(self._requests.get, None), metadata=metadata)
         threading.Thread(target=self._watch, name="simulator-deadline", daemon=True).start()
 
     def ask(self, *requests: Request, deadline_seconds: float | None = None) -> Iterator[Response]:

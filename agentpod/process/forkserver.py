@@ -7,10 +7,11 @@ worker or an evaluator that died while its leader lives, and releases the shared
 cleanup is up to the launcher, and so are pods that outlive their fork server.
 
 Protocol, one JSON object a line:
-{"pod": {<fields of PodConfig>}, "leader_variables": {"NAME": "value"}}  ->  {"pid": 123} | {"error": "..."}
+{"pod": {<fields of PodConfig>}, "secrets": true}  ->  {"pid": 123} | {"error": "..."}
 
-The environment of this process, which all roles inherit, has no key of the checkpoint store. The leader alone gets
-these variables, and they are not kept.
+Roles inherit the memory and the environment of this process, and some of them run user code. So neither ever has a
+token or a key of the checkpoint store. With `secrets` a file descriptor comes with the line, which the leader alone
+reads (agentpod.process.forked_role).
 """
 
 import contextlib
@@ -20,9 +21,8 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,10 @@ from typing import Any
 import structlog
 
 from agentpod.config import LEADER_ROLE, ForkServerConfig, PodConfig
+from agentpod.process.forked_role import NO_SECRETS, BecomeRole, RunRole, close_secrets, make_code_folder, run_child
 from podrace import config as configuration
 from podrace.errors import InvalidArgument, PodraceError
-from podrace.limits.user_environment import TOKEN_PREFIXES, leader_variables
 from podrace.ownership import make_private_folder
-from podrace.printable import printable
 from podrace.processes import lifeline
 from podrace.processes.identity import Process, boot_id
 from podrace.tensor_transport import shared
@@ -43,9 +42,6 @@ _log = structlog.get_logger(__name__)
 MAXIMUM_RESTARTS = 10
 """Restarts of one role of one pod. After that the role stays down, and the leader ends the pod."""
 POLL_SECONDS = 1.0
-
-RunRole = Callable[[PodConfig, str], int]
-"""Runs a role of a pod and returns its exit code."""
 
 
 @dataclass
@@ -111,12 +107,12 @@ class ForkServer:
         connection, _ = listener.accept()
         selector.register(connection, selectors.EVENT_READ, _Connection(self))
 
-    def answer(self, line: bytes) -> dict[str, Any]:
-        """Executes one request and returns the answer."""
+    def answer(self, line: bytes, secrets: int = NO_SECRETS) -> dict[str, Any]:
+        """Executes one request and returns the answer; `secrets` is a descriptor for the leader."""
         try:
             request = json.loads(line)
             pod = configuration.build(PodConfig, request["pod"], source="request")
-            return {"pid": self.start(pod, request.get("leader_variables"))}
+            return {"pid": self.start(pod, secrets)}
         except PodraceError as error:
             return {"error": error.message}
         except (ValueError, KeyError, TypeError) as error:
@@ -124,28 +120,29 @@ class ForkServer:
         except OSError as error:
             return {"error": f"cannot start the pod: {error}"}
 
-    def start(self, pod: PodConfig, variables: Mapping[str, str] | None = None) -> int:
+    def start(self, pod: PodConfig, secrets: int = NO_SECRETS) -> int:
         """Forks the roles of a pod, the leader first, unless the pod is running already.
 
         Args:
             pod: Its configuration.
-            variables: Environment variables for the leader alone.
+            secrets: Descriptor that the leader alone reads.
 
         Returns:
             The pid of the leader.
 
         Raises:
-            FailedPrecondition: The folder of the pod belongs to another user, or others can enter it.
+            FailedPrecondition: A folder of the pod belongs to another user, or others can enter it.
             OSError: A role could not be forked, or the pod could not be recorded. Roles already forked are killed.
         """
         for child in self.children.values():
             if child.pod.pod_id == pod.pod_id and child.role == LEADER_ROLE:
                 return child.pid
         make_private_folder(pod.folder, "choose another runtime_folder for the orchestrator")
+        make_code_folder(pod)
         self.started[pod.pod_id] = time.time()
         pids: list[int] = []
         try:
-            pids.extend(self._fork(ForkedRole(pod, role, 0), variables) for role in pod.roles)
+            pids.extend(self._fork(ForkedRole(pod, role, 0), secrets) for role in pod.roles)
             self._write_pod_file(pod)
         except OSError:
             # Without its file no launcher would find the pod again.
@@ -154,11 +151,11 @@ class ForkServer:
             raise
         return pids[0]
 
-    def _fork(self, child: ForkedRole, variables: Mapping[str, str] | None = None) -> int:
+    def _fork(self, child: ForkedRole, secrets: int = NO_SECRETS) -> int:
         child.pid = os.fork()
         if child.pid == 0:
             # Unwinds the parent's stack, which closes the parent's sockets in this process, and continues in `main`.
-            raise BecomeRole(child.pod, child.role, variables if child.role == LEADER_ROLE else None)
+            raise BecomeRole(child.pod, child.role, secrets)
         self.children[child.pid] = child
         return child.pid
 
@@ -178,6 +175,7 @@ class ForkServer:
             "memory_bytes": pod.memory_bytes,
             "gpus": pod.gpus,
             "cpus": pod.cpus,
+            "user_code_uid": pod.user_code_uid,
             "roles": roles,
         }
         path = pod.folder / "pod.json"
@@ -235,33 +233,33 @@ class ForkServer:
             _log.error("a role could not be restarted", pod_id=child.pod.pod_id, role=child.role, error=str(error))
 
 
-class BecomeRole(BaseException):
-    """Raised in a forked child to leave the stack of the fork server; carries the role that the child runs."""
-
-    def __init__(self, pod: PodConfig, role: str, variables: Mapping[str, str] | None = None) -> None:
-        super().__init__(role)
-        self.pod, self.role, self.variables = pod, role, dict(variables or {})
-
-
 class _Connection:
     """The connection of one launcher, with the received part of an incomplete line."""
 
     def __init__(self, server: ForkServer) -> None:
         self._server = server
         self._received = b""
+        self._descriptors: list[int] = []
 
     def __call__(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
         data = b""
         with contextlib.suppress(OSError):
-            data = connection.recv(1 << 16)
+            data, received, _, _ = socket.recv_fds(connection, 1 << 16, 1)
+            self._descriptors += received
         if not data:
+            for descriptor in self._descriptors:
+                os.close(descriptor)
             selector.unregister(connection)
             connection.close()
             return
         *lines, self._received = (self._received + data).split(b"\n")
         for line in lines:
+            # The launcher waits for each answer, so this is the descriptor of this line.
+            secrets = self._descriptors.pop(0) if self._descriptors else NO_SECRETS
+            answer = json.dumps(self._server.answer(line, secrets)).encode() + b"\n"
+            close_secrets(secrets)
             with contextlib.suppress(OSError):
-                connection.sendall(json.dumps(self._server.answer(line)).encode() + b"\n")
+                connection.sendall(answer)
 
 
 def start_ticks(pid: int) -> int:
@@ -286,47 +284,6 @@ def main(config: ForkServerConfig, run_role: RunRole) -> int:
     # Outside the handler and without the parent's stack, so that nothing of the parent stays alive.
     child.__traceback__ = None
     os._exit(run_child(child, run_role))
-
-
-def run_child(child: BecomeRole, run_role: RunRole) -> int:
-    """Runs the role of a forked child and returns its exit code; never raises."""
-    code = 1
-    try:
-        _detach(child.pod)
-        _set_variables(child)
-        code = run_role(child.pod, child.role)
-    except PodraceError as error:
-        print(f"error: {printable(error.message)}", file=sys.stderr)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    return code
-
-
-def _detach(pod: PodConfig) -> None:
-    """Gives a forked child its own session, log file and processors."""
-    os.setsid()
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if pod.log_path:
-        log = os.open(pod.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
-    if pod.cpus:
-        os.sched_setaffinity(0, pod.cpus)
-
-
-def _set_variables(child: BecomeRole) -> None:
-    """Gives the leader its variables, and takes those of leaders from all other roles."""
-    if child.role != LEADER_ROLE:
-        tokens = [name for name in os.environ if name.startswith(TOKEN_PREFIXES)]
-        for name in (*leader_variables(os.environ, child.pod.allow), *tokens):
-            del os.environ[name]
-    os.environ.update(child.variables)
 
 
 @contextlib.contextmanager

@@ -6,10 +6,12 @@ The specification is a resolved, serialized TournamentSpec. One line of JSON is 
 process runs code that the specification names, so it has limits of its own and is killed with all that it started.
 """
 
+import importlib
 import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 import torch
@@ -22,6 +24,7 @@ from podrace.errors import FieldViolation, PodraceError
 from podrace.limits.config import Allowed
 from podrace.plugins import loader
 from podrace.plugins.address import PythonFunction, parse
+from podrace.processes import user_ids
 from podrace.specification.environment_search import algorithm_values
 from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, EnvironmentSpec, TournamentSpec
 from simulators.base import Space
@@ -35,6 +38,11 @@ def run(config: InspectConfig) -> int:
     """Inspects the specification on stdin, prints what was found, and returns the exit code."""
     spec = TournamentSpec.FromString(sys.stdin.buffer.read())
     with _own_output() as output:
+        if config.user_id:
+            # Before the process becomes one of that user, who may be unable to read the folder of Python.
+            importlib.import_module("simulators.gym.simulator")
+            user_ids.limit(processes=True)
+            user_ids.become(config.user_id, Path("/nonexistent"))
         loader.confine(config.memory_bytes)
         found = [[one.field, one.problem] for one in violations(spec, config.allow)]
         output.write(json.dumps(found) + "\n")

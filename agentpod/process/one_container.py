@@ -15,13 +15,11 @@ from dataclasses import replace
 import structlog
 
 from agentpod.config import ForkServerConfig, PodConfig
+from agentpod.process.forked_role import BecomeRole, RunRole, run_child
 from agentpod.process.forkserver import (
     POLL_SECONDS,
-    BecomeRole,
     ForkServer,
-    RunRole,
     drain,
-    run_child,
     woken_by_signals,
 )
 

@@ -42,6 +42,7 @@ from podrace.checkpoint_store.assignment_store import (
 from podrace.errors import InvalidArgument, PodraceError, ResourceExhausted, Unavailable
 from podrace.limits.user_environment import leader_variables
 from podrace.processes import lifeline
+from podrace.processes.user_ids import hide_memory
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
 from podrace.tensor_transport import shared
@@ -85,7 +86,8 @@ def run_role(config: PodConfig, role: str) -> int:
     if role == "evaluator":
         os.nice(EVALUATOR_NICENESS)
     metrics = telemetry.start(config.telemetry, service=role, pod_id=config.pod_id)
-    stacks.dump_on_signal(config.folder, role)
+    if not config.is_other_user(role):
+        stacks.dump_on_signal(config.folder, role)
     _log.info("role starts", pid=os.getpid(), metrics=metrics)
     return asyncio.run(_run(config, role))
 
@@ -127,8 +129,8 @@ def _plane(config: PodConfig, role: str, name: str) -> Plane:
         return GroupPlane(address, f"{config.pod_id}/{role}/{os.getpid()}", device, host=config.host)
     if name == "cuda":
         make_driver = partial(CupyDriver, torch.device(device).index or 0)
-        return CudaPlane(config.region_prefix, make_driver, config.plane_folder)
-    return SharedPlane(config.region_prefix, config.plane_folder)
+        return CudaPlane(config.region_prefix, make_driver, config.plane_folder, group=config.user_code_uid)
+    return SharedPlane(config.region_prefix, config.plane_folder, group=config.user_code_uid)
 
 
 def _tensor_services(planes: Sequence[Plane], resources: ExitStack) -> list[Service]:
@@ -155,6 +157,9 @@ async def run_leader(config: PodConfig, *, own_process: bool = False) -> int:
         config: Settings of the pod.
         own_process: Whether only the pod uses this process, so that it can forget the keys of the store.
     """
+    if config.isolated:
+        # User code may have the user id of this process: not every launcher can give it another one.
+        hide_memory()
     if not config.one_process and (left := shared.remove_regions(config.region_prefix, config.plane_folder)):
         # A previous run of this pod was killed. No other process of this run owns regions before the leader starts.
         _log.warning("removed the shared memory of a previous run of this pod", files=len(left))
@@ -174,7 +179,7 @@ async def run_leader(config: PodConfig, *, own_process: bool = False) -> int:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
         services += _tensor_services(planes, resources)
-        resources.enter_context(lifeline.hold(config.leader_lifeline))
+        resources.enter_context(lifeline.hold(config.leader_lifeline, config.user_code_uid))
         servers = [await Server.start(ServerConfig(listen=config.address(LEADER_ROLE)), services)]
         if config.hosts > 1:
             reachable = ServerConfig(listen=_reachable(config), insecure=config.insecure)
@@ -219,7 +224,7 @@ async def run_follower(config: PodConfig, role: str) -> int:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
         held = config.leader_lifeline if is_first else config.folder / f"{role}.lifeline"
-        resources.enter_context(lifeline.hold(held))
+        resources.enter_context(lifeline.hold(held, config.user_code_uid if is_first else 0))
         services = _tensor_services(planes, resources)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         following = asyncio.ensure_future(Follower(config, planes, compute, index, device=device).run())

@@ -16,6 +16,7 @@ not, the measured correlation is low and the comparison is unpaired.
 """
 
 import asyncio
+import importlib
 import os
 import threading
 from typing import Any
@@ -127,6 +128,9 @@ def run(config: FunctionConfig) -> int:
     """
     os.nice(NICENESS)
     torch.set_num_threads(config.threads)
+    if config.user_id:
+        # Before the process becomes one of that user, who may be unable to read the folder of Python.
+        importlib.import_module("simulators.gym.simulator")
 
     def make_service(function: LoadedFunction) -> Service:
         device = torch.device(config.device)

@@ -42,7 +42,7 @@ from podrace.errors import (
     Unavailable,
 )
 from podrace.limits.config import command_settings
-from podrace.limits.services import check_transport
+from podrace.limits.services import check_transport, service_token
 from podrace.limits.specification import plugin_refusal
 from podrace.plugins.address import GrpcService, parse
 from podrace.plugins.child import ChildConnection, PluginConnection, ServiceConnection
@@ -269,7 +269,7 @@ class UserEvaluator:
             raise bad_spec(problem)
         if self._target:
             check_transport(self._target, allowed)
-            return ServiceConnection(self._target, CONNECT_SECONDS)
+            return ServiceConnection(self._target, CONNECT_SECONDS, service_token(self._target, allowed))
         self._child_settings = {
             "address": self.settings.address,
             "part": "evaluator",
@@ -282,9 +282,10 @@ class UserEvaluator:
             [sys.executable, "-m", "agentpod", "evaluation-function"],
             self._child_settings,
             lifeline=self._config.leader_lifeline,
-            socket_prefix=self._config.folder / "function",
+            socket_prefix=self._config.code_folder / "function",
             start_seconds=START_SECONDS,
             allowed=allowed,
+            user_id=self._config.user_code_uid,
         )
 
     async def _connected(self) -> Any:
@@ -302,6 +303,9 @@ class UserEvaluator:
         """Serves the regions of the plane at an address that the evaluator can reach."""
         if self._target and not self._target.startswith("unix:"):
             listen = f"{await asyncio.to_thread(local_address, self._target)}:0"
+        elif self._config.user_code_uid:
+            # Another user, who cannot enter the folder of this pod.
+            listen = "127.0.0.1:0"
         else:
             listen = f"unix:{self._config.folder / 'scored.sock'}"
         service = Service(

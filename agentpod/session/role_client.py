@@ -111,7 +111,8 @@ class RoleClient:
         if self.has_evaluator:
             self._addresses.append(config.address("evaluator"))
         # The channels do not retry: a role that was restarted has to be opened first.
-        self._channels = [rpc.connect(address) for address in self._addresses]
+        self._owner = config.user_code_uid or None
+        self._channels = [rpc.connect(address, owner=self._owner) for address in self._addresses]
         workers = self._channels[: config.workers]
         self._workers: list[Any] = [pb_grpc.WorkerServiceStub(channel) for channel in workers]
         self._evaluator: Any = pb_grpc.EvaluatorServiceStub(self._channels[-1]) if self.has_evaluator else None
@@ -127,7 +128,10 @@ class RoleClient:
         wait_seconds = self._wait_seconds
         try:
             await _all_or_first_error(
-                [rpc.wait_until_serving(address, deadline_seconds=wait_seconds) for address in self._addresses]
+                [
+                    rpc.wait_until_serving(address, deadline_seconds=wait_seconds, owner=self._owner)
+                    for address in self._addresses
+                ]
             )
             # Our own channels may still be backing off, if they tried to connect while a role was down.
             await _all_or_first_error([rpc.wait_until_ready(each, wait_seconds) for each in self._channels])

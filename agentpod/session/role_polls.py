@@ -33,7 +33,10 @@ class RolePolls:
         if learner == 0:
             others = ("evaluator",)
             followers = tuple(follower(index) for index in range(1, config.learners_here))
-        self._channels = {role: rpc.connect(config.address(role)) for role in (*workers, *others, *followers)}
+        self._channels = {
+            role: rpc.connect(config.address(role), owner=config.user_code_uid if config.is_other_user(role) else None)
+            for role in (*workers, *others, *followers)
+        }
         self._methods: dict[str, tuple[Any, Any]] = {}
         for role in workers:
             stub: Any = pb_grpc.WorkerServiceStub(self._channels[role])

@@ -36,7 +36,7 @@ from podrace.evolution.v1.evolution_pb2 import (
 from podrace.evolution.v1.evolution_pb2_grpc import EvolutionServiceStub
 from podrace.limits.config import NOTHING, Allowed
 from podrace.limits.names import plugin_problem
-from podrace.limits.services import check_transport
+from podrace.limits.services import check_transport, service_token
 from podrace.limits.specification import plugin_refusal
 from podrace.plugins.address import EXPECTED, GrpcService, PythonFunction, parse
 from podrace.plugins.child import ChildConnection, PluginConnection, ServiceConnection
@@ -259,7 +259,7 @@ class PluginPool:
             raise InvalidArgument(problem)
         if isinstance(named, GrpcService):
             check_transport(named.target, self._allowed)
-            return ServiceConnection(named.target)
+            return ServiceConnection(named.target, token=service_token(named.target, self._allowed))
         if named is None:
             raise InvalidArgument(f"malformed address: {EXPECTED}")
         lifeline = self._folder.hold_lifeline()

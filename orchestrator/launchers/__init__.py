@@ -14,7 +14,7 @@ def _process(
 ) -> LauncherContext:
     from orchestrator.launchers.process.launcher import ProcessLauncher
 
-    return ProcessLauncher(pod_environment, on_death)
+    return ProcessLauncher(pod_environment, on_death, options=options.process)
 
 
 def _docker(pod_environment: PodEnvironment, options: LauncherOptions, on_death: Callable[[], None]) -> LauncherContext:

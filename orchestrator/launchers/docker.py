@@ -255,8 +255,9 @@ class DockerLauncher:
 
             arguments["device_requests"] = [DeviceRequest(device_ids=list(gpus), capabilities=[GPU_CAPABILITIES])]
             # CUDA opens memory of another process by its process id, and its events and NCCL's peer paths need a
-            # common /dev/shm.
-            arguments["pid_mode"] = None if role == LEADER else leader
+            # common /dev/shm. User code sees no process of another container.
+            apart = role == LEADER or is_isolated(pod, self._pod_environment)
+            arguments["pid_mode"] = None if apart else leader
             arguments |= (
                 {"ipc_mode": "shareable", "shm_size": options.shm_bytes} if role == LEADER else {"ipc_mode": leader}
             )

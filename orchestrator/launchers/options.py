@@ -4,6 +4,18 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
+class ProcessOptions:
+    """Options of the launcher `process`."""
+
+    user_code_uid: int = 61_184
+    """First of the user ids for workers and evaluators that run user code: each pod has its own, from here on. No
+    person and no other service may have them; the default is the range that systemd reserves for such purposes. It is
+    used if the orchestrator runs as root. 0, or without root: they have the user id of the orchestrator."""
+    user_code_uids: int = 4_096
+    """Number of these user ids."""
+
+
+@dataclass(frozen=True)
 class DockerOptions:
     """Options of the launcher `docker`; the engine is found like the docker command finds it."""
 
@@ -65,6 +77,8 @@ class ExternalOptions:
 class LauncherOptions:
     """Options of all launchers; each launcher reads its own."""
 
+    process: ProcessOptions = field(default_factory=ProcessOptions)
+    """Options of the launcher `process`."""
     docker: DockerOptions = field(default_factory=DockerOptions)
     """Options of the launcher `docker`."""
     kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from podrace.access.principal import Principal
 
@@ -40,6 +40,19 @@ class Authenticator(Protocol):
 
         Raises:
             Unauthenticated: The credentials are of this kind and invalid; the message says what to do.
+        """
+        ...
+
+
+@runtime_checkable
+class ConnectionCheck(Protocol):
+    """An authenticator that also checks the connection of callers that it does not identify, with every call."""
+
+    def check_connection(self, credentials: Credentials) -> None:
+        """Refuses a call on this connection, whatever token it presents.
+
+        Raises:
+            Unauthenticated: The message says what to do.
         """
         ...
 

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from podrace.access.authenticators.anyone import AnyoneAuthenticator
 from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
-from podrace.access.credentials import Authenticator, Credentials
+from podrace.access.credentials import Authenticator, ConnectionCheck, Credentials
 from podrace.access.ownership import Owners, decide_owned, unknown_tournament, visible
 from podrace.access.principal import Principal
 from podrace.access.rules import (
@@ -72,6 +72,9 @@ class Guard:
         self._authenticators, self._pod_id, self._now = tuple(authenticators), pod_id, now
         self._holder_of, self._audit = holder_of, audit
         self._owners, self._scoped = owners, scoped
+        self._connection_checks = [
+            each.check_connection for each in self._authenticators if isinstance(each, ConnectionCheck)
+        ]
         self._verified: dict[bytes, tuple[Principal, float]] = {}
 
     async def authenticate(self, credentials: Credentials, rule: Rule) -> Principal:
@@ -88,6 +91,9 @@ class Guard:
             raise
 
     async def _principal(self, credentials: Credentials, method: str) -> Principal:
+        for check in self._connection_checks:
+            # Before a token that is known: the certificate may have been revoked since.
+            check(credentials)
         token, now = credentials.token, self._now()
         digest = hashlib.sha256(token.encode()).digest() if token else b""
         if digest in self._verified:

@@ -128,8 +128,8 @@ class PublicKeys:
         except jwt.InvalidTokenError:
             return None
 
-    def verify(self, token: str, *, audience: str) -> dict[str, Any]:
-        """Returns the claims of a token.
+    def verify(self, token: str, *, audience: str | Sequence[str]) -> dict[str, Any]:
+        """Returns the claims of a token for this audience, or for one of several.
 
         Raises:
             Unauthenticated: None of the keys has signed it, it has expired, or it is meant for another audience.

@@ -93,7 +93,13 @@ class ServiceAccess:
 
     @classmethod
     def open(
-        cls, config: AccessConfig, role: int, listen: str, *called: str, environ: Mapping[str, str] = os.environ
+        cls,
+        config: AccessConfig,
+        role: int,
+        listen: str,
+        *called: str,
+        audiences: Sequence[str] = (AUDIENCE,),
+        environ: Mapping[str, str] = os.environ,
     ) -> Self:
         """Reads keys and tokens, and makes those that are missing on one machine.
 
@@ -102,6 +108,7 @@ class ServiceAccess:
             role: Role of the service, a value of the contract's Role.
             listen: Address that it listens on.
             called: Addresses of the services that it calls.
+            audiences: Audiences of the signed tokens that it accepts; read with each call.
             environ: Environment of the process.
 
         Raises:
@@ -124,7 +131,7 @@ class ServiceAccess:
         if key or configured:
             known = PublicKeys.load([Path(each) for each in config.public_keys]).pems
             keys = PublicKeys([*(key.public.pems if key else ()), *known])
-            authenticators.append(SignedTokenAuthenticator(keys, AUDIENCE))
+            authenticators.append(SignedTokenAuthenticator(keys, audiences))
         authenticators += _providers(config)
         if identity_for(listen, environ):
             authenticators += _certificates(environ)

@@ -11,6 +11,7 @@ from podrace.errors import InvalidArgument
 MODULE = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:(?P<inner>\.\*)|:(?P<function>[^\W\d]\w*))?")
 """`mine`, `mine.*` or `mine:make`."""
 _SERVICE = re.compile(r"unix:/\S+|(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):(?:\d{1,5}|\*)")
+_SERVICE_TOKEN = re.compile(r"(?:unix:/[^\s=]+|(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5})=/\S+")
 _URL_HOST = re.compile(r"(?:https?://)?(?:(?:\*\.)?[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _ROOT = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*\*?")
@@ -40,6 +41,10 @@ class Allowed:
     """Addresses that `grpc://` may name: `host:port`, `host:*` for all ports, `unix:/path`, `unix:/folder/*`."""
     services_need_tls: bool = False
     """Services at network addresses are called by TLS only; without a certificate of this process they are refused."""
+    service_tokens: tuple[str, ...] = ()
+    """Files with the token that a service at `grpc://ADDRESS` gets, as `ADDRESS=FILE`. Its audience is that service, so
+    it is no token of the mesh. A file is that of the machine or container where the caller runs, and only its user may
+    read it."""
     data_roots: Mapping[str, str] = field(default_factory=dict)
     """Folders of data by name: with `allow.data_roots.prices=/srv/prices`, `prices:us/daily.csv` names a file below. A
     folder is that of the machine or container where the pods run."""
@@ -55,6 +60,7 @@ class Allowed:
     def __post_init__(self) -> None:
         _check("modules", self.modules, MODULE, "mine, mine.* or mine:function")
         _check("services", self.services, _SERVICE, "host:port, host:* or unix:/path")
+        _check("service_tokens", self.service_tokens, _SERVICE_TOKEN, "host:port=/path or unix:/path=/path")
         _check("url_hosts", self.url_hosts, _URL_HOST, "host, host:port, *.domain or http://host")
         _check("data_roots", self.data_roots, _ROOT, "a name of lower-case letters and digits")
         _check("variables", self.variables, _VARIABLE, "the name of a variable")

@@ -23,3 +23,9 @@ def runs_apart(spec: TournamentSpec, allowed: Allowed) -> bool:
 def names_user_code(spec: TournamentSpec) -> bool:
     """Returns whether the pods of a tournament import modules that its specification names."""
     return bool(imported_module(spec.environment.id)) or spec.evaluation.evaluator.startswith(FUNCTION)
+
+
+def imports_user_code(spec: TournamentSpec) -> bool:
+    """Returns whether pods or services import modules that a specification names, for its generator for instance."""
+    plugins = (spec.evolution.generator, spec.evolution.updater)
+    return names_user_code(spec) or any(address.startswith(FUNCTION) for address in plugins)

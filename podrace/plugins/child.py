@@ -26,6 +26,7 @@ from typing import Protocol
 import grpc.aio
 
 from podrace import rpc
+from podrace.access.credentials import TokenSource
 from podrace.errors import Cancelled, DeadlineExceeded, FailedPrecondition, PodraceError, Unavailable, Unimplemented
 from podrace.limits.config import Allowed
 from podrace.limits.user_environment import user_environment
@@ -71,15 +72,16 @@ class PluginConnection(Protocol):
 class ServiceConnection:
     """A connection to a gRPC service that the user runs."""
 
-    def __init__(self, target: str, connect_seconds: float = 0.0) -> None:
+    def __init__(self, target: str, connect_seconds: float = 0.0, token: TokenSource | None = None) -> None:
         """Prepares a channel; it connects at the first call.
 
         Args:
             target: `host:port` or `unix:/path`.
             connect_seconds: How long `ready` waits for a service that restarts; 0: not at all.
+            token: Token whose audience is this service; None: it gets none.
         """
         # Without the retries of the contract: they would wait for an absent service until the deadline.
-        self._target, self._channel = target, rpc.connect(target, third_party=True)
+        self._target, self._channel = target, rpc.connect(target, token=token, third_party=True)
         self._connect_seconds = connect_seconds
 
     def start(self) -> None:
@@ -118,6 +120,7 @@ class ChildConnection:
         socket_prefix: Path,
         start_seconds: float,
         allowed: Allowed,
+        user_id: int = 0,
     ) -> None:
         """Prepares the command; `start` and `ready` run it.
 
@@ -128,10 +131,12 @@ class ChildConnection:
             socket_prefix: Path that the name of every socket begins with; Linux limits a whole path to 107 bytes.
             start_seconds: A child that does not serve after this time is killed.
             allowed: Which environment variables the child gets, which runs user code.
+            user_id: User that the child becomes before it imports the function, and owner of the folder of the sockets;
+                0: it stays the user of this process.
         """
         self._command, self._settings = command, settings
         self._lifeline, self._socket_prefix, self._start_seconds = lifeline, socket_prefix, start_seconds
-        self._allowed = allowed
+        self._allowed, self._user_id = allowed, user_id
         self._process: ChildProcess | None = None
         self._channel: grpc.aio.Channel | None = None
         self._socket = socket_prefix
@@ -151,6 +156,8 @@ class ChildConnection:
         # A new name for each process, so that a client never reaches the previous one.
         self._socket = self._socket_prefix.with_name(f"{self._socket_prefix.name}-{self._starts}.sock")
         settings = {**self._settings, "server.listen": f"unix:{self._socket}", "lifeline": self._lifeline}
+        if self._user_id:
+            settings |= {"user_id": self._user_id, "home": self._socket.parent}
         overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
         try:
             self._process = ChildProcess([*self._command, *overrides], user_environment(os.environ, self._allowed))
@@ -176,8 +183,9 @@ class ChildConnection:
             if await _listens(self._socket):
                 with suppress(Unavailable):
                     limit = min(remaining, PROBE_SECONDS)
-                    await rpc.wait_until_serving(f"unix:{self._socket}", deadline_seconds=limit)
-                    self._channel = rpc.connect(f"unix:{self._socket}")
+                    address, owner = f"unix:{self._socket}", self._user_id or None
+                    await rpc.wait_until_serving(address, deadline_seconds=limit, owner=owner)
+                    self._channel = rpc.connect(address, owner=owner)
             else:
                 await asyncio.sleep(POLL_SECONDS)
         return self._channel

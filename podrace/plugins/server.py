@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import structlog
@@ -20,7 +21,7 @@ from podrace import telemetry
 from podrace.errors import FailedPrecondition, Internal, InvalidArgument
 from podrace.plugins import loader
 from podrace.plugins.address import PythonFunction, parse
-from podrace.processes import lifeline
+from podrace.processes import lifeline, user_ids
 from podrace.rpc import Server, ServerConfig, Service, shutdown_requested
 from podrace.telemetry import TelemetryConfig
 
@@ -45,6 +46,10 @@ class ChildConfig:
     """The process exits when the holder of this lifeline is gone; empty: it is not watched."""
     memory_bytes: int = 0
     """Data memory that the process may allocate; 0: no limit."""
+    user_id: int = 0
+    """User that the process becomes before it imports the function; 0: it stays the user that started it."""
+    home: Path = Path()
+    """Home of that user."""
 
 
 class LoadedFunction:
@@ -112,8 +117,12 @@ async def serve(config: ChildConfig, make_service: Callable[[LoadedFunction], Se
     Raises:
         PodraceError: The process cannot start.
     """
-    loader.confine(config.memory_bytes)
     telemetry.start(config.telemetry, service=f"{config.part} {config.address}")
+    if config.user_id:
+        user_ids.limit(processes=True)
+        user_ids.become(config.user_id, config.home)
+    # Afterwards: the kernel forgets the parent of a process that changes its user.
+    loader.confine(config.memory_bytes)
     watched = [lifeline.lost(config.lifeline)] if config.lifeline else []
     stopping = asyncio.ensure_future(shutdown_requested(*watched))
     function = LoadedFunction(config.address)

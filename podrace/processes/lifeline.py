@@ -11,20 +11,28 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from podrace.ownership import is_own_pipe
+from podrace.ownership import is_own_pipe, share
 
 _RETRY_SECONDS = 0.02
 
 
 @contextlib.contextmanager
-def hold(path: Path) -> Iterator[None]:
-    """Holds a lifeline at `path` until the block or the process ends; replaces the pipe of a dead holder."""
+def hold(path: Path, group: int = 0) -> Iterator[None]:
+    """Holds a lifeline at `path` until the block or the process ends; replaces the pipe of a dead holder.
+
+    Args:
+        path: The lifeline.
+        group: Group that may read it, if this is root; 0: only processes of this user.
+    """
     # Renamed only when it is held: a peer that opened it earlier would consider the holder dead.
     incoming = path.with_name(f"{path.name}.incoming")
     incoming.unlink(missing_ok=True)
     os.mkfifo(incoming, 0o600)
     # Also for reading: without a reader, a pipe cannot be opened only for writing.
     descriptor = os.open(incoming, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    if group:
+        # A reader that could write would wake the others.
+        share(descriptor, group, 0o640)
     incoming.replace(path)
     try:
         yield

@@ -37,6 +37,7 @@ def connect(
     token: TokenSource | None = None,
     private_network: bool = False,
     third_party: bool = False,
+    owner: int | None = None,
 ) -> grpc.aio.Channel:
     """Opens a channel whose retry policy follows the `idempotency_level` of each method in `files`.
 
@@ -55,12 +56,13 @@ def connect(
             network that its collectives use unencrypted as well.
         third_party: Whether the server belongs to a third party. It is not probed, because servers refuse clients that
             probe more often than every five minutes unless they were configured otherwise.
+        owner: User who must own a Unix socket; None: the user of this process.
 
     Raises:
         InvalidArgument, FailedPrecondition: The files of podrace.tls cannot be used, or the address is a Unix socket of
             another user.
     """
-    check_socket(address)
+    check_socket(address, owner)
     options: list[tuple[str, Any]] = [
         ("grpc.service_config", json.dumps(service_config(files))),
         ("grpc.initial_reconnect_backoff_ms", 100),
@@ -190,13 +192,13 @@ async def send(method: Callable[..., Any], requests: Iterable[Message], *, deadl
         raise from_rpc_error(error) from None
 
 
-async def wait_until_serving(address: str, *, deadline_seconds: float) -> None:
-    """Polls the health service at `address` until it reports SERVING.
+async def wait_until_serving(address: str, *, deadline_seconds: float, owner: int | None = None) -> None:
+    """Polls the health service at `address`, of the user `owner`, until it reports SERVING.
 
     Raises:
         Unavailable: It did not report SERVING within the deadline.
     """
-    async with connect(address) as channel:
+    async with connect(address, owner=owner) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         with suppress(TimeoutError):
             async with asyncio.timeout(deadline_seconds):

@@ -117,7 +117,9 @@ class CudaPlane:
 
     scheme = SCHEME
 
-    def __init__(self, prefix: str, make_driver: Callable[[], Driver], folder: Path = FOLDER) -> None:
+    def __init__(
+        self, prefix: str, make_driver: Callable[[], Driver], folder: Path = FOLDER, *, group: int = 0
+    ) -> None:
         """Starts without regions.
 
         Args:
@@ -125,8 +127,9 @@ class CudaPlane:
             make_driver: Returns the driver of the GPU whose memory is allocated or mapped; called on first use, and may
                 raise Unimplemented if there is no GPU.
             folder: Folder of the header files.
+            group: As of SharedPlane, for the header files.
         """
-        self._headers = SharedPlane(prefix, folder)
+        self._headers = SharedPlane(prefix, folder, group=group)
         self._make_driver = make_driver
         self._slabs: dict[str, Slab] = {}
         self._spare: defaultdict[int, list[Slab]] = defaultdict(list)

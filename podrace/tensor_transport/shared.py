@@ -16,7 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument, ResourceExhausted
-from podrace.ownership import foreign_file
+from podrace.ownership import foreign_file, share
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
 from podrace.tensor_transport.boxes import Box
 from podrace.tensor_transport.layout import (
@@ -42,19 +42,20 @@ class SharedPlane:
 
     scheme = "shared"
 
-    def __init__(self, prefix: str, folder: Path = FOLDER) -> None:
+    def __init__(self, prefix: str, folder: Path = FOLDER, *, group: int = 0) -> None:
         """Starts without regions.
 
         Args:
             prefix: Prefix of the name of every file created here; ends with a dash, for instance `podrace-POD-`.
             folder: Folder of the files; the same memory-backed folder for both ends.
+            group: Group whose processes may open regions that are created here, if this is root; 0: only this user.
 
         Raises:
             InvalidArgument: The prefix is malformed.
         """
         _check_prefix(prefix)
         self._prefix = prefix
-        self._folder = folder
+        self._folder, self._group = folder, group
         self._regions: dict[str, Region] = {}
         self._mappings: dict[str, tuple[tuple[int, int], Tensor]] = {}
 
@@ -64,7 +65,7 @@ class SharedPlane:
         _, size = place(specs)
         path = self._folder / f"{self._prefix}{name}"
         _check_room(self._folder, path.name, size)
-        memory = _create_mapped(path, size)
+        memory = _create_mapped(path, size, self._group)
         write_header(memory)
         plane_uri = f"{self.scheme}:{path.name}"
         self._regions[plane_uri] = Region(plane_uri, memory, specs, partial(self._release, plane_uri, path))
@@ -174,7 +175,7 @@ def _unallocated_bytes(folder: Path) -> int:
     return unallocated
 
 
-def _create_mapped(path: Path, size: int) -> Tensor:
+def _create_mapped(path: Path, size: int, group: int) -> Tensor:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
@@ -185,6 +186,8 @@ def _create_mapped(path: Path, size: int) -> Tensor:
         raise FailedPrecondition(f"{path} cannot be created: {error.strerror}") from error
     try:
         os.ftruncate(descriptor, size)
+        if group:
+            share(descriptor, group, 0o660)
         # Checked again, because another pod may have created a file at the same moment. Both are refused then.
         _check_room(path.parent, path.name, size, already_counted=True)
         return mapped(descriptor, size)

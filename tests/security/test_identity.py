@@ -73,7 +73,7 @@ async def start(recorder: Recorder, key: MeshKey) -> AsyncIterator[Start]:
         authenticators = [
             UnixSocketAuthenticator(),
             StaticTokenAuthenticator(OPERATOR_TOKEN),
-            SignedTokenAuthenticator(key.public, AUDIENCE),
+            SignedTokenAuthenticator(key.public, [AUDIENCE]),
         ]
         guard = Guard(authenticators, now=lambda: NOW, **changed)
         service = rpc.Service(
@@ -140,7 +140,7 @@ async def test_an_expired_token_and_one_for_another_audience_are_refused(start, 
 
 async def test_a_verified_token_is_refused_again_when_it_expires(recorder, key):
     now = [NOW]
-    guard = Guard([SignedTokenAuthenticator(key.public, AUDIENCE)], now=lambda: now[0])
+    guard = Guard([SignedTokenAuthenticator(key.public, [AUDIENCE])], now=lambda: now[0])
     service = rpc.Service(
         pb.DESCRIPTOR.services_by_name["OrchestratorService"],
         pb_grpc.add_OrchestratorServiceServicer_to_server,

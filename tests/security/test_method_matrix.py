@@ -166,7 +166,7 @@ async def server() -> AsyncIterator[rpc.Server]:
     """All services on a port, with the authenticators of services and of pods."""
     authenticators = [
         UnixSocketAuthenticator(),
-        SignedTokenAuthenticator(KEY.public, AUDIENCE),
+        SignedTokenAuthenticator(KEY.public, [AUDIENCE]),
         PodKeyAuthenticator(POD_KEY, "t-p1"),
     ]
     guard = Guard(

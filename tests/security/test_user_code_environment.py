@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agentpod.config import PodConfig
-from agentpod.process import forkserver
-from agentpod.process.forkserver import BecomeRole
+from agentpod.process import forked_role
+from agentpod.process.forked_role import BecomeRole
 from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.kubernetes import jobs
 from orchestrator.launchers.process.launcher import ProcessLauncher
@@ -142,11 +142,13 @@ def test_the_fork_server_has_no_key_of_the_store_and_passes_them_on_to_leaders(t
     assert not [name for name in passed if name.startswith(("PODRACE_STORE", "PODRACE_TOKEN", "AWS_", "GITHUB"))]
     assert passed["PATH"] == os.environ["PATH"]
     spec = PodSpec(layout=LAYOUT_FUSED, workers=1, learners=1, hosts=1, cores=1.0, memory_bytes=1 << 30)
-    request = launcher._request(NewPod("p", "t", spec), (0,), ())
-    assert request["leader_variables"]["PODRACE_STORE_SECRET_KEY"] == "hunter2"
+    new = NewPod("p", "t", spec)
+    secrets = json.loads(launcher._secrets(new))
+    assert secrets["variables"]["PODRACE_STORE_SECRET_KEY"] == "hunter2"
     # Pods have tokens of their own.
-    assert "PODRACE_TOKEN" not in request["leader_variables"]
-    assert "hunter2" not in json.dumps(request["pod"], default=str)
+    assert "PODRACE_TOKEN" not in secrets["variables"]
+    # The fork server, whose memory all roles have, reads only this.
+    assert "hunter2" not in json.dumps(launcher._request(new, (0,), (), 0), default=str)
 
 
 @pytest.mark.parametrize(("role", "has"), [("learner", True), ("learner-1", False), ("worker-0", False)])
@@ -165,8 +167,12 @@ def test_a_forked_role_other_than_the_leader_has_no_key_of_the_store(
 ) -> None:
     monkeypatch.delenv("PODRACE_STORE_ACCESS_KEY")
     pod = PodConfig("p", "unix:/o", "unix:/l", "store", tmp_path)
-    variables = {"PODRACE_STORE_ACCESS_KEY": "given"} if role == "learner" else None
-    forkserver._set_variables(BecomeRole(pod, role, variables))
+    secrets = os.memfd_create("secrets")
+    os.write(secrets, json.dumps({"token": "t", "variables": {"PODRACE_STORE_ACCESS_KEY": "given"}}).encode())
+    prepared = forked_role.prepare(BecomeRole(pod, role, secrets))
+    assert (prepared.token == "t") is keeps
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(secrets)
     assert (os.environ.get("PODRACE_STORE_ACCESS_KEY") == "given") is keeps
     assert ("PODRACE_STORE_SECRET_KEY" in os.environ) is keeps
     assert ("AWS_SECRET_ACCESS_KEY" in os.environ) is keeps

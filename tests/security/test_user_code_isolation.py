@@ -6,7 +6,7 @@ Before, a fused pod imported a `python:` environment into the process of its lea
 import pytest
 
 from podrace.limits.config import EVERYTHING, Allowed
-from podrace.limits.user_code import names_user_code, runs_apart
+from podrace.limits.user_code import imports_user_code, names_user_code, runs_apart
 from podrace.specification.resolve import parse, resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -41,6 +41,14 @@ def test_user_code_is_what_an_environment_id_makes_a_pod_import(id: str, expecte
 def test_an_evaluation_function_is_user_code_and_an_evaluator_elsewhere_is_not() -> None:
     assert names_user_code(spec(evaluation={"evaluator": "python:robots:score"}))
     assert not names_user_code(spec(evaluation={"evaluator": "grpc://127.0.0.1:50070"}))
+
+
+def test_a_specification_is_inspected_apart_if_any_of_its_plugins_is_a_function() -> None:
+    generated = spec(evolution={"generator": "python:robots:propose"})
+    assert imports_user_code(generated)
+    assert not names_user_code(generated)
+    assert imports_user_code(spec("python:robots:make"))
+    assert not imports_user_code(spec(evolution={"generator": "grpc://127.0.0.1:50070"}))
 
 
 def test_the_mesh_of_one_user_runs_the_code_of_that_user_in_one_process() -> None:

@@ -174,9 +174,9 @@ def _pod_spec(
     if hosts:
         spec["affinity"] = anti_affinity(name, pod.spec, spec.get("affinity"))
     if len(roles) > 1:
-        # CUDA opens memory handles by process id, so roles with GPUs need a common process namespace. User code sees no
-        # process of another container without need.
-        spec["shareProcessNamespace"] = bool(share.gpus) or not isolated
+        # CUDA opens memory handles by process id, so roles need a common process namespace. User code must not see
+        # processes of other containers.
+        spec["shareProcessNamespace"] = not isolated
         # Newer clusters apply this limit to all containers together; older ones ignore it.
         spec["resources"] = pod_resources(share)
     return spec

@@ -6,6 +6,7 @@ The protocol is one JSON object per line in each direction, one request at a tim
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import struct
@@ -56,8 +57,12 @@ class ForkServerClient:
         self._peer: Process | None = None
         self._lock = asyncio.Lock()
 
-    async def send_request(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def send_request(self, request: Mapping[str, Any], secrets: bytes = b"") -> dict[str, Any]:
         """Sends a request and returns the answer.
+
+        Args:
+            request: What the fork server reads.
+            secrets: What the leader of the pod alone reads. The fork server passes it on as a file descriptor.
 
         Raises:
             Unavailable: The fork server cannot be started, or does not answer.
@@ -66,7 +71,7 @@ class ForkServerClient:
             answer = None
             try:
                 reader, writer = await self._connect()
-                writer.write(json.dumps(request).encode() + b"\n")
+                _send(writer, json.dumps(request).encode() + b"\n", secrets)
                 answer = json.loads(await asyncio.wait_for(reader.readline(), ANSWER_SECONDS))
             except (OSError, ValueError, TimeoutError) as error:
                 raise Unavailable(
@@ -150,3 +155,18 @@ class ForkServerClient:
         if self._connection:
             self._connection[1].close()
         self._connection = self._peer = None
+
+
+def _send(writer: asyncio.StreamWriter, line: bytes, secrets: bytes) -> None:
+    """Sends a line, with a descriptor of a file in memory that has the secrets, if there are any."""
+    if not secrets:
+        writer.write(line)
+        return
+    descriptor = os.memfd_create("podrace-secrets")
+    try:
+        os.write(descriptor, secrets)
+        with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as connection:
+            sent = socket.send_fds(connection, [line], [descriptor])
+    finally:
+        os.close(descriptor)
+    writer.write(line[sent:])

@@ -23,7 +23,12 @@ LAST_LINE_BYTES = 300
 
 
 async def inspect(
-    spec: TournamentSpec, allowed: Allowed, environ: Mapping[str, str], *, seconds: float = LONGEST_SECONDS
+    spec: TournamentSpec,
+    allowed: Allowed,
+    environ: Mapping[str, str],
+    *,
+    user_id: int = 0,
+    seconds: float = LONGEST_SECONDS,
 ) -> list[FieldViolation]:
     """Returns what makes a specification unusable on this machine.
 
@@ -31,6 +36,7 @@ async def inspect(
         spec: Resolved specification.
         allowed: What it may name.
         environ: The environment of this process, from which the child gets what user code may have.
+        user_id: User of the child when it runs user code; 0: that of this process.
         seconds: Time limit; the child and all that it started is killed then.
 
     Raises:
@@ -38,6 +44,7 @@ async def inspect(
         DeadlineExceeded: It did not answer in time.
     """
     settings = {"memory_bytes": spec.pod.memory_bytes + EXTRA_MEMORY_BYTES, **command_settings(allowed)}
+    settings |= {"user_id": user_id} if user_id else {}
     overrides = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "agentpod", "inspect", *overrides),

@@ -24,11 +24,21 @@ from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.host_capacity import allowed_cpus, sense
 from orchestrator.launchers.log_tail import last_line
-from orchestrator.launchers.pod_settings import LAYOUTS, LEADER, check_one_host, leader_settings, pod_settings
+from orchestrator.launchers.options import ProcessOptions
+from orchestrator.launchers.pod_settings import (
+    LAYOUTS,
+    LEADER,
+    check_one_host,
+    is_isolated,
+    leader_settings,
+    pod_settings,
+)
 from orchestrator.launchers.process.forkserver_client import ForkServerClient
 from orchestrator.launchers.process.inspection import inspect
 from orchestrator.launchers.process.local_gpus import LocalGpus
+from orchestrator.launchers.process.user_ids import CodeUserIds
 from podrace.errors import FieldViolation, InvalidArgument, Unavailable
+from podrace.limits.user_code import imports_user_code
 from podrace.limits.user_environment import leader_variables, role_environment
 from podrace.processes.identity import Process, boot_id
 from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
@@ -54,6 +64,8 @@ class PodFile:
     gpus: tuple[str, ...]
     """UUIDs."""
     roles: dict[str, Process]
+    user_code_uid: int = 0
+    """User id of the processes with user code; 0: that of the leader."""
 
     @property
     def lives(self) -> bool:
@@ -75,6 +87,7 @@ class ProcessLauncher:
         *,
         shared_memory: Path = SHARED_MEMORY,
         gpus: LocalGpus | None = None,
+        options: ProcessOptions | None = None,
     ) -> None:
         """Creates the launcher; the fork server is started with the first pod.
 
@@ -83,20 +96,22 @@ class ProcessLauncher:
             on_death: Called on the event loop when a pod has died.
             shared_memory: Folder where the pods' planes keep their files.
             gpus: GPUs of this machine; None: as the driver reports them.
+            options: Options of this launcher; None: their defaults.
         """
         self._pod_environment = pod_environment
         self._on_death = on_death
         self._shared_memory, self._gpus = shared_memory, gpus or LocalGpus()
         self._folder = pod_environment.runtime_folder / "pods"
+        self._user_ids = CodeUserIds(options or ProcessOptions(), pod_environment.runtime_folder)
         self._forkserver = ForkServerClient(
             pod_environment.runtime_folder / "forkserver.sock",
             pod_environment.log_folder / "forkserver.log",
             lifeline=pod_environment.lifeline,
             environ=role_environment(os.environ, pod_environment.allow),
         )
-        self._inspecting = asyncio.Lock()
+        self._inspecting, self._inspecting_uid = asyncio.Lock(), 0
         self._watched: dict[str, int] = {}
-        self._starting: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+        self._starting: dict[str, tuple[tuple[int, ...], tuple[str, ...], int]] = {}
 
     async def __aenter__(self) -> Self:
         """Creates the folder of the pods.
@@ -134,9 +149,10 @@ class ProcessLauncher:
         if known is not None and known.lives:
             return
         cpus, gpus = self._choose(pod.spec)
-        self._starting[pod.pod_id] = cpus, gpus
+        uid = self._user_ids.choose(self._living_uids()) if is_isolated(pod, self._pod_environment) else 0
+        self._starting[pod.pod_id] = cpus, gpus, uid
         try:
-            answer = await self._forkserver.send_request(self._request(pod, cpus, gpus))
+            answer = await self._forkserver.send_request(self._request(pod, cpus, gpus, uid), self._secrets(pod))
         finally:
             del self._starting[pod.pod_id]
         if "pid" not in answer:
@@ -160,8 +176,15 @@ class ProcessLauncher:
 
     async def inspect(self, spec: TournamentSpec) -> Sequence[FieldViolation]:
         """See Inspector. One specification at a time."""
+        allowed = self._pod_environment.allow
         async with self._inspecting:
-            return await inspect(spec, self._pod_environment.allow, os.environ)
+            apart = imports_user_code(spec) and not allowed.everything
+            uid = self._inspecting_uid = self._user_ids.choose(self._living_uids()) if apart else 0
+            try:
+                return await inspect(spec, allowed, os.environ, user_id=uid)
+            finally:
+                self._user_ids.kill(uid)
+                self._inspecting_uid = 0
 
     def last_log_line(self, pod_id: str) -> str:
         """See Launcher."""
@@ -169,14 +192,17 @@ class ProcessLauncher:
 
     # --- starting ---------------------------------------------------------------------------------------------
 
-    def _request(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[str, ...]) -> dict[str, Any]:
+    def _secrets(self, pod: NewPod) -> bytes:
+        """Returns what only the leader may know: its token, and the variables with the keys of the store."""
         variables = leader_variables(os.environ, self._pod_environment.allow)
-        return {"pod": self._pod_order(pod, cpus, gpus), "leader_variables": variables}
+        return json.dumps({**leader_settings(pod, self._pod_environment), "variables": variables}).encode()
+
+    def _request(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[str, ...], uid: int) -> dict[str, Any]:
+        return {"pod": self._pod_order(pod, cpus, gpus) | self._user_ids.settings(uid, pod.pod_id), "secrets": True}
 
     def _pod_order(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[str, ...]) -> dict[str, Any]:
         pod_environment = self._pod_environment
-        # The fork server gives the token to the leader only.
-        settings = pod_settings(pod, pod_environment) | leader_settings(pod, pod_environment)
+        settings = pod_settings(pod, pod_environment)
         host = pod_environment.telemetry.metrics_listen.rpartition(":")[0]
         # Every role needs its own port.
         settings["telemetry"]["metrics_listen"] = f"{host}:0" if host else ""
@@ -190,6 +216,8 @@ class ProcessLauncher:
 
     def _check(self, pod: NewPod) -> None:
         check_one_host(pod.spec, "process")
+        if is_isolated(pod, self._pod_environment):
+            self._user_ids.check(pod.spec)
         longest = self._folder / pod.pod_id / f"worker-{max(pod.spec.workers, 100)}.sock"
         excess = len(str(longest).encode()) - MAXIMUM_SOCKET_PATH_BYTES
         if excess > 0:
@@ -200,7 +228,7 @@ class ProcessLauncher:
 
     def _choose(self, spec: PodSpec) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Chooses processors and GPUs that no other pod has."""
-        promised = [cpus for cpus, _ in self._starting.values()]
+        promised = [cpus for cpus, _, _ in self._starting.values()]
         cpus = choose_cpus(spec.cores, allowed_cpus(), [*(file.cpus for file in self._living()), *promised])
         held = self._held_gpus()
         gpus = [gpu for gpu in self._gpus.usable(held) if gpu not in held] if spec.gpus else []
@@ -213,8 +241,13 @@ class ProcessLauncher:
 
     def _held_gpus(self) -> set[str]:
         """GPUs of pods that run or are being started."""
-        groups = (*(file.gpus for file in self._living()), *(gpus for _, gpus in self._starting.values()))
+        groups = (*(file.gpus for file in self._living()), *(gpus for _, gpus, _ in self._starting.values()))
         return {gpu for gpus in groups for gpu in gpus}
+
+    def _living_uids(self) -> set[int]:
+        """User ids of pods that run or are being started."""
+        starting = (uid for _, _, uid in self._starting.values())
+        return {self._inspecting_uid, *(file.user_code_uid for file in self._living()), *starting}
 
     def _log_path(self, pod_id: str) -> Path:
         return self._pod_environment.log_folder / f"{pod_id}.log"
@@ -264,8 +297,10 @@ class ProcessLauncher:
         leftover = [role for role in file.roles.values() if role.lives] if file and file.boot_id == boot_id() else []
         for process in leftover:
             process.signal(signal.SIGKILL)
-        if leftover:
+        # What user code has started leads no group that is known here.
+        if leftover or (file and self._user_ids.kill(file.user_code_uid)):
             return
+        self._user_ids.remove_folder(pod_id)
         shutil.rmtree(self._folder / pod_id, ignore_errors=True)
         region = re.compile(rf"podrace-{re.escape(pod_id)}-[^-]+")
         for path in self._shared_memory.iterdir():
@@ -302,6 +337,7 @@ def read_pod_file(path: Path) -> PodFile | None:
             cpus=tuple(content["cpus"]),
             gpus=gpus,
             roles={name: Process(role["pid"], role["start_ticks"]) for name, role in content["roles"].items()},
+            user_code_uid=content.get("user_code_uid", 0),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

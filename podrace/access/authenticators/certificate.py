@@ -54,6 +54,7 @@ class CertificateAuthenticator:
         """
         self._trust_domain, self._revoked, self._now = trust_domain, revoked, now
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._serials: OrderedDict[bytes, int] = OrderedDict()
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self | None:
@@ -81,6 +82,22 @@ class CertificateAuthenticator:
         if self._now() >= known.principal.expire_time:
             raise Unauthenticated(f"the certificate of {name} has expired; renew it (podrace certs renew)")
         return known.principal
+
+    def check_connection(self, credentials: Credentials) -> None:
+        """Refuses a caller with a token on a connection whose certificate was revoked."""
+        pem = next(iter(credentials.transport.get(PEM, ())), b"") if credentials.token else b""
+        if pem and self._serial(pem) in self._revoked:
+            raise Unauthenticated("the certificate of this connection was revoked; use another one")
+
+    def _serial(self, pem: bytes) -> int:
+        """Returns the serial number of a certificate, whatever its names are."""
+        digest = hashlib.sha256(pem).digest()
+        known = self._serials.get(digest)
+        if known is None:
+            known = self._serials[digest] = x509.load_pem_x509_certificate(pem).serial_number
+            if len(self._serials) > REMEMBERED:
+                self._serials.popitem(last=False)
+        return known
 
     def _lookup(self, pem: bytes) -> _Known:
         digest = hashlib.sha256(pem).digest()

@@ -4,10 +4,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from podrace.access.authenticators.certificate import PEM, CertificateAuthenticator
 from podrace.access.credentials import Credentials
-from podrace.access.principal import ROLES_BY_NAME
+from podrace.access.guard import Guard
+from podrace.access.principal import ROLES_BY_NAME, Principal
+from podrace.access.rules import Rule
 from podrace.certificates.folder import CertificateFolder
 from podrace.certificates.issuing import issue, issue_authority
 from podrace.certificates.names import PEOPLE, ROLES, SpiffeName
@@ -66,6 +69,26 @@ async def test_a_revoked_certificate_is_refused(tmp_path: Path) -> None:
     revoked.add(serial)
     with pytest.raises(Unauthenticated, match="certificate of alice was revoked"):
         await checking.authenticate(credentials)
+
+
+async def test_a_token_that_is_known_does_not_help_a_revoked_certificate() -> None:
+    """A guard accepted the token for 300 s without looking at the certificate of the connection."""
+
+    class Tokens:
+        async def authenticate(self, credentials: Credentials) -> Principal | None:
+            return Principal("pod/p", frozenset({ROLES_BY_NAME["pod-leader"]}))
+
+    revoked: set[int] = set()
+    guard = Guard([Tokens(), authenticator(revoked=revoked)])
+    rule = Rule("Method", frozenset({ROLES_BY_NAME["pod-leader"]}))
+    credentials = presented(SpiffeName("pod-role", "p"), token="t")
+    await guard.authenticate(credentials, rule)
+    serial = x509.load_pem_x509_certificate(credentials.transport[PEM][0]).serial_number  # type: ignore[index]
+    revoked.add(serial)
+    with pytest.raises(Unauthenticated, match="certificate of this connection was revoked"):
+        await guard.authenticate(credentials, rule)
+    # Without a certificate, as on the address for callers with a token alone.
+    await guard.authenticate(Credentials("t"), rule)
 
 
 async def test_a_name_of_another_trust_domain_is_refused() -> None:
