@@ -9,6 +9,7 @@ from pathlib import Path
 
 import structlog
 
+from leaderboard.checkpoints.deletion import TournamentDeletion
 from leaderboard.config import Config
 from leaderboard.delivery.checkpoint_delivery import CheckpointDelivery
 from leaderboard.delivery.servicer import delivery_service
@@ -62,14 +63,14 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     snapshots = SnapshotRecorder(state, store)
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
-    delivery = CheckpointDelivery(store)
-    served = services(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners)
+    delivery, deletion = CheckpointDelivery(store), TournamentDeletion(state, store, owners)
+    served = services(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion)
     served.append(delivery_service(delivery))
     server = await Server.start(config.server, served, guard=access.guard(owners, SCOPED_METHODS))
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)
-    async with _garbage_collection(state, store, config, urgent):
+    async with deletion, _garbage_collection(state, store, config, urgent):
         reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
     _log.info("leaderboard stops", reason=reason)
     await watch.close()

@@ -11,6 +11,7 @@ from typing import Any
 import grpc.aio
 
 from leaderboard import decision_replay, queries, snapshots
+from leaderboard.checkpoints.deletion import TournamentDeletion
 from leaderboard.checkpoints.held_candidates import wanted_verification
 from leaderboard.evolution.strategy import NoWork
 from leaderboard.generator import Generator
@@ -28,6 +29,7 @@ from podrace.access.principal import current_principal
 from podrace.checkpoint.v1 import store_pb2 as store_pb
 from podrace.checkpoint.v1 import store_pb2_grpc as store_pb_grpc
 from podrace.database import LARGEST_NUMBER, Database
+from podrace.errors import Unimplemented
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.page_bytes import fitting
@@ -52,6 +54,7 @@ def services(
     store_access: StoreAccess,
     leases: LeaseVerifier | None = None,
     owners: TournamentOwners | None = None,
+    deletion: TournamentDeletion | None = None,
 ) -> list[Service]:
     """Returns the four services of a leaderboard.
 
@@ -64,6 +67,7 @@ def services(
         store_access: Grants pods access to the checkpoint store.
         leases: Verifies the tokens of pods; None: none are required.
         owners: Whose each tournament is; None: callers that depend on it see no tournament.
+        deletion: Deletes tournaments; None: they cannot be deleted.
     """
     contract = pb.DESCRIPTOR.services_by_name
     leases = leases or LeaseVerifier(None)
@@ -76,7 +80,7 @@ def services(
         Service(
             contract["UpdaterService"],
             pb_grpc.add_UpdaterServiceServicer_to_server,
-            UpdaterServicer(updater, kept, leases),
+            UpdaterServicer(updater, kept, leases, deletion),
         ),
         Service(
             contract["GeneratorService"],
@@ -173,8 +177,14 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
 class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
     """Takes submissions of candidates and snapshots."""
 
-    def __init__(self, updater: Updater, kept: SnapshotRecorder, leases: LeaseVerifier) -> None:
-        self._updater, self._snapshots, self._leases = updater, kept, leases
+    def __init__(
+        self,
+        updater: Updater,
+        kept: SnapshotRecorder,
+        leases: LeaseVerifier,
+        deletion: TournamentDeletion | None = None,
+    ) -> None:
+        self._updater, self._snapshots, self._leases, self._deletion = updater, kept, leases, deletion
 
     def _check_lease(self, method: str, token: str, agent_id: str, lease_epoch: int | None = None) -> None:
         """Refuses a call of a pod that does not hold the agent; raises PermissionDenied."""
@@ -201,6 +211,15 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
     ) -> pb.RecordVerificationResponse:
         """Decides about a held candidate; see the contract."""
         return await self._updater.record_verification(request)
+
+    async def DeleteTournament(
+        self, request: pb.DeleteTournamentRequest, context: Context
+    ) -> pb.DeleteTournamentResponse:
+        """Deletes a tournament; see the contract."""
+        if self._deletion is None:
+            raise Unimplemented("DeleteTournament: this leaderboard deletes nothing")
+        await self._deletion.delete(request.tournament_id)
+        return pb.DeleteTournamentResponse()
 
     async def SnapshotChampion(
         self, request: pb.SnapshotChampionRequest, context: Context

@@ -27,6 +27,7 @@ from orchestrator.state.ownership_records import assign_owner
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
 from orchestrator.tournaments import lifecycle
+from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments
 from orchestrator.tournaments.queries import SCOPED_METHODS, Queries
@@ -43,6 +44,7 @@ from podrace.processes import lifeline
 GARBAGE_THRESHOLDS = 5_000, 10, 100
 """Thresholds of the garbage collector's generations. A full collection over the state of thousands of pods takes a
 tenth of a second, in which no call is answered, and finds nothing: it is done rarely."""
+DAY_SECONDS = 86_400.0
 MESH_STOPPED = "the mesh that ran it has stopped; resume it to continue"
 _log = structlog.get_logger(__name__)
 
@@ -78,9 +80,9 @@ async def serve(config: Config, clock: Clock) -> None:
             lease_tokens=access.lease_tokens,
             validation=Validation(config, opened),
             evaluations=Evaluations(state, runtime, clock),
+            deletion=_deletion(config, state, runtime, leaderboard, clock),
         )
-        guard = access.guard(runtime.cache, SCOPED_METHODS, runtime.pod_that_holds)
-        server = await rpc.Server.start(config.server, with_discovery(config, [_service(servicer)]), guard=guard)
+        server = await _start_server(config, servicer, access, runtime)
         _announce(server, access, metrics=metrics, mesh_id=config.mesh_id)
         async with _open_launcher(config, server.address, runtime, external, access.pod_tokens) as launcher:
             opened.set_result(launcher)
@@ -99,12 +101,26 @@ def _announce(server: rpc.Server, access: ServiceAccess, **settings: str) -> Non
         _log.info("callers need a token", token_file=access.token_file)
 
 
+async def _start_server(
+    config: Config, servicer: OrchestratorServicer, access: ServiceAccess, runtime: RuntimeState
+) -> rpc.Server:
+    guard = access.guard(runtime.cache, SCOPED_METHODS, runtime.pod_that_holds)
+    return await rpc.Server.start(config.server, with_discovery(config, [_service(servicer)]), guard=guard)
+
+
 async def _restore(config: Config, state: StateDatabase, runtime: RuntimeState, clock: Clock) -> None:
     # This process holds the database, so any other embedded mesh that ran a tournament from it has stopped.
     await state.transact(lifecycle.cancel_running, MESH_STOPPED, but_mesh_id=config.mesh_id)
     await state.transact(assign_owner, user_name())
     runtime.restore(await state.transact(load_saved_state), clock.monotonic())
     state.on_saved(runtime.cache.apply_saved)
+
+
+def _deletion(
+    config: Config, state: StateDatabase, runtime: RuntimeState, leaderboard: LeaderboardClient, clock: Clock
+) -> Deletion:
+    keep_seconds = config.keep_days * DAY_SECONDS
+    return Deletion(state, runtime, leaderboard, clock, log_folder=config.log_folder, keep_seconds=keep_seconds)
 
 
 def _tournaments(config: Config, state: StateDatabase, runtime: RuntimeState) -> Tournaments:
@@ -193,6 +209,7 @@ def _reconciler(
         limits=Limits(config.start_pods, config.terminate_seconds, config.kill_seconds),
         period_seconds=config.reconcile_period_seconds,
         on_list=targets.update,
+        deletion=_deletion(config, state, runtime, leaderboard, clock),
         silence=(
             NEVER_SILENT
             if config.launcher == EXTERNAL

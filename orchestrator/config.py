@@ -22,6 +22,7 @@ from podrace.telemetry import TelemetryConfig
 
 GRANTING_LAUNCHERS = ("docker", "kubernetes")
 """Launchers whose pods run apart from the service, so that they need no credentials."""
+LONGEST_KEEP_DAYS = 36_500
 _log = structlog.get_logger(__name__)
 
 
@@ -76,6 +77,8 @@ class Config:
     """How long a role of a pod may make no progress; passed to pods."""
     stop_grace_seconds: float = 20.0
     """Time that pods have to publish when an embedded mesh stops."""
+    keep_days: float = 0.0
+    """Tournaments are deleted this many days after their end, with their checkpoints; 0: never."""
     launcher: str = "process"
     """What starts pods: `process`, `docker`, `kubernetes`, or `external` for pods that are started elsewhere."""
     launchers: LauncherOptions = field(default_factory=LauncherOptions)
@@ -96,6 +99,8 @@ def check(config: Config) -> None:
     for key in positive:
         if not getattr(config, key) > 0:
             raise InvalidArgument(f"{key} = {getattr(config, key):g}: expected more than 0")
+    if not 0 <= config.keep_days < LONGEST_KEEP_DAYS:
+        raise InvalidArgument(f"keep_days = {config.keep_days:g}: expected 0 to {LONGEST_KEEP_DAYS}")
     if config.kill_seconds < config.terminate_seconds:
         raise InvalidArgument(
             f"kill_seconds = {config.kill_seconds:g}:"

@@ -206,6 +206,15 @@ class LeaderboardClient:
         )
         return response
 
+    async def delete_tournament(self, tournament_id: str) -> None:
+        """Deletes what the leaderboard and the checkpoint store have of a tournament.
+
+        Raises:
+            PodraceError: The error of the leaderboard.
+        """
+        request = pb.DeleteTournamentRequest(tournament_id=tournament_id)
+        await rpc.call(self._updater.DeleteTournament, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS)
+
     async def snapshot_champion(
         self, tournament_id: str, number: int, running_seconds: float, environment_steps: int
     ) -> None:

@@ -24,6 +24,7 @@ from orchestrator.messages import (
 from orchestrator.state.clock import Clock
 from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
+from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments, request_key
 from orchestrator.tournaments.queries import Queries, TournamentView, has_ended, page_limit, token_number
@@ -70,6 +71,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         lease_tokens: LeaseTokens | None = None,
         validation: Validation | None = None,
         evaluations: Evaluations,
+        deletion: Deletion | None = None,
     ) -> None:
         self._queries, self._tournaments, self._assignments = queries, tournaments, assignments
         self._runtime, self._clock = runtime, clock
@@ -79,7 +81,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._watch_pause_seconds = watch_pause_seconds
         self._pod_tokens = pod_tokens or PodTokens(None)
         self._validation, self._evaluations = validation, evaluations
-        self._closing = False
+        self._deletion, self._closing = deletion, False
 
     def refuse_new(self) -> None:
         """Rejects new tournaments and evaluations; calls of pods are answered as before."""
@@ -165,6 +167,15 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         """Resumes a tournament."""
         changed = await self._tournaments.resume(request, current_principal())
         return pb.ResumeTournamentResponse(tournament=self._tournament_message(changed))
+
+    async def DeleteTournament(
+        self, request: pb.DeleteTournamentRequest, context: Context
+    ) -> pb.DeleteTournamentResponse:
+        """Deletes a tournament."""
+        if self._deletion is None:
+            raise Unimplemented("DeleteTournament: this server deletes nothing")
+        await self._deletion.delete(request.tournament_id, current_principal())
+        return pb.DeleteTournamentResponse()
 
     async def CreateEvaluation(
         self, request: pb.CreateEvaluationRequest, context: Context

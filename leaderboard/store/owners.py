@@ -44,6 +44,10 @@ class TournamentOwners:
         """Remembers whose a tournament is, unless it is known."""
         self._known.setdefault(tournament_id, ownership)
 
+    def forget(self, tournament_id: str) -> None:
+        """Forgets a tournament that was deleted."""
+        self._known.pop(tournament_id, None)
+
     def ownership_of(self, tournament_id: str) -> Ownership | None:
         """Returns whose a tournament is; None if no agent of it was generated."""
         return self._known.get(tournament_id)

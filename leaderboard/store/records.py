@@ -291,7 +291,10 @@ def _submission(row: tuple[Any, ...]) -> Submission:
 
 def last_sequence(transaction: Transaction) -> int:
     """Returns the sequence number of the last submission of any tournament; 0 before the first."""
-    return int(transaction.execute("SELECT coalesce(max(sequence), 0) FROM submissions")[0][0])
+    # The newest submission may have been deleted with its tournament; agents of others were generated after it.
+    last = transaction.execute("SELECT coalesce(max(sequence), 0) FROM submissions")
+    after = transaction.execute("SELECT after_sequence FROM agents ORDER BY generation DESC LIMIT 1")
+    return max(int(row[0]) for row in (*last, *after))
 
 
 def find_submission(transaction: Transaction, candidate_id: str) -> Submission | None:

@@ -34,6 +34,7 @@ CREATE INDEX IF NOT EXISTS held_by_arrival ON held (tournament_id, position);
 CREATE TABLE IF NOT EXISTS refusals (
     tournament_id TEXT, number INTEGER, manifest_digest TEXT NOT NULL, refusal BLOB NOT NULL,
     PRIMARY KEY (tournament_id, number), UNIQUE (tournament_id, manifest_digest)) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS deletions (tournament_id TEXT PRIMARY KEY, agents INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS owners (
     tournament_id TEXT PRIMARY KEY, owner TEXT NOT NULL, namespace TEXT NOT NULL) STRICT;
 """

@@ -40,6 +40,7 @@ from orchestrator.state.runtime import RuntimeState, save_changes
 from orchestrator.state.transitions import fail_tournament
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.completion import CompletionCheck
+from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.snapshots import ChampionSnapshots
 from podrace.errors import InvalidArgument, PodraceError, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -101,13 +102,14 @@ class Reconciler:
         rules: PoolRules = LAUNCHED_POD_RULES,
         silence: SilenceLimits = NEVER_SILENT,
         on_list: Callable[[Sequence[ListedPod]], None] = lambda _: None,
+        deletion: Deletion | None = None,
     ) -> None:
         self._state, self._runtime, self._launcher, self._clock = state, runtime, launcher, clock
         self._completion_check = CompletionCheck(state, runtime, leaderboard)
         self._snapshots = ChampionSnapshots(runtime, leaderboard)
         self._storage_watch = StorageWatch(state, runtime)
         self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
-        self._silence, self._on_list = silence, on_list
+        self._silence, self._on_list, self._deletion = silence, on_list, deletion
         self._stopping = self._stopping_pods = False
         self._last_cycle = self._last_save = clock.monotonic()
         self._running: list[str] = []
@@ -202,6 +204,8 @@ class Reconciler:
         if now - self._last_save >= SAVE_PERIOD_SECONDS:
             self._last_save = now
             await save_changes(self._state, self._runtime)
+        if self._deletion:
+            await self._deletion.delete_due()
         metrics.measure(observed, self._runtime)
 
     # --- appeared and gone pods -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from orchestrator.state.deletion_records import DeletedTournament
 from orchestrator.state.records import (
     END_STATES,
     AgentRecord,
@@ -55,6 +56,7 @@ class StateCache:
         self._appliers: dict[type[Any], Callable[[Any], None]] = {
             TournamentRecord: self._apply_tournament,
             OwnershipRecord: self._apply_ownership,
+            DeletedTournament: self._apply_deleted,
             PodRecord: self._apply_pod,
             AgentRecord: self._apply_work,
             EvaluationRecord: self._apply_work,
@@ -126,6 +128,18 @@ class StateCache:
 
     def _apply_ownership(self, record: OwnershipRecord) -> None:
         self.ownerships[record.tournament_id] = Ownership(record.owner, record.namespace)
+
+    def _apply_deleted(self, deleted: DeletedTournament) -> None:
+        name = deleted.tournament_id
+        for work_id in [work.work_id for work in self.works.values() if work.tournament_id == name]:
+            del self.works[work_id]
+        self.tournaments.pop(name, None)
+        self.ownerships.pop(name, None)
+        self._agents.pop(name, None)
+        self._evaluations.pop(name, None)
+        self._ungenerated.pop(name, None)
+        self._failed.pop(name, None)
+        self._free.pop(name, None)
 
     def _apply_pod(self, pod: PodRecord) -> None:
         if pod.phase != PodPhase.GONE:

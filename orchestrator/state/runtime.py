@@ -76,6 +76,11 @@ class RuntimeState:
             selected = tournament.state == COMPLETED and bool(tournament.spec.champion.reevaluate_top)
             self.best.restore(tournament.tournament_id, tournament.best, champion_selected=selected)
 
+    def forget(self, tournament_id: str) -> None:
+        """Forgets a tournament that was deleted."""
+        self.judged_rounds.pop(tournament_id, None)
+        self.stops.pop(tournament_id, None)
+
     def grant_lease(self, work: WorkRecord, now: float) -> None:
         """Grants a lease on work that was assigned to a pod; see `Leases.grant`."""
         self.leases.grant(work, now)

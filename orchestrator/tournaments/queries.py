@@ -26,7 +26,8 @@ MAXIMUM_PAGE_SIZE = 1000
 MAXIMUM_SEQUENCE = 1 << 62
 """Larger than every sequence number."""
 SCOPED_METHODS = frozenset(
-    f"/podrace.orchestrator.v1.OrchestratorService/{name}" for name in ("ListEvaluations", "ListPods", "ListEvents")
+    f"/podrace.orchestrator.v1.OrchestratorService/{name}"
+    for name in ("ListEvaluations", "ListPods", "ListEvents", "DeleteTournament")
 )
 """Methods that name a tournament, and whose answer is empty if it does not exist or the caller may not see it."""
 

@@ -14,6 +14,7 @@ perhaps one in incoming/, which a process that opens the store at least an hour 
 
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ from podrace.checkpoint_store.store import (
     check_agent_id,
     check_digest,
     check_size,
+    check_tournament_id,
     readable_folders,
     verified,
 )
@@ -163,6 +165,19 @@ class FolderStore:
             with _written(self._incoming, canonical_json(pointer)) as incoming:
                 incoming.replace(path)
             _flush_folder(self._pointers)
+
+    def delete_pointer(self, agent_id: str) -> None:
+        """Unlinks the file of the pointer."""
+        with self._translated_errors(), self._locked():
+            self._pointer_path(agent_id).unlink(missing_ok=True)
+
+    def delete_tournament(self, tournament_id: str) -> int:
+        """Removes the folder."""
+        check_tournament_id(tournament_id)
+        objects = sum(1 for _ in self.within(tournament_id).list_objects())
+        with self._translated_errors(), suppress(FileNotFoundError):
+            shutil.rmtree(self._tournaments / tournament_id)
+        return objects
 
     def list_pointers(self) -> Iterator[Pointer]:
         """Reads all pointers in the order of their agents' ids."""

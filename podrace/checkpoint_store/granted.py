@@ -259,6 +259,14 @@ class GrantedStore:
         self._check_agent(agent_id)
         self._client.call("SwapPointer", pb.SwapPointerRequest, pointer=pointer, etag=etag or "")
 
+    def delete_pointer(self, agent_id: str) -> None:
+        """Is refused."""
+        raise PermissionDenied(f"pointer of {agent_id} in {self._uri}: only the leaderboard deletes pointers")
+
+    def delete_tournament(self, tournament_id: str) -> int:
+        """Is refused."""
+        raise PermissionDenied(f"{tournament_id} in {self._uri}: only the leaderboard deletes tournaments")
+
     def list_pointers(self) -> Iterator[Pointer]:
         """Is refused."""
         raise PermissionDenied(f"{self._uri}: only the leaderboard lists pointers")

@@ -35,6 +35,7 @@ from podrace.checkpoint_store.store import (
     UrlGrant,
     check_agent_id,
     check_digest,
+    check_tournament_id,
     object_path,
     object_place,
     readable_folders,
@@ -161,6 +162,21 @@ class MinioStore:
         """Replaces a pointer by a conditional PUT; of several processes with one tag, one succeeds."""
         key, what = self._pointer_key(agent_id), f"pointer of agent {agent_id}"
         self._bucket.put_if(key, canonical_json(pointer), etag, what)
+
+    def delete_pointer(self, agent_id: str) -> None:
+        """Deletes the object of the pointer."""
+        what = f"pointer of agent {agent_id}"
+        if entry := self._bucket.find(self._pointer_key(agent_id), what):
+            self._bucket.delete(entry, what)
+
+    def delete_tournament(self, tournament_id: str) -> int:
+        """Deletes the objects one by one."""
+        check_tournament_id(tournament_id)
+        prefix, deleted = f"{self._prefix}tournaments/{tournament_id}/", 0
+        for entry in self._bucket.entries(prefix, f"objects of {tournament_id}"):
+            self._bucket.delete(entry, entry.key)
+            deleted += 1
+        return deleted
 
     def list_pointers(self) -> Iterator[Pointer]:
         """Reads all pointers in the order of their agents' ids."""

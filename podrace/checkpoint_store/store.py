@@ -159,6 +159,14 @@ class PointerStore(Protocol):
         """
         ...
 
+    def delete_pointer(self, agent_id: str) -> None:
+        """Deletes a pointer, if there is one; only of an agent that no pod trains any more.
+
+        Raises:
+            InvalidArgument: The agent id cannot name a pointer.
+        """
+        ...
+
     def list_pointers(self) -> Iterable[Pointer]:
         """Lists the pointers of all agents and the one of check_store; raises as read_pointer does."""
         ...
@@ -186,6 +194,14 @@ class CheckpointStore(ObjectStore, PointerStore, Protocol):
 
         Raises:
             InvalidArgument: A tournament id cannot name a folder.
+        """
+        ...
+
+    def delete_tournament(self, tournament_id: str) -> int:
+        """Deletes the folder of a tournament that nothing publishes to any more; returns its number of objects.
+
+        Raises:
+            InvalidArgument: The tournament id cannot name a folder.
         """
         ...
 

@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Change the pool limits or the objective of a running tournament.",
     ),
     "stop": ("podrace.cli.commands.query", "Stop a tournament and keep its results."),
+    "delete": ("podrace.cli.commands.delete", "Delete a tournament that has ended, with its checkpoints."),
     "data": ("podrace.cli.commands.data", "Prepare prices for the simulator stocks: build, check, synthesize."),
     "store": ("podrace.cli.commands.store", "Maintain a checkpoint store: check, ls, verify, gc."),
     "certs": ("podrace.cli.commands.certs", "Make certificates for TLS: make, add, ls, renew, revoke, secrets."),

@@ -194,6 +194,11 @@ class Client:
         )
         return (await self._ask(self._orchestrator.UpdateTournament, request, QUICK_SECONDS)).tournament
 
+    async def delete_tournament(self, tournament_id: str) -> None:
+        """Deletes a tournament that has ended; has no effect if there is none."""
+        request = pb.DeleteTournamentRequest(tournament_id=tournament_id)
+        await self._ask(self._orchestrator.DeleteTournament, request, QUICK_SECONDS)
+
     async def resume_tournament(self, tournament_id: str) -> Tournament:
         """Resumes a cancelled or failed tournament."""
         request = pb.ResumeTournamentRequest(request_id=_request_id(), tournament_id=tournament_id)

@@ -53,6 +53,7 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "UpdateTournament": (WRITERS, "tournament_id"),
         "CancelTournament": (WRITERS, "tournament_id"),
         "ResumeTournament": (WRITERS, "tournament_id"),
+        "DeleteTournament": (WRITERS, "tournament_id"),
         "CreateEvaluation": (WRITERS, "tournament_id"),
         "GetEvaluation": (READERS, "evaluation_id"),
         "WaitEvaluation": (READERS, "evaluation_id"),
@@ -83,6 +84,7 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "SubmitSnapshot": ({"pod-leader"}, "checkpoint.agent_id"),
         "SnapshotChampion": ({"orchestrator"}, "tournament_id"),
         "RecordVerification": ({"orchestrator"}, "tournament_id"),
+        "DeleteTournament": ({"orchestrator"}, "tournament_id"),
     },
     "GeneratorService": {
         "GenerateAgent": ({"orchestrator"}, "tournament_id"),

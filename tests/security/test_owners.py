@@ -32,6 +32,7 @@ from orchestrator.state.database import StateDatabase
 from orchestrator.state.ownership_records import assign_owner
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
+from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments
 from orchestrator.tournaments.queries import SCOPED_METHODS as SCOPED_BY_ORCHESTRATOR
@@ -120,6 +121,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Services]:
         leaderboard_address="unix:/nowhere",
         watch_pause_seconds=0.0,
         evaluations=Evaluations(state, runtime, clock),
+        deletion=Deletion(state, runtime, fake, clock, log_folder=tmp_path),
     )
     described = pb.DESCRIPTOR.services_by_name["OrchestratorService"]
     served = rpc.Service(described, pb_grpc.add_OrchestratorServiceServicer_to_server, servicer)
@@ -171,6 +173,7 @@ def requests(name: str) -> dict[str, Any]:
         "UpdateTournament": pb.UpdateTournamentRequest(request_id="u", tournament_id=name),
         "CancelTournament": pb.CancelTournamentRequest(request_id="c", tournament_id=name),
         "ResumeTournament": pb.ResumeTournamentRequest(request_id="r", tournament_id=name),
+        "DeleteTournament": pb.DeleteTournamentRequest(tournament_id=name),
         "CreateEvaluation": evaluation,
         "GetEvaluation": pb.GetEvaluationRequest(evaluation_id=f"{name}-e0"),
         "WaitEvaluation": pb.WaitEvaluationRequest(evaluation_id=f"{name}-e0"),
@@ -290,7 +293,7 @@ async def test_a_member_of_the_namespace_reads_and_does_not_change(running: Serv
     for what, request in requests(running.carols).items():
         if what in STREAMS or "bad" in what:
             continue
-        changes = what.startswith(("Update", "Cancel", "Resume", "Create"))
+        changes = what.startswith(("Update", "Cancel", "Resume", "Create", "Delete"))
         answer = await running.answer(DAVE, METHODS.get(what, what), request)
         assert answer.startswith("PermissionDenied: tournament") == changes, (what, answer)
         assert not answer.startswith("NotFound")

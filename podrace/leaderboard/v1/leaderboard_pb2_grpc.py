@@ -466,6 +466,11 @@ class UpdaterServiceStub:
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationRequest.SerializeToString,
                 response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationResponse.FromString,
                 _registered_method=True)
+        self.DeleteTournament = channel.unary_unary(
+                '/podrace.leaderboard.v1.UpdaterService/DeleteTournament',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentResponse.FromString,
+                _registered_method=True)
 
 
 class UpdaterServiceServicer:
@@ -532,6 +537,15 @@ class UpdaterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteTournament(self, request, context):
+        """Deletes everything that is recorded about a tournament. Called by the orchestrator when no pod works for the tournament
+        any more. Answers once the records are deleted durably; the objects in the checkpoint store are deleted later, also
+        after a restart. Has no effect if there is no such tournament. Deadline: 5 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_UpdaterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -559,6 +573,11 @@ def add_UpdaterServiceServicer_to_server(servicer, server):
                     servicer.RecordVerification,
                     request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationRequest.FromString,
                     response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationResponse.SerializeToString,
+            ),
+            'DeleteTournament': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteTournament,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -698,6 +717,33 @@ class UpdaterService:
             '/podrace.leaderboard.v1.UpdaterService/RecordVerification',
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationRequest.SerializeToString,
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteTournament(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.UpdaterService/DeleteTournament',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -273,6 +273,11 @@ class UpdaterServiceStub:
     lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
     for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
+    DeleteTournament: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.DeleteTournamentRequest, _leaderboard_pb2.DeleteTournamentResponse]
+    """Deletes everything that is recorded about a tournament. Called by the orchestrator when no pod works for the tournament
+    any more. Answers once the records are deleted durably; the objects in the checkpoint store are deleted later, also
+    after a restart. Has no effect if there is no such tournament. Deadline: 5 s.
+    """
 
 @_typing.type_check_only
 class UpdaterServiceAsyncStub(UpdaterServiceStub):
@@ -319,6 +324,11 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     """Records what another pod measured for a held candidate (`evaluation.verify`), and decides whether the candidate may
     lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
     for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    """
+    DeleteTournament: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.DeleteTournamentRequest, _leaderboard_pb2.DeleteTournamentResponse]  # type: ignore[assignment]
+    """Deletes everything that is recorded about a tournament. Called by the orchestrator when no pod works for the tournament
+    any more. Answers once the records are deleted durably; the objects in the checkpoint store are deleted later, also
+    after a restart. Has no effect if there is no such tournament. Deadline: 5 s.
     """
 
 class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -393,6 +403,17 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Records what another pod measured for a held candidate (`evaluation.verify`), and decides whether the candidate may
         lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
         for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteTournament(
+        self,
+        request: _leaderboard_pb2.DeleteTournamentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.DeleteTournamentResponse, _abc.Awaitable[_leaderboard_pb2.DeleteTournamentResponse]]:
+        """Deletes everything that is recorded about a tournament. Called by the orchestrator when no pod works for the tournament
+        any more. Answers once the records are deleted durably; the objects in the checkpoint store are deleted later, also
+        after a restart. Has no effect if there is no such tournament. Deadline: 5 s.
         """
 
 def add_UpdaterServiceServicer_to_server(servicer: UpdaterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -86,6 +86,11 @@ class OrchestratorServiceStub:
                 request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResumeTournamentRequest.SerializeToString,
                 response_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResumeTournamentResponse.FromString,
                 _registered_method=True)
+        self.DeleteTournament = channel.unary_unary(
+                '/podrace.orchestrator.v1.OrchestratorService/DeleteTournament',
+                request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeleteTournamentRequest.SerializeToString,
+                response_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeleteTournamentResponse.FromString,
+                _registered_method=True)
         self.CreateEvaluation = channel.unary_unary(
                 '/podrace.orchestrator.v1.OrchestratorService/CreateEvaluation',
                 request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CreateEvaluationRequest.SerializeToString,
@@ -224,6 +229,16 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteTournament(self, request, context):
+        """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
+        clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
+        FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
+        of its agents. Deadline: 10 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateEvaluation(self, request, context):
         """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
         Called by user clients. Answers once the evaluation is queued; poll GetEvaluation for the result. INVALID_ARGUMENT
@@ -353,6 +368,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.ResumeTournament,
                     request_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResumeTournamentRequest.FromString,
                     response_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResumeTournamentResponse.SerializeToString,
+            ),
+            'DeleteTournament': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteTournament,
+                    request_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeleteTournamentRequest.FromString,
+                    response_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeleteTournamentResponse.SerializeToString,
             ),
             'CreateEvaluation': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateEvaluation,
@@ -611,6 +631,33 @@ class OrchestratorService:
             '/podrace.orchestrator.v1.OrchestratorService/ResumeTournament',
             podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResumeTournamentRequest.SerializeToString,
             podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResumeTournamentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteTournament(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.orchestrator.v1.OrchestratorService/DeleteTournament',
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeleteTournamentRequest.SerializeToString,
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.DeleteTournamentResponse.FromString,
             options,
             channel_credentials,
             insecure,

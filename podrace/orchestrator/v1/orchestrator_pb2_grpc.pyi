@@ -87,6 +87,12 @@ class OrchestratorServiceStub:
     tournament reached its objective (create another one), or if this orchestrator is configured not to start pods.
     Deadline: 5 s.
     """
+    DeleteTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteTournamentRequest, _orchestrator_pb2.DeleteTournamentResponse]
+    """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
+    clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
+    FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
+    of its agents. Deadline: 10 s.
+    """
     CreateEvaluation: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateEvaluationRequest, _orchestrator_pb2.CreateEvaluationResponse]
     """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
     Called by user clients. Answers once the evaluation is queued; poll GetEvaluation for the result. INVALID_ARGUMENT
@@ -198,6 +204,12 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
     tournament reached its objective (create another one), or if this orchestrator is configured not to start pods.
     Deadline: 5 s.
+    """
+    DeleteTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteTournamentRequest, _orchestrator_pb2.DeleteTournamentResponse]  # type: ignore[assignment]
+    """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
+    clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
+    FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
+    of its agents. Deadline: 10 s.
     """
     CreateEvaluation: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateEvaluationRequest, _orchestrator_pb2.CreateEvaluationResponse]  # type: ignore[assignment]
     """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
@@ -349,6 +361,18 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
         tournament reached its objective (create another one), or if this orchestrator is configured not to start pods.
         Deadline: 5 s.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteTournament(
+        self,
+        request: _orchestrator_pb2.DeleteTournamentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.DeleteTournamentResponse, _abc.Awaitable[_orchestrator_pb2.DeleteTournamentResponse]]:
+        """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
+        clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
+        FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
+        of its agents. Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod

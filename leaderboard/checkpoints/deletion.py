@@ -1,0 +1,84 @@
+"""Deletes tournaments: their rows at once, and then, also after a restart, their objects in the checkpoint store."""
+
+import asyncio
+from typing import Self
+
+import structlog
+
+from leaderboard.evolution.agents import agent_id_of
+from leaderboard.store.deletion_records import delete_rows, finish_deletion, pending_deletions
+from leaderboard.store.owners import TournamentOwners
+from podrace.checkpoint_store.store import CheckpointStore
+from podrace.database import Database
+from podrace.errors import PodraceError
+from podrace.tasks import wait_at_most
+
+RETRY_SECONDS = 60.0
+_log = structlog.get_logger(__name__)
+
+
+class TournamentDeletion:
+    """Deletes tournaments.
+
+    async with TournamentDeletion(state, store, owners) as deletion:
+        await deletion.delete(tournament_id)
+    """
+
+    def __init__(self, state: Database, store: CheckpointStore, owners: TournamentOwners) -> None:
+        """Prepares to delete.
+
+        Args:
+            state: Database of the leaderboard.
+            store: Checkpoint store.
+            owners: Forgets the owners of deleted tournaments.
+        """
+        self._state, self._store, self._owners = state, store, owners
+        self._requested = asyncio.Event()
+        self._working: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Starts to delete objects that a previous run has left."""
+        self._working = asyncio.create_task(self._work())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stops; what is left is deleted by the next run."""
+        if self._working:
+            self._working.cancel()
+            await asyncio.wait([self._working])
+
+    async def delete(self, tournament_id: str) -> None:
+        """Deletes the rows of a tournament durably; its objects follow. Has no effect without rows."""
+        await self._state.transact(delete_rows, tournament_id)
+        self._owners.forget(tournament_id)
+        self._requested.set()
+
+    async def delete_objects(self) -> None:
+        """Deletes the objects of all deleted tournaments.
+
+        Raises:
+            PodraceError: The store does not answer, or refuses.
+        """
+        for tournament_id, agents in await self._state.transact(pending_deletions):
+            objects = await asyncio.to_thread(delete_from_store, self._store, tournament_id, agents)
+            await self._state.transact(finish_deletion, tournament_id)
+            _log.info("tournament deleted", tournament_id=tournament_id, agents=agents, objects=objects)
+
+    async def _work(self) -> None:
+        while True:
+            self._requested.clear()
+            try:
+                await self.delete_objects()
+            except PodraceError as error:
+                _log.warning("objects of a deleted tournament are deleted later", error=error.message)
+                await wait_at_most(self._requested.wait(), RETRY_SECONDS)
+            else:
+                await self._requested.wait()
+
+
+def delete_from_store(store: CheckpointStore, tournament_id: str, agents: int) -> int:
+    """Deletes the pointers and objects of a tournament that nothing publishes to; returns the number of objects."""
+    # Pointers first: garbage collection fails on a pointer without its manifest.
+    for number in range(agents):
+        store.delete_pointer(agent_id_of(tournament_id, number))
+    return store.delete_tournament(tournament_id)

@@ -1,0 +1,57 @@
+"""Deletes the rows of a tournament, and records until when the leaderboard has deleted its own.
+
+The rows go first, in one transaction that checks again that the tournament has ended, so it cannot be resumed
+meanwhile. What the leaderboard has is deleted afterwards, and after a crash.
+"""
+
+from dataclasses import dataclass
+
+from orchestrator.decisions.deletion import Deletable, refusal
+from orchestrator.state.database import Transaction
+from orchestrator.state.records import END_STATES, PodPhase, PodRecord, TournamentRecord, WorkPhase, find, select
+from podrace.errors import FailedPrecondition
+
+TABLES = ("agents", "evaluations", "pods", "events", "ownerships", "tournaments")
+
+
+@dataclass(frozen=True)
+class DeletedTournament:
+    """A tournament whose rows were deleted; the cache forgets it."""
+
+    tournament_id: str
+
+
+def delete_rows(transaction: Transaction, tournament_id: str) -> list[str]:
+    """Deletes the rows of a tournament, and returns the ids of its pods; none if there is no such tournament.
+
+    Raises:
+        FailedPrecondition: It has not ended, or its pods or evaluations have not.
+    """
+    tournament = find(transaction, TournamentRecord, tournament_id)
+    if tournament is None:
+        return []
+    pods = select(transaction, PodRecord, "tournament_id = ?", tournament_id)
+    count = "SELECT count(*) FROM evaluations WHERE tournament_id = ? AND phase = ?"
+    found = Deletable(
+        tournament_id,
+        tournament.end_time if tournament.state in END_STATES else None,
+        sum(pod.phase != PodPhase.GONE for pod in pods),
+        transaction.execute(count, tournament_id, WorkPhase.UNFINISHED)[0][0],
+    )
+    if reason := refusal(found):
+        raise FailedPrecondition(reason)
+    for table in TABLES:
+        transaction.execute(f"DELETE FROM {table} WHERE tournament_id = ?", tournament_id)
+    transaction.execute("INSERT OR IGNORE INTO deletions VALUES (?)", tournament_id)
+    transaction.saved.append(DeletedTournament(tournament_id))
+    return [pod.pod_id for pod in pods]
+
+
+def pending_deletions(transaction: Transaction) -> list[str]:
+    """Returns the deleted tournaments of which the leaderboard may still have something."""
+    return [name for (name,) in transaction.execute("SELECT tournament_id FROM deletions ORDER BY tournament_id")]
+
+
+def finish_deletion(transaction: Transaction, tournament_id: str) -> None:
+    """Records that the leaderboard has deleted a tournament."""
+    transaction.execute("DELETE FROM deletions WHERE tournament_id = ?", tournament_id)

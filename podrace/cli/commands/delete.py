@@ -1,0 +1,40 @@
+"""Implements `podrace delete`: deletes a tournament that has ended, with its checkpoints, events and logs."""
+
+import click
+
+from podrace.cli import session
+from podrace.cli.session import find_tournament
+from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.output import show as show_result
+from podrace.cli.terminal.output import show_json
+from podrace.client import Client
+from podrace.errors import InvalidArgument
+
+
+@click.command()
+@click.argument("tournament")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+@mesh_options
+def delete(settings: Settings, tournament: str, yes: bool) -> int:
+    """Delete a tournament that has ended, with its checkpoints, events and logs.
+
+    TOURNAMENT is an id, a prefix of one, or `latest`. It cannot be restored. Its folder of results on this machine
+    stays.
+    """
+    if settings.as_json and not yes:
+        raise InvalidArgument("--json: asks nothing; add --yes")
+
+    async def query(client: Client) -> int:
+        found = await find_tournament(client, tournament, settings)
+        name = found.tournament_id
+        if not yes:
+            click.confirm(f"Delete {name} with the checkpoints of {found.agents} agents?", abort=True, err=True)
+        await client.delete_tournament(name)
+        if settings.as_json:
+            show_json({"tournament_id": name, "deleted": True})
+        else:
+            show_result(f"deleted {name}")
+        return 0
+
+    session.require_tournaments(settings)
+    return session.run_query(settings, query)

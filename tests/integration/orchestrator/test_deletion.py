@@ -1,0 +1,79 @@
+"""Tournaments that their owner deletes, and those that were kept long enough."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.state.deletion_records import pending_deletions
+from orchestrator.tournaments.deletion import CHECK_SECONDS, Deletion
+from podrace.errors import FailedPrecondition, NotFound, Unavailable
+
+
+class Leaderboard:
+    """Records what is deleted; does not answer while `refusal` is set."""
+
+    def __init__(self) -> None:
+        self.deleted: list[str] = []
+        self.refusal: Unavailable | None = None
+
+    async def delete_tournament(self, tournament_id: str) -> None:
+        if self.refusal:
+            raise self.refusal
+        self.deleted.append(tournament_id)
+
+
+def deletion_of(mesh: Any, folder: Path, keep_seconds: float = 0.0) -> tuple[Deletion, Leaderboard]:
+    leaderboard: Any = Leaderboard()
+    deletion = Deletion(mesh.state, mesh.runtime, leaderboard, mesh.clock, log_folder=folder, keep_seconds=keep_seconds)
+    return deletion, leaderboard
+
+
+async def test_a_tournament_is_deleted_after_its_end_and_with_its_logs(mesh, spec, tmp_path):
+    name = await mesh.create(spec())
+    other = await mesh.create(spec())
+    await mesh.cycle()
+    (tmp_path / f"{name}-p0.log").write_text("x")
+    deletion, leaderboard = deletion_of(mesh, tmp_path)
+    with pytest.raises(FailedPrecondition, match="has not ended; stop it first"):
+        await deletion.delete(name)
+    await mesh.cancel(name)
+    with pytest.raises(FailedPrecondition, match="still exiting"):
+        await deletion.delete(name)
+    mesh.launcher.pods = {pod_id: pod for pod_id, pod in mesh.launcher.pods.items() if pod.tournament_id != name}
+    await mesh.cycle(30.0)
+    await deletion.delete(name)
+    with pytest.raises(NotFound):
+        await mesh.get(name)
+    assert leaderboard.deleted == [name]
+    assert await mesh.events(name) == []
+    assert not list(tmp_path.glob("*.log"))
+    assert name not in mesh.runtime.cache.tournaments
+    assert (await mesh.get(other)).tournament_id == other
+    await deletion.delete(name)
+
+
+async def test_what_the_leaderboard_has_is_deleted_when_it_answers_again(mesh, spec, tmp_path):
+    name = await mesh.create(spec())
+    await mesh.cancel(name)
+    deletion, leaderboard = deletion_of(mesh, tmp_path)
+    leaderboard.refusal = Unavailable("gone")
+    await deletion.delete(name)
+    assert await mesh.state.transact(pending_deletions) == [name]
+    leaderboard.refusal = None
+    mesh.clock.now += CHECK_SECONDS
+    await deletion.delete_due()
+    assert leaderboard.deleted == [name]
+    assert await mesh.state.transact(pending_deletions) == []
+
+
+async def test_ended_tournaments_are_deleted_when_their_time_has_passed(mesh, spec, tmp_path):
+    ended, running = await mesh.create(spec()), await mesh.create(spec())
+    await mesh.cancel(ended)
+    deletion, leaderboard = deletion_of(mesh, tmp_path, keep_seconds=1000.0)
+    await deletion.delete_due()
+    assert leaderboard.deleted == []
+    mesh.clock.now += 1000.0
+    await deletion.delete_due()
+    assert leaderboard.deleted == [ended]
+    assert (await mesh.get(running)).tournament_id == running
