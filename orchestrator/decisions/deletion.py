@@ -39,7 +39,7 @@ def expired(tournaments: Iterable[Deletable], now: float, keep_seconds: float) -
     Args:
         tournaments: All of them.
         now: Seconds since 1970.
-        keep_seconds: Time for which ended tournaments are kept; 0: for ever.
+        keep_seconds: Time for which ended tournaments are kept; 0: without end.
     """
     if not keep_seconds:
         return []

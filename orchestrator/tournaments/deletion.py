@@ -52,7 +52,7 @@ class Deletion:
             leaderboard: Deletes its own rows and the objects of the store.
             clock: Wall time and monotonic time.
             log_folder: Folder with the logs of pods.
-            keep_seconds: Time for which ended tournaments are kept; 0: for ever.
+            keep_seconds: Time for which ended tournaments are kept; 0: without end.
         """
         self._state, self._runtime, self._leaderboard, self._clock = state, runtime, leaderboard, clock
         self._log_folder, self._keep_seconds = log_folder, keep_seconds

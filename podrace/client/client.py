@@ -175,12 +175,7 @@ class Client:
         return members
 
     async def cancel_tournament(self, tournament_id: str, reason: str) -> Tournament:
-        """Cancels a tournament; `resume_tournament` continues it.
-
-        Args:
-            tournament_id: The tournament.
-            reason: Why, for its record.
-        """
+        """Cancels a tournament, with a reason for its record; `resume_tournament` continues it."""
         request = pb.CancelTournamentRequest(request_id=_request_id(), tournament_id=tournament_id, reason=reason)
         return (await self._ask(self._orchestrator.CancelTournament, request, QUICK_SECONDS)).tournament
 
