@@ -146,7 +146,7 @@ def _differences(results: Results, conditions: str, base: str) -> Iterator[str]:
         if found is not None:
             common = sorted(own.keys() & other.keys())
             runs = sum(len(paired(own[task], other[task])) for task in common)
-            yield f"| `{name}` | {len(common)} | {runs} | {shown(found)} | {'yes' if found.above_zero else 'no'} |"
+            yield f"| `{name}` | {len(common)} | {runs} | {shown(found)} | {_answer(found, found.above_zero)} |"
 
 
 def _single_tasks(results: Results, conditions: str, base: str) -> Iterator[str]:
@@ -178,7 +178,7 @@ def _equal_steps(results: Results, conditions: str, base: str) -> Iterator[str]:
         own, other = at_equal_steps(results, conditions, base, name)
         found = difference_of(own, other)
         if found is not None:
-            verdict = "yes" if found.low > -INFERIORITY else "no"
+            verdict = _answer(found, found.low > -INFERIORITY)
             lines.append(f"| `{name}` | {sum(map(len, other.values()))} | {shown(found)} | {verdict} |")
     if lines:
         yield f"\n`{base}` at equal environment steps: not inferior if the interval is above {-INFERIORITY:g}.\n"
@@ -252,8 +252,15 @@ def _failures(results: Results) -> Iterator[str]:
             yield f"| {row.conditions} | {row.task} | `{row.contender}` | {row.seed} | {row.reason[:200]} |"
 
 
+def _answer(interval: Interval, answer: bool) -> str:
+    """Formats what an interval decides; without one, nothing is decided."""
+    return "" if math.isnan(interval.low) else "yes" if answer else "no"
+
+
 def shown(interval: Interval) -> str:
-    """Formats a value with its interval."""
+    """Formats a value with its interval, if there is one."""
+    if math.isnan(interval.low):
+        return f"{interval.value:.3f} [too few seeds]"
     return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 

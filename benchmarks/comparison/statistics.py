@@ -53,6 +53,10 @@ class Curve:
 # --- aggregates --------------------------------------------------------------------------------------------------
 
 
+FEWEST_SEEDS = 3
+"""With fewer seeds of a task there is no interval: resampling one seed shows no spread at all."""
+
+
 def normalized(value: float, random: float, oracle: float) -> float:
     """Returns a return on the scale where 0 is the random policy and 1 the oracle.
 
@@ -136,10 +140,13 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> list[tupl
 def _bootstrapped(
     sizes: Sequence[int], statistic: Callable[[Sequence[NDArray[np.int64]]], float], confidence: float, seed: int
 ) -> Interval:
+    value = statistic([np.arange(size) for size in sizes])
+    if min(sizes) < FEWEST_SEEDS:
+        return Interval(value, math.nan, math.nan)
     random = np.random.default_rng(seed)
     found = [statistic([random.integers(size, size=size) for size in sizes]) for _ in range(RESAMPLES)]
     low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(statistic([np.arange(size) for size in sizes]), float(low), float(high))
+    return Interval(value, float(low), float(high))
 
 
 # --- single tasks ------------------------------------------------------------------------------------------------

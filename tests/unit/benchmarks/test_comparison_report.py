@@ -74,7 +74,7 @@ def test_at_equal_steps_the_longer_run_counts_as_it_was_then(tmp_path: Path):
     peer = with_curve(tmp_path, row("ray-pbt", 1, 50.0, environment_steps=1500), [(60, 1500, 50.0)])
     results = Results([own, peer], SCALES, tmp_path)
     assert at_equal_steps(results, UNKNOWN, "incumbent", "ray-pbt") == ({"docking": {1: 0.3}}, {"docking": {1: 0.5}})
-    assert "| `ray-pbt` | 1 | -0.200 [-0.200, -0.200] | no |" in lines(results)
+    assert "| `ray-pbt` | 1 | -0.200 [too few seeds] |  |" in lines(results)
 
 
 def test_times_to_returns_are_compared_where_the_defaults_are_good(tmp_path: Path):

@@ -66,7 +66,7 @@ def test_the_bootstrap_interval_of_a_mean_is_about_that_of_the_normal_distributi
 
 
 def test_differences_are_paired_by_seed():
-    base = {"a": {1: 0.1, 2: 0.9, 3: 0.5}, "b": {1: -3.0, 2: 4.0}}
+    base = {"a": {1: 0.1, 2: 0.9, 3: 0.5}, "b": {1: -3.0, 2: 4.0, 3: 1.0}}
     better = {task: {seed: value + 0.25 for seed, value in seeds.items()} for task, seeds in base.items()}
     found = difference_of(better, base)
     assert found is not None
@@ -74,6 +74,14 @@ def test_differences_are_paired_by_seed():
     assert found.value == pytest.approx(0.25)
     assert found.low == pytest.approx(0.25)
     assert found.above_zero
+
+
+def test_fewer_than_three_seeds_of_a_task_give_no_interval():
+    found = interval_of({"a": [0.1, 0.9, 0.5], "b": [0.2, 0.4]})
+    assert found.value == pytest.approx(0.36667, abs=1e-4)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    assert not found.above_zero
 
 
 def test_seeds_that_one_contender_lacks_are_left_out():
