@@ -24,6 +24,7 @@ from podrace.digests import digest
 from podrace.errors import PodraceError
 from podrace.limits.config import NOTHING
 from podrace.policy import loading, runtime
+from podrace.printable import printable
 from podrace.tensor_transport.codec import decode
 from simulators.base import Simulator
 from simulators.messages import make_simulator
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         with torch.no_grad():
             print(json.dumps(export(folder)))
     except PodraceError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        print(f"error: {printable(error.message)}", file=sys.stderr)
         return 1
     return 0
 
