@@ -69,7 +69,7 @@ def test_an_agent_is_trained_again_from_its_manifest_bit_for_bit(home):
     again = json.loads(out)
     assert again["agent_id"] == child
     assert {(file["environment_steps"], file["part"]) for file in again["files"]} == {
-        (steps, part) for steps in (2048, 4096) for part in ("policy", "learner")
+        (steps, part) for steps in (2048, 4096) for part in ("policy", "learner", "test_vectors")
     }
     assert all(file["recorded"] == file["again"] for file in again["files"])
 

@@ -98,8 +98,12 @@ EDGES = [pod_to_orchestrator, pod_to_leaderboard, orchestrator_to_leaderboard, c
 
 
 @pytest.fixture
-async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FaultProxy]:
+async def proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[FaultProxy]:
     """A proxy in front of all services, with probes that are as frequent as a test needs."""
+    # A token of another mesh would be refused.
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("PODRACE_TOKEN", "PODRACE_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(channel_settings, "KEEPALIVE_SECONDS", 0.5)
     monkeypatch.setattr(server_settings, "SHORTEST_PING_MILLISECONDS", 100)
     orchestrator, board = pb.DESCRIPTOR.services_by_name, leaderboard_pb2.DESCRIPTOR.services_by_name

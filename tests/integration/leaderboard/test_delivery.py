@@ -1,8 +1,9 @@
 """Checkpoints are delivered through the contract: to which callers, in which pieces, within which limits."""
 
 import asyncio
+import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -199,20 +200,27 @@ async def test_a_damaged_part_is_refused_before_its_first_byte(world: World) -> 
         await world.read(name, PARTS["policy"])
 
 
-async def test_streams_are_limited_by_their_number_and_their_bytes(make_world: Callable[..., Any]) -> None:
-    world: World = await make_world(DeliveryLimits(streams=1, held_bytes=len(PARTS["policy"])))
-    name = world.publish()
-    request = pb.ReadPartRequest(tournament_id=RACE, manifest_digest=name, digest=sha(PARTS["policy"]))
-    open_stream = world.stub.ReadPart(request, timeout=10.0)
-    chunks = aiter(open_stream)
-    await anext(chunks)
-    with pytest.raises(ResourceExhausted, match=r"1 streams with \d+ bytes are open"):
-        await world.read(name, PARTS["test_vectors"])
-    async for _ in chunks:
-        pass
-    assert (await world.read(name, PARTS["test_vectors"]))[0].data == PARTS["test_vectors"]
+async def test_a_stream_holds_its_place_until_it_has_ended(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    name = _published(store)
+    delivery = CheckpointDelivery(store, DeliveryLimits(streams=1))
+
+    def chunks(part: str) -> AsyncGenerator[Any, None]:
+        request = pb.ReadPartRequest(tournament_id=RACE, manifest_digest=name, digest=sha(PARTS[part]))
+        return delivery.chunks(request, every_part=False)
+
+    async with contextlib.aclosing(chunks("policy")) as first:
+        await anext(first)
+        with pytest.raises(ResourceExhausted, match=r"1 streams with \d+ bytes are open"):
+            await anext(chunks("test_vectors"))
+    assert (await anext(chunks("test_vectors"))).data == PARTS["test_vectors"]
+    delivery.close()
+
+
+async def test_a_part_that_is_too_large_is_not_streamed(make_world: Callable[..., Any]) -> None:
     small: World = await make_world(DeliveryLimits(held_bytes=50))
     small.roles.role = access_pb2.ROLE_USER
+    name = small.publish()
     with pytest.raises(ResourceExhausted, match="part 'learner' has 100 bytes, and at most 50 are streamed"):
         await small.read(name, PARTS["learner"])
 

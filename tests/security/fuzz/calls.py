@@ -19,7 +19,10 @@ BLOCKING_SECONDS = 0.03
 """A call that waits for something is cancelled after this time."""
 MOST_ANSWERS = 3
 """Messages that are read of a stream."""
-BLOCKING = {"AcquireAssignment", "WatchTournament", "WatchCandidates", "GetTraining", "JoinFusion", "CommitFusion"}
+BLOCKING = {
+    "AcquireAssignment", "WaitEvaluation", "WatchTournament", "WatchCandidates", "GetTraining", "JoinFusion",
+    "CommitFusion",
+}  # fmt: skip
 """Methods that wait for something that no case brings about."""
 
 

@@ -25,6 +25,7 @@ SHAPES = {
     "views/json_shapes.py:result",
     "curve/points.py:json_values",
     "commands/retrain.py:_show",
+    "results/model_card.py:_member",
 }
 """Functions that build an entry about an agent or a candidate."""
 EXEMPT = {
