@@ -271,7 +271,7 @@ def settings_of(pod: PodConfig) -> dict[str, object]:
 # --- the services ------------------------------------------------------------------------------------------------
 
 
-class SingleAssignmentMesh(pb_grpc.OrchestratorServiceServicer, board_grpc.UpdaterServiceServicer):
+class SingleAssignmentMesh(pb_grpc.OrchestratorServiceServicer, board_grpc.UpdaterServiceServicer):  # type: ignore[misc]  # DeleteTournament of both, which no pod calls
     """The part of a mesh that a pod with one assignment calls: an orchestrator and an updater."""
 
     def __init__(self, assignment: pb.Assignment, store: CheckpointStore, last_steps: int) -> None:
