@@ -40,7 +40,7 @@ def look() -> dict[str, object]:
     others = [pid for pid in relatives() if pid != os.getpid()]
     return {
         "environ": "secret-" in str(dict(os.environ)),
-        "memory": bool(SECRET.search(own_memory())),
+        "memory": any(map(has_secret, regions())),
         "files": [name for name in map(link, Path("/proc/self/fd").iterdir()) if "secret" in name],
         "others": len(others),
         "environ of others": [pid for pid in others if works(Path(f"/proc/{pid}/environ").read_bytes)],
@@ -63,8 +63,10 @@ def relatives() -> list[int]:
     return sorted(set(found))
 
 
-def own_memory() -> bytes:
-    return b"".join(ctypes.string_at(start, size) for start, size in regions())
+def has_secret(region: tuple[int, int]) -> bool:
+    start, size = region
+    # Without a copy, which could exceed the limit on memory.
+    return SECRET.search((ctypes.c_char * size).from_address(start)) is not None
 
 
 def regions() -> Iterator[tuple[int, int]]:
