@@ -24,6 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 KUBECTL = str(Path(sys.executable).parent / "kubectl")
 PODRACE = str(Path(sys.executable).parent / "podrace")
 WAIT_SECONDS = 120.0
+KUBECTL_SECONDS = 240
 AGENT_PODS = "app.kubernetes.io/component=agentpod"
 
 
@@ -35,7 +36,13 @@ class Mesh:
     stub: Any
 
     def kubectl(self, *arguments: str, check: bool = True) -> str:
-        done = subprocess.run([KUBECTL, "-n", self.namespace, *arguments], capture_output=True, text=True)
+        command = [KUBECTL, "-n", self.namespace, *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=KUBECTL_SECONDS)
+        except subprocess.TimeoutExpired:
+            # An exec that kills its own container sometimes gets no answer from the kubelet.
+            assert not check, f"kubectl {' '.join(arguments)}: no answer within {KUBECTL_SECONDS} s"
+            return ""
         assert done.returncode == 0 or not check, f"kubectl {' '.join(arguments)}: {done.stderr[-2000:]}"
         return done.stdout
 
