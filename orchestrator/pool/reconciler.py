@@ -187,7 +187,7 @@ class Reconciler:
         await _yield_to_calls()
         observed = observe(self._runtime.cache)
         self._running = [found.tournament_id for found in observed.tournaments if found.state == RUNNING]
-        await self._storage_watch.check(now)
+        await self._storage_watch.check(now, self._running)
         self._clocked = [name for name in self._running if name not in self._runtime.paused]
         self._runtime.running_time.set_running(self._clocked, now)
         capacity = unavailable or await self._capacity()

@@ -14,7 +14,7 @@ REMEDY = "pods keep the newest state of their agents and continue by themselves;
 class StorageWatch:
     """Compares what pods report with what they reported in the cycle before.
 
-    await watch.check(now)
+    await watch.check(now, running_ids)
     runtime.paused         # reason by tournament
     """
 
@@ -22,13 +22,21 @@ class StorageWatch:
         self._state, self._runtime = state, runtime
         self._faults: Mapping[str, StorageFault] = {}
 
-    async def check(self, now: float) -> None:
-        """Sets which tournaments are paused, and records events for faults that began or ended. `now` is monotonic."""
+    async def check(self, now: float, running: Collection[str]) -> None:
+        """Sets which tournaments are paused, and records events for faults that began or ended.
+
+        Args:
+            now: Monotonic time.
+            running: Ids of the tournaments that run. No pod asks for an agent of another one any more.
+        """
         reports = (
             Report(lease.tournament_id, lease.pod_id, printable(lease.progress.storage_fault))
             for lease in self._runtime.leases.held.values()
             if lease.trains and now < lease.expires and _has_reported(lease.progress)
         )
+        self._runtime.without_space = {
+            name: reason for name, reason in self._runtime.without_space.items() if name in running
+        }
         found = faults_of(reports, self._runtime.without_space)
         paused = {name: fault.pause_reason for name, fault in found.items() if fault.pause_reason}
         changed = paused != self._runtime.paused

@@ -70,3 +70,14 @@ async def test_while_the_leaderboard_has_no_space_for_agents_the_tournament_is_p
     await mesh.cycle()
     assert (await mesh.get(name)).pause_reason == ""
     assert await kinds(mesh, name) == ["storage_fault", "storage_recovered"]
+
+
+async def test_a_tournament_that_ends_while_there_is_no_space_is_not_paused_any_more(mesh: Any, name: str) -> None:
+    mesh.leaderboard.refusal = ResourceExhausted(FULL)
+    await mesh.acquire(f"{name}-p0")
+    await mesh.cycle()
+    assert mesh.runtime.paused
+    await mesh.cancel(name)
+    await mesh.cycle()
+    assert mesh.runtime.paused == mesh.runtime.without_space == {}
+    assert await kinds(mesh, name) == ["storage_fault", "storage_recovered"]
