@@ -3,7 +3,8 @@
 A pod whose processes are all stopped, or whose leader is blocked, keeps its processors and GPUs, and its launcher lists
 it as running. Only its calls are missing. Rules:
 - A pod that holds a lease is silent from the end of the lease, any other pod from one lease duration after its last
-  call. A pod that has never called is not judged: an image may be pulled for minutes.
+  call. A pod that has never called is not judged: an image may be pulled for minutes. Nor is a pod that was evicted and
+  waits for a node, until it has called again.
 - A pod that opens its roles gets more time: a simulator that compiles may block the process.
 - A pod with a role that has been stuck for much longer than its deadline is killed too: its leader does not act.
 - Time in which the orchestrator itself did not run does not count.

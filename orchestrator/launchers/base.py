@@ -33,7 +33,7 @@ class NewPod:
 
 @dataclass(frozen=True)
 class ListedPod:
-    """A running pod."""
+    """A pod that runs or is about to."""
 
     pod_id: str
     tournament_id: str
@@ -44,6 +44,8 @@ class ListedPod:
     reserved: Resources
     metrics: Mapping[str, str] = field(default_factory=dict)
     """Addresses of its Prometheus endpoints by role, as reachable from outside; empty if they are not known."""
+    started: bool = True
+    """Whether its leader runs; False while the pod waits for a node or an image, also after it was evicted."""
 
 
 class Launcher(Protocol):

@@ -217,6 +217,7 @@ class Reconciler:
         except Unavailable as error:
             return error.message
         self._on_list(listed)
+        self._runtime.contacts.expect_later(pod.pod_id for pod in listed if not pod.started)
         recorded = list(self._runtime.cache.pods.values())
         running = {pod.pod_id for pod in listed}
         self._absent = {pod_id: self._absent.get(pod_id, now) for pod_id in self._runtime.cache.pods.keys() - running}
@@ -267,8 +268,8 @@ class Reconciler:
             self._runtime.reconcile_requested.set()
 
     async def _kill_silent_pods(self, now: float) -> None:
-        contacts, leases = self._runtime.contacts, self._runtime.leases
-        for pod_id in list(self._runtime.cache.pods):
+        contacts, leases, pods = self._runtime.contacts, self._runtime.leases, list(self._runtime.cache.pods)
+        for pod_id in filter(contacts.is_expected, pods):
             lease = leases.latest_of_pod(pod_id)
             contact = Contact(
                 contacts.last_call(pod_id),

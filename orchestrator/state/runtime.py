@@ -90,6 +90,8 @@ class RuntimeState:
     def renew_lease(self, work_id: str, lease_epoch: int, progress: pb.Progress, now: float) -> None:
         """Extends a lease and counts the steps that its pod reports; see `Leases.renew`."""
         lease = self.leases.renew(work_id, lease_epoch, progress, now)
+        if lease:
+            self.contacts.confirm_start(lease.pod_id)
         if lease and lease.trains:
             self.counters.count_steps(lease.tournament_id, work_id, progress.environment_steps)
 

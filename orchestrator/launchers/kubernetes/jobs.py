@@ -359,6 +359,7 @@ def listed_of(job: Object, address: str = "") -> ListedPod:
             int(annotations.get("podrace/hosts", 1)),
         ),
         metrics={role: f"{address}:{port}" for role, port in ports.items()},
+        started=bool(address),
     )
 
 

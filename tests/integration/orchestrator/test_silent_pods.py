@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -98,3 +99,35 @@ async def test_a_pod_whose_leader_does_not_replace_a_stuck_role_is_killed(mesh: 
     await mesh.renew(work, roles=[role])
     await mesh.cycle()
     assert mesh.launcher.stopped == [(f"{name}-p0", True)]
+
+
+async def test_an_evicted_pod_that_waits_for_a_node_is_not_silent_until_it_has_called_again(
+    mesh: Any, spec: Any
+) -> None:
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    pod_id = f"{name}-p0"
+    await mesh.assigned(pod_id)
+    running = mesh.launcher.pods[pod_id]
+    mesh.launcher.pods[pod_id] = replace(running, started=False)
+    await _silent_for(mesh, 60.0)
+    mesh.launcher.pods[pod_id] = running
+    await _silent_for(mesh, 60.0)
+    assert mesh.launcher.stopped == [], "its image may be pulled for minutes"
+    await mesh.assigned(pod_id, "after the eviction")
+    await _silent_for(mesh, 22.0)
+    assert mesh.launcher.stopped == [(pod_id, True)]
+
+
+async def test_a_pod_that_was_listed_as_not_started_and_renews_is_expected_to_call(mesh: Any, spec: Any) -> None:
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    pod_id = f"{name}-p0"
+    work = await mesh.assigned(pod_id)
+    running = mesh.launcher.pods[pod_id]
+    mesh.launcher.pods[pod_id] = replace(running, started=False)
+    await _silent_for(mesh, 2.0)
+    mesh.launcher.pods[pod_id] = running
+    await mesh.renew(work)
+    await _silent_for(mesh, 22.0)
+    assert mesh.launcher.stopped == [(pod_id, True)]
