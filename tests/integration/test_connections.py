@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentpod.learner.lease import Lease
-from benchmarks.fault_proxy import FaultProxy
+from benchmarks.connections.fault_proxy import FaultProxy
 from orchestrator.leaderboard_client import LeaderboardClient
 from podrace import rpc
 from podrace.access.guard import Guard

@@ -1,6 +1,6 @@
 """Measures the time from a half-open connection to the next answered call, with the settings of production.
 
-    python -m benchmarks.half_open --repeats 20
+    python -m benchmarks.connections.half_open --repeats 20
 
 All channels are broken at once, each at another time after its last call.
 """
@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from agentpod.liveness.deadlines import percentile_99
-from benchmarks.fault_proxy import FaultProxy
+from benchmarks.connections.fault_proxy import FaultProxy
 from podrace import rpc
 from podrace.access.guard import Guard
 from podrace.errors import PodraceError
