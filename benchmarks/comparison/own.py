@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.comparison.fresh import ROOT, Policy
 from benchmarks.comparison.outcome import Moment, Outcome
 from podrace.client import Client
-from podrace.client.client import END_STATES
+from podrace.client.calls.tournaments import END_STATES
 from podrace.client.compute import ComputeSummary, read_compute
 from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
 from podrace.errors import DeadlineExceeded

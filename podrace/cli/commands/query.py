@@ -13,7 +13,7 @@ from podrace.cli.terminal.output import show_json
 from podrace.cli.terminal.plugin_fallbacks import built_in_scores_note
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
-from podrace.client.client import END_STATES
+from podrace.client.calls.tournaments import END_STATES
 from podrace.client.hyperparameters import read_hyperparameters, read_of_champion
 from podrace.errors import InvalidArgument
 from podrace.tournament.v1.tournament_pb2 import Tournament

@@ -10,7 +10,7 @@ from typing import Any
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.cli.terminal import formats
-from podrace.client.client import END_STATES
+from podrace.client.calls.tournaments import END_STATES
 from podrace.client.hyperparameters import HyperparametersByAgent
 from podrace.client.scores import standard_deviation, standard_error
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Snapshot

@@ -14,7 +14,7 @@ from podrace.cli.terminal import formats
 from podrace.cli.terminal.live_area import LiveArea
 from podrace.cli.views import tables
 from podrace.cli.views.progress import ObjectiveProgress, elapsed_seconds, progress
-from podrace.client.client import END_STATES
+from podrace.client.calls.tournaments import END_STATES
 from podrace.client.follow import TournamentView
 from podrace.printable import printable
 from podrace.tournament.v1.tournament_pb2 import Tournament

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from podrace.cli.terminal import formats
 from podrace.cli.views.progress import elapsed_seconds, progress
-from podrace.client.client import END_STATES
+from podrace.client.calls.tournaments import END_STATES
 from podrace.client.follow import TournamentView
 
 LINE_SECONDS = 5.0

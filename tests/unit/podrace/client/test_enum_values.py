@@ -5,7 +5,7 @@ import pytest
 from podrace.cli.terminal import formats
 from podrace.cli.views import json_shapes, progress
 from podrace.cli.views.tables import NOTHING, pods_table
-from podrace.client.client import END_STATES
+from podrace.client.calls.tournaments import END_STATES
 from podrace.client.enum_values import state_of, word_of
 from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_CLONE, Agent, Origin
 from podrace.orchestrator.v1.orchestrator_pb2 import POD_ACTIVITY_TRAINING, Pod, PodActivity

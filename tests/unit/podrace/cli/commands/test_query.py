@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from podrace.cli import session
-from podrace.client import client
+from podrace.client.calls import leaderboard
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.orchestrator.v1.orchestrator_pb2 import Event
 
@@ -150,7 +150,7 @@ def test_an_orchestrator_that_does_not_run_is_reported_in_one_line(
 def test_a_leaderboard_that_does_not_answer_is_named(
     type_: Any, mesh: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "DURABLE_SECONDS", 0.1)
+    monkeypatch.setattr(leaderboard, "DURABLE_SECONDS", 0.1)
     mesh.known.leaderboard_address = f"unix:{tmp_path}/missing.sock"
     answer = type_("standings", "latest", "--orchestrator", mesh.address)
     assert answer.code == 1

@@ -1,0 +1,106 @@
+"""Calls methods with deadlines, reads lists to their last page, and keeps the channels of a client."""
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from podrace import rpc
+from podrace.access.token_file import operator_token
+from podrace.errors import DeadlineExceeded, ResourceExhausted, Unavailable
+from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+
+if TYPE_CHECKING:
+    from podrace.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceAsyncStub
+
+PAGE_SIZE = 64
+"""Entries a page. A page that exceeds the message limit of gRPC (4 MiB) is requested again with half as many."""
+QUICK_SECONDS = 5.0
+"""Deadline of calls to the orchestrator that write little or nothing, and of calls for a single agent."""
+DURABLE_SECONDS = 10.0
+"""Deadline of calls that create a tournament, and of other calls to the leaderboard."""
+CHECK_SECONDS = 90.0
+"""Deadline of CreateTournament that only checks the specification, for which environments are made."""
+REPLAY_SECONDS = 60.0
+"""Deadline of ReplayTournament."""
+
+
+Response = TypeVar("Response")
+
+
+class MeshChannels:
+    """Holds the channels of one client; an asynchronous context manager that closes them at the end.
+
+    Args:
+        orchestrator: Address of the orchestrator, `host:port` or `unix:/path`.
+    """
+
+    def __init__(self, orchestrator: str) -> None:
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._address = orchestrator
+        channel = self._channel(orchestrator)
+        self._orchestrator: OrchestratorServiceAsyncStub = pb_grpc.OrchestratorServiceStub(channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for channel in self._channels.values():
+            await channel.close()
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if address not in self._channels:
+            files = pb.DESCRIPTOR, board_pb.DESCRIPTOR
+            # Addresses come from the user and from the orchestrator, never from a specification.
+            self._channels[address] = rpc.connect(address, *files, token=operator_token(address))
+        return self._channels[address]
+
+    async def _ask(self, method: Callable[..., Awaitable[Response]], request: Message, seconds: float) -> Response:
+        return await call(self._address, method, request, seconds)
+
+
+def new_request_id() -> str:
+    """Returns a text that makes one call idempotent."""
+    return str(uuid.uuid4())
+
+
+async def call(
+    address: str, method: Callable[..., Awaitable[Response]], request: Message, deadline_seconds: float
+) -> Response:
+    """Makes one call; the error about a service that does not answer names its address."""
+    try:
+        return await rpc.call(method, request, deadline_seconds=deadline_seconds)
+    except (DeadlineExceeded, Unavailable) as error:
+        raise type(error)(f"{address} does not answer (waited up to {deadline_seconds:g} s): {error.message}") from None
+
+
+async def pages(
+    address: str, method: Callable[..., Awaitable[Response]], request: Any, deadline_seconds: float
+) -> AsyncIterator[Response]:
+    """Calls a list method until its last page, with the deadline for each call.
+
+    A page that is larger than a message may be is requested again with half as many entries.
+
+    Raises:
+        ResourceExhausted: A single entry is larger than a message may be.
+    """
+    while True:
+        try:
+            page: Any = await call(address, method, request, deadline_seconds)
+        except ResourceExhausted:
+            # Present services limit pages by bytes; those of earlier versions do not.
+            if getattr(request, "page_size", 0) <= 1:
+                raise
+            request.page_size //= 2
+            continue
+        yield page
+        request.page_token = page.next_page_token
+        if not request.page_token:
+            return

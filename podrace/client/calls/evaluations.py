@@ -1,0 +1,60 @@
+"""Queues evaluations of checkpoints and reads their results."""
+
+from collections.abc import Sequence
+
+from google.protobuf.struct_pb2 import Struct
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.client.calls.channels import PAGE_SIZE, QUICK_SECONDS, MeshChannels, new_request_id, pages
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+
+class EvaluationCalls(MeshChannels):
+    """Calls the methods of the orchestrator that are about evaluations."""
+
+    async def create_evaluation(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        tournament_id: str,
+        episodes: int,
+        options: Struct,
+        seed: int = 0,
+        stochastic: bool = False,
+        members: Sequence[Checkpoint] = (),
+        request_id: str = "",
+    ) -> str:
+        """Queues an evaluation of a checkpoint and returns the id of the evaluation.
+
+        Args:
+            checkpoint: The checkpoint to evaluate.
+            tournament_id: Tournament of the checkpoint.
+            episodes: Number of episodes to finish.
+            options: Environment options, merged over those of the tournament.
+            seed: Seed of the environments.
+            stochastic: Samples actions instead of taking the most likely one.
+            members: Other members of an ensemble; empty evaluates the checkpoint alone.
+            request_id: A unique text that makes the call idempotent. Default: a new one.
+        """
+        request = pb.CreateEvaluationRequest(
+            request_id=request_id or new_request_id(),
+            tournament_id=tournament_id,
+            checkpoint=checkpoint,
+            episodes=episodes,
+            options=options,
+            seed=seed,
+            stochastic=stochastic,
+            members=members,
+        )
+        return (await self._ask(self._orchestrator.CreateEvaluation, request, QUICK_SECONDS)).evaluation_id
+
+    async def get_evaluation(self, evaluation_id: str) -> pb.GetEvaluationResponse:
+        """Returns the state of an evaluation and its result if it is done."""
+        request = pb.GetEvaluationRequest(evaluation_id=evaluation_id)
+        return await self._ask(self._orchestrator.GetEvaluation, request, QUICK_SECONDS)
+
+    async def list_evaluations(self, tournament_id: str) -> list[pb.EvaluationEntry]:
+        """Returns all evaluations of a tournament, oldest first, without traces."""
+        request = pb.ListEvaluationsRequest(tournament_id=tournament_id, page_size=PAGE_SIZE)
+        found = pages(self._address, self._orchestrator.ListEvaluations, request, QUICK_SECONDS)
+        return [entry async for page in found for entry in page.evaluations]

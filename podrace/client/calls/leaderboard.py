@@ -1,0 +1,129 @@
+"""Reads what the leaderboard of a tournament knows: candidates, snapshots, agents and statistics."""
+
+import functools
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from podrace import rpc
+from podrace.client.calls.channels import (
+    DURABLE_SECONDS,
+    PAGE_SIZE,
+    QUICK_SECONDS,
+    REPLAY_SECONDS,
+    MeshChannels,
+    call,
+    pages,
+)
+from podrace.client.champion import members_of_champion
+from podrace.client.plugin_fallbacks import PluginFallbacks, count_fallbacks, named_plugins
+from podrace.client.reconnect import resumed
+from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
+from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+if TYPE_CHECKING:
+    from podrace.leaderboard.v1.leaderboard_pb2_grpc import LeaderboardServiceAsyncStub
+
+
+class LeaderboardCalls(MeshChannels):
+    """Calls the leaderboard that a tournament names; its channel is opened by the first call that needs it."""
+
+    def _leaderboard(self, tournament: Tournament) -> "LeaderboardServiceAsyncStub":
+        stub: LeaderboardServiceAsyncStub = board_grpc.LeaderboardServiceStub(
+            self._channel(tournament.leaderboard_address)
+        )
+        return stub
+
+    async def list_board(self, tournament: Tournament) -> list[board_pb.Candidate]:
+        """Returns the candidates on the board, best first."""
+        return await self._candidates(tournament, all_submissions=False)
+
+    async def list_submissions(self, tournament: Tournament) -> list[board_pb.Candidate]:
+        """Returns all submitted candidates, also those that are not on the board, in order of arrival."""
+        return await self._candidates(tournament, all_submissions=True)
+
+    async def _candidates(self, tournament: Tournament, *, all_submissions: bool) -> list[board_pb.Candidate]:
+        request = board_pb.ListCandidatesRequest(
+            tournament_id=tournament.tournament_id, all_submissions=all_submissions, page_size=PAGE_SIZE
+        )
+        method = self._leaderboard(tournament).ListCandidates
+        found = pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
+        return [candidate async for page in found for candidate in page.candidates]
+
+    async def list_snapshots(self, tournament: Tournament) -> list[board_pb.Snapshot]:
+        """Returns all snapshots of a tournament, in order of arrival."""
+        request = board_pb.ListSnapshotsRequest(tournament_id=tournament.tournament_id, page_size=PAGE_SIZE)
+        method = self._leaderboard(tournament).ListSnapshots
+        found = pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
+        return [snapshot async for page in found for snapshot in page.snapshots]
+
+    def follow_submissions(
+        self, tournament: Tournament, resume_token: int = 0
+    ) -> AsyncIterator[board_pb.WatchCandidatesResponse]:
+        """Yields each candidate submitted after the token, without end; reconnects when the leaderboard restarts."""
+        return resumed(functools.partial(self._watch_candidates, tournament), resume_token)
+
+    def _watch_candidates(
+        self, tournament: Tournament, resume_token: int
+    ) -> AsyncIterator[board_pb.WatchCandidatesResponse]:
+        request = board_pb.WatchCandidatesRequest(tournament_id=tournament.tournament_id, resume_token=resume_token)
+        return rpc.stream(self._leaderboard(tournament).WatchCandidates, request, deadline_seconds=None)
+
+    async def get_agent(self, tournament: Tournament, agent_id: str) -> board_pb.Agent:
+        """Returns an agent of the leaderboard of a tournament.
+
+        Raises:
+            NotFound: The leaderboard never generated it.
+        """
+        method, request = self._leaderboard(tournament).GetAgent, board_pb.GetAgentRequest(agent_id=agent_id)
+        response: board_pb.GetAgentResponse = await call(tournament.leaderboard_address, method, request, QUICK_SECONDS)
+        return response.agent
+
+    async def get_lineage(self, tournament: Tournament, agent_id: str) -> list[board_pb.Agent]:
+        """Returns an agent and its ancestors, nearest first."""
+        method, request = self._leaderboard(tournament).GetLineage, board_pb.GetLineageRequest(agent_id=agent_id)
+        return list((await call(tournament.leaderboard_address, method, request, DURABLE_SECONDS)).agents)
+
+    async def list_agents(self, tournament: Tournament) -> list[board_pb.Agent]:
+        """Returns all agents of a tournament by number."""
+        request = board_pb.GetLineageRequest(tournament_id=tournament.tournament_id, page_size=PAGE_SIZE)
+        method = self._leaderboard(tournament).GetLineage
+        found = pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
+        return [agent async for page in found for agent in page.agents]
+
+    async def get_statistics(self, tournament: Tournament) -> list[board_pb.AlgorithmStatistics]:
+        """Returns the statistics of each algorithm of a tournament."""
+        return list((await self.get_all_statistics(tournament)).algorithms)
+
+    async def get_episode_correlation(self, tournament: Tournament) -> board_pb.EpisodeCorrelation | None:
+        """Returns how the returns of different agents correlate on the same episodes; None if that is unknown."""
+        found = await self.get_all_statistics(tournament)
+        return found.episode_correlation if found.HasField("episode_correlation") else None
+
+    async def get_all_statistics(self, tournament: Tournament) -> board_pb.GetStatisticsResponse:
+        """Returns the statistics of a tournament: of algorithms, of episodes, and of its compute."""
+        method = self._leaderboard(tournament).GetStatistics
+        request = board_pb.GetStatisticsRequest(
+            tournament_id=tournament.tournament_id,
+            champion_candidate_ids=[one.manifest_digest for one in members_of_champion(tournament)],
+        )
+        found: board_pb.GetStatisticsResponse = await call(
+            tournament.leaderboard_address, method, request, DURABLE_SECONDS
+        )
+        return found
+
+    async def count_fallbacks(self, tournament: Tournament) -> list[PluginFallbacks]:
+        """Returns how often a built-in component replaced each plugin of a tournament.
+
+        Makes no call if the specification names no plugin.
+        """
+        if not named_plugins(tournament.spec):
+            return []
+        agents = await self.list_agents(tournament)
+        return count_fallbacks(tournament.spec, agents, await self.list_submissions(tournament))
+
+    async def replay_tournament(self, tournament: Tournament) -> board_pb.ReplayTournamentResponse:
+        """Lets the leaderboard repeat all its decisions about a tournament and compare them with the recorded ones."""
+        method = self._leaderboard(tournament).ReplayTournament
+        request = board_pb.ReplayTournamentRequest(tournament_id=tournament.tournament_id)
+        return await call(tournament.leaderboard_address, method, request, REPLAY_SECONDS)
