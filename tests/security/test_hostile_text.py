@@ -12,7 +12,7 @@ import tomllib
 import pytest
 
 from orchestrator.launchers.kubernetes.event_recorder import event_of
-from podrace.cli.curve.points import COLUMNS, csv_text
+from podrace.cli.curve.output import COLUMNS, csv_text
 from podrace.cli.terminal import output
 from podrace.errors import FieldViolation
 from podrace.field_bounds import violations

@@ -7,28 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from google.protobuf import json_format
-from google.protobuf.struct_pb2 import Struct
 from rich.table import Table
 
 from podrace.cli import EXIT_FAILED, session
 from podrace.cli.curve import plots
-from podrace.cli.curve.evaluations import EvaluationSettings, SnapshotEvaluations, evaluate_snapshots
+from podrace.cli.curve.output import csv_text, json_values
 from podrace.cli.curve.plots import STEPS, SUFFIXES, WALL_CLOCK
-from podrace.cli.curve.points import (
-    AGENTS,
-    ALL,
-    CHAMPION,
-    CurvePoint,
-    chosen,
-    csv_text,
-    curve_seed,
-    curves,
-    final,
-    json_values,
-    with_totals,
-    within,
-)
 from podrace.cli.results.plots import new_figure
 from podrace.cli.session import find_tournament
 from podrace.cli.terminal import formats
@@ -37,14 +21,12 @@ from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import notify, show, show_json
 from podrace.cli.views.tables import NOTHING, plain_table
-from podrace.client import Client
+from podrace.client.curve.points import AGENTS, ALL, CHAMPION, CurvePoint, curves
+from podrace.client.curve.reading import EPISODES, CurveSettings, read_curve, snapshots_of
 from podrace.client.hyperparameters import HyperparametersByAgent, read_hyperparameters
-from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
-from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
+from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.mesh.home_lock import Use
-from podrace.tournament.v1.tournament_pb2 import Tournament
 
-EPISODES = 32
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -53,12 +35,8 @@ class CurveRequest:
     """Arguments of the command."""
 
     names: Sequence[str]
-    of: str
     by: Sequence[str]
-    episodes: int
-    options: Struct
-    seed: int
-    stochastic: bool
+    curve: CurveSettings
     csv: Path | None
     plot: Path | None
 
@@ -98,10 +76,8 @@ def curve(
     The results are kept and reused. While a tournament runs, evaluations alternate with its training.
     """
     by_both = (WALL_CLOCK, STEPS) if by is None else (by,)
-    struct = parse_options(options)
-    request = CurveRequest(
-        tournaments, of, by_both, episodes, struct, curve_seed(seed), stochastic, csv_file, plot_file
-    )
+    how = CurveSettings(of=of, episodes=episodes, options=parse_options(options), seed=seed, stochastic=stochastic)
+    request = CurveRequest(tournaments, by_both, how, csv_file, plot_file)
     check_files(request)
     session.require_tournaments(settings)
 
@@ -112,17 +88,15 @@ async def _run(settings: Settings, request: CurveRequest, interrupts: Interrupts
     """Evaluates the snapshots of all tournaments, writes the files and shows the points."""
     async with session.open_client(settings, Use.EVALUATE, interrupts) as client:
         found = [await find_tournament(client, name, settings) for name in request.names]
-        chosen_of = {entry.tournament_id: await snapshots_of(client, entry, request.of) for entry in found}
+        chosen_of = {entry.tournament_id: await snapshots_of(client, entry, request.curve.of) for entry in found}
         points: list[CurvePoint] = []
         failures: dict[str, str] = {}
         known: dict[str, Mapping[str, Any]] = {}
         for tournament in {entry.tournament_id: entry for entry in found}.values():
             snapshots = chosen_of[tournament.tournament_id]
-            how = settings_of(request, tournament)
-            ensembles = {tournament.champion_manifest_digest: tournament.champion_selection.members}
-            results = await evaluate_snapshots(client, tournament, snapshots, how, notify, ensembles)
-            points += points_of(snapshots, results)
-            failures |= results.failures
+            read, failed = await read_curve(client, tournament, snapshots, request.curve, notify)
+            points += read
+            failures |= failed
             if settings.as_json:
                 known |= await read_hyperparameters(client, tournament, (one.agent_id for one in snapshots))
     environments = {entry.tournament_id: entry.spec.environment.id for entry in found}
@@ -145,55 +119,6 @@ def check_files(request: CurveRequest) -> None:
                 f"--plot {request.plot}: expected a file name with the suffix {' or '.join(SUFFIXES)}"
             )
         new_figure(1, 1)
-
-
-async def snapshots_of(client: Client, tournament: Tournament, of: str) -> list[Snapshot]:
-    """Returns the snapshots to draw.
-
-    Raises:
-        NotFound: There are none; the message explains why.
-    """
-    snapshots = within(await client.list_snapshots(tournament), tournament)
-    if not chosen(snapshots, of):
-        raise NotFound(why_none(tournament, of, others=len(snapshots)))
-    end = final(tournament, await client.list_submissions(tournament))
-    return chosen(with_totals([*snapshots, end] if end else snapshots), of)
-
-
-def why_none(tournament: Tournament, of: str, *, others: int) -> str:
-    """Explains why there are no snapshots to draw, and how to get some."""
-    name, evaluation = tournament.tournament_id, tournament.spec.evaluation
-    if others:
-        other = AGENTS if of == CHAMPION else CHAMPION
-        return f"tournament {name} has no snapshots for --of {of}, but {others} for --of {other}"
-    if not evaluation.HasField("snapshot_period"):
-        return (
-            f"tournament {name} has no snapshots: its specification has no evaluation.snapshot_period (for instance"
-            ' "10s"); start another tournament with `podrace train SPEC --set evaluation.snapshot_period=\'"10s"\'`'
-        )
-    period, ran = formats.seconds(evaluation.snapshot_period), formats.seconds(tournament.running_duration)
-    return (
-        f"tournament {name} has no snapshots: the first is due after {period:g} s (evaluation.snapshot_period), and the"
-        f" tournament has been running for {ran:.1f} s; the champion has snapshots only after the first submission"
-    )
-
-
-def settings_of(request: CurveRequest, tournament: Tournament) -> EvaluationSettings:
-    """Returns the settings for evaluating snapshots: those of the tournament, changed by the request."""
-    options = Struct()
-    options.CopyFrom(tournament.spec.evaluation.options)
-    options.update(json_format.MessageToDict(request.options))
-    stochastic = request.stochastic or not tournament.spec.evaluation.greedy
-    return EvaluationSettings(request.episodes, options, request.seed, stochastic)
-
-
-def points_of(snapshots: Sequence[Snapshot], results: SnapshotEvaluations) -> list[CurvePoint]:
-    """Returns the points of the snapshots that were evaluated successfully."""
-    return [
-        CurvePoint(snapshot, results.evaluations[snapshot.manifest_digest])
-        for snapshot in snapshots
-        if snapshot.manifest_digest in results.evaluations
-    ]
 
 
 def _answer(

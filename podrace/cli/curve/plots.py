@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podrace.cli.curve.points import CHAMPION, CurvePoint, curves
 from podrace.cli.results.plots import clock_unit, new_figure
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.palette import FAMILY_COLORS, OTHER_FAMILIES_COLOR
+from podrace.client.curve.points import CHAMPION, CurvePoint, curves
 from podrace.printable import printable
 
 if TYPE_CHECKING:

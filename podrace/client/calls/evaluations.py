@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
-from podrace.client.calls.channels import PAGE_SIZE, QUICK_SECONDS, MeshChannels, new_request_id, pages
+from podrace.client.calls.channels import DURABLE_SECONDS, PAGE_SIZE, QUICK_SECONDS, MeshChannels, new_request_id, pages
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 
@@ -52,6 +53,18 @@ class EvaluationCalls(MeshChannels):
         """Returns the state of an evaluation and its result if it is done."""
         request = pb.GetEvaluationRequest(evaluation_id=evaluation_id)
         return await self._ask(self._orchestrator.GetEvaluation, request, QUICK_SECONDS)
+
+    async def wait_evaluation(self, evaluation_id: str, *, wait_seconds: float) -> pb.WaitEvaluationResponse:
+        """Returns the state of an evaluation once it has finished, or after `wait_seconds`, of which 30 count."""
+        wait = Duration()
+        wait.FromNanoseconds(int(wait_seconds * 1e9))
+        request = pb.WaitEvaluationRequest(evaluation_id=evaluation_id, wait_duration=wait)
+        return await self._ask(self._orchestrator.WaitEvaluation, request, wait_seconds + DURABLE_SECONDS)
+
+    async def cancel_evaluation(self, evaluation_id: str, reason: str) -> pb.CancelEvaluationResponse:
+        """Ends an evaluation without a result, with a reason for its record; has no effect on one that has finished."""
+        request = pb.CancelEvaluationRequest(request_id=new_request_id(), evaluation_id=evaluation_id, reason=reason)
+        return await self._ask(self._orchestrator.CancelEvaluation, request, QUICK_SECONDS)
 
     async def list_evaluations(self, tournament_id: str) -> list[pb.EvaluationEntry]:
         """Returns all evaluations of a tournament, oldest first, without traces."""

@@ -16,8 +16,7 @@ import pytest
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.cli import main
-from podrace.cli.results import scoring
-from podrace.client import reconnect
+from podrace.client import evaluating, reconnect
 from podrace.errors import NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
@@ -191,10 +190,10 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
         self._known.requests.append(request)
         return pb.CreateEvaluationResponse(evaluation_id=f"{request.tournament_id}-e1")
 
-    async def GetEvaluation(self, request: Any, context: Any) -> Any:
+    async def WaitEvaluation(self, request: Any, context: Any) -> Any:
         if self._known.evaluation_error:
-            return pb.GetEvaluationResponse(done=True, error=self._known.evaluation_error)
-        return pb.GetEvaluationResponse(done=True, evaluation=self._known.evaluation)
+            return pb.WaitEvaluationResponse(done=True, error=self._known.evaluation_error)
+        return pb.WaitEvaluationResponse(done=True, evaluation=self._known.evaluation)
 
     async def ListEvaluations(self, request: Any, context: Any) -> Any:
         page, token = self._known.page(self._known.evaluations, request)
@@ -316,7 +315,7 @@ def type_(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     """Runs commands in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(reconnect, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(scoring, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(evaluating, "RETRY_SECONDS", 0.01)
 
     def typed(*arguments: str) -> Answer:
         capfd.readouterr()

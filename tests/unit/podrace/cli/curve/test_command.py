@@ -7,9 +7,9 @@ from google.protobuf.struct_pb2 import Struct
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.cli.curve import plots
-from podrace.cli.curve.evaluations import EvaluationSettings, known
-from podrace.cli.curve.points import CurvePoint, curve_seed
 from podrace.cli.terminal.palette import FAMILY_COLORS
+from podrace.client.curve.evaluations import EvaluationSettings, known
+from podrace.client.curve.points import CurvePoint, curve_seed
 from podrace.errors import Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb

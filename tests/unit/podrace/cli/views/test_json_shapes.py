@@ -23,7 +23,7 @@ SHAPES = {
     "views/json_shapes.py:checkpoint",
     "views/json_shapes.py:pod",
     "views/json_shapes.py:result",
-    "curve/points.py:json_values",
+    "curve/output.py:json_values",
     "commands/retrain.py:_show",
     "results/model_card.py:_member",
 }
@@ -31,8 +31,6 @@ SHAPES = {
 EXEMPT = {
     # An event is a record of what was decided, and its message is text for a person.
     "views/json_shapes.py:event",
-    # The columns of the CSV file; `curve --json` adds the hyperparameters.
-    "curve/points.py:values",
 }
 
 

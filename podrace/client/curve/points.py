@@ -1,17 +1,15 @@
 """Selects the snapshots of a learning curve and computes its points from their evaluations. Pure."""
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
+
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.cli.terminal import formats
 from podrace.client.calls.tournaments import END_STATES
-from podrace.client.hyperparameters import HyperparametersByAgent
 from podrace.client.scores import standard_deviation, standard_error
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Snapshot
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -19,11 +17,6 @@ from podrace.tournament.v1.tournament_pb2 import Tournament
 CHAMPION = "champion"
 AGENTS = "agents"
 ALL = "all"
-COLUMNS = (
-    "tournament_id", "agent_id", "algorithm", "seconds", "environment_steps", "mean", "standard_deviation",
-    "standard_error", "episodes",
-)  # fmt: skip
-"""Columns of the CSV file. `agent_id` is `champion` for the champion's curve."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ class CurvePoint:
     @property
     def seconds(self) -> float:
         """Running time of the tournament at the snapshot."""
-        return formats.seconds(self.snapshot.running_duration)
+        return seconds_of(self.snapshot.running_duration)
 
     @property
     def environment_steps(self) -> int:
@@ -65,7 +58,7 @@ class CurvePoint:
         return standard_error(self.evaluation)
 
     def values(self) -> dict[str, Any]:
-        """Returns the values of the CSV file and of `curve --json`. Keys may be added but never renamed.
+        """Returns the values of a row, as in the CSV file and in `curve --json`. Keys may be added, never renamed.
 
         Unknown values are None: null in JSON, empty in the CSV file.
         """
@@ -82,12 +75,17 @@ class CurvePoint:
         }
 
 
+def seconds_of(length: Duration) -> float:
+    """Returns the seconds of a Duration."""
+    return length.seconds + length.nanos * 1e-9
+
+
 def within(snapshots: Iterable[Snapshot], tournament: Tournament) -> list[Snapshot]:
     """Removes snapshots that pods took after the end of the tournament, before they were notified of it."""
     if tournament.state not in END_STATES:
         return list(snapshots)
-    end = formats.seconds(tournament.running_duration)
-    return [snapshot for snapshot in snapshots if formats.seconds(snapshot.running_duration) <= end]
+    end = seconds_of(tournament.running_duration)
+    return [snapshot for snapshot in snapshots if seconds_of(snapshot.running_duration) <= end]
 
 
 def final(tournament: Tournament, submissions: Iterable[Candidate]) -> Snapshot | None:
@@ -168,32 +166,3 @@ def curve_seed(seed: int) -> int:
     seed, so differences between them are not due to different episodes.
     """
     return int.from_bytes(sha256(f"curve/{seed}".encode()).digest()[:8]) >> 1
-
-
-def csv_text(points: Sequence[CurvePoint]) -> str:
-    """Returns the points as CSV, with unrounded numbers."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: formats.cell(value) for name, value in point.values().items()} for point in points)
-    return text.getvalue()
-
-
-def json_values(
-    points: Sequence[CurvePoint], failures: Mapping[str, str], known: HyperparametersByAgent
-) -> dict[str, Any]:
-    """Shape of `curve --json`: the values of the CSV file and `number`, the period (null: the final champion)."""
-    return {
-        "points": [
-            point.values()
-            | {
-                "number": point.snapshot.number or None,
-                "snapshot_agent_id": point.snapshot.agent_id,
-                "hyperparameters": known.get(point.snapshot.agent_id),
-                "policy_environment_steps": point.snapshot.environment_steps,
-                "manifest_digest": point.snapshot.manifest_digest,
-            }
-            for point in points
-        ],
-        "failures": [{"manifest_digest": digest, "error": error} for digest, error in failures.items()],
-    }

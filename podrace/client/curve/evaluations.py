@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from google.protobuf.struct_pb2 import Struct
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
-from podrace.cli.results import scoring
-from podrace.cli.terminal import formats
-from podrace.client import Client
+from podrace.client import evaluating
+from podrace.client.client import Client
 from podrace.errors import FailedPrecondition
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 from podrace.orchestrator.v1.orchestrator_pb2 import EvaluationEntry, EvaluationWork
@@ -112,13 +111,13 @@ async def evaluate_snapshots(
     )
     missing = [checkpoint for digest, checkpoint in checkpoints.items() if digest not in results.evaluations]
     messages = _ProgressMessages(tournament.tournament_id, len(missing), notify)
-    messages.begin(formats.things(len(snapshots), "snapshot"), len(results.evaluations), how.episodes)
+    messages.begin(_counted(len(snapshots), "snapshot"), len(results.evaluations), how.episodes)
     slots = asyncio.Semaphore(QUEUED_AT_ONCE)
 
     async def evaluate(checkpoint: Checkpoint) -> None:
         async with slots:
             members = ensembles.get(checkpoint.manifest_digest, ())
-            await _evaluate(client, tournament, checkpoint, members, how, before, results)
+            await _evaluate(client, tournament, checkpoint, members, how, before, results, notify)
         messages.one_more()
 
     async with _cancelling([asyncio.create_task(evaluate(checkpoint)) for checkpoint in missing]) as tasks:
@@ -148,15 +147,16 @@ async def _evaluate(
     how: EvaluationSettings,
     before: Mapping[str, EvaluationEntry],
     results: SnapshotEvaluations,
+    notify: Callable[[str], None],
 ) -> None:
     """Evaluates a checkpoint, or waits for its queued evaluation, and adds the result or the error to `results`."""
     digest = checkpoint.manifest_digest
     try:
         if digest in before:
             queued = before[digest].work.evaluation_id
-            results.evaluations[digest] = await scoring.awaited(client, tournament, queued)
+            results.evaluations[digest] = await evaluating.awaited(client, tournament, queued, notify=notify)
             return
-        results.evaluations[digest] = await scoring.evaluated(
+        results.evaluations[digest] = await evaluating.evaluated(
             client,
             tournament,
             checkpoint,
@@ -165,9 +165,15 @@ async def _evaluate(
             options=how.options,
             seed=how.seed,
             stochastic=how.stochastic,
+            keep=True,
+            notify=notify,
         )
     except FailedPrecondition as error:
         results.failures[digest] = error.message
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class _ProgressMessages:
@@ -182,7 +188,7 @@ class _ProgressMessages:
         if evaluated:
             line += f", {evaluated} already evaluated"
         if self._wanted:
-            line += f", evaluating {self._wanted} on {formats.things(episodes, 'episode')} each"
+            line += f", evaluating {self._wanted} on {_counted(episodes, 'episode')} each"
         self._notify(line)
 
     def one_more(self) -> None:

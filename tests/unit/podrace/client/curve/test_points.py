@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.cli.curve import points
-from podrace.cli.curve.points import CurvePoint
+from podrace.cli.curve.output import csv_text, json_values
+from podrace.client.curve import points
+from podrace.client.curve.points import CurvePoint
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 
 NAME = "cartpole-abc123"
@@ -106,7 +107,7 @@ def test_the_csv_has_the_documented_columns_and_unrounded_numbers() -> None:
         CurvePoint(snapshot(3, 2, steps=7), evaluation),
         CurvePoint(snapshot(3, 2, champion=True, total=99), evaluation),
     ]
-    agent, champion = csv.DictReader(io.StringIO(points.csv_text(written)))
+    agent, champion = csv.DictReader(io.StringIO(csv_text(written)))
     assert list(agent) == [
         "tournament_id",
         "agent_id",
@@ -130,9 +131,9 @@ def test_the_csv_has_the_documented_columns_and_unrounded_numbers() -> None:
 def test_deviation_and_error_of_a_single_episode_are_unknown() -> None:
     point = CurvePoint(snapshot(1, 1), Evaluation(mean_return=5.0, episodes=1))
     assert (point.standard_deviation, point.standard_error) == (None, None)
-    (written,) = csv.DictReader(io.StringIO(points.csv_text([point])))
+    (written,) = csv.DictReader(io.StringIO(csv_text([point])))
     assert (written["mean"], written["standard_deviation"], written["standard_error"]) == ("5.0", "", "")
-    assert points.json_values([point], {}, {})["points"][0]["standard_error"] is None
+    assert json_values([point], {}, {})["points"][0]["standard_error"] is None
 
 
 def test_seeds_are_fixed_distinct_and_fit_into_a_signed_integer() -> None:

@@ -1,0 +1,1 @@
+"""Reads learning curves: the snapshots of a tournament, evaluated by its pods."""
