@@ -63,7 +63,7 @@ def tournament_message(
         steps_per_second=runtime.leases.steps_per_second(name, now),
         leaderboard_address=leaderboard_address,
         etag=etag_of(record.spec),
-        pause_reason=runtime.paused.get(name, "") if record.state == tournament_pb2.TOURNAMENT_STATE_RUNNING else "",
+        pause_reason=runtime.pause_reason(name) if record.state == tournament_pb2.TOURNAMENT_STATE_RUNNING else "",
     )
     best = runtime.best.by_tournament.get(name)
     if best:

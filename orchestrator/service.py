@@ -161,6 +161,11 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         changed = await self._tournaments.cancel(request, current_principal())
         return pb.CancelTournamentResponse(tournament=self._tournament_message(changed))
 
+    async def PauseTournament(self, request: pb.PauseTournamentRequest, context: Context) -> pb.PauseTournamentResponse:
+        """Pauses a tournament."""
+        changed = await self._tournaments.pause(request, current_principal())
+        return pb.PauseTournamentResponse(tournament=self._tournament_message(changed))
+
     async def ResumeTournament(
         self, request: pb.ResumeTournamentRequest, context: Context
     ) -> pb.ResumeTournamentResponse:

@@ -21,7 +21,7 @@ from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.pool import pod_lifecycle
 from orchestrator.pool.demands import demand_of
 from orchestrator.pool.reconciler import PoolRules
-from orchestrator.state import records
+from orchestrator.state import pauses, records
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import EXTERNAL_POD_NUMBER, PodPhase, PodRecord
@@ -108,9 +108,14 @@ class ExternalPods:
     def _preferred_tournaments(self, pod_id: str) -> list[str]:
         cache, present = self._runtime.cache, self.present()
         demands = [
-            demand_of(found, evaluating=bool(cache.unfinished_evaluations(found.tournament_id)), not_before=0.0)
+            demand_of(
+                found,
+                training=pauses.is_training(cache, found),
+                evaluating=bool(cache.unfinished_evaluations(found.tournament_id)),
+                not_before=0.0,
+            )
             for found in cache.active_tournaments()
-            if found.state == records.RUNNING or cache.unfinished_evaluations(found.tournament_id)
+            if pauses.is_training(cache, found) or cache.unfinished_evaluations(found.tournament_id)
         ]
         others = Counter(
             pod.tournament_id
@@ -210,7 +215,7 @@ def close_stale_record(transaction: Transaction, requester: Holder) -> bool:
     if any(work.incarnation != requester.incarnation for work in held):
         pod_lifecycle.mark_gone(transaction, pod.pod_id, RESTARTED)
         return True
-    ended = records.find_tournament(transaction, pod.tournament_id).end_reason
+    ended = pauses.why_not_trained(transaction, records.find_tournament(transaction, pod.tournament_id))
     if pod.drain_reason or (ended and not held):
         records.save(transaction, replace(pod, drain_reason=pod.drain_reason or ended))
         pod_lifecycle.mark_gone(transaction, pod.pod_id, "")

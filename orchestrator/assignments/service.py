@@ -18,7 +18,7 @@ from orchestrator.assignments.transactions import AssignedWork, HeldWork
 from orchestrator.decisions import dispatch, step_budget
 from orchestrator.decisions.dispatch import Holder
 from orchestrator.leaderboard_client import LeaderboardClient
-from orchestrator.state import records
+from orchestrator.state import pauses, records
 from orchestrator.state.cache import StateCache
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase
@@ -249,7 +249,7 @@ class Assignments:
             held=holds,
             training=isinstance(held.work, AgentRecord),
             drain_reason=held.drain_reason,
-            end_reason=held.tournament.end_reason,
+            end_reason=pauses.known_why_not_trained(self._runtime.cache, held.tournament),
             selects_champion=held.tournament.selects_champion,
             yield_reason=self._runtime.leases.yield_reason(work_id, lease_epoch),
             stop_reason=self._runtime.stops.get(held.work.tournament_id, {}).get(work_id, ""),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
-from orchestrator.state import records
+from orchestrator.state import pauses, records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
     AgentRecord,
@@ -82,7 +82,7 @@ def assign_from_tournament(
     works = _assignable_work(transaction, requester, inputs)
     state = dispatch.DispatchState(
         drain_reason="",
-        end_reason=tournament.end_reason,
+        end_reason=pauses.why_not_trained(transaction, tournament),
         evaluations=[work for record, work in works if isinstance(record, EvaluationRecord)],
         agents=[work for record, work in works if isinstance(record, AgentRecord)],
         next_number=tournament.next_agent,

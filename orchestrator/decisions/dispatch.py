@@ -57,7 +57,7 @@ class DispatchState:
     drain_reason: str
     """Why the requesting pod must drain; empty if it need not."""
     end_reason: str
-    """Why agents of this tournament are no longer trained; empty while the tournament is running."""
+    """Why agents of this tournament are not trained: it has ended or is paused; empty if they are."""
     evaluations: Sequence[WorkItem]
     """Evaluations that are not done, oldest first."""
     agents: Sequence[WorkItem]

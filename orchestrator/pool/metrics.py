@@ -7,6 +7,7 @@ import prometheus_client
 
 from orchestrator.decisions.pool_size import Action, Demand, PodView, RetirePod, StartPod
 from orchestrator.state.observation import Observation
+from orchestrator.state.records import RUNNING
 from orchestrator.state.runtime import RuntimeState
 from podrace.tournament.v1.tournament_pb2 import TournamentState
 
@@ -23,6 +24,9 @@ STEPS = prometheus_client.Gauge(
 )
 FAILED_AGENTS = prometheus_client.Gauge("podrace_orchestrator_failed_agents", "Agents that failed", ["tournament_id"])
 PAUSED = prometheus_client.Gauge("podrace_orchestrator_tournaments_paused", "Tournaments that wait for storage")
+PAUSED_BY_USERS = prometheus_client.Gauge(
+    "podrace_orchestrator_tournaments_paused_by_users", "Running tournaments that users have paused"
+)
 RECONCILE = prometheus_client.Histogram("podrace_orchestrator_reconcile_seconds", "Duration of a reconcile cycle")
 
 
@@ -52,6 +56,9 @@ def measure(observed: Observation, runtime: RuntimeState) -> None:
     )
     LEASES.set(len(runtime.leases.held))
     PAUSED.set(len(runtime.paused))
+    PAUSED_BY_USERS.set(
+        sum(one.state == RUNNING and one.tournament_id in runtime.cache.pauses for one in observed.tournaments)
+    )
     for word, state in TournamentState.items():
         if state:
             label = word.removeprefix("TOURNAMENT_STATE_").lower()

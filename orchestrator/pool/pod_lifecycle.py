@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
 from orchestrator.launchers.base import ListedPod, NewPod
-from orchestrator.state import records
+from orchestrator.state import pauses, records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
     RUNNING,
@@ -124,8 +124,8 @@ def retire(transaction: Transaction, pod_id: str, reason: str) -> None:
     if pod is None or pod.drain_reason:
         return
     tournament = records.find(transaction, TournamentRecord, pod.tournament_id)
-    # The reason why the tournament has ended is more useful than "it has no work".
-    reason = (tournament.end_reason if tournament else "") or reason
+    # The reason why the tournament has ended or is paused is more useful than "it has no work".
+    reason = (pauses.why_not_trained(transaction, tournament) if tournament else "") or reason
     records.save(transaction, replace(pod, drain_reason=reason))
     message = f"{pod_id} is asked to stop: {reason}"
     transaction.record_event("pod_draining", message, tournament_id=pod.tournament_id, pod_id=pod_id)

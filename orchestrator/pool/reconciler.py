@@ -112,8 +112,7 @@ class Reconciler:
         self._silence, self._on_list, self._deletion = silence, on_list, deletion
         self._stopping = self._stopping_pods = False
         self._last_cycle = self._last_save = clock.monotonic()
-        self._running: list[str] = []
-        self._clocked: list[str] = []
+        self._running, self._clocked = list[str](), list[str]()
         self._expired: frozenset[tuple[str, int]] = frozenset()
         # Monotonic times at which something was first noticed, by pod or tournament.
         self._absent: dict[str, float] = {}
@@ -188,7 +187,7 @@ class Reconciler:
         observed = observe(self._runtime.cache)
         self._running = [found.tournament_id for found in observed.tournaments if found.state == RUNNING]
         await self._storage_watch.check(now, self._running)
-        self._clocked = [name for name in self._running if name not in self._runtime.paused]
+        self._clocked = [name for name in self._running if not self._runtime.pause_reason(name)]
         self._runtime.running_time.set_running(self._clocked, now)
         capacity = unavailable or await self._capacity()
         if isinstance(capacity, str):
@@ -287,13 +286,14 @@ class Reconciler:
             self._rules.adapt(
                 demand_of(
                     tournament,
+                    training=tournament.tournament_id in observed.training,
                     evaluating=tournament.tournament_id in observed.evaluating,
                     not_before=self._not_before.get(tournament.tournament_id, 0.0),
                     granted=self._granted.get(tournament.tournament_id),
                 )
             )
             for tournament in observed.tournaments
-            if tournament.state == RUNNING
+            if tournament.tournament_id in observed.training
             or tournament.selects_champion
             or tournament.tournament_id in observed.evaluating
         ]

@@ -16,6 +16,7 @@ from orchestrator.state.records import (
     AgentRecord,
     EvaluationRecord,
     OwnershipRecord,
+    PauseRecord,
     PodPhase,
     PodRecord,
     TournamentRecord,
@@ -37,6 +38,7 @@ class StateCache:
     Attributes:
         tournaments: All tournaments, by id, oldest first.
         ownerships: Whose they are, by tournament.
+        pauses: Why users have paused running tournaments, by tournament.
         pods: Pods that are not gone, by id, oldest first.
         works: Agents that are neither finished nor failed and evaluations that are not done, by id.
     """
@@ -44,6 +46,7 @@ class StateCache:
     def __init__(self) -> None:
         self.tournaments: dict[str, TournamentRecord] = {}
         self.ownerships: dict[str, Ownership] = {}
+        self.pauses: dict[str, str] = {}
         self.pods: dict[str, PodRecord] = {}
         self.works: dict[str, WorkRecord] = {}
         self._agents: dict[str, dict[str, AgentRecord]] = {}
@@ -56,6 +59,7 @@ class StateCache:
         self._appliers: dict[type[Any], Callable[[Any], None]] = {
             TournamentRecord: self._apply_tournament,
             OwnershipRecord: self._apply_ownership,
+            PauseRecord: self._apply_pause,
             DeletedTournament: self._apply_deleted,
             PodRecord: self._apply_pod,
             AgentRecord: self._apply_work,
@@ -129,12 +133,18 @@ class StateCache:
     def _apply_ownership(self, record: OwnershipRecord) -> None:
         self.ownerships[record.tournament_id] = Ownership(record.owner, record.namespace)
 
+    def _apply_pause(self, record: PauseRecord) -> None:
+        self.pauses.pop(record.tournament_id, None)
+        if record.reason:
+            self.pauses[record.tournament_id] = record.reason
+
     def _apply_deleted(self, deleted: DeletedTournament) -> None:
         name = deleted.tournament_id
         for work_id in [work.work_id for work in self.works.values() if work.tournament_id == name]:
             del self.works[work_id]
         self.tournaments.pop(name, None)
         self.ownerships.pop(name, None)
+        self.pauses.pop(name, None)
         self._agents.pop(name, None)
         self._evaluations.pop(name, None)
         self._ungenerated.pop(name, None)

@@ -52,6 +52,7 @@ CREATE INDEX requests_by_time ON requests (time);
 ADDITIONS = """
 CREATE TABLE IF NOT EXISTS deletions (tournament_id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS ownerships (tournament_id TEXT PRIMARY KEY, owner TEXT NOT NULL, namespace TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS pauses (tournament_id TEXT PRIMARY KEY, reason TEXT NOT NULL);
 """
 
 DATABASE_FORMAT = database.Format(

@@ -11,7 +11,7 @@ from orchestrator.state.database import Transaction
 from orchestrator.state.records import END_STATES, PodPhase, PodRecord, TournamentRecord, WorkPhase, find, select
 from podrace.errors import FailedPrecondition
 
-TABLES = ("agents", "evaluations", "pods", "events", "ownerships", "tournaments")
+TABLES = ("agents", "evaluations", "pods", "events", "ownerships", "pauses", "tournaments")
 
 
 @dataclass(frozen=True)

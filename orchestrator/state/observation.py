@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.state import pauses
 from orchestrator.state.cache import StateCache
 from orchestrator.state.records import AgentRecord, PodRecord, TournamentRecord
 
@@ -16,6 +17,8 @@ class Observation:
     """Tournaments that are running or ending, or have evaluations that are not done, oldest first."""
     agents: Mapping[str, Mapping[str, AgentRecord]]
     """Unfinished agents, by tournament and id."""
+    training: set[str]
+    """Tournaments that are running and not paused by a user."""
     evaluating: set[str]
     """Tournaments with evaluations that are not done."""
     pods: list[PodRecord]
@@ -31,6 +34,7 @@ def observe(cache: StateCache) -> Observation:
     return Observation(
         tournaments=found,
         agents={name: cache.unfinished_agents(name) for name in names},
+        training={one.tournament_id for one in found if pauses.is_training(cache, one)},
         evaluating={name for name in names if cache.unfinished_evaluations(name)},
         pods=list(cache.pods.values()),
         states=Counter(tournament.state for tournament in cache.tournaments.values()),

@@ -113,6 +113,16 @@ class OwnershipRecord:
 
 
 @dataclass(frozen=True)
+class PauseRecord:
+    """Whether a user has paused a tournament. It has an effect only while the tournament is running."""
+
+    TABLE: ClassVar[str] = "pauses"
+    tournament_id: str
+    reason: str
+    """Why; empty: it is not paused."""
+
+
+@dataclass(frozen=True)
 class AgentRecord:
     """An agent; its row is written before the generator is called, so that no number is lost or used twice."""
 
@@ -204,8 +214,10 @@ class EventRecord:
 
 WorkRecord = AgentRecord | EvaluationRecord
 Work = TypeVar("Work", AgentRecord, EvaluationRecord)
-SavedRecord = TournamentRecord | OwnershipRecord | AgentRecord | EvaluationRecord | PodRecord
-Record = TypeVar("Record", TournamentRecord, OwnershipRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
+SavedRecord = TournamentRecord | OwnershipRecord | PauseRecord | AgentRecord | EvaluationRecord | PodRecord
+Record = TypeVar(
+    "Record", TournamentRecord, OwnershipRecord, PauseRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord
+)
 
 
 # --- reading and writing -----------------------------------------------------------------------------------------
@@ -254,7 +266,7 @@ def _decoders(kind: type[Any]) -> Mapping[str, Any]:
 
 DECODERS: Mapping[type[Any], Mapping[str, Any]] = {
     kind: _decoders(kind)
-    for kind in (TournamentRecord, OwnershipRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
+    for kind in (TournamentRecord, OwnershipRecord, PauseRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
 }
 """Decoder of each column, by record class and column name, in the order of the columns."""
 

@@ -37,7 +37,7 @@ class RuntimeState:
         cache: Rows of the database that are kept in memory as well.
         stops: Agents that the strategy stops early, by id, with the reason, by tournament.
         step_limits: Own environment steps at which an agent ends at the latest, by agent id and lease epoch.
-        paused: Why tournaments are paused, by id; their clocks stand still.
+        paused: Why tournaments are paused by faults of storage, by id; `cache.pauses` has those that users paused.
         without_space: Why the leaderboard generates no agent for lack of space, by tournament.
     """
 
@@ -59,7 +59,8 @@ class RuntimeState:
 
     def restore(self, saved: SavedState, now: float) -> None:
         """Resumes where a previous run stopped; each lease is valid for one full duration from `now` (monotonic)."""
-        self.cache.apply_saved([*saved.tournaments, *saved.ownerships, *saved.pods, *saved.works, *saved.failures])
+        self.cache.apply_saved([*saved.tournaments, *saved.ownerships, *saved.pauses])
+        self.cache.apply_saved([*saved.pods, *saved.works, *saved.failures])
         for tournament in saved.tournaments:
             self._restore_tournament(tournament)
         self.counters.restore(saved.steps, saved.failed_agents, saved.stopped_agents)
@@ -75,6 +76,10 @@ class RuntimeState:
             # A champion selected with fresh evaluations need not be the first of the board, which must not replace it.
             selected = tournament.state == COMPLETED and bool(tournament.spec.champion.reevaluate_top)
             self.best.restore(tournament.tournament_id, tournament.best, champion_selected=selected)
+
+    def pause_reason(self, tournament_id: str) -> str:
+        """Why the clock of a running tournament stands still; empty if it does not."""
+        return self.cache.pauses.get(tournament_id) or self.paused.get(tournament_id, "")
 
     def forget(self, tournament_id: str) -> None:
         """Forgets a tournament that was deleted."""

@@ -11,6 +11,7 @@ from orchestrator.state.records import (
     AgentRecord,
     EvaluationRecord,
     OwnershipRecord,
+    PauseRecord,
     PodRecord,
     TournamentRecord,
     WorkPhase,
@@ -38,6 +39,8 @@ class SavedState:
     """The latest agents that failed, oldest first."""
     ownerships: Sequence[OwnershipRecord] = ()
     """Whose the tournaments are."""
+    pauses: Sequence[PauseRecord] = ()
+    """Tournaments that users have paused."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ def load_saved_state(transaction: Transaction) -> SavedState:
         records.live_pods(transaction),
         [failure for name, _ in failed for failure in _latest_failures(transaction, name)],
         records.select(transaction, OwnershipRecord, "true"),
+        records.select(transaction, PauseRecord, "reason != ''"),
     )
 
 

@@ -42,7 +42,10 @@ class CompletionCheck:
         self._had_pods: set[str] = set()
 
     async def check_all(self, now: float) -> None:
-        """Refreshes the best candidates, ends tournaments that met their objective, and lets rounds start."""
+        """Refreshes the best candidates, ends tournaments that met their objective, and lets rounds start.
+
+        A paused tournament is checked after it was resumed.
+        """
         observed = observe(self._runtime.cache)
         active = {found.tournament_id for found in observed.tournaments if found.state in (RUNNING, ENDING)}
         with_pods = {pod.tournament_id for pod in observed.pods}
@@ -52,7 +55,7 @@ class CompletionCheck:
         await self._review(now, [found for found in observed.tournaments if found.state in (RUNNING, ENDING)])
         for tournament in observed.tournaments:
             name = tournament.tournament_id
-            if tournament.state == RUNNING:
+            if name in observed.training:
                 await self._check_running(now, tournament, observed.agents[name], fresh=name in fresh)
             elif tournament.state == ENDING:
                 await self._complete_ending(now, tournament, fresh=name in fresh)

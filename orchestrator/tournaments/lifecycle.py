@@ -1,11 +1,11 @@
-"""Executes the requests of users: creates, changes, cancels and resumes tournaments, and queues evaluations."""
+"""Executes the requests of users: creates, changes, pauses, cancels and resumes tournaments, and queues evaluations."""
 
 import base64
 from collections.abc import Callable
 from dataclasses import replace
 
 from orchestrator.decisions.update_summary import describe_changes
-from orchestrator.state import records
+from orchestrator.state import pauses, records
 from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import (
     CANCELLED,
@@ -27,12 +27,12 @@ from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavai
 from podrace.limits.config import NOTHING, Allowed
 from podrace.limits.specification import check_options, check_specification
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.printable import printable
 from podrace.specification.ancestor import KEY, tournament_of
 from podrace.specification.messages import bad_spec
 from podrace.specification.resolve import resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
-TOURNAMENT_ENDED = "ERROR_REASON_TOURNAMENT_ENDED"
 ID_CHARACTERS = 6
 
 
@@ -116,6 +116,24 @@ class Tournaments:
         return await self._change(
             lambda transaction: _once(
                 transaction, key, request, lambda tournament: cancel(transaction, tournament, reason)
+            )
+        )
+
+    async def pause(self, request: pb.PauseTournamentRequest, caller: Principal | None = None) -> TournamentRecord:
+        """Pauses a running tournament; one that is paused stays unchanged.
+
+        Raises:
+            NotFound: There is no such tournament.
+            FailedPrecondition: The tournament is not running (TOURNAMENT_ENDED).
+        """
+        name = (caller or local_user()).name
+        reason = pauses.pause_reason(printable(name), printable(request.reason))
+        return await self._change(
+            lambda transaction: _once(
+                transaction,
+                request_key("PauseTournament", caller),
+                request,
+                lambda found: pauses.pause(transaction, found, reason),
             )
         )
 
@@ -241,7 +259,7 @@ def update(transaction: Transaction, request: pb.UpdateTournamentRequest, key: s
         if tournament.state != RUNNING:
             raise FailedPrecondition(
                 f"tournament {tournament.tournament_id} has ended ({tournament.reason}) and cannot be changed",
-                reason=TOURNAMENT_ENDED,
+                reason=pauses.TOURNAMENT_ENDED,
             )
         check_etag(tournament.spec, request.etag)
         spec = resolve(updated(tournament.spec, request))
@@ -272,13 +290,16 @@ def cancel_running(transaction: Transaction, reason: str, *, but_mesh_id: str | 
 
 
 def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str, allowed: Allowed = NOTHING) -> None:
-    """Resumes a tournament that was cancelled or has failed, and resets its failure counts."""
+    """Resumes a tournament that was paused, or was cancelled or has failed, which resets its failure counts."""
     check_specification(tournament.spec, allowed)
     if tournament.state in (ENDING, COMPLETED):
         raise FailedPrecondition(
             f"tournament {tournament.tournament_id} has met its objective ({tournament.reason}); create a new one"
         )
+    paused = pauses.end_pause(transaction, tournament.tournament_id)
     if tournament.state == RUNNING:
+        if paused:
+            transaction.record_event("tournament_resumed", f"it was {paused}", tournament_id=tournament.tournament_id)
         return
     resumed = replace(
         tournament,
@@ -334,7 +355,9 @@ def create_evaluation(
     return transaction.run_once(key, request.request_id, request, store)
 
 
-_Change = pb.UpdateTournamentRequest | pb.CancelTournamentRequest | pb.ResumeTournamentRequest
+_Change = (
+    pb.UpdateTournamentRequest | pb.CancelTournamentRequest | pb.PauseTournamentRequest | pb.ResumeTournamentRequest
+)
 
 
 def _once(

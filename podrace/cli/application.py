@@ -32,6 +32,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "podrace.cli.commands.update",
         "Change the pool limits or the objective of a running tournament.",
     ),
+    "pause": ("podrace.cli.commands.pause", "Pause a running tournament; its pods publish and exit."),
+    "resume": ("podrace.cli.commands.pause", "Resume a tournament that was paused or stopped."),
     "stop": ("podrace.cli.commands.query", "Stop a tournament and keep its results."),
     "delete": ("podrace.cli.commands.delete", "Delete a tournament that has ended, with its checkpoints."),
     "data": ("podrace.cli.commands.data", "Prepare prices for the simulator stocks: build, check, synthesize."),

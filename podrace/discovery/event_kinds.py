@@ -5,6 +5,7 @@ from collections.abc import Mapping
 EVENT_KINDS: Mapping[str, str] = {
     "tournament_created": "A user created the tournament.",
     "tournament_updated": "A user changed the tournament.",
+    "tournament_paused": "A user paused the tournament; its pods publish and exit.",
     "tournament_resumed": "A user resumed the tournament.",
     "tournament_ending": "An objective was reached; pods publish and exit.",
     "tournament_completed": "All pods have exited, and the champion is named.",

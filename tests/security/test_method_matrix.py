@@ -52,6 +52,7 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "WatchTournament": (READERS, "tournament_id"),
         "UpdateTournament": (WRITERS, "tournament_id"),
         "CancelTournament": (WRITERS, "tournament_id"),
+        "PauseTournament": (WRITERS, "tournament_id"),
         "ResumeTournament": (WRITERS, "tournament_id"),
         "DeleteTournament": (WRITERS, "tournament_id"),
         "CreateEvaluation": (WRITERS, "tournament_id"),

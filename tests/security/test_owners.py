@@ -172,6 +172,7 @@ def requests(name: str) -> dict[str, Any]:
         "WatchTournament": pb.WatchTournamentRequest(tournament_id=name),
         "UpdateTournament": pb.UpdateTournamentRequest(request_id="u", tournament_id=name),
         "CancelTournament": pb.CancelTournamentRequest(request_id="c", tournament_id=name),
+        "PauseTournament": pb.PauseTournamentRequest(request_id="p", tournament_id=name),
         "ResumeTournament": pb.ResumeTournamentRequest(request_id="r", tournament_id=name),
         "DeleteTournament": pb.DeleteTournamentRequest(tournament_id=name),
         "CreateEvaluation": evaluation,
@@ -293,7 +294,7 @@ async def test_a_member_of_the_namespace_reads_and_does_not_change(running: Serv
     for what, request in requests(running.carols).items():
         if what in STREAMS or "bad" in what:
             continue
-        changes = what.startswith(("Update", "Cancel", "Resume", "Create", "Delete"))
+        changes = what.startswith(("Update", "Cancel", "Pause", "Resume", "Create", "Delete"))
         answer = await running.answer(DAVE, METHODS.get(what, what), request)
         assert answer.startswith("PermissionDenied: tournament") == changes, (what, answer)
         assert not answer.startswith("NotFound")

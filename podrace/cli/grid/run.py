@@ -40,7 +40,7 @@ PODS_EXIT_SECONDS = 30.0
 """Time limit for the pods of a cell to exit before the next cell starts."""
 STOP_REASON = "the grid was stopped from the keyboard"
 NO_SCORE = "no agent was scored before the end"
-_PAUSE_KINDS = {"tournament_cancelled", "tournament_failed"}
+_PAUSE_KINDS = {"tournament_paused", "tournament_cancelled", "tournament_failed"}
 """Kinds of events at which a tournament stops running."""
 _RESUME_KIND = "agent_assigned"
 """Kind of the event at which training starts or resumes."""
@@ -174,8 +174,8 @@ def _read_reports(path: Path) -> Mapping[str, Any]:
 def pauses_of(events: Sequence[Event], create_time: Timestamp) -> list[tuple[float, float]]:
     """Returns the pauses of a tournament as (begin, end), in seconds since its creation.
 
-    A pause begins when the tournament is created, cancelled or fails, and ends when the next agent is assigned to a
-    pod. This excludes the time in which pods start, which is longer for the first tournament of a mesh.
+    A pause begins when the tournament is created, paused, cancelled or fails, and ends when the next agent is assigned
+    to a pod. This excludes the time in which pods start, which is longer for the first tournament of a mesh.
 
     Args:
         events: Events of the tournament, oldest first.

@@ -136,8 +136,19 @@ class TournamentCalls(MeshChannels):
         request = pb.DeleteTournamentRequest(tournament_id=tournament_id)
         await self._ask(self._orchestrator.DeleteTournament, request, QUICK_SECONDS)
 
+    async def pause_tournament(self, tournament_id: str, reason: str = "") -> Tournament:
+        """Pauses a running tournament: its pods publish and exit, and its clock stands still.
+
+        `resume_tournament` continues it.
+
+        Raises:
+            FailedPrecondition: It is not running.
+        """
+        request = pb.PauseTournamentRequest(request_id=new_request_id(), tournament_id=tournament_id, reason=reason)
+        return (await self._ask(self._orchestrator.PauseTournament, request, QUICK_SECONDS)).tournament
+
     async def resume_tournament(self, tournament_id: str) -> Tournament:
-        """Resumes a cancelled or failed tournament."""
+        """Resumes a paused, cancelled or failed tournament."""
         request = pb.ResumeTournamentRequest(request_id=new_request_id(), tournament_id=tournament_id)
         return (await self._ask(self._orchestrator.ResumeTournament, request, QUICK_SECONDS)).tournament
 

@@ -81,6 +81,11 @@ class OrchestratorServiceStub:
                 request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelTournamentRequest.SerializeToString,
                 response_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelTournamentResponse.FromString,
                 _registered_method=True)
+        self.PauseTournament = channel.unary_unary(
+                '/podrace.orchestrator.v1.OrchestratorService/PauseTournament',
+                request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.PauseTournamentRequest.SerializeToString,
+                response_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.PauseTournamentResponse.FromString,
+                _registered_method=True)
         self.ResumeTournament = channel.unary_unary(
                 '/podrace.orchestrator.v1.OrchestratorService/ResumeTournament',
                 request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.ResumeTournamentRequest.SerializeToString,
@@ -219,11 +224,21 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseTournament(self, request, context):
+        """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stands still,
+        and its state stays RUNNING. Queued evaluations are still played. Called by user clients. Answers once the pause is
+        durable; the pods exit later, within their grace period. Has no effect on a paused tournament. NOT_FOUND for an
+        unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ResumeTournament(self, request, context):
-        """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
-        durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
-        tournament reached its objective (create another one), or if this orchestrator is configured not to start pods.
-        Deadline: 5 s.
+        """Resumes a tournament that was paused by PauseTournament, was cancelled, or has failed. Called by user clients.
+        Answers once the new state is durable. Has no effect on a tournament that is running and not paused. NOT_FOUND for
+        an unknown tournament. FAILED_PRECONDITION if the tournament reached its objective (create another one), or if this
+        orchestrator is configured not to start pods. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -363,6 +378,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.CancelTournament,
                     request_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelTournamentRequest.FromString,
                     response_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelTournamentResponse.SerializeToString,
+            ),
+            'PauseTournament': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseTournament,
+                    request_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.PauseTournamentRequest.FromString,
+                    response_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.PauseTournamentResponse.SerializeToString,
             ),
             'ResumeTournament': grpc.unary_unary_rpc_method_handler(
                     servicer.ResumeTournament,
@@ -604,6 +624,33 @@ class OrchestratorService:
             '/podrace.orchestrator.v1.OrchestratorService/CancelTournament',
             podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelTournamentRequest.SerializeToString,
             podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CancelTournamentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseTournament(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.orchestrator.v1.OrchestratorService/PauseTournament',
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.PauseTournamentRequest.SerializeToString,
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.PauseTournamentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -81,11 +81,17 @@ class OrchestratorServiceStub:
     within their grace period. Has no effect on a tournament that is not running. NOT_FOUND for an unknown tournament.
     Deadline: 5 s.
     """
+    PauseTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.PauseTournamentRequest, _orchestrator_pb2.PauseTournamentResponse]
+    """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stands still,
+    and its state stays RUNNING. Queued evaluations are still played. Called by user clients. Answers once the pause is
+    durable; the pods exit later, within their grace period. Has no effect on a paused tournament. NOT_FOUND for an
+    unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
+    """
     ResumeTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ResumeTournamentRequest, _orchestrator_pb2.ResumeTournamentResponse]
-    """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
-    durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
-    tournament reached its objective (create another one), or if this orchestrator is configured not to start pods.
-    Deadline: 5 s.
+    """Resumes a tournament that was paused by PauseTournament, was cancelled, or has failed. Called by user clients.
+    Answers once the new state is durable. Has no effect on a tournament that is running and not paused. NOT_FOUND for
+    an unknown tournament. FAILED_PRECONDITION if the tournament reached its objective (create another one), or if this
+    orchestrator is configured not to start pods. Deadline: 5 s.
     """
     DeleteTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteTournamentRequest, _orchestrator_pb2.DeleteTournamentResponse]
     """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
@@ -199,11 +205,17 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     within their grace period. Has no effect on a tournament that is not running. NOT_FOUND for an unknown tournament.
     Deadline: 5 s.
     """
+    PauseTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.PauseTournamentRequest, _orchestrator_pb2.PauseTournamentResponse]  # type: ignore[assignment]
+    """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stands still,
+    and its state stays RUNNING. Queued evaluations are still played. Called by user clients. Answers once the pause is
+    durable; the pods exit later, within their grace period. Has no effect on a paused tournament. NOT_FOUND for an
+    unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
+    """
     ResumeTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ResumeTournamentRequest, _orchestrator_pb2.ResumeTournamentResponse]  # type: ignore[assignment]
-    """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
-    durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
-    tournament reached its objective (create another one), or if this orchestrator is configured not to start pods.
-    Deadline: 5 s.
+    """Resumes a tournament that was paused by PauseTournament, was cancelled, or has failed. Called by user clients.
+    Answers once the new state is durable. Has no effect on a tournament that is running and not paused. NOT_FOUND for
+    an unknown tournament. FAILED_PRECONDITION if the tournament reached its objective (create another one), or if this
+    orchestrator is configured not to start pods. Deadline: 5 s.
     """
     DeleteTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteTournamentRequest, _orchestrator_pb2.DeleteTournamentResponse]  # type: ignore[assignment]
     """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
@@ -352,15 +364,27 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def PauseTournament(
+        self,
+        request: _orchestrator_pb2.PauseTournamentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.PauseTournamentResponse, _abc.Awaitable[_orchestrator_pb2.PauseTournamentResponse]]:
+        """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stands still,
+        and its state stays RUNNING. Queued evaluations are still played. Called by user clients. Answers once the pause is
+        durable; the pods exit later, within their grace period. Has no effect on a paused tournament. NOT_FOUND for an
+        unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
+        """
+
+    @_abc_1.abstractmethod
     def ResumeTournament(
         self,
         request: _orchestrator_pb2.ResumeTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ResumeTournamentResponse, _abc.Awaitable[_orchestrator_pb2.ResumeTournamentResponse]]:
-        """Resumes a tournament that was cancelled or has failed. Called by user clients. Answers once the new state is
-        durable. Has no effect on a running tournament. NOT_FOUND for an unknown tournament. FAILED_PRECONDITION if the
-        tournament reached its objective (create another one), or if this orchestrator is configured not to start pods.
-        Deadline: 5 s.
+        """Resumes a tournament that was paused by PauseTournament, was cancelled, or has failed. Called by user clients.
+        Answers once the new state is durable. Has no effect on a tournament that is running and not paused. NOT_FOUND for
+        an unknown tournament. FAILED_PRECONDITION if the tournament reached its objective (create another one), or if this
+        orchestrator is configured not to start pods. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod

@@ -1627,8 +1627,8 @@ class Tournament(_message.Message):
     stopped_agents: _builtins.int
     """Number of agents that the strategy stopped early, of those assigned; the events say why."""
     pause_reason: _builtins.str
-    """Why the tournament is paused; empty: it is not. Its state stays RUNNING and its clock stands still. It continues by
-    itself when the cause is gone.
+    """Why the tournament is paused; empty: it is not. Its state stays RUNNING and its clock stands still. After a fault of
+    storage it continues by itself; after PauseTournament (`paused by ...`) with ResumeTournament.
     """
     owner: _builtins.str
     """Who created it: the name of the caller of CreateTournament. The owner and operators may change it."""

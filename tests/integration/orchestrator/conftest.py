@@ -115,6 +115,10 @@ class Mesh:
         request = pb.CancelTournamentRequest(request_id=self.request_id(), tournament_id=tournament_id, reason=reason)
         await self.call("CancelTournament", request)
 
+    async def pause(self, tournament_id: str, reason: str = "the node is needed") -> None:
+        request = pb.PauseTournamentRequest(request_id=self.request_id(), tournament_id=tournament_id, reason=reason)
+        await self.call("PauseTournament", request)
+
     async def resume(self, tournament_id: str) -> None:
         request = pb.ResumeTournamentRequest(request_id=self.request_id(), tournament_id=tournament_id)
         await self.call("ResumeTournament", request)

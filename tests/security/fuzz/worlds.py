@@ -161,6 +161,7 @@ class Worlds:
             pb.WatchTournamentRequest(tournament_id=name, resume_token=1),
             pb.UpdateTournamentRequest(request_id="u", tournament_id=name, pool=given_spec().pool),
             pb.CancelTournamentRequest(request_id="x", tournament_id=name, reason="enough"),
+            pb.PauseTournamentRequest(request_id="p", tournament_id=name, reason="the node is needed"),
             pb.ResumeTournamentRequest(request_id="r", tournament_id=name),
             queued,
             pb.GetEvaluationRequest(evaluation_id=f"{name}-e0"),

@@ -180,10 +180,16 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
         entry.spec.objective.MergeFrom(request.objective)
         return pb.UpdateTournamentResponse(tournament=entry)
 
+    async def PauseTournament(self, request: Any, context: Any) -> Any:
+        self._known.requests.append(request)
+        entry = self._with_leaderboard(self._known.find(request.tournament_id))
+        entry.pause_reason = f"paused by alice: {request.reason}"
+        return pb.PauseTournamentResponse(tournament=entry)
+
     async def ResumeTournament(self, request: Any, context: Any) -> Any:
         self._known.requests.append(request)
         entry = self._with_leaderboard(self._known.find(request.tournament_id))
-        entry.state = tournaments_pb.TOURNAMENT_STATE_RUNNING
+        entry.state, entry.pause_reason = tournaments_pb.TOURNAMENT_STATE_RUNNING, ""
         return pb.ResumeTournamentResponse(tournament=entry)
 
     async def CreateEvaluation(self, request: Any, context: Any) -> Any:

@@ -244,7 +244,10 @@ def test_a_pause_lasts_from_a_stop_or_the_creation_to_the_next_agent() -> None:
         event("tournament_cancelled", 61),
         event("tournament_resumed", 70),
         event("agent_assigned", 71),
+        event("tournament_paused", 72),
+        event("tournament_resumed", 74),
+        event("agent_assigned", 75),
         event("tournament_completed", 80),
     ]
-    assert pauses_of(events, Timestamp(seconds=1000)) == [(0.0, 4.5), (10.0, 52.0), (60.0, 71.0)]
-    assert pauses_of([*events, event("tournament_cancelled", 90)], Timestamp(seconds=1000))[-1] == (60.0, 71.0)
+    assert pauses_of(events, Timestamp(seconds=1000)) == [(0.0, 4.5), (10.0, 52.0), (60.0, 71.0), (72.0, 75.0)]
+    assert pauses_of([*events, event("tournament_cancelled", 90)], Timestamp(seconds=1000))[-1] == (72.0, 75.0)
