@@ -59,7 +59,12 @@ async def fetch_policy(address: str, tournament: str, *, threads: int = 1) -> Po
 
 
 def policy_of(checkpoints: Sequence[FetchedCheckpoint], *, threads: int = 1) -> Policy:
-    """Builds a policy, or an ensemble, from checkpoints; each is compared with its test vectors.
+    """Builds a policy, or an ensemble, from checkpoints; raises as `checked_onnx_file`."""
+    return Policy(checked_onnx_file(checkpoints), threads=threads)
+
+
+def checked_onnx_file(checkpoints: Sequence[FetchedCheckpoint]) -> bytes:
+    """Returns the ONNX file of a policy, or of an ensemble; each checkpoint is compared with its test vectors.
 
     Raises:
         FailedPrecondition: A checkpoint does not describe its policy.
@@ -69,11 +74,11 @@ def policy_of(checkpoints: Sequence[FetchedCheckpoint], *, threads: int = 1) -> 
         vectors_part = described(one).test_vectors_part
         if vectors_part in one.parts:
             Policy(onnx_file([one])).check(read_tensors(one.parts[vectors_part]))
-    return Policy(onnx_file(checkpoints), threads=threads)
+    return onnx_file(checkpoints)
 
 
 def onnx_file(checkpoints: Sequence[FetchedCheckpoint]) -> bytes:
-    """Returns the ONNX file of a policy, or of an ensemble; raises as `policy_of`."""
+    """Returns the ONNX file of a policy, or of an ensemble; raises as `checked_onnx_file`."""
     members, facts = [], []
     for one in checkpoints:
         description, manifest = described(one), one.manifest

@@ -1,6 +1,6 @@
 """Acts with an exported policy on observations of Gymnasium environments, by ONNX Runtime."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,7 @@ class Policy:
             self._session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the classes of ONNX Runtime share no base
             raise DataLoss(f"{len(model)} bytes are not a usable ONNX file: {error}") from None
+        self._names = [output.name for output in self._session.get_outputs()]
         self.members: list[MemberFacts] = members_in(self._session.get_modelmeta().custom_metadata_map)
         description = self.members[0].description
         self._observed, self._acted = description.observation_space, description.action_space
@@ -110,15 +111,28 @@ class Policy:
         found = self.run(batch, self._state)
         if self.state_size:
             self._state = found["next_state"]
-        return found["action"] if random is None else self._sampled(found, random)
+        return found["action"] if random is None else self.sampled(found, random)
 
-    def run(self, observation: NDArray[Any], state: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Returns the outputs of the graph by name, for observations [N, *shape] and states [N, S]; keeps nothing."""
-        names = [output.name for output in self._session.get_outputs()]
+    def run(
+        self, observation: NDArray[Any], state: NDArray[Any], names: Sequence[str] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Returns outputs of the graph by name, and keeps nothing.
+
+        Args:
+            observation: [N, *shape].
+            state: [N, S].
+            names: Outputs to return; None: all.
+        """
+        names = self._names if names is None else names
         inputs = {"observation": observation} | ({"state": state} if self.state_size else {})
         return dict(zip(names, self._session.run(names, inputs), strict=True))
 
-    def _sampled(self, found: Mapping[str, NDArray[Any]], random: np.random.Generator) -> NDArray[Any]:
+    def sampled(self, found: Mapping[str, NDArray[Any]], random: np.random.Generator) -> NDArray[Any]:
+        """Returns sampled actions [N, ...] for what `run` returned.
+
+        Raises:
+            InvalidArgument: The policy is an ensemble, which does not sample.
+        """
         if len(self.members) > 1:
             raise InvalidArgument("an ensemble acts without exploration: call act without `random`")
         description, parameters = self.members[0].description, self.members[0].head_parameters
