@@ -1,6 +1,7 @@
 """Answers DiscoveryService: what this server is, and what a specification may name."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc.aio
@@ -54,12 +55,16 @@ def describe_server(config: Config, services: Sequence[str]) -> pb.GetServerResp
 class DiscoveryServicer(pb_grpc.DiscoveryServiceServicer):
     """Implements DiscoveryService; the contract describes each method."""
 
-    def __init__(self, server: pb.GetServerResponse) -> None:
+    def __init__(self, server: pb.GetServerResponse, clock: Callable[[], int] = time.time_ns) -> None:
         self._server = server
+        self._clock = clock
 
     async def GetServer(self, request: pb.GetServerRequest, context: Context) -> pb.GetServerResponse:
         """Returns what this server is."""
-        return self._server
+        answer = pb.GetServerResponse()
+        answer.CopyFrom(self._server)
+        answer.time.FromNanoseconds(self._clock())
+        return answer
 
     async def ListAlgorithms(self, request: pb.ListAlgorithmsRequest, context: Context) -> pb.ListAlgorithmsResponse:
         """Returns all algorithms."""

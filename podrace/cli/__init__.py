@@ -7,6 +7,7 @@ podrace/cli/
                     qualify, lists
   continuous/       `continuous`: trains on each new version of a dataset
   curve/            `curve`: learning curves from snapshots
+  doctor/           `doctor`: what works here, and what to do where it does not
   grid/             `grid`: variants of a specification
   results/          reports, plots and scores of finished tournaments
   views/            tables, live tables, plain lines, JSON

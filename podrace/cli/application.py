@@ -43,6 +43,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "algorithms": ("podrace.cli.commands.catalog", "List the algorithms, or the hyperparameters of one."),
     "simulators": ("podrace.cli.commands.catalog", "List the simulators."),
     "strategies": ("podrace.cli.commands.catalog", "List the evolution strategies."),
+    "doctor": ("podrace.cli.doctor.command", "Examine whether podrace works here, and what to do where it does not."),
     "qualify": ("podrace.cli.commands.qualify", "Examine the GPUs of this machine."),
     "version": ("podrace.cli.commands.catalog", "Show the version."),
 }

@@ -22,7 +22,7 @@ import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
-from orchestrator.launchers.host_capacity import allowed_cpus, sense
+from orchestrator.launchers.host_capacity import sense
 from orchestrator.launchers.log_tail import last_line
 from orchestrator.launchers.options import ProcessOptions
 from orchestrator.launchers.pod_settings import (
@@ -41,6 +41,7 @@ from podrace.errors import FieldViolation, InvalidArgument, Unavailable
 from podrace.limits.user_code import imports_user_code
 from podrace.limits.user_environment import leader_variables, role_environment
 from podrace.processes.identity import Process, boot_id
+from podrace.processes.machine_limits import allowed_cpus
 from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
 
 POD_FILE = "pod.json"

@@ -24,11 +24,12 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from podrace.access.v1 import access_pb2 as podrace_dot_access_dot_v1_dot_access__pb2
 from podrace.tournament.v1 import tournament_pb2 as podrace_dot_tournament_dot_v1_dot_tournament__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$podrace/discovery/v1/discovery.proto\x12\x14podrace.discovery.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1epodrace/access/v1/access.proto\x1a&podrace/tournament/v1/tournament.proto\"\x12\n\x10GetServerRequest\"\x9d\x01\n\x11GetServerResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08services\x18\x02 \x03(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\x12,\n\x06limits\x18\x04 \x01(\x0b\x32\x1c.podrace.discovery.v1.Limits\x12\x10\n\x08launcher\x18\x05 \x01(\t\x12\x13\n\x0bstarts_pods\x18\x06 \x01(\x08\"\xb0\x01\n\x06Limits\x12\x15\n\rrequest_bytes\x18\x01 \x01(\x04\x12\x12\n\npage_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cpage_entries\x18\x03 \x01(\r\x12\x1c\n\x14\x64\x65\x66\x61ult_page_entries\x18\x04 \x01(\r\x12\x0f\n\x07streams\x18\x05 \x01(\r\x12\x36\n\x13request_id_duration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x17\n\x15ListAlgorithmsRequest\"M\n\x16ListAlgorithmsResponse\x12\x33\n\nalgorithms\x18\x01 \x03(\x0b\x32\x1f.podrace.discovery.v1.Algorithm\"\xa5\x01\n\tAlgorithm\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x36\n\x0c\x61\x63tion_kinds\x18\x03 \x03(\x0e\x32 .podrace.discovery.v1.ActionKind\x12=\n\x0fhyperparameters\x18\x04 \x03(\x0b\x32$.podrace.discovery.v1.Hyperparameter\"\x92\x03\n\x0eHyperparameter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12-\n\x04type\x18\x03 \x01(\x0e\x32\x1f.podrace.discovery.v1.ValueType\x12-\n\rdefault_value\x18\x04 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x14\n\x07minimum\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07maximum\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07\x63hoices\x18\x07 \x03(\t\x12+\n\x05scale\x18\x08 \x01(\x0e\x32\x1c.podrace.tournament.v1.Scale\x12\x31\n\x06search\x18\t \x01(\x0b\x32!.podrace.discovery.v1.SearchRange\x12\x36\n\x0bwide_search\x18\n \x01(\x0b\x32!.podrace.discovery.v1.SearchRange\x12\x12\n\nstructural\x18\x0b \x01(\x08\x42\n\n\x08_minimumB\n\n\x08_maximum\"I\n\x0bSearchRange\x12\x0f\n\x07minimum\x18\x01 \x01(\x01\x12\x0f\n\x07maximum\x18\x02 \x01(\x01\x12\x18\n\x10zero_probability\x18\x03 \x01(\x01\"\x17\n\x15ListSimulatorsRequest\"M\n\x16ListSimulatorsResponse\x12\x33\n\nsimulators\x18\x01 \x03(\x0b\x32\x1f.podrace.discovery.v1.Simulator\"\x8f\x01\n\tSimulator\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x35\n\x0b\x61\x63tion_kind\x18\x03 \x01(\x0e\x32 .podrace.discovery.v1.ActionKind\x12\x0e\n\x06on_gpu\x18\x04 \x01(\x08\x12\x0e\n\x06\x66\x61mily\x18\x05 \x01(\x08\"\x17\n\x15ListStrategiesRequest\"L\n\x16ListStrategiesResponse\x12\x32\n\nstrategies\x18\x01 \x03(\x0b\x32\x1e.podrace.discovery.v1.Strategy\"f\n\x08Strategy\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x37\n\x08settings\x18\x03 \x03(\x0b\x32%.podrace.discovery.v1.StrategySetting\"\xe2\x01\n\x0fStrategySetting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x04type\x18\x02 \x01(\x0e\x32\x1f.podrace.discovery.v1.ValueType\x12-\n\rdefault_value\x18\x03 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x14\n\x07minimum\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07maximum\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07\x63hoices\x18\x06 \x03(\t\x12\x0e\n\x06shared\x18\x07 \x01(\x08\x42\n\n\x08_minimumB\n\n\x08_maximum\"\x17\n\x15ListEventKindsRequest\"N\n\x16ListEventKindsResponse\x12\x34\n\x0b\x65vent_kinds\x18\x01 \x03(\x0b\x32\x1f.podrace.discovery.v1.EventKind\".\n\tEventKind\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t*_\n\nActionKind\x12\x1b\n\x17\x41\x43TION_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x43TION_KIND_CONTINUOUS\x10\x01\x12\x18\n\x14\x41\x43TION_KIND_DISCRETE\x10\x02*\x9a\x01\n\tValueType\x12\x1a\n\x16VALUE_TYPE_UNSPECIFIED\x10\x00\x12\x13\n\x0fVALUE_TYPE_REAL\x10\x01\x12\x16\n\x12VALUE_TYPE_INTEGER\x10\x02\x12\x16\n\x12VALUE_TYPE_BOOLEAN\x10\x03\x12\x13\n\x0fVALUE_TYPE_TEXT\x10\x04\x12\x17\n\x13VALUE_TYPE_INTEGERS\x10\x05\x32\xea\x04\n\x10\x44iscoveryService\x12j\n\tGetServer\x12&.podrace.discovery.v1.GetServerRequest\x1a\'.podrace.discovery.v1.GetServerResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x01\x10\x01\x12y\n\x0eListAlgorithms\x12+.podrace.discovery.v1.ListAlgorithmsRequest\x1a,.podrace.discovery.v1.ListAlgorithmsResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x01\x10\x01\x12y\n\x0eListSimulators\x12+.podrace.discovery.v1.ListSimulatorsRequest\x1a,.podrace.discovery.v1.ListSimulatorsResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x01\x10\x01\x12y\n\x0eListStrategies\x12+.podrace.discovery.v1.ListStrategiesRequest\x1a,.podrace.discovery.v1.ListStrategiesResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x01\x10\x01\x12y\n\x0eListEventKinds\x12+.podrace.discovery.v1.ListEventKindsRequest\x1a,.podrace.discovery.v1.ListEventKindsResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x01\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$podrace/discovery/v1/discovery.proto\x12\x14podrace.discovery.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1epodrace/access/v1/access.proto\x1a&podrace/tournament/v1/tournament.proto\"\x12\n\x10GetServerRequest\"\xc7\x01\n\x11GetServerResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08services\x18\x02 \x03(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\x12,\n\x06limits\x18\x04 \x01(\x0b\x32\x1c.podrace.discovery.v1.Limits\x12\x10\n\x08launcher\x18\x05 \x01(\t\x12\x13\n\x0bstarts_pods\x18\x06 \x01(\x08\x12(\n\x04time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xb0\x01\n\x06Limits\x12\x15\n\rrequest_bytes\x18\x01 \x01(\x04\x12\x12\n\npage_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cpage_entries\x18\x03 \x01(\r\x12\x1c\n\x14\x64\x65\x66\x61ult_page_entries\x18\x04 \x01(\r\x12\x0f\n\x07streams\x18\x05 \x01(\r\x12\x36\n\x13request_id_duration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x17\n\x15ListAlgorithmsRequest\"M\n\x16ListAlgorithmsResponse\x12\x33\n\nalgorithms\x18\x01 \x03(\x0b\x32\x1f.podrace.discovery.v1.Algorithm\"\xa5\x01\n\tAlgorithm\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x36\n\x0c\x61\x63tion_kinds\x18\x03 \x03(\x0e\x32 .podrace.discovery.v1.ActionKind\x12=\n\x0fhyperparameters\x18\x04 \x03(\x0b\x32$.podrace.discovery.v1.Hyperparameter\"\x92\x03\n\x0eHyperparameter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12-\n\x04type\x18\x03 \x01(\x0e\x32\x1f.podrace.discovery.v1.ValueType\x12-\n\rdefault_value\x18\x04 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x14\n\x07minimum\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07maximum\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07\x63hoices\x18\x07 \x03(\t\x12+\n\x05scale\x18\x08 \x01(\x0e\x32\x1c.podrace.tournament.v1.Scale\x12\x31\n\x06search\x18\t \x01(\x0b\x32!.podrace.discovery.v1.SearchRange\x12\x36\n\x0bwide_search\x18\n \x01(\x0b\x32!.podrace.discovery.v1.SearchRange\x12\x12\n\nstructural\x18\x0b \x01(\x08\x42\n\n\x08_minimumB\n\n\x08_maximum\"I\n\x0bSearchRange\x12\x0f\n\x07minimum\x18\x01 \x01(\x01\x12\x0f\n\x07maximum\x18\x02 \x01(\x01\x12\x18\n\x10zero_probability\x18\x03 \x01(\x01\"\x17\n\x15ListSimulatorsRequest\"M\n\x16ListSimulatorsResponse\x12\x33\n\nsimulators\x18\x01 \x03(\x0b\x32\x1f.podrace.discovery.v1.Simulator\"\x8f\x01\n\tSimulator\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x35\n\x0b\x61\x63tion_kind\x18\x03 \x01(\x0e\x32 .podrace.discovery.v1.ActionKind\x12\x0e\n\x06on_gpu\x18\x04 \x01(\x08\x12\x0e\n\x06\x66\x61mily\x18\x05 \x01(\x08\"\x17\n\x15ListStrategiesRequest\"L\n\x16ListStrategiesResponse\x12\x32\n\nstrategies\x18\x01 \x03(\x0b\x32\x1e.podrace.discovery.v1.Strategy\"f\n\x08Strategy\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x37\n\x08settings\x18\x03 \x03(\x0b\x32%.podrace.discovery.v1.StrategySetting\"\xe2\x01\n\x0fStrategySetting\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x04type\x18\x02 \x01(\x0e\x32\x1f.podrace.discovery.v1.ValueType\x12-\n\rdefault_value\x18\x03 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x14\n\x07minimum\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07maximum\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x0f\n\x07\x63hoices\x18\x06 \x03(\t\x12\x0e\n\x06shared\x18\x07 \x01(\x08\x42\n\n\x08_minimumB\n\n\x08_maximum\"\x17\n\x15ListEventKindsRequest\"N\n\x16ListEventKindsResponse\x12\x34\n\x0b\x65vent_kinds\x18\x01 \x03(\x0b\x32\x1f.podrace.discovery.v1.EventKind\".\n\tEventKind\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t*_\n\nActionKind\x12\x1b\n\x17\x41\x43TION_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x43TION_KIND_CONTINUOUS\x10\x01\x12\x18\n\x14\x41\x43TION_KIND_DISCRETE\x10\x02*\x9a\x01\n\tValueType\x12\x1a\n\x16VALUE_TYPE_UNSPECIFIED\x10\x00\x12\x13\n\x0fVALUE_TYPE_REAL\x10\x01\x12\x16\n\x12VALUE_TYPE_INTEGER\x10\x02\x12\x16\n\x12VALUE_TYPE_BOOLEAN\x10\x03\x12\x13\n\x0fVALUE_TYPE_TEXT\x10\x04\x12\x17\n\x13VALUE_TYPE_INTEGERS\x10\x05\x32\xea\x04\n\x10\x44iscoveryService\x12j\n\tGetServer\x12&.podrace.discovery.v1.GetServerRequest\x1a\'.podrace.discovery.v1.GetServerResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x01\x10\x01\x12y\n\x0eListAlgorithms\x12+.podrace.discovery.v1.ListAlgorithmsRequest\x1a,.podrace.discovery.v1.ListAlgorithmsResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x01\x10\x01\x12y\n\x0eListSimulators\x12+.podrace.discovery.v1.ListSimulatorsRequest\x1a,.podrace.discovery.v1.ListSimulatorsResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x01\x10\x01\x12y\n\x0eListStrategies\x12+.podrace.discovery.v1.ListStrategiesRequest\x1a,.podrace.discovery.v1.ListStrategiesResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x01\x10\x01\x12y\n\x0eListEventKinds\x12+.podrace.discovery.v1.ListEventKindsRequest\x1a,.podrace.discovery.v1.ListEventKindsResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x01\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,46 +46,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DISCOVERYSERVICE'].methods_by_name['ListStrategies']._serialized_options = b'\220\002\001\352\340\030\005\n\001\001\020\001'
   _globals['_DISCOVERYSERVICE'].methods_by_name['ListEventKinds']._loaded_options = None
   _globals['_DISCOVERYSERVICE'].methods_by_name['ListEventKinds']._serialized_options = b'\220\002\001\352\340\030\005\n\001\001\020\001'
-  _globals['_ACTIONKIND']._serialized_start=2146
-  _globals['_ACTIONKIND']._serialized_end=2241
-  _globals['_VALUETYPE']._serialized_start=2244
-  _globals['_VALUETYPE']._serialized_end=2398
-  _globals['_GETSERVERREQUEST']._serialized_start=196
-  _globals['_GETSERVERREQUEST']._serialized_end=214
-  _globals['_GETSERVERRESPONSE']._serialized_start=217
-  _globals['_GETSERVERRESPONSE']._serialized_end=374
-  _globals['_LIMITS']._serialized_start=377
-  _globals['_LIMITS']._serialized_end=553
-  _globals['_LISTALGORITHMSREQUEST']._serialized_start=555
-  _globals['_LISTALGORITHMSREQUEST']._serialized_end=578
-  _globals['_LISTALGORITHMSRESPONSE']._serialized_start=580
-  _globals['_LISTALGORITHMSRESPONSE']._serialized_end=657
-  _globals['_ALGORITHM']._serialized_start=660
-  _globals['_ALGORITHM']._serialized_end=825
-  _globals['_HYPERPARAMETER']._serialized_start=828
-  _globals['_HYPERPARAMETER']._serialized_end=1230
-  _globals['_SEARCHRANGE']._serialized_start=1232
-  _globals['_SEARCHRANGE']._serialized_end=1305
-  _globals['_LISTSIMULATORSREQUEST']._serialized_start=1307
-  _globals['_LISTSIMULATORSREQUEST']._serialized_end=1330
-  _globals['_LISTSIMULATORSRESPONSE']._serialized_start=1332
-  _globals['_LISTSIMULATORSRESPONSE']._serialized_end=1409
-  _globals['_SIMULATOR']._serialized_start=1412
-  _globals['_SIMULATOR']._serialized_end=1555
-  _globals['_LISTSTRATEGIESREQUEST']._serialized_start=1557
-  _globals['_LISTSTRATEGIESREQUEST']._serialized_end=1580
-  _globals['_LISTSTRATEGIESRESPONSE']._serialized_start=1582
-  _globals['_LISTSTRATEGIESRESPONSE']._serialized_end=1658
-  _globals['_STRATEGY']._serialized_start=1660
-  _globals['_STRATEGY']._serialized_end=1762
-  _globals['_STRATEGYSETTING']._serialized_start=1765
-  _globals['_STRATEGYSETTING']._serialized_end=1991
-  _globals['_LISTEVENTKINDSREQUEST']._serialized_start=1993
-  _globals['_LISTEVENTKINDSREQUEST']._serialized_end=2016
-  _globals['_LISTEVENTKINDSRESPONSE']._serialized_start=2018
-  _globals['_LISTEVENTKINDSRESPONSE']._serialized_end=2096
-  _globals['_EVENTKIND']._serialized_start=2098
-  _globals['_EVENTKIND']._serialized_end=2144
-  _globals['_DISCOVERYSERVICE']._serialized_start=2401
-  _globals['_DISCOVERYSERVICE']._serialized_end=3019
+  _globals['_ACTIONKIND']._serialized_start=2221
+  _globals['_ACTIONKIND']._serialized_end=2316
+  _globals['_VALUETYPE']._serialized_start=2319
+  _globals['_VALUETYPE']._serialized_end=2473
+  _globals['_GETSERVERREQUEST']._serialized_start=229
+  _globals['_GETSERVERREQUEST']._serialized_end=247
+  _globals['_GETSERVERRESPONSE']._serialized_start=250
+  _globals['_GETSERVERRESPONSE']._serialized_end=449
+  _globals['_LIMITS']._serialized_start=452
+  _globals['_LIMITS']._serialized_end=628
+  _globals['_LISTALGORITHMSREQUEST']._serialized_start=630
+  _globals['_LISTALGORITHMSREQUEST']._serialized_end=653
+  _globals['_LISTALGORITHMSRESPONSE']._serialized_start=655
+  _globals['_LISTALGORITHMSRESPONSE']._serialized_end=732
+  _globals['_ALGORITHM']._serialized_start=735
+  _globals['_ALGORITHM']._serialized_end=900
+  _globals['_HYPERPARAMETER']._serialized_start=903
+  _globals['_HYPERPARAMETER']._serialized_end=1305
+  _globals['_SEARCHRANGE']._serialized_start=1307
+  _globals['_SEARCHRANGE']._serialized_end=1380
+  _globals['_LISTSIMULATORSREQUEST']._serialized_start=1382
+  _globals['_LISTSIMULATORSREQUEST']._serialized_end=1405
+  _globals['_LISTSIMULATORSRESPONSE']._serialized_start=1407
+  _globals['_LISTSIMULATORSRESPONSE']._serialized_end=1484
+  _globals['_SIMULATOR']._serialized_start=1487
+  _globals['_SIMULATOR']._serialized_end=1630
+  _globals['_LISTSTRATEGIESREQUEST']._serialized_start=1632
+  _globals['_LISTSTRATEGIESREQUEST']._serialized_end=1655
+  _globals['_LISTSTRATEGIESRESPONSE']._serialized_start=1657
+  _globals['_LISTSTRATEGIESRESPONSE']._serialized_end=1733
+  _globals['_STRATEGY']._serialized_start=1735
+  _globals['_STRATEGY']._serialized_end=1837
+  _globals['_STRATEGYSETTING']._serialized_start=1840
+  _globals['_STRATEGYSETTING']._serialized_end=2066
+  _globals['_LISTEVENTKINDSREQUEST']._serialized_start=2068
+  _globals['_LISTEVENTKINDSREQUEST']._serialized_end=2091
+  _globals['_LISTEVENTKINDSRESPONSE']._serialized_start=2093
+  _globals['_LISTEVENTKINDSRESPONSE']._serialized_end=2171
+  _globals['_EVENTKIND']._serialized_start=2173
+  _globals['_EVENTKIND']._serialized_end=2219
+  _globals['_DISCOVERYSERVICE']._serialized_start=2476
+  _globals['_DISCOVERYSERVICE']._serialized_end=3094
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from podrace.tournament.v1 import tournament_pb2 as _tournament_pb2
@@ -111,6 +112,7 @@ class GetServerResponse(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     LAUNCHER_FIELD_NUMBER: _builtins.int
     STARTS_PODS_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of podrace, for instance `0.1.0`."""
     launcher: _builtins.str
@@ -131,6 +133,10 @@ class GetServerResponse(_message.Message):
     def limits(self) -> Global___Limits:
         """Limits of requests and answers."""
 
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """Time of the server's clock when it answered, to compare clocks with."""
+
     def __init__(
         self,
         *,
@@ -140,10 +146,11 @@ class GetServerResponse(_message.Message):
         limits: Global___Limits | None = ...,
         launcher: _builtins.str = ...,
         starts_pods: _builtins.bool = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "launcher", b"launcher", "limits", b"limits", "services", b"services", "starts_pods", b"starts_pods", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["features", b"features", "launcher", b"launcher", "limits", b"limits", "services", b"services", "starts_pods", b"starts_pods", "time", b"time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

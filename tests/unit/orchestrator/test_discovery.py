@@ -1,5 +1,6 @@
 """DiscoveryService on a live server, asked by the client and by the command."""
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -31,6 +32,7 @@ async def test_a_server_says_what_it_is(address: str) -> None:
     assert server.limits.request_bytes == 4 << 20
     assert server.limits.page_entries == 1000
     assert server.limits.request_id_duration.seconds == 86_400
+    assert abs(server.time.ToSeconds() - time.time()) < 60
 
 
 async def test_the_lists_of_a_server_are_those_of_its_catalog(address: str) -> None:
