@@ -13,6 +13,7 @@ from podrace.policy.graph import Member, build
 from podrace.policy.metadata import HEAD_PARAMETERS, MemberFacts, as_metadata
 from podrace.policy.runtime import Policy
 from podrace.policy.tensor_file import read_tensors
+from podrace.tournament.v1.tournament_pb2 import Tournament
 
 AGENT = "agent"
 """Name of the only agent of an environment with one agent."""
@@ -53,7 +54,21 @@ async def fetch_policy(address: str, tournament: str, *, threads: int = 1) -> Po
         known = {found.tournament_id: found for found in await client.list_tournaments()}
         found = known[resolve.resolve_tournament(tournament, list(known), where=address)]
         digests = [member.manifest_digest for member in await client.get_champion_members(found)]
-    async with CheckpointFetcher(found.leaderboard_address, found.tournament_id) as fetcher:
+    return await fetch_candidates(found, digests, threads=threads)
+
+
+async def fetch_candidates(tournament: Tournament, digests: Sequence[str], *, threads: int = 1) -> Policy:
+    """Loads the policies of candidates from the leaderboard of their tournament; several act together.
+
+    Args:
+        tournament: Their tournament.
+        digests: Digests of their manifests, one or more.
+        threads: Threads that compute.
+
+    Raises:
+        PodraceError: As `load_policy`.
+    """
+    async with CheckpointFetcher(tournament.leaderboard_address, tournament.tournament_id) as fetcher:
         fetched = [await fetcher.fetch(digest) for digest in digests]
     return policy_of(fetched, threads=threads)
 

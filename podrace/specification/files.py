@@ -30,11 +30,24 @@ def load(path: Path, overrides: Sequence[str] = ()) -> TournamentSpec:
     values = config.read_toml(path)
     for override in overrides:
         config.assign(values, *config.split_override(override))
-    parsed = resolve.parse(values, source=str(path))
+    return from_values(values, source=str(path))
+
+
+def from_values(values: Mapping[str, Any], *, source: str) -> TournamentSpec:
+    """Reads the nested values of a specification and resolves it.
+
+    Args:
+        values: What a TOML file would have.
+        source: Where they come from, for messages.
+
+    Raises:
+        InvalidArgument: A value is wrong.
+    """
+    parsed = resolve.parse(values, source=source)
     try:
         return resolve.resolve(parsed)
     except InvalidArgument as error:
-        raise InvalidArgument(f"{path}: {error.message}", reason=error.reason, violations=error.violations) from None
+        raise InvalidArgument(f"{source}: {error.message}", reason=error.reason, violations=error.violations) from None
 
 
 # --- message to values -------------------------------------------------------------------------------------------
