@@ -9,6 +9,7 @@ podrace/cli/
   curve/            `curve`: learning curves from snapshots
   doctor/           `doctor`: what works here, and what to do where it does not
   grid/             `grid`: variants of a specification
+  init/             `init`: a first specification from options or answers
   results/          reports, plots and scores of finished tournaments
   views/            tables, live tables, plain lines, JSON
   terminal/         options, output, number formats, interrupts

@@ -10,6 +10,7 @@ from podrace import __version__
 from podrace.config import unknown
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "init": ("podrace.cli.init.command", "Write a commented specification for `podrace train`."),
     "train": ("podrace.cli.commands.train", "Train a tournament and show it live, or resume one."),
     "grid": ("podrace.cli.grid.command", "Run variants of a specification and compare their results."),
     "continuous": (
