@@ -185,5 +185,8 @@ BAD_CHECKPOINT = "ERROR_REASON_BAD_CHECKPOINT"
 NOT_VERIFIED = "ERROR_REASON_NOT_VERIFIED"
 """Reason if another pod measured a lower score than a candidate states."""
 
+UNUSABLE_ALGORITHM = "ERROR_REASON_UNUSABLE_ALGORITHM"
+"""Reason if the class of a user-defined algorithm cannot be imported, lacks something, or raised."""
+
 BAD_SPEC = "ERROR_REASON_BAD_SPEC"
 """Reason if a tournament specification is invalid."""

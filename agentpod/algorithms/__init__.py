@@ -1,4 +1,4 @@
-"""Registers the algorithms under the names that a specification uses."""
+"""Registers the algorithms under the names that a specification uses, and finds those of users."""
 
 from collections.abc import Mapping
 
@@ -15,10 +15,13 @@ from agentpod.algorithms.ppo import PPO
 from agentpod.algorithms.sac import SAC
 from agentpod.algorithms.sac_discrete import SACDiscrete
 from agentpod.algorithms.td3 import TD3
+from agentpod.algorithms.user_class import load_class
+from podrace.config import unknown
 from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
+from podrace.plugins.entry_points import class_of
 from simulators.base import Space
 
-__all__ = ["ALGORITHMS", "Algorithm", "make"]
+__all__ = ["ALGORITHMS", "Algorithm", "algorithm_class", "make"]
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "ppo": PPO,
@@ -34,6 +37,23 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }
 
 
+def algorithm_class(name: str) -> type[Algorithm]:
+    """Returns the class of an algorithm; imports it if it is user-defined.
+
+    Args:
+        name: Key of ALGORITHMS, `python:module:Class`, or the name of an installed entry point.
+
+    Raises:
+        InvalidArgument: There is no such algorithm, or the class is unusable.
+    """
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    address = class_of(name)
+    if address is None:
+        raise InvalidArgument(unknown("agent", "algorithm", name, ALGORITHMS))
+    return load_class(address)
+
+
 def make(
     name: str,
     observation_space: Space,
@@ -45,7 +65,7 @@ def make(
     """Creates the algorithm of a new agent, with networks drawn from the seed and without experience.
 
     Args:
-        name: Key of ALGORITHMS.
+        name: As for `algorithm_class`.
         observation_space: Of the simulator.
         action_space: Of the simulator.
         hyperparameters: By name; missing ones take their defaults.
@@ -56,9 +76,7 @@ def make(
         InvalidArgument: The algorithm or a hyperparameter is unknown, a value has the wrong type or is out of range, or
             the algorithm does not support the action space.
     """
-    if name not in ALGORITHMS:
-        raise InvalidArgument(f"algorithm {name!r} is unknown: choose one of {', '.join(ALGORITHMS)}")
-    algorithm = ALGORITHMS[name]
+    algorithm = algorithm_class(name)
     if action_space.kind not in algorithm.action_kinds:
         raise InvalidArgument(
             f"algorithm {name!r} needs {' or '.join(sorted(algorithm.action_kinds))} actions, but the simulator's are "

@@ -55,12 +55,17 @@ class Settings:
         Raises:
             InvalidArgument: A value is outside the range that the catalog states.
         """
-        for name, declared in catalog.ALGORITHMS[self.algorithm].hyperparameters.items():
+        for name, declared in self.declared().items():
             value = getattr(self, name)
-            if isinstance(value, str) and value not in declared.choices:
+            if isinstance(value, str) and declared.choices and value not in declared.choices:
                 raise InvalidArgument(f"hyperparameter {name} = {value!r} must be one of {', '.join(declared.choices)}")
             for number in value if isinstance(value, tuple) else (value,):
                 _check_range(name, number, declared)
+
+    @classmethod
+    def declared(cls) -> Mapping[str, catalog.Hyperparameter]:
+        """Returns default and range of every hyperparameter; built-in algorithms have theirs in the catalog."""
+        return catalog.ALGORITHMS[cls.algorithm].hyperparameters
 
     @property
     def network(self) -> NetworkSpec:

@@ -96,6 +96,10 @@ class RolloutBatch(NamedTuple):
     recurrent_states: RecurrentStates | None = None
     """Only for recurrent networks."""
 
+    def diagnostics(self) -> dict[str, float]:
+        """Returns metrics of the batch itself."""
+        return {"explained_variance": explained_variance(self.value, self.target)}
+
     @property
     def units(self) -> int:
         """Number of units that minibatches are composed of: steps, or whole lanes of recurrent networks."""
@@ -218,20 +222,25 @@ class OnPolicy:
         settings = self.hyperparameters
         self.network, self.memory, self.update_number = settings.network, settings.memory, 0
         self._seed, self._device = seed, torch.device(device)
-        self._networks = ActorCritic(observation_space, action_space, self.network, device)
-        self._networks.initialize(derive_generator(device, seed, "initialize"), settings.initial_log_std)
+        self._build(observation_space, action_space)
+        self._observations = SharedMoments((math.prod(observation_space.shape),), device)
+        self._returns = SharedMoments((), device)
+        self._return_carry = torch.zeros(0, dtype=torch.float64, device=device)
+        self._critic_state = torch.zeros(0, settings.recurrent_size, device=device)
+
+    def _build(self, observation_space: Space, action_space: Space) -> None:
+        """Creates networks, policy and optimizer."""
+        settings = self.hyperparameters
+        self._networks: Any = ActorCritic(observation_space, action_space, self.network, self._device)
+        self._networks.initialize(derive_generator(self._device, self._seed, "initialize"), settings.initial_log_std)
         self.policy = self._networks.policy
-        self._optimizer = FlatAdam(
+        self._optimizer: Any = FlatAdam(
             self._networks.parameters,
             self._networks.gradient,
             learning_rate=settings.learning_rate,
             epsilon=settings.adam_epsilon,
             maximum_norm=settings.maximum_gradient_norm,
         )
-        self._observations = SharedMoments((math.prod(observation_space.shape),), device)
-        self._returns = SharedMoments((), device)
-        self._return_carry = torch.zeros(0, dtype=torch.float64, device=device)
-        self._critic_state = torch.zeros(0, settings.recurrent_size, device=device)
 
     def update(self, experience: Rollout) -> dict[str, float]:
         """Minimizes the loss over one rollout; see Algorithm.update.
@@ -261,7 +270,7 @@ class OnPolicy:
         self._update_statistics(experience["observation"][:-1])
         self.update_number += 1
         means = dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
-        return means | {"explained_variance": explained_variance(batch.value, batch.target)}
+        return means | batch.diagnostics()
 
     def _train(self, batch: RolloutBatch) -> Tensor:
         """Minimizes the loss; returns METRICS of every minibatch: [minibatches, metrics]."""
@@ -344,7 +353,7 @@ class OnPolicy:
     def _state_tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that are restored in place; statistics and counters are replaced instead."""
         optimizer = {f"optimizer.{name}": tensor for name, tensor in self._optimizer.tensors().items()}
-        return self._networks.critic_tensors | optimizer
+        return {**self._networks.critic_tensors, **optimizer}
 
     def fusible(self) -> Fusible:
         """See Algorithm.fusible."""

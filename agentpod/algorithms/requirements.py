@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentpod.algorithms import ALGORITHMS
+from agentpod.algorithms import algorithm_class
 from agentpod.algorithms.base import parse_hyperparameters
 from agentpod.experience.memory_spec import MemorySpec
 from agentpod.models.policy import NetworkSpec
-from podrace.config import unknown
-from podrace.errors import InvalidArgument
 
 
 @dataclass(frozen=True)
@@ -24,10 +22,10 @@ class Requirements:
 def requirements(algorithm: str, hyperparameters: Mapping[str, object]) -> Requirements:
     """Returns the requirements of an algorithm with the given hyperparameters.
 
+    Blocks while a user-defined class is imported.
+
     Raises:
         InvalidArgument: The algorithm or a hyperparameter is unknown, or a value is out of range.
     """
-    if algorithm not in ALGORITHMS:
-        raise InvalidArgument(unknown("agent", "algorithm", algorithm, ALGORITHMS))
-    settings = parse_hyperparameters(ALGORITHMS[algorithm].settings_type, hyperparameters)
+    settings = parse_hyperparameters(algorithm_class(algorithm).settings_type, hyperparameters)
     return Requirements(settings.network, settings.memory)

@@ -7,6 +7,7 @@ from agentpod.session.role_client import RoleLost
 from podrace.errors import (
     BAD_SPEC,
     UNSUITABLE_SPACE,
+    UNUSABLE_ALGORITHM,
     DataLoss,
     Internal,
     InvalidArgument,
@@ -128,12 +129,15 @@ def ending_of_error(error: PodraceError, *, opened: bool) -> Ending:
     Args:
         error: What ended the work.
         opened: Whether the environment could be opened. An error before that would meet every other agent as well and
-            fails the specification, unless only this agent's algorithm cannot act in the environment. A later error
+            fails the specification, unless only this agent's algorithm cannot act in the environment, or the class of a
+            user's algorithm is unusable. A later error
             fails the specification only if its reason is BAD_SPEC.
     """
     if isinstance(error, RoleLost):
         return Ending(pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST, publish=True)
-    specification_failed = error.reason == BAD_SPEC or (not opened and error.reason != UNSUITABLE_SPACE)
+    specification_failed = error.reason == BAD_SPEC or (
+        not opened and error.reason not in (UNSUITABLE_SPACE, UNUSABLE_ALGORITHM)
+    )
     if specification_failed and isinstance(error, InvalidArgument | Unimplemented | ResourceExhausted | Internal):
         return Ending(pb.OUTCOME_SPEC_FAILED, error.message)
     if isinstance(error, DataLoss | InvalidArgument | Unimplemented | ResourceExhausted | NotFound | Internal):

@@ -56,6 +56,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INVALID_ARGUMENT: another pod measured a lower score than the candidate states (`evaluation.verify`), now or for the
     last candidates of the agent.
     """
+    ERROR_REASON_UNUSABLE_ALGORITHM: _ErrorReason.ValueType  # 11
+    """INVALID_ARGUMENT: the class of a user-defined algorithm cannot be imported, lacks something, or raised. The message names the
+    class and, where it is known, the file and the line. Agents of other algorithms can be trained.
+    """
     ERROR_REASON_INVALID_ARGUMENT: _ErrorReason.ValueType  # 100
     """From here on: the reasons of errors that have no more specific one, one for each status code.
 
@@ -136,6 +140,10 @@ field of the manifest.
 ERROR_REASON_NOT_VERIFIED: ErrorReason.ValueType  # 10
 """INVALID_ARGUMENT: another pod measured a lower score than the candidate states (`evaluation.verify`), now or for the
 last candidates of the agent.
+"""
+ERROR_REASON_UNUSABLE_ALGORITHM: ErrorReason.ValueType  # 11
+"""INVALID_ARGUMENT: the class of a user-defined algorithm cannot be imported, lacks something, or raised. The message names the
+class and, where it is known, the file and the line. Agents of other algorithms can be trained.
 """
 ERROR_REASON_INVALID_ARGUMENT: ErrorReason.ValueType  # 100
 """From here on: the reasons of errors that have no more specific one, one for each status code.

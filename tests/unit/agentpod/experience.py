@@ -1,11 +1,14 @@
 """Generates random experience for any algorithm, update after update, without a simulator."""
 
 import dataclasses
+import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from agentpod.algorithms import ALGORITHMS, Algorithm, make
+from agentpod.algorithms import ALGORITHMS, Algorithm, algorithm_class, make
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields, replay_rows
 from agentpod.experience.rollout import rollout_fields
@@ -18,8 +21,23 @@ SPACES = {
     "discrete": Space("discrete", (), torch.int64, n=3),
 }
 LANES = 4
-CASES = [(name, kind) for name, algorithm in ALGORITHMS.items() for kind in sorted(algorithm.action_kinds)]
-ON_POLICY = [case for case in CASES if not ALGORITHMS[case[0]].settings_type().memory.replay_capacity]
+sys.path.append(str(Path(__file__).parents[3] / "examples" / "algorithms"))
+EXAMPLES = ("python:reinforce:Reinforce", "python:tqc:TQC")
+"""Algorithms of users."""
+
+
+def cases_of(names: Iterable[str]) -> list[tuple[str, str]]:
+    return [(name, kind) for name in names for kind in sorted(algorithm_class(name).action_kinds)]
+
+
+def is_on_policy(case: tuple[str, str]) -> bool:
+    return not algorithm_class(case[0]).settings_type().memory.replay_capacity
+
+
+CASES = cases_of(ALGORITHMS)
+EVERY_CASE = [*CASES, *cases_of(EXAMPLES)]
+ON_POLICY = [case for case in CASES if is_on_policy(case)]
+EVERY_ON_POLICY = [case for case in EVERY_CASE if is_on_policy(case)]
 OFF_POLICY = [case for case in CASES if case not in ON_POLICY]
 
 _SMALL = {
@@ -36,7 +54,7 @@ _SMALL = {
 
 def small(name: str) -> dict[str, object]:
     """Returns hyperparameters with which an update is fast."""
-    known = {field.name for field in dataclasses.fields(ALGORITHMS[name].settings_type)}
+    known = {field.name for field in dataclasses.fields(algorithm_class(name).settings_type)}
     return {key: value for key, value in _SMALL.items() if key in known}
 
 

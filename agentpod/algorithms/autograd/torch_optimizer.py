@@ -1,0 +1,102 @@
+"""Adapts an optimizer of torch to flat buffers: its state can be saved, undone and fused from the first step on."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from podrace.errors import UNUSABLE_ALGORITHM, InvalidArgument
+
+
+class TorchOptimizer:
+    """Has the interface of agentpod.algorithms.flat_adam.FlatAdam, for any torch.optim.Optimizer.
+
+    The state of an optimizer usually exists only after its first step. Therefore one step with a gradient of 0 is made,
+    the parameters are restored, and the state that this step created is set to 0. Momentum and Adam start like that.
+
+    Attributes:
+        parameters: [P] float32, changed by every step.
+        gradient: [P] float32; a step clips it in place.
+        rate: [] float64 on the CPU, the learning rate. The rates of the optimizer's groups keep their ratios to it.
+        reduce: As of FlatAdam.
+    """
+
+    reduce: Callable[[Tensor], None] | None = None
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Tensor,
+        gradient: Tensor,
+        *,
+        learning_rate: float,
+        maximum_norm: float,
+    ) -> None:
+        """Creates the state of the optimizer.
+
+        Args:
+            optimizer: Over views of `parameters`, whose gradients are views of `gradient`.
+            parameters: [P] float32.
+            gradient: [P] float32.
+            learning_rate: The hyperparameter.
+            maximum_norm: Gradients with a larger norm are scaled down to it; 0 = no clipping.
+
+        Raises:
+            InvalidArgument: It keeps state that is neither a number in a tensor nor a float32 tensor.
+        """
+        self.parameters, self.gradient, self._optimizer = parameters, gradient, optimizer
+        self.rate = torch.tensor(learning_rate, dtype=torch.float64)
+        self._maximum_norm = maximum_norm
+        self._factors = [float(group["lr"]) / learning_rate for group in optimizer.param_groups]
+        self._create_state()
+
+    def _create_state(self) -> None:
+        before, existing = self.parameters.clone(), {id(value) for value in self._values().values()}
+        self.gradient.zero_()
+        self._optimizer.step()
+        self.parameters.copy_(before)
+        self._state: dict[str, Tensor] = {}
+        for name, value in self._values().items():
+            if not isinstance(value, Tensor) or (value.dim() and value.dtype != torch.float32):
+                raise InvalidArgument(
+                    f"optimizer {type(self._optimizer).__qualname__}: state {name} is a {type(value).__name__}, which"
+                    " no checkpoint can hold; keep it as a float32 tensor",
+                    reason=UNUSABLE_ALGORITHM,
+                )
+            if id(value) not in existing:
+                value.zero_()
+            self._state[name] = value
+
+    def _values(self) -> dict[str, object]:
+        """Returns the state by names `<parameter>.<key>`, in the order of the parameters."""
+        states = enumerate(self._states())
+        return {f"{i}.{key}": state[key] for i, state in states for key in sorted(state) if state[key] is not None}
+
+    def _states(self) -> list[dict[str, object]]:
+        parameters = [one for group in self._optimizer.param_groups for one in group["params"]]
+        return [self._optimizer.state.get(one, {}) for one in parameters]
+
+    def step(self) -> Tensor:
+        """Makes one step; returns the norm of the gradient before clipping: [] float32."""
+        if self.reduce:
+            self.reduce(self.gradient)
+        norm: Tensor = torch.linalg.vector_norm(self.gradient)
+        if self._maximum_norm > 0:
+            self.gradient.mul_((self._maximum_norm / (norm + 1e-6)).clamp_(max=1.0))
+        for group, factor in zip(self._optimizer.param_groups, self._factors, strict=True):
+            group["lr"] = float(self.rate) * factor
+        self._optimizer.step()
+        self._keep_state()
+        return norm
+
+    def _keep_state(self) -> None:
+        """Moves new tensors of the state into those that others hold."""
+        for i, state in enumerate(self._states()):
+            for key, value in state.items():
+                kept = self._state.get(f"{i}.{key}")
+                if kept is not None and isinstance(value, Tensor) and value is not kept:
+                    state[key] = kept.copy_(value)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the live state: numbers (counters, for instance) and tensors of moments."""
+        return dict(self._state)
