@@ -36,6 +36,7 @@ from podrace.errors import Unavailable, Unimplemented
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.page_bytes import PAGE_BYTES, fitting, page_of
+from podrace.page_tokens import token_after
 from podrace.tasks import wait_at_most
 from podrace.tournament.v1 import tournament_pb2
 
@@ -122,7 +123,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         """Returns a page of tournaments."""
         found = await self._queries.page(request.page_size, request.page_token, current_principal())
         more = len(found) == page_limit(request.page_size)
-        page, token = page_of(found, self._tournament_message, lambda last: str(last.sequence), more=more)
+        page, token = page_of(
+            found, self._tournament_message, lambda last: token_after(["tournaments"], last.sequence), more=more
+        )
         return pb.ListTournamentsResponse(tournaments=page, next_page_token=token)
 
     async def WatchTournament(
@@ -213,24 +216,29 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         name, caller = request.tournament_id, current_principal()
         found = await self._queries.evaluations(name, request.page_size, request.page_token, caller)
         more = len(found) == page_limit(request.page_size)
-        page, token = page_of(found, evaluation_entry, lambda last: str(last.number + 1), more=more)
+        page, token = page_of(
+            found, evaluation_entry, lambda last: token_after(["evaluations", name], last.number + 1), more=more
+        )
         return pb.ListEvaluationsResponse(evaluations=page, next_page_token=token)
 
     async def ListPods(self, request: pb.ListPodsRequest, context: Context) -> pb.ListPodsResponse:
         """Returns the pods of a tournament, or all pods."""
-        listed = self._queries.pods(request.tournament_id, current_principal())
-        page = fitting(
-            pod_message(pod, self._runtime) for pod in listed[token_number(request.page_token, "ListPods") :]
-        )
-        end = token_number(request.page_token, "ListPods") + len(page)
-        return pb.ListPodsResponse(pods=page, next_page_token=str(end) if end < len(listed) else "")
+        name = request.tournament_id
+        listed = self._queries.pods(name, current_principal())
+        begin = token_number(request.page_token, "pods", name)
+        page = fitting(pod_message(pod, self._runtime) for pod in listed[begin:])
+        end = begin + len(page)
+        token = token_after(["pods", name], end) if end < len(listed) else ""
+        return pb.ListPodsResponse(pods=page, next_page_token=token)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         """Returns a page of events."""
         name, caller = request.tournament_id, current_principal()
         found = await self._queries.events(name, request.page_size, request.page_token, caller)
         more = len(found) == page_limit(request.page_size)
-        page, token = page_of(found, event_message, lambda last: str(last.sequence), more=more)
+        page, token = page_of(
+            found, event_message, lambda last: token_after(["events", name], last.sequence), more=more
+        )
         return pb.ListEventsResponse(events=page, next_page_token=token)
 
     # --- calls of pods ----------------------------------------------------------------------------------------

@@ -5,12 +5,9 @@ of a submission or snapshot, or the number of the next agent. If a board changes
 missing or appear twice.
 """
 
-import base64
-import binascii
-import json
 from dataclasses import dataclass
 
-from podrace.errors import InvalidArgument
+from podrace import page_tokens
 from podrace.leaderboard.v1.leaderboard_pb2 import GetLineageRequest, ListCandidatesRequest, ListSnapshotsRequest
 
 DEFAULT_SIZE = 100
@@ -36,25 +33,12 @@ def page_of(request: Request) -> Page:
         InvalidArgument: The token does not belong to this list.
     """
     size = min(request.page_size or DEFAULT_SIZE, LARGEST_SIZE)
-    return Page(_position(request) if request.page_token else 0, size)
+    return Page(page_tokens.position_in(request.page_token, _list_of(request), int), size)
 
 
 def token_after(request: Request, position: int) -> str:
     """Returns the token of the page that begins after a position in the list of the request."""
-    return base64.urlsafe_b64encode(json.dumps([*_list_of(request), position]).encode()).decode()
-
-
-def _position(request: Request) -> int:
-    try:
-        *list_of, position = json.loads(base64.urlsafe_b64decode(request.page_token.encode()))
-    except (binascii.Error, ValueError, TypeError):
-        list_of, position = [], None
-    if list_of != _list_of(request) or not isinstance(position, int) or position < 0:
-        raise InvalidArgument(
-            f"page_token {request.page_token!r} does not belong to this list; pass next_page_token of the previous"
-            " page, or none for the first page"
-        )
-    return position
+    return page_tokens.token_after(_list_of(request), position)
 
 
 def _list_of(request: Request) -> list[object]:

@@ -184,8 +184,8 @@ def _count_death(transaction: Transaction, tournament: TournamentRecord, last_lo
     last = deaths >= MAXIMUM_DEATHS
     records.save(transaction, replace(tournament, pods_died_in_row=0 if last else deaths))
     if last:
-        reason = f"{deaths} pods in a row died before they did useful work; last log line of the latest pod:"
-        reason = f"{reason} {last_log_line or 'none'}"
+        cause = last_log_line.removeprefix("error: ") or "the latest pod wrote nothing to its log"
+        reason = f"{cause} ({deaths} pods in a row died before they did useful work)"
         fail_tournament(transaction, tournament.tournament_id, reason)
         for evaluation in evaluations:
             end_evaluation(transaction, replace(evaluation, phase=WorkPhase.FAILED, error=reason))

@@ -17,19 +17,19 @@ from orchestrator.state.records import (
 )
 from orchestrator.state.runtime import RuntimeState
 from podrace.access.authenticators.unix_socket import local_user
-from podrace.access.ownership import Reach, reach, visible
+from podrace.access.ownership import Reach, reach, unknown_tournament, visible
 from podrace.access.principal import Principal
-from podrace.errors import InvalidArgument, NotFound
+from podrace.errors import NotFound
+from podrace.page_tokens import LARGEST_POSITION, position_in
 
 DEFAULT_PAGE_SIZE = 100
 MAXIMUM_PAGE_SIZE = 1000
-MAXIMUM_SEQUENCE = 1 << 62
+MAXIMUM_SEQUENCE = LARGEST_POSITION
 """Larger than every sequence number."""
 SCOPED_METHODS = frozenset(
-    f"/podrace.orchestrator.v1.OrchestratorService/{name}"
-    for name in ("ListEvaluations", "ListPods", "ListEvents", "DeleteTournament")
+    f"/podrace.orchestrator.v1.OrchestratorService/{name}" for name in ("ListPods", "ListEvents", "DeleteTournament")
 )
-"""Methods that name a tournament, and whose answer is empty if it does not exist or the caller may not see it."""
+"""Methods that also have an answer if no tournament is named, or none that the caller may see."""
 
 
 @dataclass(frozen=True)
@@ -66,36 +66,34 @@ class Queries:
 
     async def page(self, page_size: int, page_token: str, caller: Principal | None) -> list[TournamentRecord]:
         """Returns tournaments, newest first; raises InvalidArgument for a bad token."""
-        before = token_number(page_token, "ListTournaments") or MAXIMUM_SEQUENCE
+        before = token_number(page_token, "tournaments") or MAXIMUM_SEQUENCE
         seen, limit = self._visible(caller), page_limit(page_size)
         return await self._state.transact(ownership_records.tournaments_before, seen, before, limit)
 
     def pods(self, tournament_id: str, caller: Principal | None) -> list[PodRecord]:
-        """Returns the pods of a tournament, or all pods for an empty id, oldest first."""
+        """Returns the pods of a tournament, or all pods for an empty id, oldest first; raises NotFound."""
         if tournament_id:
-            seen: frozenset[str] | None = frozenset({tournament_id} if self._sees(caller, tournament_id) else ())
-        else:
-            seen = self._visible(caller)
+            self._check_known(tournament_id, caller)
+        seen = frozenset({tournament_id}) if tournament_id else self._visible(caller)
         return [pod for pod in self._runtime.cache.pods.values() if seen is None or pod.tournament_id in seen]
 
     async def events(
         self, tournament_id: str, page_size: int, page_token: str, caller: Principal | None
     ) -> list[EventRecord]:
-        """Returns events, oldest first; raises InvalidArgument for a bad token."""
-        after, limit = token_number(page_token, "ListEvents"), page_limit(page_size)
+        """Returns events, oldest first; raises InvalidArgument for a bad token, and NotFound."""
+        if tournament_id:
+            self._check_known(tournament_id, caller)
+        after, limit = token_number(page_token, "events", tournament_id), page_limit(page_size)
         if not tournament_id:
             return await self._state.transact(ownership_records.events_of_visible, self._visible(caller), after, limit)
-        if not self._sees(caller, tournament_id):
-            return []
         return await self._state.transact(records.events_after, tournament_id, after, limit)
 
     async def evaluations(
         self, tournament_id: str, page_size: int, page_token: str, caller: Principal | None
     ) -> list[EvaluationRecord]:
-        """Returns evaluations, oldest first; raises InvalidArgument for a bad token."""
-        begin = token_number(page_token, "ListEvaluations")
-        if not self._sees(caller, tournament_id):
-            return []
+        """Returns evaluations, oldest first; raises InvalidArgument for a bad token, and NotFound."""
+        self._check_known(tournament_id, caller)
+        begin = token_number(page_token, "evaluations", tournament_id)
         return await self._state.transact(records.evaluations_from, tournament_id, begin, page_limit(page_size))
 
     async def tournament_view(self, tournament_id: str, after: int) -> TournamentView:
@@ -103,9 +101,11 @@ class Queries:
         tournament, events = await self._state.transact(tournament_view, tournament_id, min(after, MAXIMUM_SEQUENCE))
         return TournamentView(tournament, self.pods(tournament_id, None), events)
 
-    def _sees(self, caller: Principal | None, tournament_id: str) -> bool:
+    def _check_known(self, tournament_id: str, caller: Principal | None) -> None:
         owned = self._runtime.cache.ownership_of(tournament_id)
-        return reach(caller or local_user(), tournament_id, owned) >= Reach.READ
+        if owned is None or reach(caller or local_user(), tournament_id, owned) < Reach.READ:
+            seen, known = self._visible(caller), self._runtime.cache.tournament_ids()
+            raise NotFound(unknown_tournament(tournament_id, [one for one in known if seen is None or one in seen]))
 
     def _visible(self, caller: Principal | None) -> frozenset[str] | None:
         return visible(caller or local_user(), self._runtime.cache)
@@ -131,12 +131,14 @@ def page_limit(page_size: int) -> int:
     return min(page_size or DEFAULT_PAGE_SIZE, MAXIMUM_PAGE_SIZE)
 
 
-def token_number(page_token: str, method: str) -> int:
-    """Position where a page starts; 0 for the first.
+def token_number(page_token: str, *list_of: str) -> int:
+    """Returns the position at which a page starts; 0 for the first.
+
+    Args:
+        page_token: Token of the page.
+        list_of: The list, and the tournament that it is about.
 
     Raises:
         InvalidArgument: The list did not return this token.
     """
-    if page_token and (not page_token.isdecimal() or int(page_token) > MAXIMUM_SEQUENCE):
-        raise InvalidArgument(f"{method}: page_token {page_token!r} is invalid; use a next_page_token of this list")
-    return int(page_token or 0)
+    return position_in(page_token, list_of, int)

@@ -186,8 +186,8 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTournaments(self, request, context):
-        """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that
-        this method did not return. Deadline: 5 s.
+        """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token of
+        another list. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -292,16 +292,16 @@ class OrchestratorServiceServicer:
 
     def ListEvaluations(self, request, context):
         """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
-        result. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that this method did not return.
-        Deadline: 5 s.
+        result. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page
+        token of another list. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPods(self, request, context):
-        """Lists the pods that are running or being started. Called by user clients. Does not block. INVALID_ARGUMENT for a
-        page token that this method did not return. Deadline: 5 s.
+        """Lists the pods that are running or being started. Called by user clients. Does not block. NOT_FOUND for an
+        unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -309,7 +309,7 @@ class OrchestratorServiceServicer:
 
     def ListEvents(self, request, context):
         """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
-        block. INVALID_ARGUMENT for a page token that this method did not return. Deadline: 5 s.
+        block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

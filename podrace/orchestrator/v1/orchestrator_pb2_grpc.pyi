@@ -59,8 +59,8 @@ class OrchestratorServiceStub:
     GetTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTournamentRequest, _orchestrator_pb2.GetTournamentResponse]
     """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s."""
     ListTournaments: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListTournamentsRequest, _orchestrator_pb2.ListTournamentsResponse]
-    """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that
-    this method did not return. Deadline: 5 s.
+    """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token of
+    another list. Deadline: 5 s.
     """
     WatchTournament: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTournamentRequest, _orchestrator_pb2.WatchTournamentResponse]
     """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
@@ -121,16 +121,16 @@ class OrchestratorServiceStub:
     """
     ListEvaluations: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEvaluationsRequest, _orchestrator_pb2.ListEvaluationsResponse]
     """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
-    result. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that this method did not return.
-    Deadline: 5 s.
+    result. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page
+    token of another list. Deadline: 5 s.
     """
     ListPods: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListPodsRequest, _orchestrator_pb2.ListPodsResponse]
-    """Lists the pods that are running or being started. Called by user clients. Does not block. INVALID_ARGUMENT for a
-    page token that this method did not return. Deadline: 5 s.
+    """Lists the pods that are running or being started. Called by user clients. Does not block. NOT_FOUND for an
+    unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
     """
     ListEvents: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEventsRequest, _orchestrator_pb2.ListEventsResponse]
     """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
-    block. INVALID_ARGUMENT for a page token that this method did not return. Deadline: 5 s.
+    block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
     """
     AcquireAssignment: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.AcquireAssignmentRequest, _orchestrator_pb2.AcquireAssignmentResponse]
     """Assigns work to a pod. Called by the leader of the pod. Blocks until there is work, for at most `wait_duration` and
@@ -183,8 +183,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     GetTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.GetTournamentRequest, _orchestrator_pb2.GetTournamentResponse]  # type: ignore[assignment]
     """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s."""
     ListTournaments: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListTournamentsRequest, _orchestrator_pb2.ListTournamentsResponse]  # type: ignore[assignment]
-    """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that
-    this method did not return. Deadline: 5 s.
+    """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token of
+    another list. Deadline: 5 s.
     """
     WatchTournament: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTournamentRequest, _orchestrator_pb2.WatchTournamentResponse]  # type: ignore[assignment]
     """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
@@ -245,16 +245,16 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """
     ListEvaluations: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEvaluationsRequest, _orchestrator_pb2.ListEvaluationsResponse]  # type: ignore[assignment]
     """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
-    result. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that this method did not return.
-    Deadline: 5 s.
+    result. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page
+    token of another list. Deadline: 5 s.
     """
     ListPods: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListPodsRequest, _orchestrator_pb2.ListPodsResponse]  # type: ignore[assignment]
-    """Lists the pods that are running or being started. Called by user clients. Does not block. INVALID_ARGUMENT for a
-    page token that this method did not return. Deadline: 5 s.
+    """Lists the pods that are running or being started. Called by user clients. Does not block. NOT_FOUND for an
+    unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
     """
     ListEvents: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEventsRequest, _orchestrator_pb2.ListEventsResponse]  # type: ignore[assignment]
     """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
-    block. INVALID_ARGUMENT for a page token that this method did not return. Deadline: 5 s.
+    block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
     """
     AcquireAssignment: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.AcquireAssignmentRequest, _orchestrator_pb2.AcquireAssignmentResponse]  # type: ignore[assignment]
     """Assigns work to a pod. Called by the leader of the pod. Blocks until there is work, for at most `wait_duration` and
@@ -322,8 +322,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ListTournamentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListTournamentsResponse, _abc.Awaitable[_orchestrator_pb2.ListTournamentsResponse]]:
-        """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that
-        this method did not return. Deadline: 5 s.
+        """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token of
+        another list. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -450,8 +450,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListEvaluationsResponse, _abc.Awaitable[_orchestrator_pb2.ListEvaluationsResponse]]:
         """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
-        result. Called by user clients. Does not block. INVALID_ARGUMENT for a page token that this method did not return.
-        Deadline: 5 s.
+        result. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page
+        token of another list. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -460,8 +460,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.ListPodsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListPodsResponse, _abc.Awaitable[_orchestrator_pb2.ListPodsResponse]]:
-        """Lists the pods that are running or being started. Called by user clients. Does not block. INVALID_ARGUMENT for a
-        page token that this method did not return. Deadline: 5 s.
+        """Lists the pods that are running or being started. Called by user clients. Does not block. NOT_FOUND for an
+        unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -471,7 +471,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListEventsResponse, _abc.Awaitable[_orchestrator_pb2.ListEventsResponse]]:
         """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
-        block. INVALID_ARGUMENT for a page token that this method did not return. Deadline: 5 s.
+        block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod

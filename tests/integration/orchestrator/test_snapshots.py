@@ -194,5 +194,5 @@ async def test_all_pages_of_evaluations_add_up_to_the_whole_list(mesh: Any, spec
 
 
 async def test_an_invalid_page_token_is_rejected(mesh: Any, spec: Any) -> None:
-    with pytest.raises(InvalidArgument, match="page_token 'x' is invalid"):
+    with pytest.raises(InvalidArgument, match="page_token 'x' does not belong to this list"):
         await evaluations(mesh, await mesh.create(spec()), token="x")

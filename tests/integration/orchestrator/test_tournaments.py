@@ -76,9 +76,40 @@ async def test_tournaments_are_listed_in_pages_newest_first(mesh: Any, spec: Any
     )
     assert [found.tournament_id for found in (*first.tournaments, *second.tournaments)] == names[::-1]
     assert second.next_page_token == ""
-    for token in ("x", "9" * 30):
-        with pytest.raises(InvalidArgument, match=f"page_token '{token}'"):
-            await mesh.call("ListTournaments", pb.ListTournamentsRequest(page_token=token))
+    with pytest.raises(InvalidArgument, match="page_token 'x' does not belong to this list"):
+        await mesh.call("ListTournaments", pb.ListTournamentsRequest(page_token="x"))
+
+
+async def test_a_page_token_is_refused_by_every_other_list(mesh: Any, spec: Any) -> None:
+    name, other = await mesh.create(spec()), await mesh.create(spec())
+    for _ in range(2):
+        await mesh.evaluate(name)
+    first = await mesh.call("ListEvaluations", pb.ListEvaluationsRequest(tournament_id=name, page_size=1))
+    token = first.next_page_token
+    assert token
+    for method, request in (
+        ("ListEvaluations", pb.ListEvaluationsRequest(tournament_id=other, page_token=token)),
+        ("ListEvents", pb.ListEventsRequest(tournament_id=name, page_token=token)),
+        ("ListEvents", pb.ListEventsRequest(page_token=token)),
+        ("ListPods", pb.ListPodsRequest(tournament_id=name, page_token=token)),
+        ("ListTournaments", pb.ListTournamentsRequest(page_token=token)),
+    ):
+        with pytest.raises(InvalidArgument, match="does not belong to this list"):
+            await mesh.call(method, request)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("ListEvaluations", pb.ListEvaluationsRequest),
+        ("ListEvents", pb.ListEventsRequest),
+        ("ListPods", pb.ListPodsRequest),
+    ],
+)
+async def test_a_list_about_an_unknown_tournament_is_not_found(mesh: Any, spec: Any, method: str, kind: Any) -> None:
+    name = await mesh.create(spec())
+    with pytest.raises(NotFound, match=f"did you mean '{name}'"):
+        await mesh.call(method, kind(tournament_id=f"{name[:-1]}x"))
 
 
 async def test_an_update_changes_only_the_fields_that_are_set(mesh: Any, spec: Any) -> None:

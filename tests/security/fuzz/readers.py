@@ -128,7 +128,7 @@ def page_token(random: Random) -> None:
     known = pagination.token_after(kind(tournament_id="t"), random.choice((0, 5, 2**62)))
     token = maker.damaged(known.encode()).decode(errors="ignore") if random.random() < 0.7 else maker.text()
     with suppress(PodraceError):
-        token_number(token, "ListEvents")
+        token_number(token, "events", "t")
     pagination.page_of(kind(tournament_id="t", page_token=token))
 
 

@@ -56,6 +56,7 @@ from podrace.evolution.v1 import evolution_pb2, evolution_pb2_grpc
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.page_tokens import token_after
 from podrace.simulator.v1 import simulator_pb2
 from podrace.specification.resolve import parse, resolve
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
@@ -167,7 +168,7 @@ class Worlds:
             pb.GetEvaluationRequest(evaluation_id=f"{name}-e0"),
             pb.ListEvaluationsRequest(tournament_id=name),
             pb.ListPodsRequest(tournament_id=name),
-            pb.ListEventsRequest(tournament_id=name, page_size=2, page_token="1"),
+            pb.ListEventsRequest(tournament_id=name, page_size=2, page_token=token_after(["events", name], 1)),
             pb.AcquireAssignmentRequest(pod_id=f"{name}-p0", incarnation="i"),
             renew,
             complete,
