@@ -17,7 +17,7 @@ from agentpod.fusion.shared_training import SharedTraining
 from agentpod.learner.checkpoint_files import Counters, FrozenState, copy_policy, freeze
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, UpdateResult
 from agentpod.learner.ending import Budget
-from agentpod.learner.evaluation_schedule import EvaluationSchedule, Scorer
+from agentpod.learner.evaluation_schedule import EvaluationSchedule, EvaluationTime, Scorer
 from agentpod.learner.fusion_session import FusionSession
 from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus
 from agentpod.learner.progress_reporter import ProgressReporter
@@ -49,10 +49,10 @@ class TrainingContext:
     """Thread that the algorithm runs on."""
     shared_training: SharedTraining
     """Where the followers ask what to train."""
+    evaluation_time: EvaluationTime
+    """Counts the time of the pod's evaluations."""
     device: str = "cpu"
     """Device that the algorithm trains on."""
-    evaluation_seconds: float = 0.0
-    """Time that the last evaluation in this pod took; 0 before the first."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic clock in seconds."""
 
@@ -102,20 +102,17 @@ class AgentTraining:
             context.progress,
             context.lease,
             spec,
+            context.evaluation_time,
+            started=started,
             clock=context.clock,
         )
-        self._started = self._accounted = started
+        self._accounted = started
         self.role_restarts = 0
 
     @property
     def finished(self) -> bool:
         """Whether the budget is used up and the last policy is scored, whether or not a stop came."""
         return self._used_up() and self._is_scored
-
-    @property
-    def evaluation_seconds(self) -> float:
-        """Time that the last evaluation in this pod took; 0 before the first."""
-        return self._scorer.last_seconds or self._context.evaluation_seconds
 
     async def run(self) -> bool:
         """Trains until the budget is used up or a stop comes; then scores and publishes the last policy.
@@ -189,7 +186,9 @@ class AgentTraining:
         if self._budget.used_up(steps, counters.training_seconds):
             return True
         trained = steps > self._begin_steps
-        return trained and self._budget.must_score(self._lease.running_seconds, self.evaluation_seconds)
+        return trained and self._budget.must_score(
+            self._lease.running_seconds, self._context.evaluation_time.last_seconds
+        )
 
     async def _reopen(self, error: RoleLost) -> None:
         if self._lease.stop.done():
@@ -242,12 +241,8 @@ class AgentTraining:
             return
         if not self._schedule.take(self._counters.environment_steps):
             return
-        if not self._spec.synchronous:
-            elapsed = self._context.clock() - self._started
-            affordable = self._schedule.affordable(elapsed, self._scorer.total_seconds, self._scorer.last_seconds)
-            if self._scorer.busy or not affordable:
-                return
-        await self._score()
+        if self._spec.synchronous or not (self._scorer.busy or not self._scorer.affords_another()):
+            await self._score()
 
     async def _score(self) -> None:
         """Waits for the previous evaluation and starts to evaluate the current policy."""

@@ -19,7 +19,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
 from podrace.errors import DataLoss, InvalidArgument
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.environment_search import evaluation_environment
-from podrace.specification.evaluation_episodes import MAXIMUM_EVALUATION_LANES
+from podrace.specification.evaluation_episodes import efficient_lanes
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators.messages import with_options
 
@@ -81,7 +81,7 @@ async def evaluate_policies(
 
 def _environment_of(published: PublishedPolicy, assignment: pb.Assignment) -> EnvironmentSpec:
     work, spec = assignment.evaluate, assignment.spec
-    lanes = work.lanes or min(work.episodes, MAXIMUM_EVALUATION_LANES)
+    lanes = work.lanes or efficient_lanes(spec.environment.id, work.episodes)
     environment = with_options(spec.environment, work.options, lanes)
     values = json_format.MessageToDict(published.manifest.hyperparameters)
     return evaluation_environment(environment, values, spec.environment)

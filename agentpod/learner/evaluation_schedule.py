@@ -27,8 +27,6 @@ class EvaluationSchedule:
 
     every_steps: int
     """Environment steps between two evaluations."""
-    share: float
-    """Largest share of the pod's wall-clock time that evaluations may take, between 0 and 1."""
     due_steps: int
     """Environment steps at which the next evaluation is due."""
 
@@ -36,7 +34,7 @@ class EvaluationSchedule:
     def starting_at(cls, steps: int, spec: EvaluationSpec) -> "EvaluationSchedule":
         """Returns the schedule of an agent that has taken `steps` environment steps."""
         every = spec.every_environment_steps
-        return cls(every, spec.share, due_steps=(steps // every + 1) * every)
+        return cls(every, due_steps=(steps // every + 1) * every)
 
     def take(self, steps: int) -> bool:
         """Returns whether a multiple of `every_steps` was passed since the last call that returned True."""
@@ -45,15 +43,36 @@ class EvaluationSchedule:
         self.due_steps = (steps // self.every_steps + 1) * self.every_steps
         return True
 
-    def affordable(self, elapsed_seconds: float, evaluation_seconds: float, next_seconds: float) -> bool:
-        """Returns whether all evaluations, the next one included, stay within their share of the elapsed time.
+
+@dataclass
+class EvaluationTime:
+    """Counts how much of a pod's work was spent on evaluations, over all its assignments."""
+
+    earlier_seconds: float = 0.0
+    """Wall-clock time of the assignments before the current one."""
+    spent_seconds: float = 0.0
+    """Wall-clock time that evaluations have taken."""
+    last_seconds: float = 0.0
+    """Wall-clock time that the last evaluation took; 0 before the first."""
+
+    def add(self, seconds: float) -> None:
+        """Counts an evaluation that took this long."""
+        self.last_seconds = seconds
+        self.spent_seconds += seconds
+
+    def affords(
+        self, share: float, assignment_seconds: float, further_seconds: float, ongoing_seconds: float = 0.0
+    ) -> bool:
+        """Returns whether evaluations stay within their share of the pod's work if they take some seconds more.
 
         Args:
-            elapsed_seconds: Wall-clock time since the work on the assignment started.
-            evaluation_seconds: Time that evaluations have taken so far.
-            next_seconds: Expected time of the next evaluation.
+            share: Largest share of the time that evaluations may take, between 0 and 1.
+            assignment_seconds: Wall-clock time since the work on the current assignment started.
+            further_seconds: Expected time of what is considered.
+            ongoing_seconds: Time that the evaluation under way has taken.
         """
-        return evaluation_seconds + next_seconds <= self.share * (elapsed_seconds + next_seconds)
+        work_seconds = self.earlier_seconds + assignment_seconds + further_seconds
+        return self.spent_seconds + ongoing_seconds + further_seconds <= share * work_seconds
 
 
 class Scorer:
@@ -65,8 +84,6 @@ class Scorer:
 
     Attributes:
         scored_version: Newest policy version that was published with its score; -1 before the first.
-        total_seconds: Time that evaluations have taken so far.
-        last_seconds: Time that the last evaluation took.
     """
 
     def __init__(
@@ -76,7 +93,9 @@ class Scorer:
         progress: ProgressReporter,
         lease: LeaseStatus,
         spec: TournamentSpec,
+        spent: EvaluationTime,
         *,
+        started: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Starts without an evaluation under way.
@@ -87,14 +106,16 @@ class Scorer:
             progress: Where scores are reported.
             lease: Says which episodes to play; once its `stop` is done, the evaluation under way is cancelled.
             spec: Resolved specification of the tournament.
+            spent: Counts the time of the pod's evaluations.
+            started: Time at which the work on the assignment started, by the clock.
             clock: Monotonic clock in seconds.
         """
         self._roles, self._checkpoints, self._progress = roles, checkpoints, progress
         self._lease, self._spec, self._clock = lease, spec, clock
+        self._spent, self._started = spent, started
         self._task: asyncio.Task[None] | None = None
         self._publishing = False
         self.scored_version = -1
-        self.total_seconds = self.last_seconds = 0.0
         # The training itself cannot cancel it: it may be waiting for the compute thread that this evaluation occupies.
         lease.stop.add_done_callback(lambda _: self._request_cancel())
 
@@ -131,15 +152,13 @@ class Scorer:
         version = frozen.counters.policy_version
         try:
             evaluation = await self._evaluate(held)
+        except BaseException:
+            self._spent.add(self._clock() - started)
+            raise
         finally:
             held.release()
-            self.last_seconds = self._clock() - started
-            self.total_seconds += self.last_seconds
-        if evaluation.evaluator_fault:
-            # The time spent waiting for a failing evaluator plugin used no compute, so only the built-in evaluation
-            # counts.
-            self.total_seconds -= self.last_seconds - evaluation.wall_seconds
-            self.last_seconds = evaluation.wall_seconds
+        # The time spent waiting for a failing evaluator plugin used no compute, so only the built-in evaluation counts.
+        self._spent.add(evaluation.wall_seconds if evaluation.evaluator_fault else self._clock() - started)
         self._progress.report_score(evaluation)
         self._publishing = True
         try:
@@ -154,20 +173,34 @@ class Scorer:
         # Which candidates the leaderboard knows by now depends on the speed of the pods.
         plan = None if self._spec.synchronous else await self._checkpoints.plan_evaluation(epoch)
         bars = bars_of(plan) if wanted.racing else None
-        lanes = evaluation_lanes(self._spec)
-        evaluation = await evaluate_in_stages(
-            self._player(held, epoch), wanted.episodes, lanes, bars, fold_deviations=wanted.fold_deviations
+        limited = wanted.racing and not self._spec.synchronous
+        staged = await evaluate_in_stages(
+            self._player(held, epoch),
+            wanted.episodes,
+            evaluation_lanes(self._spec),
+            bars,
+            affords=self._affords if limited else None,
+            fold_deviations=wanted.fold_deviations,
         )
+        evaluation = staged.evaluation
         evaluation.epoch = epoch
-        if plan and evaluation.episodes >= wanted.episodes and not evaluation.evaluator_fault:
+        if plan and not staged.decided and not evaluation.evaluator_fault:
             for other in [one for one in plan.other_epochs if one != epoch][:MOST_OTHER_EPOCHS]:
-                played = await self._player(held, other)(0, wanted.episodes)
+                played = await self._player(held, other)(0, evaluation.episodes)
                 scored = penalize_folds(played, wanted.fold_deviations, required=True)
                 if scored.evaluator_fault:
                     break
                 evaluation.other_epochs.append(epoch_score(other, scored))
                 evaluation.wall_seconds += scored.wall_seconds
         return evaluation
+
+    def affords_another(self) -> bool:
+        """Whether evaluations stay within their share of the pod's work with another one like the last."""
+        return self._affords(0.0, self._spent.last_seconds)
+
+    def _affords(self, ongoing_seconds: float, further_seconds: float) -> bool:
+        elapsed = self._clock() - self._started
+        return self._spent.affords(self._spec.evaluation.share, elapsed, further_seconds, ongoing_seconds)
 
     def _player(self, held: PolicySlot, epoch: int) -> PlayEpisodes:
         """Returns a function that plays episodes of an epoch with the policy in a slot."""

@@ -22,6 +22,7 @@ from agentpod.fusion.shared_training import SharedTraining
 from agentpod.learner.agent_training import AgentTraining, TrainingContext
 from agentpod.learner.ending import EXIT_DONE, EXIT_ROLE_LOST, Ending, ending_of_error, ending_of_stop
 from agentpod.learner.evaluation_job import evaluate_policies
+from agentpod.learner.evaluation_schedule import EvaluationTime
 from agentpod.learner.lease import Lease
 from agentpod.learner.policy_loader import load_policies
 from agentpod.learner.progress_reporter import ProgressReporter
@@ -107,7 +108,7 @@ class Leader:
         self._incarnation = uuid.uuid4().hex
         self.lease: Lease | None = None
         self.training: AgentTraining | None = None
-        self._evaluation_seconds = 0.0
+        self._evaluation_time = EvaluationTime()
 
     async def run(self, stop: "asyncio.Future[str]") -> int:
         """Works on assignments until the pod is drained, stopped or orphaned; returns the exit code of the pod."""
@@ -251,10 +252,10 @@ class Leader:
             self.roles,
             self._compute,
             self.shared_training,
+            self._evaluation_time,
             device=self._device,
-            evaluation_seconds=self._evaluation_seconds,
         )
-        setup = TrainingSetup(context)
+        setup, started = TrainingSetup(context), time.monotonic()
         try:
             self._check(assignment)
             self.training = await setup.prepare()
@@ -264,8 +265,7 @@ class Leader:
         except PodraceError as error:
             ending = ending_of_error(error, opened=setup.opened)
             await self._leave(publish=ending.publish)
-        if self.training:
-            self._evaluation_seconds = self.training.evaluation_seconds
+        self._evaluation_time.earlier_seconds += time.monotonic() - started
         _log_ending(ending)
         await self._complete(lease, ending)
         return ending.exit_code

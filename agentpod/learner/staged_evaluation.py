@@ -1,5 +1,7 @@
-"""Evaluates a policy in stages, and stops as soon as it is decided whether it enters the board and that it cannot lead.
+"""Evaluates a policy in stages.
 
+The evaluation stops as soon as it is decided whether the policy enters the board and that it cannot lead, or when the
+next stage would exceed the share of the pod's time that evaluations may take. The first stage is always played.
 podrace.comparison.racing decides; this module asks for the episodes of the next stage and joins the results.
 """
 
@@ -18,6 +20,8 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Bar, PlanEvaluationResponse
 
 PlayEpisodes = Callable[[int, int], Awaitable[Evaluation]]
 """Plays episodes: (number of the first one, how many)."""
+Affords = Callable[[float, float], bool]
+"""Whether there is time for more episodes: (seconds that the evaluation has taken, seconds that they will take)."""
 _log = structlog.get_logger(__name__)
 
 
@@ -47,22 +51,40 @@ def _usable(bar: Bar) -> racing.Bar | None:
     return racing.Bar(bar.score, bar.standard_error, tuple(bar.episode_returns))
 
 
+@dataclass(frozen=True)
+class StagedEvaluation:
+    """What an evaluation in stages has found."""
+
+    evaluation: Evaluation
+    """The episodes of all stages that were played, joined."""
+    decided: bool
+    """Whether it stopped because the policy cannot lead."""
+
+
 async def evaluate_in_stages(
-    play: PlayEpisodes, episodes: int, lanes: int, bars: Bars | None, *, fold_deviations: float = 0.0
-) -> Evaluation:
+    play: PlayEpisodes,
+    episodes: int,
+    lanes: int,
+    bars: Bars | None,
+    *,
+    affords: Affords | None = None,
+    fold_deviations: float = 0.0,
+) -> StagedEvaluation:
     """Evaluates a policy until more episodes would change neither whether it enters the board nor whether it leads.
 
     Args:
         play: Plays the episodes of a stage.
         episodes: Largest number of episodes.
         lanes: Episodes that are played at the same time.
-        bars: What the policy has to beat; None: all episodes are played at once.
+        bars: What the policy has to beat; None: nothing is decided early.
+        affords: Whether there is time for a further stage; None: always. Without it and without bars, all episodes
+            are played at once.
         fold_deviations: Standard deviations between folds to subtract from the score.
 
     Raises:
         InvalidArgument: There are deviations to subtract, but no folds.
     """
-    planned = racing.stages(episodes, lanes) if bars else (episodes,)
+    planned = racing.stages(episodes, lanes) if bars or affords else (episodes,)
     parts: list[Evaluation] = []
     for stage in planned:
         played = sum(part.episodes for part in parts)
@@ -71,8 +93,17 @@ async def evaluate_in_stages(
         # In a thread, because the bounds for a new number of episodes take a fraction of a second to compute.
         if bars and stage < episodes and await asyncio.to_thread(is_decided, sample_of(whole), bars, planned):
             _log.info("evaluation stopped early", episodes=stage, maximum=episodes, score=whole.mean_return)
+            return StagedEvaluation(whole, decided=True)
+        if affords and stage < episodes and not affords(whole.wall_seconds, _next_seconds(whole, planned)):
+            _log.info("evaluation has used its share of time", episodes=stage, maximum=episodes)
             break
-    return whole
+    return StagedEvaluation(whole, decided=False)
+
+
+def _next_seconds(played: Evaluation, planned: Sequence[int]) -> float:
+    """Returns the expected wall-clock time of the stage after those that were played."""
+    following = min(stage for stage in planned if stage > played.episodes)
+    return played.wall_seconds * (following - played.episodes) / played.episodes
 
 
 def is_decided(sample: racing.Sample, bars: Bars, planned: Sequence[int]) -> bool:

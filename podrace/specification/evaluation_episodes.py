@@ -10,16 +10,23 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MAXIMUM_EVALUATION_LANES = 64
 """Number of environments that an evaluation runs at the same time, at most."""
-RACING_LANES = 8
-"""Number of environments of an evaluation that may stop early, unless the simulator steps them all as one batch: there,
-64 environments take little longer than 8. Where they are stepped one by one, smaller batches also wait less for the
-longest episode."""
+SMALL_BATCH_LANES = 8
+"""Number of environments of an evaluation where they are stepped one by one: smaller batches wait less for the longest
+episode, and an evaluation may stop earlier. Where a simulator steps them all as one batch, 64 environments take little
+longer than 8."""
 
 
 def evaluation_lanes(spec: TournamentSpec) -> int:
     """Returns the number of environments in which the agents of a tournament are scored."""
-    racing = spec.evaluation.racing and not catalog.steps_on_gpu(spec.environment.id)
-    return min(spec.evaluation.episodes, RACING_LANES if racing else MAXIMUM_EVALUATION_LANES)
+    if spec.evaluation.racing:
+        return efficient_lanes(spec.environment.id, spec.evaluation.episodes)
+    return min(spec.evaluation.episodes, MAXIMUM_EVALUATION_LANES)
+
+
+def efficient_lanes(environment_id: str, episodes: int) -> int:
+    """Returns the number of environments in which a simulator plays some episodes fastest."""
+    lanes = MAXIMUM_EVALUATION_LANES if catalog.steps_on_gpu(environment_id) else SMALL_BATCH_LANES
+    return min(episodes, lanes)
 
 
 def evaluation_seed(spec: TournamentSpec, epoch: int) -> int:

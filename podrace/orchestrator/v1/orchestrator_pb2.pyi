@@ -741,8 +741,8 @@ class CreateEvaluationRequest(_message.Message):
     stochastic: _builtins.bool
     """Whether to sample actions instead of taking the most likely one."""
     lanes: _builtins.int
-    """Number of environments that play at the same time; 0: as many as episodes, at most 64. Which episodes are played
-    depends on it.
+    """Number of environments that play at the same time; 0: as many as episodes, at most 64, or at most 8 where the
+    simulator steps them one by one. Which episodes are played depends on it, unless each episode is seeded.
     """
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:

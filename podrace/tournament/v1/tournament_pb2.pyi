@@ -903,7 +903,8 @@ class EvaluationSpec(_message.Message):
     """
     share: _builtins.float
     """Largest share of the pod's wall-clock time to spend on evaluations. An evaluation that would exceed it is skipped,
-    except the last of an assignment; when `synchronous`, none is skipped. Default 0.1.
+    except the last of an assignment. With `racing`, that one ends after as many stages as there is time for, but plays
+    the first stage in any case. When `synchronous`, the share is ignored. Default 0.1.
     """
     greedy: _builtins.bool
     """Whether to act without exploration: by the most likely action (discrete) or the mean (continuous). Default true."""

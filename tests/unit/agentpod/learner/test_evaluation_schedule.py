@@ -1,12 +1,14 @@
 """Evaluations happen on schedule and within their share of time."""
 
 import asyncio
+import statistics
 from types import SimpleNamespace
 
 import pytest
 
 from agentpod.learner.evaluation_schedule import (
     EvaluationSchedule,
+    EvaluationTime,
     Scorer,
     epoch_score,
     evaluation_lanes,
@@ -19,8 +21,8 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec, EvaluationSpec, TournamentSpec
 
 
-def schedule(every: int, share: float = 0.1, steps: int = 0) -> EvaluationSchedule:
-    return EvaluationSchedule.starting_at(steps, EvaluationSpec(every_environment_steps=every, share=share))
+def schedule(every: int, steps: int = 0) -> EvaluationSchedule:
+    return EvaluationSchedule.starting_at(steps, EvaluationSpec(every_environment_steps=every))
 
 
 def test_an_evaluation_is_due_once_at_each_multiple():
@@ -43,12 +45,17 @@ def test_an_agent_that_resumes_is_not_evaluated_at_once():
     assert due.take(3000)
 
 
-def test_evaluations_stay_within_their_share():
-    due = schedule(1000, share=0.1)
-    assert due.affordable(100.0, 4.0, 5.0)
-    assert not due.affordable(100.0, 8.0, 5.0)
-    # The duration of the first evaluation is unknown: it is always affordable.
-    assert due.affordable(0.0, 0.0, 0.0)
+def test_evaluations_stay_within_their_share_of_all_work_of_a_pod():
+    time = EvaluationTime()
+    # The duration of the first evaluation is unknown: there is always time for it.
+    assert time.affords(0.1, 0.0, 0.0)
+    time.add(4.0)
+    assert time.affords(0.1, 100.0, 5.0)
+    assert not time.affords(0.1, 100.0, 9.0)
+    assert not time.affords(0.1, 100.0, 5.0, ongoing_seconds=4.0)
+    time.earlier_seconds = 100.0
+    assert time.affords(0.1, 100.0, 9.0)
+    assert time.last_seconds == 4.0
 
 
 @pytest.mark.parametrize(("fault", "counted_seconds"), [("", 300.0), ("evaluator python:a:b: it hangs", 2.0)])
@@ -68,13 +75,15 @@ async def test_time_lost_to_a_failing_evaluator_plugin_does_not_count_as_evaluat
         ProgressReporter(progress),
         SimpleNamespace(stop=asyncio.get_running_loop().create_future(), evaluation_epoch=0),
         TournamentSpec(synchronous=True, evaluation=EvaluationSpec(episodes=8)),
+        spent := EvaluationTime(),
+        started=1000.0,
         clock=lambda: next(clock),
     )
     scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), SimpleNamespace(release=lambda: None))
     await scorer.settle()
     assert published == [scored]
     assert (progress.score, progress.evaluator_fault) == (5.0, fault)
-    assert (scorer.last_seconds, scorer.total_seconds) == (counted_seconds, counted_seconds)
+    assert (spent.last_seconds, spent.spent_seconds) == (counted_seconds, counted_seconds)
 
 
 # --- common episodes ---------------------------------------------------------------------------------------------
@@ -87,18 +96,18 @@ class Pod:
         self.plan, self.planned, self.calls, self.published = plan, [], [], []
         self.stop = asyncio.get_running_loop().create_future()
         self.evaluation_epoch, self.released = 2, 0
-        self.fault = ""
+        self.fault, self.earlier_seconds = "", 1000.0
 
     async def evaluate(self, held, *, episodes, seed, greedy, first_episode):
         self.calls.append((first_episode, episodes, seed, greedy))
         returns = [float((first_episode + i) % 3) for i in range(episodes)]
-        mean = sum(returns) / episodes
         return Evaluation(
-            mean_return=mean,
-            variance=1.0,
+            mean_return=statistics.fmean(returns),
+            variance=statistics.variance(returns),
             episodes=episodes,
             episode_returns=returns,
             evaluator_fault=self.fault,
+            wall_seconds=0.1 * episodes,
         )
 
     async def publish(self, frozen, evaluation):
@@ -113,11 +122,12 @@ class Pod:
 
     async def score(self, **evaluation) -> Evaluation:
         synchronous = evaluation.pop("synchronous", False)
-        settings = EvaluationSpec(**{"episodes": 64, "greedy": True, "racing": True, **evaluation})
+        settings = EvaluationSpec(**{"episodes": 64, "greedy": True, "racing": True, "share": 0.1, **evaluation})
         spec = TournamentSpec(
             seed=5, synchronous=synchronous, environment=EnvironmentSpec(id="Pendulum-v1"), evaluation=settings
         )
-        scorer = Scorer(self, self, ProgressReporter(pb.Progress()), self, spec)
+        spent = EvaluationTime(earlier_seconds=self.earlier_seconds)
+        scorer = Scorer(self, self, ProgressReporter(pb.Progress()), self, spec, spent, started=0.0, clock=lambda: 0.0)
         scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), self)
         await scorer.settle()
         (published,) = self.published
@@ -132,7 +142,8 @@ async def test_the_episodes_depend_on_the_tournament_and_the_epoch_only():
     pod = Pod()
     evaluation = await pod.score()
     assert evaluation.epoch == 2
-    assert pod.calls == [(0, 64, evaluation_seed(TournamentSpec(seed=5), 2), True)]
+    seed = evaluation_seed(TournamentSpec(seed=5), 2)
+    assert pod.calls == [(0, 8, seed, True), (8, 8, seed, True), (16, 16, seed, True), (32, 32, seed, True)]
     assert pod.released == 1
     others = {evaluation_seed(TournamentSpec(seed=seed), epoch) for seed in (5, 6) for epoch in (1, 2)}
     assert len(others) == 4
@@ -152,6 +163,16 @@ async def test_without_racing_all_episodes_are_played_in_one_call(settings):
     assert len(pod.calls) == 1
 
 
+@pytest.mark.parametrize(("earlier_seconds", "episodes"), [(0.0, 8), (16.0, 16), (40.0, 32), (70.0, 64)])
+async def test_an_evaluation_stops_at_its_share_of_the_time_but_plays_the_first_stage(earlier_seconds, episodes):
+    pod = Pod(PlanEvaluationResponse(other_epochs=[1]))
+    pod.earlier_seconds = earlier_seconds
+    evaluation = await pod.score(share=0.1)
+    assert evaluation.episodes == episodes
+    # Nothing was decided, so the policy may lead and connects the epochs.
+    assert [score.episodes for score in evaluation.other_epochs] == [episodes]
+
+
 async def test_an_answer_that_depends_on_the_speed_of_pods_is_not_asked_for_in_a_synchronous_tournament():
     pod = Pod(PlanEvaluationResponse(other_epochs=[1]))
     await pod.score(synchronous=True, racing=False)
@@ -163,7 +184,9 @@ async def test_a_leader_is_also_scored_in_the_epoch_that_is_wanted():
     evaluation = await pod.score()
     assert [score.epoch for score in evaluation.other_epochs] == [1]
     assert seeds(pod) == {evaluation_seed(TournamentSpec(seed=5), epoch) for epoch in (1, 2)}
-    assert evaluation.other_epochs[0] == epoch_score(1, evaluation)
+    (other,) = evaluation.other_epochs
+    assert (other.mean_return, other.episodes) == (evaluation.mean_return, 64)
+    assert other.standard_error == pytest.approx(epoch_score(1, evaluation).standard_error)
 
 
 async def test_an_evaluation_that_stopped_early_or_fell_back_connects_no_epochs():
