@@ -4,7 +4,7 @@ podrace/cli/
   application.py    the commands by name, each imported on first use
   session.py        runs one command: event loop, Ctrl-C, connection to a mesh
   commands/         train, ls, show, events, standings, stop, evaluate, ensemble, lineage, update, data, store,
-                    qualify, lists
+                    dashboard, qualify, lists
   continuous/       `continuous`: trains on each new version of a dataset
   curve/            `curve`: learning curves from snapshots
   doctor/           `doctor`: what works here, and what to do where it does not

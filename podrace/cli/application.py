@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents as an ensemble, and each alone."),
     "export": ("podrace.cli.commands.export", "Export a champion or another candidate as ONNX or torch.export."),
     "curve": ("podrace.cli.curve.command", "Draw learning curves from evaluated snapshots."),
+    "dashboard": ("podrace.cli.commands.dashboard", "Serve a web page that shows tournaments and controls them."),
     "update": (
         "podrace.cli.commands.update",
         "Change the pool limits or the objective of a running tournament.",

@@ -27,6 +27,8 @@ class Use(Enum):
     """Calls the services; the mesh starts no pods."""
     EVALUATE = "evaluate"
     """Needs pods that evaluate."""
+    DASHBOARD = "dashboard"
+    """Shows tournaments and starts them on request."""
     TRAIN = "train"
     """Needs pods that train. The command must run the mesh itself, because the mesh stops with the command."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from podrace import rpc
 from podrace.client.calls.channels import (
     DURABLE_SECONDS,
+    LARGEST_PAGE,
     PAGE_SIZE,
     QUICK_SECONDS,
     REPLAY_SECONDS,
@@ -43,12 +44,24 @@ class LeaderboardCalls(MeshChannels):
         return await self._candidates(tournament, all_submissions=True)
 
     async def _candidates(self, tournament: Tournament, *, all_submissions: bool) -> list[board_pb.Candidate]:
+        found = self._candidate_pages(tournament, all_submissions=all_submissions, page_size=PAGE_SIZE)
+        return [candidate async for page in found for candidate in page.candidates]
+
+    def submission_pages(self, tournament: Tournament) -> AsyncIterator[board_pb.ListCandidatesResponse]:
+        """Yields all submitted candidates in order of arrival, in pages that are as large as the contract allows.
+
+        For clients that keep only a part of each candidate of a long tournament.
+        """
+        return self._candidate_pages(tournament, all_submissions=True, page_size=LARGEST_PAGE)
+
+    def _candidate_pages(
+        self, tournament: Tournament, *, all_submissions: bool, page_size: int
+    ) -> AsyncIterator[board_pb.ListCandidatesResponse]:
         request = board_pb.ListCandidatesRequest(
-            tournament_id=tournament.tournament_id, all_submissions=all_submissions, page_size=PAGE_SIZE
+            tournament_id=tournament.tournament_id, all_submissions=all_submissions, page_size=page_size
         )
         method = self._leaderboard(tournament).ListCandidates
-        found = pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
-        return [candidate async for page in found for candidate in page.candidates]
+        return pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
 
     async def list_snapshots(self, tournament: Tournament) -> list[board_pb.Snapshot]:
         """Returns all snapshots of a tournament, in order of arrival."""
@@ -61,11 +74,16 @@ class LeaderboardCalls(MeshChannels):
         self, tournament: Tournament, resume_token: int = 0
     ) -> AsyncIterator[board_pb.WatchCandidatesResponse]:
         """Yields each candidate submitted after the token, without end; reconnects when the leaderboard restarts."""
-        return resumed(functools.partial(self._watch_candidates, tournament), resume_token)
+        return resumed(functools.partial(self.watch_candidates, tournament), resume_token)
 
-    def _watch_candidates(
+    def watch_candidates(
         self, tournament: Tournament, resume_token: int
     ) -> AsyncIterator[board_pb.WatchCandidatesResponse]:
+        """Streams each candidate submitted after the token; `follow_submissions` also reconnects.
+
+        Raises:
+            Unavailable: The connection broke.
+        """
         request = board_pb.WatchCandidatesRequest(tournament_id=tournament.tournament_id, resume_token=resume_token)
         return rpc.stream(self._leaderboard(tournament).WatchCandidates, request, deadline_seconds=None)
 
@@ -90,6 +108,26 @@ class LeaderboardCalls(MeshChannels):
         method = self._leaderboard(tournament).GetLineage
         found = pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
         return [agent async for page in found for agent in page.agents]
+
+    async def agent_pages(
+        self, tournament: Tournament, page_token: str = ""
+    ) -> AsyncIterator[tuple[str, board_pb.GetLineageResponse]]:
+        """Yields all agents of a tournament by number, with their summaries.
+
+        Args:
+            tournament: The tournament.
+            page_token: Token of a page that was yielded before, to read agents that were generated since.
+
+        Yields:
+            The token of the page, and the page.
+        """
+        request = board_pb.GetLineageRequest(
+            tournament_id=tournament.tournament_id, page_size=PAGE_SIZE, page_token=page_token
+        )
+        method = self._leaderboard(tournament).GetLineage
+        async for page in pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS):
+            # `request` still has the token of this page.
+            yield request.page_token, page
 
     async def get_statistics(self, tournament: Tournament) -> list[board_pb.AlgorithmStatistics]:
         """Returns the statistics of each algorithm of a tournament."""

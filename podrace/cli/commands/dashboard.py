@@ -1,0 +1,117 @@
+"""Implements `podrace dashboard`: serves a web page that shows tournaments and controls them."""
+
+import asyncio
+import contextlib
+import importlib.util
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import click
+
+from podrace.cli import session
+from podrace.cli.terminal.interrupts import Interrupts
+from podrace.cli.terminal.options import Settings, mesh_options
+from podrace.cli.terminal.output import notify, show, show_json
+from podrace.client import Client
+from podrace.dashboard.settings import DEFAULT_LISTEN, DashboardSettings
+from podrace.errors import Unimplemented
+from podrace.mesh.home import Folders
+from podrace.mesh.home_lock import Use
+from podrace.mesh.service_process import listens
+from podrace.mesh.session import open_mesh
+
+ABSENT_POLLS = 5
+"""Polls without a mesh after which the dashboard joins or starts another one."""
+POLL_SECONDS = 1.0
+HELP = """Serve a web page that shows tournaments live and controls them.
+
+Open the printed URL in a browser; it contains the token. Without --orchestrator the dashboard joins the mesh that
+runs on the home, or runs one itself, with pods, until Ctrl-C. It acts with the rights of this command.
+
+\b
+podrace dashboard                                    the home of this folder
+podrace dashboard --orchestrator mesh.example:7700   a running mesh
+"""
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(help=HELP)
+@click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Port 0: any free one.")
+@click.option("--token-file", type=_FILE, help="File with the token.  [default: dashboard-token next to the token]")
+@click.option("--tls-certificate", type=_FILE, help="Certificate of the dashboard, PEM.")
+@click.option("--tls-key", type=_FILE, help="Private key of the certificate, PEM.")
+@click.option("--name", "names", multiple=True, metavar="HOST", help="Further host name of the dashboard; repeatable.")
+@click.option("--insecure", is_flag=True, help="Listen without TLS where other machines reach it.")
+@mesh_options
+def dashboard(
+    settings: Settings,
+    listen: str,
+    token_file: Path | None,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    names: tuple[str, ...],
+    insecure: bool,
+) -> int:
+    """Serves the dashboard until Ctrl-C."""
+    _require_library()
+    chosen = DashboardSettings(listen, token_file, tls_certificate, tls_key, names, insecure)
+    chosen.check()
+
+    async def command(interrupts: Interrupts) -> int:
+        from podrace.dashboard.gateway import serving
+
+        async with _address(settings, interrupts) as address, Client(address) as client, serving(chosen, client) as url:
+            if settings.as_json:
+                show_json({"url": url})
+            else:
+                show(url)
+                notify("the dashboard runs until Ctrl-C; do not give the URL to others, it contains the token")
+            await asyncio.Event().wait()
+        return 0
+
+    return session.run(command)
+
+
+def _require_library() -> None:
+    if importlib.util.find_spec("aiohttp") is None:
+        raise Unimplemented("the dashboard needs aiohttp; install podrace[dashboard]")
+
+
+@contextlib.asynccontextmanager
+async def _address(settings: Settings, interrupts: Interrupts) -> AsyncIterator[str]:
+    """Yields the address of the mesh. Its home has a mesh during the block, also when the joined one stops."""
+    if settings.orchestrator:
+        yield settings.orchestrator
+        return
+    folders = Folders.of(settings.home)
+    ready = asyncio.Event()
+    keeping = asyncio.create_task(_keep_mesh(settings, interrupts, folders, ready))
+    try:
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait([waiting, keeping], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if keeping.done():
+            keeping.result()
+        yield f"unix:{folders.orchestrator_socket}"
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def _keep_mesh(settings: Settings, interrupts: Interrupts, folders: Folders, ready: asyncio.Event) -> None:
+    """Joins the mesh of the home or runs one, again and again when the joined one has stopped."""
+    while True:
+        mesh = open_mesh(
+            settings.home,
+            Use.DASHBOARD,
+            store=settings.store,
+            debug=settings.debug,
+            notify=notify,
+            hurried=interrupts.ordered,
+        )
+        async with mesh:
+            ready.set()
+            absent = 0
+            while absent < ABSENT_POLLS:
+                await asyncio.sleep(POLL_SECONDS)
+                absent = 0 if await asyncio.to_thread(listens, folders.orchestrator_socket) else absent + 1

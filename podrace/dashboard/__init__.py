@@ -1,0 +1,21 @@
+"""Serves a web page that shows tournaments and controls them: `podrace dashboard` (extra `podrace[dashboard]`).
+
+podrace/dashboard/
+  gateway.py          serves pages and JSON; wires the modules below
+  settings.py         where it listens, its token, TLS
+  access.py           decides whether a request may be answered
+  guarding.py         the middleware that applies those decisions, and the protective headers
+  parameters.py       reads bounded parameters of requests
+  reading.py          handlers that read
+  streaming.py        handlers that stream changes
+  changing.py         handlers that change something
+  feed.py             follows one tournament
+  feed_cache.py       opens and closes feeds
+  points.py           the scores of all submissions, in little memory
+  downsampling.py     reduces curves to the width of a chart
+  curves.py, hyperparameters.py, lineage.py, views.py    what the pages show
+  assets/             the pages: HTML, style and ES modules without a build; the chart library uPlot
+
+The gateway is a client of the public API like any other (`podrace.client`). Each of its calls has the rights of its own
+token or certificate; the page shows the error of a call that was refused.
+"""

@@ -1,0 +1,42 @@
+// Writes numbers, times and names for people.
+
+export function count(value) {
+  if (value === null || value === undefined) return "–";
+  const magnitude = Math.abs(value);
+  for (const [unit, suffix] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (magnitude >= unit) return `${Number((value / unit).toPrecision(3))}${suffix}`;
+  }
+  return `${Number(value.toPrecision(3))}`;
+}
+
+export function number(value, digits = 4) {
+  return value === null || value === undefined ? "–" : typeof value === "number" ? `${Number(value.toPrecision(digits))}` : `${value}`;
+}
+
+export function score(value, error) {
+  if (value === null || value === undefined) return "–";
+  return error ? `${number(value)} ± ${number(error, 2)}` : number(value);
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+}
+
+export function time(seconds) {
+  return seconds ? new Date(seconds * 1000).toLocaleString() : "–";
+}
+
+export function bytes(value) {
+  for (const [unit, suffix] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
+    if (value >= unit) return `${Number((value / unit).toPrecision(3))} ${suffix}`;
+  }
+  return `${value} B`;
+}
+
+export function short(name, tournament) {
+  return name.startsWith(`${tournament}-`) ? name.slice(tournament.length + 1) : name;
+}

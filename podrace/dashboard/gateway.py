@@ -1,0 +1,96 @@
+"""Serves the dashboard: its pages, and JSON for them from calls of the public API."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from pathlib import Path
+
+from aiohttp import web
+
+from podrace.client import Client
+from podrace.dashboard.access import Keys, names_of
+from podrace.dashboard.changing import ChangeHandlers
+from podrace.dashboard.feed_cache import FeedCache
+from podrace.dashboard.guarding import guard
+from podrace.dashboard.parameters import LARGEST_BODY_BYTES
+from podrace.dashboard.reading import ReadHandlers, answer
+from podrace.dashboard.settings import DashboardSettings
+from podrace.dashboard.streaming import StreamHandlers
+from podrace.errors import FailedPrecondition
+
+ASSETS = Path(str(files("podrace.dashboard") / "assets"))
+CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+CLOSING_SECONDS = 2.0
+"""Time that open requests get when the gateway stops."""
+
+
+@contextlib.asynccontextmanager
+async def serving(settings: DashboardSettings, client: Client) -> AsyncIterator[str]:
+    """Serves a dashboard during the block, and yields its URL with the token.
+
+    Args:
+        settings: Where it listens and who may open it.
+        client: Client of the mesh. All calls have the rights of its token or certificate.
+
+    Raises:
+        PodraceError: The settings cannot be used, or the address is taken.
+    """
+    settings.check()
+    keys, tls = Keys(settings.token()), settings.tls()
+    async with FeedCache(client) as feeds:
+        streaming = StreamHandlers(client, feeds)
+        runner = web.AppRunner(
+            application(settings, keys, client, feeds, streaming),
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=CLOSING_SECONDS,
+        )
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
+            try:
+                await site.start()
+            except OSError as error:
+                raise FailedPrecondition(
+                    f"--listen {settings.listen}: {error.strerror or error}; choose another port, or 0 for a free one"
+                ) from None
+            port = runner.addresses[0][1]
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+            yield f"{'https' if tls else 'http'}://{host}:{port}/?token={keys.token}"
+        finally:
+            streaming.stopping.set()
+            await runner.cleanup()
+
+
+def application(
+    settings: DashboardSettings, keys: Keys, client: Client, feeds: FeedCache, streaming: StreamHandlers
+) -> web.Application:
+    """Returns the application with all its routes."""
+    app = web.Application(
+        middlewares=[guard(keys, names_of(settings.host, settings.names))], client_max_size=LARGEST_BODY_BYTES
+    )
+
+    async def session(request: web.Request) -> web.Response:
+        """Returns the value that changes need; only a page of the same origin can read it."""
+        return answer({"change": keys.change})
+
+    app.add_routes([web.get("/", _asset), web.get("/assets/{name:[a-zA-Z0-9./_-]+}", _asset)])
+    app.add_routes([web.get("/api/session", session)])
+    app.add_routes(ReadHandlers(client, feeds).routes())
+    app.add_routes(streaming.routes())
+    app.add_routes(ChangeHandlers(client, feeds).routes())
+    return app
+
+
+async def _asset(request: web.Request) -> web.StreamResponse:
+    """Returns a file of the pages. Names that leave their folder do not exist."""
+    name = request.match_info.get("name", "index.html")
+    path = ASSETS / name
+    kind = CONTENT_TYPES.get(path.suffix)
+    if ".." in Path(name).parts or kind is None or not path.is_file():
+        raise web.HTTPNotFound(reason=f"{name}: no such file")
+    content = await asyncio.to_thread(path.read_bytes)
+    response = web.Response(body=content, content_type=kind, charset="utf-8")
+    response.headers["Cache-Control"] = "no-cache"
+    return response

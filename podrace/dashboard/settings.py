@@ -1,0 +1,84 @@
+"""Holds the settings of a dashboard and checks them."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from podrace.access.token_file import load_or_make_token, token_path
+from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.rpc import is_local
+
+TOKEN_NAME = "dashboard-token"
+"""Name of the file with the token, next to the token file of the mesh."""
+DEFAULT_LISTEN = "127.0.0.1:7780"
+
+
+@dataclass(frozen=True)
+class DashboardSettings:
+    """Where a dashboard listens, and who may open it."""
+
+    listen: str = DEFAULT_LISTEN
+    """`host:port`; port 0: any free port."""
+    token_file: Path | None = None
+    """File with the token, made if it does not exist; None: `dashboard-token` next to the token file of the mesh."""
+    certificate: Path | None = None
+    """Certificate of the dashboard with its chain, PEM; None: no TLS."""
+    key: Path | None = None
+    """Private key of the certificate, PEM."""
+    names: tuple[str, ...] = ()
+    """Further host names under which browsers reach it, for instance that of a proxy."""
+    insecure: bool = False
+    """Whether it may listen without TLS where other machines reach it."""
+
+    @property
+    def host(self) -> str:
+        """Host to listen on."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """Port to listen on."""
+        return int(self.listen.rpartition(":")[2])
+
+    def check(self) -> None:
+        """Checks the settings.
+
+        Raises:
+            InvalidArgument: The address has another form, or only one of certificate and key is set.
+            FailedPrecondition: Other machines reach the address, and there is no TLS.
+        """
+        host, colon, port = self.listen.rpartition(":")
+        if not colon or not host or not port.isdigit() or int(port) > 65535:
+            raise InvalidArgument(f"--listen {self.listen}: expected HOST:PORT, for instance {DEFAULT_LISTEN}")
+        if (self.certificate is None) != (self.key is None):
+            raise InvalidArgument("--tls-certificate and --tls-key: set both or none")
+        if self.certificate is None and not self.insecure and not is_local(self.listen):
+            raise FailedPrecondition(
+                f"--listen {self.listen}: other machines reach it, and they could read the token; set --tls-certificate"
+                " and --tls-key, listen on 127.0.0.1, or start with --insecure behind a proxy that has TLS"
+            )
+
+    def token(self) -> str:
+        """Returns the token, which is made at first use.
+
+        Raises:
+            FailedPrecondition: Others can read the file, or it cannot be made or read.
+        """
+        return load_or_make_token(self.token_file or token_path().with_name(TOKEN_NAME))
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Returns the TLS configuration; None: without TLS.
+
+        Raises:
+            FailedPrecondition: The certificate or the key cannot be used.
+        """
+        if self.certificate is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:
+            raise FailedPrecondition(
+                f"--tls-certificate {self.certificate}, --tls-key {self.key}: {error.strerror or error}"
+            ) from None
+        return context

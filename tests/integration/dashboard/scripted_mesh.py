@@ -1,0 +1,335 @@
+"""A mesh with prepared tournaments, real gRPC servers on Unix sockets, which tests change while it serves."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from podrace import rpc
+from podrace.checkpoint.v1 import delivery_pb2, delivery_pb2_grpc
+from podrace.checkpoint.v1.checkpoint_pb2 import Part
+from podrace.client.calls.tournaments import END_STATES
+from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied
+from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
+from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.tasks import ChangeSignal, wait_at_most
+from podrace.tournament.v1 import tournament_pb2 as tournaments_pb
+
+START = 1_700_000_000
+KINDS = ("agent_generated", "agent_assigned", "agent_finished")
+
+
+class Prepared:
+    """One tournament and everything that belongs to it."""
+
+    def __init__(self, tournament_id: str, leaderboard: str) -> None:
+        self.tournament = tournaments_pb.Tournament(
+            tournament_id=tournament_id,
+            state=tournaments_pb.TOURNAMENT_STATE_RUNNING,
+            reason="created",
+            leaderboard_address=leaderboard,
+            owner="alice",
+        )
+        spec = self.tournament.spec
+        spec.name, spec.environment.id, spec.evolution.strategy = tournament_id, "CartPole-v1", "pbt"
+        spec.objective.target_return = 500.0
+        rate = spec.algorithms["ppo"].hyperparameters["learning_rate"]
+        rate.low, rate.high, rate.scale = 1e-5, 1e-1, tournaments_pb.SCALE_LOG
+        spec.algorithms["sac"].ratio = 1.0
+        self.tournament.create_time.seconds = START
+        self.candidates: list[Any] = []
+        self.agents: list[Any] = []
+        self.events: list[Any] = []
+        self.pods: list[Any] = []
+        self.changes = ChangeSignal()
+
+    def generate(self, parent: int | None = None, rate: float = 1e-3, algorithm: str = "ppo") -> Any:
+        """Adds an agent with its event."""
+        number = len(self.agents)
+        name = self.tournament.tournament_id
+        agent = board_pb.Agent(
+            agent_id=f"{name}-a{number}",
+            tournament_id=name,
+            number=number,
+            algorithm=algorithm,
+            origin=board_pb.ORIGIN_FRESH if parent is None else board_pb.ORIGIN_MUTATION,
+            parent_agent_ids=[] if parent is None else [f"{name}-a{parent}"],
+            reason="fresh" if parent is None else f"child of a{parent}: learning_rate changed",
+        )
+        agent.hyperparameters.update({"learning_rate": rate, "gamma": 0.99 - 0.001 * (number % 7), "horizon": 64})
+        agent.running_duration.seconds = 3 * number
+        self.agents.append(agent)
+        self.tournament.agents = len(self.agents)
+        self.record("agent_generated", f"agent a{number}: {agent.reason}", agent_id=agent.agent_id)
+        return agent
+
+    def submit(self, number: int, score: float, steps: int = 0) -> Any:
+        """Adds a submission of an agent."""
+        sequence = len(self.candidates) + 1
+        agent = self.agents[number]
+        found = board_pb.Candidate(
+            candidate_id=f"{sequence:064x}",
+            tournament_id=self.tournament.tournament_id,
+            agent_id=agent.agent_id,
+            agent_number=number,
+            algorithm=agent.algorithm,
+            score=score,
+            standard_error=2.5,
+            episodes=32,
+            sequence=sequence,
+            verdict=board_pb.VERDICT_ACCEPTED,
+            environment_steps=steps or 1000 * sequence,
+            agent_environment_steps=steps or 1000 * sequence,
+            core_seconds=0.5 * sequence,
+            reason="there is room on the board",
+        )
+        found.submit_time.seconds = START + sequence
+        self.candidates.append(found)
+        if not self.tournament.HasField("best_score") or score > self.tournament.best_score:
+            self.tournament.best_score, self.tournament.best_agent_id = score, agent.agent_id
+            self.tournament.champion_manifest_digest = found.candidate_id
+        self.changes.notify_all()
+        return found
+
+    def record(self, kind: str, message: str, **ids: str) -> None:
+        """Adds an event."""
+        event = pb.Event(sequence=len(self.events) + 1, kind=kind, message=message, **ids)
+        event.tournament_id = self.tournament.tournament_id
+        event.time.seconds = START + len(self.events)
+        self.events.append(event)
+        self.changes.notify_all()
+
+    def start_pod(self, number: int) -> None:
+        """Adds a pod that trains an agent."""
+        name = self.tournament.tournament_id
+        pod = pb.Pod(
+            pod_id=f"{name}-p{number}",
+            tournament_id=name,
+            activity=pb.POD_ACTIVITY_TRAINING,
+            agent_id=f"{name}-a{number}",
+            layout=tournaments_pb.LAYOUT_SEPARATE,
+        )
+        pod.progress.plane, pod.progress.steps_per_second = "shared", 12_345.0
+        self.pods.append(pod)
+        self.record("pod_started", f"p{number}: free capacity for one more pod", pod_id=pod.pod_id)
+
+    def set_state(self, state: "tournaments_pb.TournamentState.ValueType", reason: str) -> None:
+        """Changes the state."""
+        self.tournament.state, self.tournament.reason = state, reason
+        self.changes.notify_all()
+
+    def board(self) -> Sequence[Any]:
+        """The best submission of each agent, best first."""
+        best: dict[str, Any] = {}
+        for one in self.candidates:
+            if one.agent_id not in best or one.score > best[one.agent_id].score:
+                best[one.agent_id] = one
+        ranked = sorted(best.values(), key=lambda one: -one.score)
+        for rank, one in enumerate(ranked, 1):
+            one.rank = rank
+        return ranked
+
+
+class ScriptedMesh:
+    """Serves prepared tournaments; an asynchronous context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address, self.leaderboard = f"unix:{folder}/o.sock", f"unix:{folder}/l.sock"
+        self.prepared: dict[str, Prepared] = {}
+        self.refuses_changes = False
+        """Whether the caller has only the role `viewer`."""
+        self.requests: list[Any] = []
+        self._servers: list[rpc.Server] = []
+
+    def add(self, tournament_id: str) -> Prepared:
+        """Adds an empty tournament."""
+        self.prepared[tournament_id] = Prepared(tournament_id, self.leaderboard)
+        return self.prepared[tournament_id]
+
+    def find(self, tournament_id: str) -> Prepared:
+        if tournament_id not in self.prepared:
+            raise NotFound(f"tournament {tournament_id} is not known")
+        return self.prepared[tournament_id]
+
+    def change(self, request: Any) -> None:
+        """Records a request that changes something, or refuses it."""
+        if self.refuses_changes:
+            raise PermissionDenied("alice: the role viewer may not call this method; it needs user")
+        self.requests.append(request)
+
+    async def __aenter__(self) -> "ScriptedMesh":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Starts both services, again after `stop` too."""
+        for address, services in (
+            (
+                self.leaderboard,
+                [
+                    rpc.Service(
+                        board_pb.DESCRIPTOR.services_by_name["LeaderboardService"],
+                        board_grpc.add_LeaderboardServiceServicer_to_server,
+                        ScriptedLeaderboard(self),
+                    ),
+                    rpc.Service(
+                        delivery_pb2.DESCRIPTOR.services_by_name["CheckpointService"],
+                        delivery_pb2_grpc.add_CheckpointServiceServicer_to_server,
+                        ScriptedCheckpoints(),
+                    ),
+                ],
+            ),
+            (
+                self.address,
+                [
+                    rpc.Service(
+                        pb.DESCRIPTOR.services_by_name["OrchestratorService"],
+                        pb_grpc.add_OrchestratorServiceServicer_to_server,
+                        ScriptedOrchestrator(self),
+                    )
+                ],
+            ),
+        ):
+            config = rpc.ServerConfig(listen=address, grace_seconds=0.0)
+            self._servers.append(await rpc.Server.start(config, services))
+
+    async def stop(self) -> None:
+        """Stops both services, as if they were killed."""
+        for server in self._servers:
+            await server.drain()
+        self._servers = []
+
+
+def part_of(entries: Sequence[Any], request: Any) -> tuple[Sequence[Any], str]:
+    """The requested page of a list, and the token of the next one."""
+    begin = int(request.page_token or 0)
+    end = begin + (request.page_size or 100)
+    return entries[begin:end], str(end) if end < len(entries) else ""
+
+
+class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
+    def __init__(self, mesh: ScriptedMesh) -> None:
+        self._mesh = mesh
+
+    async def ListTournaments(self, request: Any, context: Any) -> Any:
+        found = [one.tournament for one in reversed(self._mesh.prepared.values())]
+        page, token = part_of(found, request)
+        return pb.ListTournamentsResponse(tournaments=page, next_page_token=token)
+
+    async def GetTournament(self, request: Any, context: Any) -> Any:
+        return pb.GetTournamentResponse(tournament=self._mesh.find(request.tournament_id).tournament)
+
+    async def WatchTournament(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        entry, token = self._mesh.find(request.tournament_id), request.resume_token
+        while True:
+            change = entry.changes.next_change()
+            events = entry.events[token : token + 2000]
+            token += len(events)
+            yield pb.WatchTournamentResponse(
+                tournament=entry.tournament, pods=entry.pods, events=events, resume_token=token
+            )
+            if entry.tournament.state in END_STATES:
+                return
+            if token == len(entry.events):
+                await wait_at_most(change.wait(), 60.0)
+
+    async def CreateTournament(self, request: Any, context: Any) -> Any:
+        if request.spec.environment.id == "unknown":
+            raise InvalidArgument("environment.id = 'unknown': there is no such environment")
+        if request.validate_only:
+            return pb.CreateTournamentResponse(
+                tournament=tournaments_pb.Tournament(spec=request.spec), unchecked=["resources: no machine answers"]
+            )
+        self._mesh.change(request)
+        entry = self._mesh.add(f"{request.spec.name}-new{len(self._mesh.prepared)}")
+        return pb.CreateTournamentResponse(tournament=entry.tournament)
+
+    async def CancelTournament(self, request: Any, context: Any) -> Any:
+        self._mesh.change(request)
+        entry = self._mesh.find(request.tournament_id)
+        entry.set_state(tournaments_pb.TOURNAMENT_STATE_CANCELLED, request.reason)
+        return pb.CancelTournamentResponse(tournament=entry.tournament)
+
+    async def ResumeTournament(self, request: Any, context: Any) -> Any:
+        self._mesh.change(request)
+        entry = self._mesh.find(request.tournament_id)
+        entry.set_state(tournaments_pb.TOURNAMENT_STATE_RUNNING, "resumed")
+        return pb.ResumeTournamentResponse(tournament=entry.tournament)
+
+    async def UpdateTournament(self, request: Any, context: Any) -> Any:
+        self._mesh.change(request)
+        entry = self._mesh.find(request.tournament_id)
+        entry.tournament.spec.pool.MergeFrom(request.pool)
+        entry.changes.notify_all()
+        return pb.UpdateTournamentResponse(tournament=entry.tournament)
+
+    async def DeleteTournament(self, request: Any, context: Any) -> Any:
+        self._mesh.change(request)
+        entry = self._mesh.find(request.tournament_id)
+        if entry.tournament.state not in END_STATES:
+            raise FailedPrecondition(f"tournament {request.tournament_id} has not ended; stop it first")
+        del self._mesh.prepared[request.tournament_id]
+        return pb.DeleteTournamentResponse()
+
+
+class ScriptedLeaderboard(board_grpc.LeaderboardServiceServicer):
+    def __init__(self, mesh: ScriptedMesh) -> None:
+        self._mesh = mesh
+
+    async def ListCandidates(self, request: Any, context: Any) -> Any:
+        entry = self._mesh.find(request.tournament_id)
+        found = entry.candidates if request.all_submissions else entry.board()
+        page, token = part_of(found, request)
+        return board_pb.ListCandidatesResponse(candidates=page, next_page_token=token)
+
+    async def WatchCandidates(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        entry, token = self._mesh.find(request.tournament_id), request.resume_token
+        while True:
+            change = entry.changes.next_change()
+            while token < len(entry.candidates):
+                token += 1
+                yield board_pb.WatchCandidatesResponse(candidate=entry.candidates[token - 1], resume_token=token)
+            await wait_at_most(change.wait(), 60.0)
+
+    async def GetLineage(self, request: Any, context: Any) -> Any:
+        page, token = part_of(self._mesh.find(request.tournament_id).agents, request)
+        return board_pb.GetLineageResponse(agents=page, next_page_token=token)
+
+
+class ScriptedCheckpoints(delivery_pb2_grpc.CheckpointServiceServicer):
+    async def ListParts(self, request: Any, context: Any) -> Any:
+        sizes = {"policy": 1 << 20, "learner": 3 << 20}
+        parts = [Part(name=name, digest=f"{size:064x}", size_bytes=size) for name, size in sizes.items()]
+        return delivery_pb2.ListPartsResponse(parts=[delivery_pb2.DeliveredPart(part=part) for part in parts])
+
+
+def fill(entry: Prepared, *, agents: int, points: int, pods: int = 4, seed: int = 1) -> None:
+    """Adds agents whose curves rise with noise, with a lineage, pods and events."""
+    draws = random.Random(seed)
+    for number in range(agents):
+        parent = draws.randrange(number) if number > 4 and draws.random() < 0.8 else None
+        algorithm = entry.agents[parent].algorithm if parent is not None else draws.choice(["ppo", "ppo", "sac"])
+        entry.generate(parent, 10 ** draws.uniform(-5, -1), algorithm)
+    for number in range(min(pods, agents)):
+        entry.start_pod(number)
+    best = [draws.uniform(200, 480) for _ in range(agents)]
+    each = max(1, points // agents)
+    for number in range(points):
+        agent = number % agents
+        progress = (number // agents + 1) / each
+        score = best[agent] * (1 - 2.718 ** (-4 * progress)) + draws.gauss(0, 15)
+        entry.submit(agent, score, steps=1000 * (number // agents + 1))
+
+
+async def serve(folder: Path, *, agents: int, points: int) -> None:
+    """Serves a large tournament until the process is stopped."""
+    async with ScriptedMesh(folder) as mesh:
+        fill(mesh.add("large-abc123"), agents=agents, points=points)
+        print(mesh.address, flush=True)
+        await asyncio.Event().wait()
