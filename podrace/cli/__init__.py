@@ -10,6 +10,7 @@ podrace/cli/
   doctor/           `doctor`: what works here, and what to do where it does not
   grid/             `grid`: variants of a specification
   init/             `init`: a first specification from options or answers
+  pods/             `logs` and `top`: what pods do now
   results/          reports, plots and scores of finished tournaments
   views/            tables, live tables, plain lines, JSON
   terminal/         options, output, number formats, interrupts

@@ -20,6 +20,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "ls": ("podrace.cli.commands.query", "List the tournaments, newest first."),
     "show": ("podrace.cli.commands.show", "Show a tournament, or one aspect of its results."),
     "events": ("podrace.cli.commands.query", "Show all events of a tournament with their reasons."),
+    "top": ("podrace.cli.pods.top", "Show the pods of running tournaments, live until Ctrl-C."),
+    "logs": ("podrace.cli.pods.logs", "Show the log of a pod, or of a service."),
     "standings": ("podrace.cli.commands.query", "Show the board of a tournament."),
     "lineage": (
         "podrace.cli.commands.lineage",

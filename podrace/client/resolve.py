@@ -65,6 +65,22 @@ def resolve_candidate(text: str, candidate_ids: Sequence[str], *, where: str) ->
     return _only(text, candidate_ids, "candidate", where)
 
 
+def resolve_name(text: str, names: Sequence[str], what: str, *, where: str) -> str:
+    """Returns the name that `text` is, or a prefix of exactly one name.
+
+    Args:
+        text: Text that the user typed.
+        names: All names; the first ones are listed if none is similar.
+        what: What they name, for error messages.
+        where: Where they are, for error messages.
+
+    Raises:
+        NotFound: No name matches; the message suggests a similar one.
+        InvalidArgument: Several names match.
+    """
+    return _only(text, names, what, where)
+
+
 def _only(text: str, names: Sequence[str], what: str, where: str) -> str:
     fitting = [text] if text in names else [name for name in names if name.startswith(text)]
     if not fitting:

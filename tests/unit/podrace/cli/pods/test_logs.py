@@ -1,0 +1,120 @@
+"""Logs of an embedded mesh: which file, how many lines, and lines that are written meanwhile."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrace.cli.pods import log_files
+from podrace.cli.pods.log_files import GrowingLines, last_lines, seek_last_lines
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    logs = tmp_path / "podrace-home" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "cartpole-abc-p1.log").write_text("".join(f"line {number}\n" for number in range(100)))
+    (logs / "cartpole-abc-p2.log").write_text("other\n")
+    (logs / "orchestrator.log").write_text("serves\n")
+    return logs
+
+
+def test_the_last_lines_of_a_pod_are_shown(type_: Any, folder: Path) -> None:
+    answer = type_("logs", "cartpole-abc-p1", "--lines", "2")
+    assert (answer.code, answer.out) == (0, "line 98\nline 99\n")
+    assert len(type_("logs", "cartpole-abc-p1").out.splitlines()) == 50
+
+
+def test_a_service_has_a_log_too_and_json_is_one_value(type_: Any, folder: Path) -> None:
+    assert type_("logs", "orch", "--json").json == {
+        "log": "orchestrator",
+        "file": str(folder / "orchestrator.log"),
+        "lines": ["serves"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["cartpole-abc-p"], 2, "ambiguous"),
+        (["cartpole-abc-q1"], 2, "did you mean 'cartpole-abc-p1'"),
+        (["orchestrator", "--follow", "--json"], 2, "leave one of them out"),
+        (["p1", "--orchestrator", "h:1"], 1, "kubectl logs"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(
+    type_: Any, folder: Path, arguments: list[str], code: int, error: str
+) -> None:
+    answer = type_("logs", *arguments)
+    assert answer.code == code
+    assert error in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_a_home_without_logs_is_reported(type_: Any) -> None:
+    answer = type_("logs", "p1")
+    assert answer.code == 2
+    assert "podrace train" in answer.err
+
+
+def test_control_characters_of_a_log_do_not_reach_the_terminal(type_: Any, folder: Path) -> None:
+    (folder / "orchestrator.log").write_bytes(b"\x1b[2Jcleared\n\xff\n")
+    assert type_("logs", "orchestrator").out == "\\x1b[2Jcleared\n�\n"
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2, 7, 1 << 16])
+@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"a\nbc", b"a\n\nbc\n", b"a\nb\nc\nd\n"])
+def test_the_last_lines_are_those_of_the_whole_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, block_bytes: int
+) -> None:
+    monkeypatch.setattr(log_files, "BLOCK_BYTES", block_bytes)
+    path = tmp_path / "log"
+    path.write_bytes(text)
+    whole = text.decode().splitlines()
+    for lines in range(6):
+        assert last_lines(path, lines) == whole[len(whole) - min(lines, len(whole)) :]
+
+
+def test_a_line_is_read_once_when_it_is_complete_and_a_shorter_file_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("old\nhalf")
+    with path.open("rb") as file:
+        seek_last_lines(file, 1)
+        reader = GrowingLines(file)
+        assert list(reader.read()) == []
+        with path.open("a") as writer:
+            writer.write(" whole\nnext\n")
+        assert list(reader.read()) == ["half whole", "next"]
+        path.write_text("new\n")
+        assert list(reader.read()) == ["new"]
+
+
+def test_a_line_without_an_end_is_returned_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_files, "LONGEST_LINE_BYTES", 10)
+    monkeypatch.setattr(log_files, "BLOCK_BYTES", 8)
+    path = tmp_path / "log"
+    path.write_text(30 * "x" + "\n")
+    with path.open("rb") as file:
+        pieces = list(GrowingLines(file).read())
+    assert "".join(pieces) == 30 * "x"
+    assert max(map(len, pieces)) <= 18
+
+
+@pytest.mark.long
+def test_following_shows_new_lines_until_it_is_interrupted(folder: Path) -> None:
+    command = [sys.executable, "-m", "podrace.cli", "logs", "cartpole-abc-p2", "--follow"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=folder.parents[1], env=environment
+    ) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "other\n"
+        with (folder / "cartpole-abc-p2.log").open("a") as log:
+            log.write("new\n")
+        assert following.stdout.readline() == "new\n"
+        following.send_signal(signal.SIGINT)
+        assert following.wait(30) == 130

@@ -1,0 +1,44 @@
+"""The pods of running tournaments, from a fake mesh."""
+
+from typing import Any
+
+import pytest
+
+from podrace.cli.pods.top import Running, as_json, render
+from podrace.cli.terminal.output import console
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+
+def test_only_running_tournaments_are_listed(type_: Any, mesh: Any, known: Any, canned: Any) -> None:
+    assert type_("top", "--orchestrator", mesh.address).out == "no tournament is running\n"
+    known.tournaments = [canned.tournament("cartpole-abc123", "RUNNING"), canned.tournament("old-1")]
+    known.pods[0].progress.steps_per_second = 1500.0
+    known.pods[0].progress.policy_lag = 1.5
+    known.pods[0].progress.plane = "shared"
+    answer = type_("top", "--orchestrator", mesh.address)
+    assert answer.code == 0
+    assert "cartpole-abc123  RUNNING  40.0k steps/s  1 pod" in answer.out
+    assert "old-1" not in answer.out
+    (row,) = [line.split() for line in answer.out.splitlines() if line.strip().startswith("p1")]
+    assert row == ["p1", "training", "a2", "123k", "1.5k", "1.50", "shared"]
+
+
+def test_json_has_the_same_with_the_reason_why_a_pod_waits(type_: Any, mesh: Any, known: Any, canned: Any) -> None:
+    known.tournaments = [canned.tournament("cartpole-abc123", "RUNNING")]
+    known.pods[0].progress.storage_fault = "the store is full"
+    (found,) = type_("top", "latest", "--json", "--orchestrator", mesh.address).json
+    assert (found["tournament_id"], found["state"]) == ("cartpole-abc123", "RUNNING")
+    assert found["pods"][0]["storage_fault"] == "the store is full"
+    assert found["pods"][0]["environment_steps"] == 123_456
+
+
+def test_a_pod_that_waits_and_a_paused_tournament_say_why(capsys: pytest.CaptureFixture[str], canned: Any) -> None:
+    tournament = canned.tournament("t", "RUNNING")
+    tournament.pause_reason = "the disk is full"
+    pod = pb.Pod(pod_id="t-p3")
+    pod.progress.storage_fault = "no answer\x1b"
+    console().print(render([Running(tournament, [pod])]))
+    out = capsys.readouterr().out
+    assert "paused: the disk is full" in out
+    assert "p3 waits: no answer\\x1b" in out
+    assert as_json(Running(tournament, []))["pause_reason"] == "the disk is full"
