@@ -70,7 +70,7 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)
-    async with deletion, _garbage_collection(state, store, config, urgent):
+    async with deletion, _garbage_collection(state, store, config, urgent, owners):
         reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
     _log.info("leaderboard stops", reason=reason)
     await watch.close()
@@ -97,7 +97,7 @@ def _shortage_finder(config: Config, loop: asyncio.AbstractEventLoop, urgent: as
 
 @contextlib.asynccontextmanager
 async def _garbage_collection(
-    state: Database, store: CheckpointStore, config: Config, urgent: asyncio.Event
+    state: Database, store: CheckpointStore, config: Config, urgent: asyncio.Event, owners: TournamentOwners
 ) -> AsyncIterator[None]:
     """Deletes unreferenced checkpoint files periodically while the block runs."""
     if not config.collect_period_seconds:
@@ -111,6 +111,7 @@ async def _garbage_collection(
             grace_seconds=config.collect_grace_seconds,
             retention=config.retention,
             urgent=urgent,
+            on_measured=owners.measure,
         )
     )
     try:

@@ -19,6 +19,7 @@ comes on top of the quota.
 """
 
 import asyncio
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import prometheus_client
@@ -54,10 +55,12 @@ async def collect_periodically(
     grace_seconds: float,
     retention: Retention,
     urgent: asyncio.Event,
+    on_measured: Callable[[Mapping[str, int]], None] = lambda _: None,
 ) -> None:
     """Collects periodically until it is cancelled. A collection that fails is logged and repeated after the period.
 
     When `urgent` is set, the next collection begins at once, but not within SHORTEST_PERIOD_SECONDS of the last one.
+    `on_measured` receives what each collection leaves: bytes by tournament.
     """
     shortest_seconds = min(SHORTEST_PERIOD_SECONDS, period_seconds)
     while True:
@@ -65,7 +68,9 @@ async def collect_periodically(
         await wait_at_most(urgent.wait(), period_seconds - shortest_seconds)
         urgent.clear()
         try:
-            deleted = await collect_once(state, store, grace_seconds=grace_seconds, retention=retention)
+            deleted = await collect_once(
+                state, store, grace_seconds=grace_seconds, retention=retention, on_measured=on_measured
+            )
         except PodraceError as error:
             _log.warning("garbage collection failed", error=error.message)
         else:
@@ -73,7 +78,12 @@ async def collect_periodically(
 
 
 async def collect_once(
-    state: Database, store: CheckpointStore, *, grace_seconds: float, retention: Retention
+    state: Database,
+    store: CheckpointStore,
+    *,
+    grace_seconds: float,
+    retention: Retention,
+    on_measured: Callable[[Mapping[str, int]], None] = lambda _: None,
 ) -> list[str]:
     """Deletes objects that nothing refers to and returns their digests.
 
@@ -104,6 +114,7 @@ async def collect_once(
     MISSING.set(len(found.missing))
     deleted = await asyncio.to_thread(delete, store, found, grace_seconds)
     COLLECTED.inc(len(deleted))
+    on_measured(found.kept_bytes)
     return deleted
 
 

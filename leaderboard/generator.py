@@ -69,11 +69,12 @@ class Generator:
                 that does not exist), or it differs from the one that the tournament began with.
             FailedPrecondition: The tournament is synchronous and the earlier rounds have not finished.
             AlreadyExists: The request id was used for another agent.
-            ResourceExhausted: A disk has too little free space.
+            ResourceExhausted: A disk has too little free space, or the owner has stored too much.
         """
         check(request)
         if shortage := await asyncio.to_thread(self._find_shortage):
             raise ResourceExhausted(shortage)
+        self._owners.check_stored_bytes(ownership_in(request), request.maximum_stored_bytes)
         # In a thread and before the transaction, because the first import may take seconds.
         await asyncio.to_thread(load_needed, request.spec.evolution.strategy)
         if self._plugins is not None and await self._state.transact(generation.is_first, request):

@@ -66,12 +66,12 @@ async def serve(config: Config, clock: Clock) -> None:
     leaderboard = LeaderboardClient(config.leaderboard, runtime.best.update, token=access.token)
     try:
         await _restore(config, state, runtime, clock)
-        external = ExternalPods(state, runtime, clock) if config.launcher == EXTERNAL else None
+        external = ExternalPods(state, runtime, clock, config.quota) if config.launcher == EXTERNAL else None
         opened: asyncio.Future[Launcher] = asyncio.get_running_loop().create_future()
         servicer = OrchestratorServicer(
             _tournaments(config, state, runtime),
             Queries(state, runtime),
-            Assignments(state, runtime, leaderboard, clock, external_pods=external),
+            Assignments(state, runtime, leaderboard, clock, external_pods=external, quotas=config.quota),
             runtime,
             clock,
             leaderboard_address=config.leaderboard,
@@ -131,6 +131,7 @@ def _tournaments(config: Config, state: StateDatabase, runtime: RuntimeState) ->
         start_pods=config.start_pods,
         random_bytes=secrets.token_bytes,
         allowed=config.allow,
+        limits=config.quota,
     )
 
 
@@ -209,6 +210,7 @@ def _reconciler(
         limits=Limits(config.start_pods, config.terminate_seconds, config.kill_seconds),
         period_seconds=config.reconcile_period_seconds,
         on_list=targets.update,
+        quotas=config.quota,
         deletion=_deletion(config, state, runtime, leaderboard, clock),
         silence=(
             NEVER_SILENT

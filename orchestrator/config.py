@@ -6,6 +6,7 @@ from pathlib import Path
 
 import structlog
 
+from orchestrator.decisions.quotas import Quotas
 from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.options import LauncherOptions
 from podrace.access.service_access import AccessConfig
@@ -85,6 +86,8 @@ class Config:
     """Options of each launcher."""
     allow: Allowed = field(default_factory=Allowed)
     """What the specifications of tournaments may name; passed to the pods that this service starts."""
+    quota: Quotas = field(default_factory=Quotas)
+    """What one owner of tournaments may have, and how owners share the pods."""
     advertised: str = ""
     """Address where pods reach this service, if not `server.listen` (in a container: its host name and port)."""
 

@@ -109,6 +109,7 @@ class LeaderboardClient:
         ownership: Ownership,
         running_seconds: float,
         environment_steps: int,
+        maximum_stored_bytes: int = 0,
     ) -> pb.GenerateAgentResponse:
         """Generates an agent, or returns the one that was generated for this number before.
 
@@ -122,6 +123,7 @@ class LeaderboardClient:
             ownership: Whose the tournament is.
             running_seconds: How long the tournament has been running.
             environment_steps: Environment steps of all its agents.
+            maximum_stored_bytes: Most bytes that the owner may have stored; 0: no limit.
 
         Raises:
             PodraceError: The error of the generator.
@@ -137,6 +139,7 @@ class LeaderboardClient:
             tournament_environment_steps=environment_steps,
             owner=ownership.owner,
             namespace=ownership.namespace,
+            maximum_stored_bytes=maximum_stored_bytes,
         )
         request.running_duration.FromNanoseconds(round(running_seconds * 1e9))
         response: pb.GenerateAgentResponse = await rpc.call(

@@ -111,6 +111,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         if self._validation is None:
             raise Unimplemented("validate_only: this server cannot check specifications")
         spec, unchecked = await self._validation.check(given)
+        self._tournaments.check_limits(spec, current_principal())
         return pb.CreateTournamentResponse(tournament=tournament_pb2.Tournament(spec=spec), unchecked=unchecked)
 
     async def GetTournament(self, request: pb.GetTournamentRequest, context: Context) -> pb.GetTournamentResponse:

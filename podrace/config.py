@@ -159,6 +159,9 @@ def _convert(hint: Any, value: Any, *, source: str, where: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return build(typing.cast(type[Any], hint), value, source=source, path=f"{where}.")
     if origin is Mapping and isinstance(value, Mapping):
+        kind = typing.get_args(hint)[1]
+        if dataclasses.is_dataclass(kind) or kind is float:
+            return {name: _convert(kind, item, source=source, where=f"{where}.{name}") for name, item in value.items()}
         return dict(value)
     if origin is tuple:
         if isinstance(value, str):

@@ -188,5 +188,8 @@ NOT_VERIFIED = "ERROR_REASON_NOT_VERIFIED"
 UNUSABLE_ALGORITHM = "ERROR_REASON_UNUSABLE_ALGORITHM"
 """Reason if the class of a user-defined algorithm cannot be imported, lacks something, or raised."""
 
+QUOTA_EXCEEDED = "ERROR_REASON_QUOTA_EXCEEDED"
+"""Reason if an owner has as much as the operator allows one owner."""
+
 BAD_SPEC = "ERROR_REASON_BAD_SPEC"
 """Reason if a tournament specification is invalid."""

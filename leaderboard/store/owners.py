@@ -1,4 +1,4 @@
-"""Keeps whose each tournament is, in the database and in memory.
+"""Keeps whose each tournament is, in the database and in memory, and how many bytes it has stored.
 
 The orchestrator says it with each request for an agent.
 """
@@ -9,8 +9,11 @@ from typing import Self
 from podrace.access.authenticators.unix_socket import user_name
 from podrace.access.ownership import Ownership
 from podrace.database import Database, Transaction
+from podrace.errors import QUOTA_EXCEEDED, ResourceExhausted
 from podrace.leaderboard.v1.leaderboard_pb2 import GenerateAgentRequest
 
+RETRY_SECONDS = 60.0
+"""Time after which it helps to ask again for an agent of an owner who had stored too much."""
 _SERVICE = "/podrace.leaderboard.v1.LeaderboardService"
 SCOPED_METHODS = frozenset(
     f"{_SERVICE}/{name}"
@@ -33,6 +36,7 @@ class TournamentOwners:
             known: Whose each tournament is, by its id.
         """
         self._known = dict(known or {})
+        self._stored_bytes: Mapping[str, int] = {}
 
     @classmethod
     async def load(cls, state: Database) -> Self:
@@ -47,6 +51,33 @@ class TournamentOwners:
     def forget(self, tournament_id: str) -> None:
         """Forgets a tournament that was deleted."""
         self._known.pop(tournament_id, None)
+
+    def measure(self, stored_bytes: Mapping[str, int]) -> None:
+        """Remembers the bytes of the checkpoint files of each tournament."""
+        self._stored_bytes = stored_bytes
+
+    def check_stored_bytes(self, ownership: Ownership, maximum_bytes: int) -> None:
+        """Checks what the tournaments of an owner have stored, as it was last measured.
+
+        Args:
+            ownership: The owner.
+            maximum_bytes: Most bytes; 0: no limit.
+
+        Raises:
+            ResourceExhausted: They have stored more (QUOTA_EXCEEDED).
+        """
+        if not maximum_bytes:
+            return
+        own = (size for name, size in self._stored_bytes.items() if self._known.get(name) == ownership)
+        if (stored := sum(own)) > maximum_bytes:
+            name = ownership.display_name
+            raise ResourceExhausted(
+                f"the tournaments of {name} have stored {stored} bytes, and quota.stored_bytes of the orchestrator"
+                f" allows {maximum_bytes}; delete tournaments that have ended (podrace delete)",
+                reason=QUOTA_EXCEEDED,
+                metadata={"setting": "quota.stored_bytes", "limit": str(maximum_bytes), "owner": name},
+                retry_seconds=RETRY_SECONDS,
+            )
 
     def ownership_of(self, tournament_id: str) -> Ownership | None:
         """Returns whose a tournament is; None if no agent of it was generated."""

@@ -16,10 +16,12 @@ from orchestrator.assignments import transactions
 from orchestrator.assignments.transactions import AssignedWork, DispatchInputs
 from orchestrator.decisions import dispatch, pool_size
 from orchestrator.decisions.dispatch import Holder
-from orchestrator.decisions.pool_size import Action, Demand, Limits, PodView, PoolShort
+from orchestrator.decisions.fair_share import Demand, share
+from orchestrator.decisions.pool_size import Action, Limits, PodView, PoolShort
+from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.pool import pod_lifecycle
-from orchestrator.pool.demands import demand_of
+from orchestrator.pool.demands import demand_of, owner_share
 from orchestrator.pool.reconciler import PoolRules
 from orchestrator.state import pauses, records
 from orchestrator.state.clock import Clock
@@ -45,9 +47,9 @@ class ExternalPods:
         answer = await external_pods.assign_work(Holder(pod_id, incarnation))
     """
 
-    def __init__(self, state: StateDatabase, runtime: RuntimeState, clock: Clock) -> None:
+    def __init__(self, state: StateDatabase, runtime: RuntimeState, clock: Clock, quotas: Quotas = NO_QUOTAS) -> None:
         """Creates the tracker; pods that a previous run recorded count as present at first."""
-        self._state, self._runtime, self._clock = state, runtime, clock
+        self._state, self._runtime, self._clock, self._quotas = state, runtime, clock, quotas
         now = clock.monotonic()
         self._last_calls = dict.fromkeys(runtime.cache.pods, now)
         self._waiting: Counter[str] = Counter()
@@ -113,6 +115,7 @@ class ExternalPods:
                 training=pauses.is_training(cache, found),
                 evaluating=bool(cache.unfinished_evaluations(found.tournament_id)),
                 not_before=0.0,
+                owner=owner_share(cache, self._quotas, found.tournament_id),
             )
             for found in cache.active_tournaments()
             if pauses.is_training(cache, found) or cache.unfinished_evaluations(found.tournament_id)
@@ -141,7 +144,7 @@ class ExternalPods:
 def shares(external_pods: int, demands: Sequence[Demand]) -> Mapping[str, int]:
     """Computes how many external pods each tournament should have."""
     unoccupied = Capacity(Resources(float(external_pods), 0, 0), 0).unoccupied
-    return pool_size.share(unoccupied, [as_external_demand(each) for each in demands])
+    return share(unoccupied, [as_external_demand(each) for each in demands])
 
 
 def as_external_demand(demand: Demand) -> Demand:

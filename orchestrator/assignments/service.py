@@ -17,6 +17,7 @@ from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.transactions import AssignedWork, HeldWork
 from orchestrator.decisions import dispatch, step_budget
 from orchestrator.decisions.dispatch import Holder
+from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.state import pauses, records
 from orchestrator.state.cache import StateCache
@@ -65,6 +66,7 @@ class Assignments:
         clock: Clock,
         *,
         external_pods: ExternalPods | None = None,
+        quotas: Quotas = NO_QUOTAS,
     ) -> None:
         """Creates the service.
 
@@ -74,9 +76,10 @@ class Assignments:
             leaderboard: Generates agents.
             clock: Time of leases and of waiting calls.
             external_pods: Assigns work to external pods; None if all pods are started by a launcher.
+            quotas: What each owner may have.
         """
         self._state, self._runtime, self._leaderboard, self._clock = state, runtime, leaderboard, clock
-        self._external_pods = external_pods
+        self._external_pods, self._quotas = external_pods, quotas
         self._closing = False
         self._generating = asyncio.Semaphore(CONCURRENT_GENERATIONS)
         # What a pod holds is read before the transaction that assigns more, so requests of one pod are serialized.
@@ -195,14 +198,16 @@ class Assignments:
                 agents = self._runtime.cache.unfinished_agents(name)
                 for ungenerated, others in generation_order(agents, agent, synchronous=tournament.spec.synchronous):
                     failed = self._runtime.cache.failed_agent_ids(tournament.tournament_id)
+                    owner = self._runtime.cache.ownership_of(name) or Ownership("")
                     response = await self._leaderboard.generate(
                         tournament,
                         ungenerated,
                         others,
                         failed,
-                        ownership=self._runtime.cache.ownership_of(name) or Ownership(""),
+                        ownership=owner,
                         running_seconds=self._runtime.running_time.seconds(name, self._clock.monotonic()),
                         environment_steps=self._runtime.counters.environment_steps(name),
+                        maximum_stored_bytes=self._quotas.limit("stored_bytes", owner)[0],
                     )
                     self._runtime.without_space.pop(name, None)
                     if not response.HasField("agent"):

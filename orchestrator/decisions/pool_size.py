@@ -1,22 +1,22 @@
-"""Decides how many pods each tournament gets, and which pods to start and stop. Pure functions.
+"""Decides which pods to start and stop, so that each tournament gets its fair share. Pure functions.
 
 Rules:
-- Every tournament with work gets its minimum, then the free capacity is shared evenly, oldest tournament first.
-- Capacity is counted in reservations (`orchestrator.decisions.resources`). `minimum_pods` may oversubscribe cores, but
-  never memory or GPUs.
-- A pool grows and shrinks in steps, with a cooldown in between.
+- `orchestrator.decisions.fair_share` decides how many pods each tournament should have.
+- Tournaments with fewer pods than their share get free capacity before those that keep more for some time.
+- The pods of an owner, those that are draining included, never exceed its quota.
 - When a pool shrinks, idle pods stop first, then pods whose agent has no score, then those with the lowest score;
   among equals, newer pods stop first.
 - A pod that does not stop when asked gets SIGTERM, later SIGKILL, but is not killed while it publishes.
 """
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 
+from orchestrator.decisions.fair_share import Demand, grant, owners_of, share, why_beyond_quota
 from orchestrator.decisions.resources import Capacity, FreeResources, Resources
+from orchestrator.decisions.share_reasons import ShareReasons
 from podrace import backoff
 
 SETTLING_SECONDS = 30.0
@@ -25,38 +25,6 @@ FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
 MAXIMUM_DEATHS = 5
 """A tournament fails after this many pods in a row that died before they did useful work."""
-PACE = "pool.step_pods, pool.cooldown_duration"
-"""Keys of a specification that make a pool grow and shrink in steps."""
-
-
-@dataclass(frozen=True)
-class PoolGrant:
-    """The size that a pool may have now; pods that die are replaced up to this size."""
-
-    pods: int
-    since: float
-    """Monotonic time of the last change of size."""
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What a tournament with work asks for."""
-
-    tournament_id: str
-    pod: Resources
-    minimum_pods: int
-    maximum_pods: int | None
-    """None: as many as there is capacity for."""
-    not_before: float = 0.0
-    """Monotonic time before which no pod is started, because pods died shortly after their start."""
-    step_pods: int | None = None
-    """Number of pods that the pool grows or shrinks by at a time; None: any number."""
-    cooldown_seconds: float = 0.0
-    """Minimum time between two changes of the pool's size."""
-    granted: PoolGrant | None = None
-    """The current size; None at first."""
-    evaluations_only: bool = False
-    """Whether the tournament no longer trains, so that `maximum_pods` is not that of its specification."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +142,9 @@ def decide(
     elif limits.start_pods:
         young = [pod.reserved.memory_bytes for pod in pods if now - pod.start_time < SETTLING_SECONDS]
         available = capacity.available_memory_bytes - sum(young)
-        actions += _start_missing(now, demands, desired, counts, free, available)
+        order = sorted(demands, key=lambda demand: counts[demand.tournament_id] >= wanted[demand.tournament_id])
+        starts = _Starts(now, demands, desired, pods, free, available)
+        actions += [action for demand in order for action in starts.of(demand)]
     shares = (f"{name} {count}" + f" of {wanted[name]}" * (count != wanted[name]) for name, count in desired.items())
     reserved = capacity.total.cores - free.total.cores
     return (
@@ -183,64 +153,9 @@ def decide(
     )
 
 
-def share(unoccupied: FreeResources, demands: Sequence[Demand]) -> Mapping[str, int]:
-    """Computes how many pods each tournament should have, by tournament id.
-
-    Each tournament first gets its minimum, one pod at a time in turn. Then the tournament with the fewest pods gets one
-    more, the oldest first, as long as a pod fits.
-    """
-    return _share(unoccupied, tuple(demands))
-
-
-# Cached, because every reconcile cycle calls it and it takes one step per pod.
-@functools.lru_cache(maxsize=16)
-def _share(unoccupied: FreeResources, demands: tuple[Demand, ...]) -> Mapping[str, int]:
-    counts = {demand.tournament_id: 0 for demand in demands}
-    free = unoccupied
-    for number in range(max((demand.minimum_pods for demand in demands), default=0)):
-        for demand in demands:
-            if number < demand.minimum_pods and free.fits(demand.pod, oversubscribe_cores=True):
-                counts[demand.tournament_id] += 1
-                free -= demand.pod
-    while True:
-        growing = [demand for demand in demands if _may_grow(demand, counts) and free.fits(demand.pod)]
-        if not growing:
-            return counts
-        chosen = min(growing, key=lambda demand: counts[demand.tournament_id])
-        counts[chosen.tournament_id] += 1
-        free -= chosen.pod
-
-
-def grant(now: float, capacity: Capacity, demands: Sequence[Demand]) -> Mapping[str, PoolGrant]:
-    """Computes the size that each pool may have now, by tournament id: its share, approached in its steps."""
-    wanted = share(capacity.unoccupied, demands)
-    return {demand.tournament_id: _approach(now, wanted[demand.tournament_id], demand) for demand in demands}
-
-
-def _approach(now: float, wanted: int, demand: Demand) -> PoolGrant:
-    """One step towards the wanted size, unless the last step was within the cooldown.
-
-    Free capacity changes quickly, while starting a pod takes seconds.
-    """
-    least, before = min(demand.minimum_pods, wanted), demand.granted
-    pods = least if before is None else before.pods
-    if before is None or now - before.since >= demand.cooldown_seconds:
-        step = abs(wanted - pods) if demand.step_pods is None else demand.step_pods
-        pods = min(max(wanted, pods - step), pods + step)
-    # A user set these limits, so they take effect at once.
-    pods = max(pods, least)
-    if demand.maximum_pods is not None:
-        pods = min(pods, demand.maximum_pods)
-    return before if before is not None and pods == before.pods else PoolGrant(pods, now)
-
-
 def backoff_seconds(deaths: int) -> float:
     """How long to wait before starting the next pod, after `deaths` useless pods in a row."""
     return backoff.exponential(deaths, FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
-
-
-def _may_grow(demand: Demand, counts: Mapping[str, int]) -> bool:
-    return demand.maximum_pods is None or counts[demand.tournament_id] < demand.maximum_pods
 
 
 def _free(capacity: Capacity, pods: Sequence[PodView]) -> FreeResources:
@@ -285,7 +200,8 @@ def _retire_surplus(
     actions: list[Action] = []
     if not too_many:
         return actions
-    limits = {name: _why_no_more(name, unoccupied, demands, desired) for name in too_many}
+    reasons = ShareReasons(unoccupied, demands, desired)
+    limits = {name: reasons.why_no_more(name) for name in too_many}
     concerned = [(pod, pod.activity(now)) for pod in staying if pod.tournament_id in too_many]
     kept_scores: set[tuple[str, float | None]] = set()
     for pod, activity in sorted(concerned, key=_most_valuable_first):
@@ -306,29 +222,6 @@ def _most_valuable_first(concerned: tuple[PodView, PodActivity]) -> tuple[bool, 
     return not activity.busy, activity.score is None, -(activity.score or 0.0), pod.start_time
 
 
-def _why_no_more(name: str, unoccupied: FreeResources, demands: Sequence[Demand], desired: Mapping[str, int]) -> str:
-    """Returns which limit keeps a pool at its desired size."""
-    demand = next((each for each in demands if each.tournament_id == name), None)
-    if demand is None:
-        return f"tournament {name} has no work"
-    if demand.evaluations_only:
-        return f"tournament {name} no longer trains, and {_pods(desired[name])} is enough for its evaluations"
-    if desired[name] == demand.maximum_pods:
-        return f"pool.maximum_pods is {demand.maximum_pods}"
-    wanted = share(unoccupied, demands)[name]
-    if desired[name] < wanted:
-        return f"the pool grows in steps ({PACE}), to {_pods(desired[name])} at first"
-    alone = share(unoccupied, [replace(demand, minimum_pods=0)])[name]
-    if wanted < alone:
-        limit = f"the fair share among {len(demands)} tournaments is {_pods(wanted)}"
-    else:
-        limit = f"there is capacity for {_pods(alone)} only"
-        limit += f", and pool.minimum_pods is {demand.minimum_pods}" * (wanted > alone)
-    return limit + f", and the pool shrinks in steps ({PACE}), to {_pods(desired[name])} at first" * (
-        desired[name] > wanted
-    )
-
-
 def _why_chosen(activity: PodActivity, *, tied: bool) -> str:
     """Returns why a pod is stopped, in the past tense; `tied`: whether an older pod with the same score stays."""
     if not activity.busy:
@@ -341,33 +234,53 @@ def _why_chosen(activity: PodActivity, *, tied: bool) -> str:
     return f"its agent had {lowest}"
 
 
-def _pods(count: int) -> str:
-    return f"{count} pod{'' if count == 1 else 's'}"
+class _Starts:
+    """Decides which pods are started, one tournament after another."""
 
+    def __init__(
+        self,
+        now: float,
+        demands: Sequence[Demand],
+        desired: Mapping[str, int],
+        pods: Sequence[PodView],
+        free: FreeResources,
+        available: int,
+    ) -> None:
+        self._now, self._desired, self._free, self._available = now, desired, free, available
+        self._counts = Counter(pod.tournament_id for pod in pods if pod.drained_since is None)
+        self._owners = len(owners_of(demands))
+        owners = {demand.tournament_id: demand.owner.owner for demand in demands}
+        # Pods that are draining still count for the quota of their owner.
+        owned = [(owners[pod.tournament_id], pod.reserved.gpus) for pod in pods if pod.tournament_id in owners]
+        self._pods, self._gpus = Counter(owner for owner, _ in owned), Counter[str]()
+        for owner, gpus in owned:
+            self._gpus[owner] += gpus
 
-def _start_missing(
-    now: float,
-    demands: Sequence[Demand],
-    desired: Mapping[str, int],
-    counts: Counter[str],
-    free: FreeResources,
-    available: int,
-) -> list[Action]:
-    actions: list[Action] = []
-    for demand in demands:
-        name = demand.tournament_id
-        while counts[name] < desired[name] or counts[name] < demand.minimum_pods:
-            needed = counts[name] < demand.minimum_pods
-            why_not = _why_not_now(now, demand, free, available, needed=needed)
-            if why_not:
+    def of(self, demand: Demand) -> Iterator[Action]:
+        """Yields the pods to start for a tournament, or why one of its minimum is not started."""
+        name, owner = demand.tournament_id, demand.owner.owner
+        while self._counts[name] < max(self._desired[name], demand.minimum_pods):
+            needed = self._counts[name] < demand.minimum_pods
+            if why_not := self._why_not(demand, needed=needed):
                 if needed:
-                    actions.append(PoolShort(name, why_not))
-                break
-            actions.append(StartPod(name, _why_started(counts[name], demand, free.largest)))
-            counts[name] += 1
-            free -= demand.pod
-            available -= demand.pod.memory_bytes
-    return actions
+                    yield PoolShort(name, why_not)
+                return
+            yield StartPod(name, _why_started(self._counts[name], demand, self._free.largest))
+            self._counts[name] += 1
+            self._pods[owner] += 1
+            self._gpus[owner] += demand.pod.gpus
+            self._free -= demand.pod
+            self._available -= demand.pod.memory_bytes
+
+    def _why_not(self, demand: Demand, *, needed: bool) -> str:
+        owner = demand.owner.owner
+        if beyond := why_beyond_quota(demand, self._pods[owner], self._gpus[owner]):
+            return beyond
+        if self._owners > 1 and self._counts[demand.tournament_id] >= self._desired[demand.tournament_id]:
+            return f"the fair share of {owner} among {self._owners} owners holds no further pod for it"
+        # The first pod of an owner may oversubscribe cores; further ones would take the cores of other owners.
+        oversubscribe = needed and (self._owners <= 1 or not self._pods[owner])
+        return _why_not_now(self._now, demand, self._free, self._available, needed=oversubscribe)
 
 
 def _why_not_now(now: float, demand: Demand, unoccupied: FreeResources, available: int, *, needed: bool) -> str:

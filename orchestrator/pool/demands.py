@@ -1,11 +1,52 @@
 """Computes what each tournament asks for, as input of the decision about pool sizes."""
 
-from orchestrator.decisions import pool_size
-from orchestrator.decisions.pool_size import Demand
+from collections.abc import Mapping
+
+from orchestrator.decisions.fair_share import Demand, OwnerShare, PoolGrant
+from orchestrator.decisions.quotas import Quotas, share_of
+from orchestrator.state.cache import StateCache
+from orchestrator.state.observation import Observation
 from orchestrator.state.records import TournamentRecord
+from podrace.access.ownership import Ownership
 
 VERIFYING_PODS = 2
 """Pods that evaluations need at the end of a tournament with `evaluation.verify`."""
+
+
+def demands_of(
+    observed: Observation,
+    cache: StateCache,
+    quotas: Quotas,
+    not_before: Mapping[str, float],
+    granted: Mapping[str, PoolGrant],
+) -> list[Demand]:
+    """Computes what each tournament with work asks for, oldest first.
+
+    Args:
+        observed: What a reconcile cycle observed.
+        cache: Knows whose each tournament is.
+        quotas: What owners may have.
+        not_before: Monotonic times before which no pod is started, by tournament.
+        granted: Sizes that the pools have, by tournament.
+    """
+    return [
+        demand_of(
+            tournament,
+            training=name in observed.training,
+            evaluating=name in observed.evaluating,
+            not_before=not_before.get(name, 0.0),
+            granted=granted.get(name),
+            owner=owner_share(cache, quotas, name),
+        )
+        for tournament in observed.tournaments
+        for name in [tournament.tournament_id]
+        if name in observed.training or tournament.selects_champion or name in observed.evaluating
+    ]
+
+
+def owner_share(cache: StateCache, quotas: Quotas, tournament_id: str) -> OwnerShare:
+    """Returns what the owner of a tournament may have of the pods."""
+    return share_of(quotas, cache.ownership_of(tournament_id) or Ownership(""))
 
 
 def demand_of(
@@ -14,7 +55,8 @@ def demand_of(
     training: bool,
     evaluating: bool,
     not_before: float,
-    granted: pool_size.PoolGrant | None = None,
+    granted: PoolGrant | None = None,
+    owner: OwnerShare | None = None,
 ) -> Demand:
     """Computes what a tournament with work asks for: its pool, or pods for evaluations after its end or in a pause.
 
@@ -42,4 +84,6 @@ def demand_of(
         cooldown_seconds=pool.cooldown_duration.ToNanoseconds() / 1e9,
         granted=granted,
         evaluations_only=not training,
+        owner=owner or OwnerShare(),
+        priority=pool.priority,
     )

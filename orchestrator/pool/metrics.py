@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import prometheus_client
 
-from orchestrator.decisions.pool_size import Action, Demand, PodView, RetirePod, StartPod
+from orchestrator.decisions.fair_share import Demand
+from orchestrator.decisions.pool_size import Action, PodView, RetirePod, StartPod
 from orchestrator.state.observation import Observation
 from orchestrator.state.records import RUNNING
 from orchestrator.state.runtime import RuntimeState

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from orchestrator.decisions import pod_silence, pool_size
+from orchestrator.decisions import fair_share, pod_silence, pool_size
+from orchestrator.decisions.fair_share import Demand, PoolGrant
 from orchestrator.decisions.pod_silence import Contact, SilenceLimits
 from orchestrator.decisions.pool_size import (
-    Demand,
     KillPod,
     Limits,
     PodView,
@@ -24,11 +24,12 @@ from orchestrator.decisions.pool_size import (
     StartPod,
     TerminatePod,
 )
+from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
 from orchestrator.decisions.resources import Capacity
 from orchestrator.launchers.base import Launcher, ListedPod, NewPod
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool import metrics, pod_lifecycle
-from orchestrator.pool.demands import demand_of
+from orchestrator.pool.demands import demands_of
 from orchestrator.pool.storage_watch import StorageWatch
 from orchestrator.state import records
 from orchestrator.state.clock import Clock
@@ -103,13 +104,14 @@ class Reconciler:
         silence: SilenceLimits = NEVER_SILENT,
         on_list: Callable[[Sequence[ListedPod]], None] = lambda _: None,
         deletion: Deletion | None = None,
+        quotas: Quotas = NO_QUOTAS,
     ) -> None:
         self._state, self._runtime, self._launcher, self._clock = state, runtime, launcher, clock
         self._completion_check = CompletionCheck(state, runtime, leaderboard)
         self._snapshots = ChampionSnapshots(runtime, leaderboard)
         self._storage_watch = StorageWatch(state, runtime)
         self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
-        self._silence, self._on_list, self._deletion = silence, on_list, deletion
+        self._silence, self._on_list, self._deletion, self._quotas = silence, on_list, deletion, quotas
         self._stopping = self._stopping_pods = False
         self._last_cycle = self._last_save = clock.monotonic()
         self._running, self._clocked = list[str](), list[str]()
@@ -117,7 +119,7 @@ class Reconciler:
         # Monotonic times at which something was first noticed, by pod or tournament.
         self._absent: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
-        self._granted: Mapping[str, pool_size.PoolGrant] = {}
+        self._granted: Mapping[str, PoolGrant] = {}
         self._views = PodViews(runtime, clock)
         self._recorded_actions: set[tuple[type[pool_size.Action], str]] = set()
         self._recorded_shortages: dict[str, set[str]] = {}
@@ -251,7 +253,7 @@ class Reconciler:
         demands = [] if self._stopping_pods else self._demands(observed)
         views = self._views.views_of(now, observed.pods)
         actions, line = self._rules.decide(now, capacity, demands, views, self._limits)
-        self._granted = pool_size.grant(now, capacity, demands)
+        self._granted = fair_share.grant(now, capacity, demands)
         metrics.measure_wanted(metrics.wanted(demands, views, actions))
         if line != self._line:
             _log.debug(line)
@@ -282,21 +284,8 @@ class Reconciler:
                 await self._act(KillPod(pod_id, reason))
 
     def _demands(self, observed: Observation) -> list[Demand]:
-        return [
-            self._rules.adapt(
-                demand_of(
-                    tournament,
-                    training=tournament.tournament_id in observed.training,
-                    evaluating=tournament.tournament_id in observed.evaluating,
-                    not_before=self._not_before.get(tournament.tournament_id, 0.0),
-                    granted=self._granted.get(tournament.tournament_id),
-                )
-            )
-            for tournament in observed.tournaments
-            if tournament.tournament_id in observed.training
-            or tournament.selects_champion
-            or tournament.tournament_id in observed.evaluating
-        ]
+        found = demands_of(observed, self._runtime.cache, self._quotas, self._not_before, self._granted)
+        return [self._rules.adapt(demand) for demand in found]
 
     async def _act(self, action: pool_size.Action) -> None:
         if isinstance(action, StartPod):

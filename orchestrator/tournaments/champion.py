@@ -15,7 +15,7 @@ from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import EvaluationRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import end_evaluation
-from orchestrator.tournaments import lifecycle
+from orchestrator.tournaments import evaluations
 from orchestrator.tournaments.verifications import owners_of
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import DeadlineExceeded, NotFound, Unavailable
@@ -176,7 +176,7 @@ def _queued(transaction: Transaction, tournament: TournamentRecord, contender: C
         stochastic=not tournament.spec.evaluation.greedy,
         excluded_pod_ids=owners_of(transaction, tournament, agent_ids),
     )
-    evaluation_id = lifecycle.create_evaluation(transaction, request)
+    evaluation_id = evaluations.create_evaluation(transaction, request)
     return records.find(transaction, EvaluationRecord, evaluation_id)
 
 

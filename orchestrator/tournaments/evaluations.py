@@ -1,4 +1,4 @@
-"""Waits for evaluations and cancels them: an evaluation is an operation that takes as long as its episodes."""
+"""Queues evaluations, waits for them and cancels them: an evaluation takes as long as its episodes."""
 
 from dataclasses import replace
 
@@ -8,7 +8,9 @@ from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import EvaluationRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import end_evaluation
-from podrace.errors import NotFound
+from podrace.errors import InvalidArgument, NotFound
+from podrace.limits.config import NOTHING, Allowed
+from podrace.limits.specification import check_options
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tasks import wait_at_most
 
@@ -70,6 +72,45 @@ class Evaluations:
         found = await self._state.transact(cancel_evaluation, request, key)
         self._runtime.changes.notify_all()
         return found
+
+
+def create_evaluation(
+    transaction: Transaction,
+    request: pb.CreateEvaluationRequest,
+    allowed: Allowed = NOTHING,
+    key: str = "CreateEvaluation",
+) -> str:
+    """Queues an evaluation once per key and request id."""
+    checkpoint = request.checkpoint
+    if any(not named.agent_id or not named.manifest_digest for named in (checkpoint, *request.members)):
+        raise InvalidArgument("CreateEvaluation: agent_id and manifest_digest of every checkpoint must be set")
+
+    def store() -> str:
+        tournament = records.find_tournament(transaction, request.tournament_id)
+        check_options(tournament.spec, request.options, allowed, "options")
+        number = tournament.next_evaluation
+        queued = pb.CreateEvaluationRequest()
+        queued.CopyFrom(request)
+        queued.episodes = request.episodes or tournament.spec.evaluation.episodes
+        evaluation = EvaluationRecord(
+            evaluation_id=f"{tournament.tournament_id}-e{number}",
+            tournament_id=tournament.tournament_id,
+            number=number,
+            phase=WorkPhase.UNFINISHED,
+            lease_epoch=0,
+            pod_id="",
+            incarnation="",
+            request=queued,
+            result=None,
+            error="",
+        )
+        records.save(transaction, evaluation)
+        records.save(transaction, replace(tournament, next_evaluation=number + 1))
+        message = f"{evaluation.evaluation_id} of {checkpoint.agent_id} over {queued.episodes} episodes"
+        transaction.record_event("evaluation_created", message, tournament_id=tournament.tournament_id)
+        return evaluation.evaluation_id
+
+    return transaction.run_once(key, request.request_id, request, store)
 
 
 def find_evaluation(transaction: Transaction, evaluation_id: str) -> EvaluationRecord:

@@ -4,28 +4,31 @@ import base64
 from collections.abc import Callable
 from dataclasses import replace
 
+from orchestrator.decisions import quotas
+from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
 from orchestrator.decisions.update_summary import describe_changes
 from orchestrator.state import pauses, records
 from orchestrator.state.database import StateDatabase, Transaction
+from orchestrator.state.ownership_records import ownership_of, unended_tournaments
 from orchestrator.state.records import (
     CANCELLED,
     COMPLETED,
     ENDING,
     RUNNING,
-    EvaluationRecord,
     OwnershipRecord,
     TournamentRecord,
-    WorkPhase,
 )
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import withdraw_target_checks
+from orchestrator.tournaments import evaluations
 from orchestrator.tournaments.updates import check_etag, updated
 from podrace.access.authenticators.unix_socket import local_user
 from podrace.access.ownership import Ownership, Reach, ownership_for, reach
 from podrace.access.principal import Principal
+from podrace.access.v1 import access_pb2
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.limits.config import NOTHING, Allowed
-from podrace.limits.specification import check_options, check_specification
+from podrace.limits.specification import check_specification
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.printable import printable
 from podrace.specification.ancestor import KEY, tournament_of
@@ -48,6 +51,7 @@ class Tournaments:
         start_pods: bool,
         random_bytes: Callable[[int], bytes],
         allowed: Allowed = NOTHING,
+        limits: Quotas = NO_QUOTAS,
     ) -> None:
         """Creates the service of one mesh.
 
@@ -58,8 +62,9 @@ class Tournaments:
             start_pods: Whether this orchestrator starts pods.
             random_bytes: Returns the given number of random bytes, for tournament ids.
             allowed: What specifications may name.
+            limits: What each owner may have.
         """
-        self._state, self._runtime, self._allowed = state, runtime, allowed
+        self._state, self._runtime, self._allowed, self._limits = state, runtime, allowed, limits
         self._mesh_id, self._start_pods, self._random_bytes = mesh_id, start_pods, random_bytes
         self._closing = False
 
@@ -78,19 +83,21 @@ class Tournaments:
             InvalidArgument: The specification is invalid, or names what the operator does not allow, or an agent that
                 the caller may not see (BAD_SPEC).
             FailedPrecondition: This orchestrator starts no pods.
+            ResourceExhausted: The caller has as much as one owner may have (QUOTA_EXCEEDED).
             Unavailable: The orchestrator is stopping.
         """
         self.check_accepting()
         spec = resolve(request.spec)
         check_specification(spec, self._allowed)
         caller = caller or local_user()
+        self.check_limits(spec, caller)
         ancestor = spec.evolution.ancestor_agent_id
         if ancestor and not self._may_read_agent(caller, ancestor):
             raise bad_spec(f"{KEY} = {ancestor!r}: no other tournament has such an agent")
         ownership, key = ownership_for(caller), request_key("CreateTournament", caller)
 
         def change(transaction: Transaction) -> TournamentRecord:
-            return create(transaction, request, spec, self._mesh_id, self._random_bytes, ownership, key)
+            return create(transaction, request, spec, self._mesh_id, self._random_bytes, ownership, key, self._limits)
 
         return await self._change(change)
 
@@ -103,7 +110,12 @@ class Tournaments:
             FailedPrecondition: The tournament has ended (TOURNAMENT_ENDED).
         """
         return await self._change(
-            lambda transaction: update(transaction, request, request_key("UpdateTournament", caller))
+            lambda transaction: update(
+                transaction,
+                request,
+                request_key("UpdateTournament", caller),
+                lambda spec, owner: self._check_owner_limits(spec, owner, caller or local_user()),
+            )
         )
 
     async def cancel(self, request: pb.CancelTournamentRequest, caller: Principal | None = None) -> TournamentRecord:
@@ -144,6 +156,7 @@ class Tournaments:
             NotFound: There is no such tournament.
             InvalidArgument: Its specification names what the operator no longer allows (BAD_SPEC).
             FailedPrecondition: Its objective was met, or this orchestrator starts no pods.
+            ResourceExhausted: Its owner has as much as one owner may have (QUOTA_EXCEEDED).
             Unavailable: The orchestrator is stopping.
         """
         self.check_accepting()
@@ -152,7 +165,7 @@ class Tournaments:
                 transaction,
                 request_key("ResumeTournament", caller),
                 request,
-                lambda found: resume(transaction, found, self._mesh_id, self._allowed),
+                lambda found: resume(transaction, found, self._mesh_id, self._allowed, self._limits),
             )
         )
 
@@ -174,9 +187,22 @@ class Tournaments:
             if checkpoint.agent_id and not self._may_read_agent(caller or local_user(), checkpoint.agent_id):
                 raise NotFound(f"agent {checkpoint.agent_id!r}: there is no such agent")
         key = request_key("CreateEvaluation", caller)
-        evaluation_id = await self._state.transact(create_evaluation, request, self._allowed, key)
+        evaluation_id = await self._state.transact(evaluations.create_evaluation, request, self._allowed, key)
         self._changed()
         return evaluation_id
+
+    def check_limits(self, spec: TournamentSpec, caller: Principal | None) -> None:
+        """Checks that a tournament of a caller may have the pods and the priority of its specification.
+
+        Raises:
+            InvalidArgument: The priority is higher than the role of the caller allows (BAD_SPEC).
+            ResourceExhausted: Its smallest pool is larger than all pods of the caller may be (QUOTA_EXCEEDED).
+        """
+        self._check_owner_limits(spec, ownership_for(caller or local_user()), caller or local_user())
+
+    def _check_owner_limits(self, spec: TournamentSpec, owner: Ownership, caller: Principal) -> None:
+        quotas.check_priority(self._limits, owner, spec, operator=access_pb2.ROLE_OPERATOR in caller.roles)
+        quotas.check_pool(self._limits, owner, spec)
 
     async def _change(self, change: Callable[[Transaction], TournamentRecord]) -> TournamentRecord:
         tournament = await self._state.transact(change)
@@ -212,10 +238,12 @@ def create(
     random_bytes: Callable[[int], bytes],
     ownership: Ownership,
     key: str,
+    limits: Quotas = NO_QUOTAS,
 ) -> TournamentRecord:
     """Stores a tournament once per key and request id."""
 
     def store() -> str:
+        quotas.check_tournaments(limits, ownership, unended_tournaments(transaction, ownership))
         tournament = TournamentRecord(
             tournament_id=_new_id(transaction, spec.name, random_bytes),
             sequence=records.next_tournament_sequence(transaction),
@@ -252,8 +280,13 @@ def _new_id(transaction: Transaction, name: str, random_bytes: Callable[[int], b
             return tournament_id
 
 
-def update(transaction: Transaction, request: pb.UpdateTournamentRequest, key: str) -> TournamentRecord:
-    """Changes pool limits or the objective once per request id."""
+def update(
+    transaction: Transaction,
+    request: pb.UpdateTournamentRequest,
+    key: str,
+    check_limits: Callable[[TournamentSpec, Ownership], None] = lambda spec, owner: None,
+) -> TournamentRecord:
+    """Changes pool limits or the objective once per request id, if the limits of the owner allow the changed pool."""
 
     def change(tournament: TournamentRecord) -> None:
         if tournament.state != RUNNING:
@@ -267,6 +300,8 @@ def update(transaction: Transaction, request: pb.UpdateTournamentRequest, key: s
             raise InvalidArgument(
                 "pool.maximum_pods: is the size of a round of this synchronous tournament and cannot be changed"
             )
+        if spec.pool != tournament.spec.pool:
+            check_limits(spec, ownership_of(transaction, tournament.tournament_id))
         records.save(transaction, replace(tournament, spec=spec))
         changes = describe_changes(tournament.spec, spec)
         transaction.record_event("tournament_updated", changes, tournament_id=tournament.tournament_id)
@@ -289,7 +324,13 @@ def cancel_running(transaction: Transaction, reason: str, *, but_mesh_id: str | 
             cancel(transaction, tournament, reason)
 
 
-def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str, allowed: Allowed = NOTHING) -> None:
+def resume(
+    transaction: Transaction,
+    tournament: TournamentRecord,
+    mesh_id: str,
+    allowed: Allowed = NOTHING,
+    limits: Quotas = NO_QUOTAS,
+) -> None:
     """Resumes a tournament that was paused, or was cancelled or has failed, which resets its failure counts."""
     check_specification(tournament.spec, allowed)
     if tournament.state in (ENDING, COMPLETED):
@@ -301,6 +342,9 @@ def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str,
         if paused:
             transaction.record_event("tournament_resumed", f"it was {paused}", tournament_id=tournament.tournament_id)
         return
+    owner = ownership_of(transaction, tournament.tournament_id)
+    quotas.check_pool(limits, owner, tournament.spec)
+    quotas.check_tournaments(limits, owner, unended_tournaments(transaction, owner))
     resumed = replace(
         tournament,
         state=RUNNING,
@@ -314,45 +358,6 @@ def resume(transaction: Transaction, tournament: TournamentRecord, mesh_id: str,
     transaction.record_event(
         "tournament_resumed", f"it had ended with: {tournament.reason}", tournament_id=tournament.tournament_id
     )
-
-
-def create_evaluation(
-    transaction: Transaction,
-    request: pb.CreateEvaluationRequest,
-    allowed: Allowed = NOTHING,
-    key: str = "CreateEvaluation",
-) -> str:
-    """Queues an evaluation once per key and request id."""
-    checkpoint = request.checkpoint
-    if any(not named.agent_id or not named.manifest_digest for named in (checkpoint, *request.members)):
-        raise InvalidArgument("CreateEvaluation: agent_id and manifest_digest of every checkpoint must be set")
-
-    def store() -> str:
-        tournament = records.find_tournament(transaction, request.tournament_id)
-        check_options(tournament.spec, request.options, allowed, "options")
-        number = tournament.next_evaluation
-        queued = pb.CreateEvaluationRequest()
-        queued.CopyFrom(request)
-        queued.episodes = request.episodes or tournament.spec.evaluation.episodes
-        evaluation = EvaluationRecord(
-            evaluation_id=f"{tournament.tournament_id}-e{number}",
-            tournament_id=tournament.tournament_id,
-            number=number,
-            phase=WorkPhase.UNFINISHED,
-            lease_epoch=0,
-            pod_id="",
-            incarnation="",
-            request=queued,
-            result=None,
-            error="",
-        )
-        records.save(transaction, evaluation)
-        records.save(transaction, replace(tournament, next_evaluation=number + 1))
-        message = f"{evaluation.evaluation_id} of {checkpoint.agent_id} over {queued.episodes} episodes"
-        transaction.record_event("evaluation_created", message, tournament_id=tournament.tournament_id)
-        return evaluation.evaluation_id
-
-    return transaction.run_once(key, request.request_id, request, store)
 
 
 _Change = (

@@ -13,7 +13,7 @@ from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import EvaluationRecord, TournamentRecord
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.target_records import evaluation_ids_of_checks, read_checks, request_id_of
-from orchestrator.tournaments import lifecycle
+from orchestrator.tournaments import evaluations
 from orchestrator.tournaments.verifications import owners_of
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import DeadlineExceeded, Unavailable
@@ -153,4 +153,4 @@ def _queue(transaction: Transaction, tournament: TournamentRecord, candidate: Ca
         stochastic=not spec.evaluation.greedy,
         excluded_pod_ids=owners_of(transaction, tournament, [candidate.agent_id]),
     )
-    return lifecycle.create_evaluation(transaction, request)
+    return evaluations.create_evaluation(transaction, request)

@@ -14,7 +14,7 @@ from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import EvaluationRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import end_evaluation
-from orchestrator.tournaments import lifecycle
+from orchestrator.tournaments import evaluations
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import DeadlineExceeded, Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import ReviewAgentsResponse, Verification
@@ -149,7 +149,7 @@ def queue(transaction: Transaction, tournament: TournamentRecord, wanted: Verifi
         lanes=wanted.lanes,
         excluded_pod_ids=owners,
     )
-    evaluation_id = lifecycle.create_evaluation(transaction, request)
+    evaluation_id = evaluations.create_evaluation(transaction, request)
     message = (
         f"{candidate.agent_id} would lead with {candidate.score:.5g}; another pod than {', '.join(owners) or 'its own'}"
         f" plays {wanted.episodes} of its episodes first ({evaluation_id})"

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from podrace.access.authenticators.anyone import AnyoneAuthenticator
 from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
+from podrace.access.call_rates import CallRates
 from podrace.access.credentials import Authenticator, ConnectionCheck, Credentials
 from podrace.access.ownership import Owners, decide_owned, unknown_tournament, visible
 from podrace.access.principal import Principal
@@ -56,6 +57,7 @@ class Guard:
         scoped: Container[str] = (),
         audit: Audit | None = None,
         now: Callable[[], float] = time.time,
+        rates: CallRates | None = None,
     ) -> None:
         """Creates the guard.
 
@@ -68,7 +70,9 @@ class Guard:
                 caller may not see. They get such calls; all other methods do not.
             audit: Receives every refusal, and every decision about a call that may change something.
             now: Returns the seconds since 1970.
+            rates: Limits how many calls a caller makes; None: there is no limit.
         """
+        self._rates = rates
         self._authenticators, self._pod_id, self._now = tuple(authenticators), pod_id, now
         self._holder_of, self._audit = holder_of, audit
         self._owners, self._scoped = owners, scoped
@@ -82,13 +86,18 @@ class Guard:
 
         Raises:
             Unauthenticated: No authenticator knows the caller, or its credentials are invalid.
+            ResourceExhausted: The caller makes too many calls.
         """
         try:
-            return await self._principal(credentials, rule.method)
+            principal = await self._principal(credentials, rule.method)
         except PodraceError as error:
             if self._audit:
                 self._audit(None, credentials.peer, rule, Resource(), Decision(False, error.message))
             raise
+        if self._rates:
+            # Not audited: a record of each call would be the flood that this limits.
+            self._rates.check(principal)
+        return principal
 
     async def _principal(self, credentials: Credentials, method: str) -> Principal:
         for check in self._connection_checks:

@@ -38,6 +38,11 @@ class Ownership:
     namespace: str = ""
     """Namespace of that caller; empty: none."""
 
+    @property
+    def display_name(self) -> str:
+        """Its name in configurations and messages."""
+        return f"{self.namespace}/{self.owner}" if self.namespace else self.owner
+
 
 class Reach(IntEnum):
     """What a caller may do with a tournament."""

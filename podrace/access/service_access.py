@@ -6,6 +6,7 @@ key only exists if the configuration names one.
 """
 
 import os
+import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from podrace.access.authenticators.anyone import AnyoneAuthenticator
 from podrace.access.authenticators.signed import SignedTokenAuthenticator
 from podrace.access.authenticators.token_file import StaticTokenAuthenticator
 from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
+from podrace.access.call_rates import CallRates
 from podrace.access.credentials import Authenticator, TokenSource
 from podrace.access.guard import Guard, HolderOf
 from podrace.access.lease_tokens import LeaseTokens, LeaseVerifier
@@ -27,6 +29,7 @@ from podrace.access.provider_config import OidcConfig, TokenReviewConfig
 from podrace.access.sending import is_loopback
 from podrace.access.token_file import MESH_KEY, load_or_make_token, token_path
 from podrace.access.tokens import AUDIENCE, PodTokens, ServiceToken
+from podrace.errors import InvalidArgument
 from podrace.tls import identity_for
 
 _log = structlog.get_logger(__name__)
@@ -53,6 +56,18 @@ class AccessConfig:
     audit_log: str = ""
     """File to which decisions about access are appended, one JSON object a line; empty: the log of the service has
     them."""
+    calls_per_second: float = 100.0
+    """Calls per second of one user or viewer, after a burst of five times as many; further calls are refused. Pods,
+    services and operators are not limited. 0: no limit."""
+    owner_calls_per_second: Mapping[str, float] = field(default_factory=dict)
+    """The same for single users and viewers, by name, or by `NAMESPACE/NAME`:
+    `access.owner_calls_per_second.dashboard=500`."""
+
+    def __post_init__(self) -> None:
+        limits = {f"owner_calls_per_second.{name}": value for name, value in self.owner_calls_per_second.items()}
+        for key, value in {"calls_per_second": self.calls_per_second, **limits}.items():
+            if not value >= 0:
+                raise InvalidArgument(f"access.{key} = {value:g}: expected 0 or more")
 
 
 @dataclass(frozen=True)
@@ -73,6 +88,8 @@ class ServiceAccess:
     audit: AuditLog
     keys: PublicKeys | None = None
     """Keys that tokens are verified with; None: no token of the mesh is known here."""
+    rates: CallRates | None = None
+    """Limits how many calls a person makes; None: there is no limit."""
     token_file: str = ""
     """File with the token that callers on a port need; empty: callers identify themselves in another way."""
 
@@ -144,11 +161,22 @@ class ServiceAccess:
         # A service on another machine knows the key only if the operator has configured it there.
         known_there = bool(config.mesh_key) or all(each.startswith("unix:") or is_loopback(each) for each in called)
         own = ServiceToken(key, role) if key and known_there else None
-        return cls(key, own, authenticators, audit, keys, token_file)
+        return cls(key, own, authenticators, audit, keys, _call_rates(config), token_file)
 
     def guard(self, owners: Owners, scoped: Container[str], holder_of: HolderOf | None = None) -> Guard:
         """Returns the guard of the server of the service; see Guard."""
-        return Guard(self.authenticators, holder_of=holder_of, owners=owners, scoped=scoped, audit=self.audit)
+        return Guard(
+            self.authenticators,
+            holder_of=holder_of,
+            owners=owners,
+            scoped=scoped,
+            audit=self.audit,
+            rates=self.rates,
+        )
+
+
+def _call_rates(config: AccessConfig) -> CallRates:
+    return CallRates(config.calls_per_second, config.owner_calls_per_second, time.monotonic)
 
 
 def _providers(config: AccessConfig) -> list[Authenticator]:

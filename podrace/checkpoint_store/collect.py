@@ -12,7 +12,8 @@ there is kept in the shared folder, where podrace 0.1.0 stored the objects of al
 Parts of replay memories are optional, so the caller may name some that are not kept although a manifest lists them.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -53,6 +54,8 @@ class Survey:
     """The unreachable objects that are older than the grace age."""
     missing: frozenset[Place]
     """Roots that are not in the store. Their parts are unknown and can no longer be read."""
+    kept_bytes: Mapping[str, int]
+    """Bytes of the objects that are not garbage, by tournament; of the shared folder under an empty id."""
 
 
 def survey(
@@ -79,8 +82,14 @@ def survey(
             missing.add(root)
     reachable.add_pointers()
     kept = reachable.kept - set(dropped)
-    old = (place_of(stored) for stored in listed if stored.age_seconds >= grace_seconds)
-    return Survey([place for place in old if place not in kept], frozenset(missing))
+    garbage: list[Place] = []
+    kept_bytes: Counter[str] = Counter()
+    for stored in listed:
+        if stored.age_seconds >= grace_seconds and (place := place_of(stored)) not in kept:
+            garbage.append(place)
+        else:
+            kept_bytes[stored.tournament_id] += stored.size_bytes
+    return Survey(garbage, frozenset(missing), kept_bytes)
 
 
 def delete(store: CheckpointStore, found: Survey, grace_seconds: float) -> list[str]:

@@ -37,7 +37,7 @@ TOURNAMENT_REPLAY_BYTES = 16 << 30
 """Default of `assignment.tournament_replay_bytes`."""
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "pool": {"minimum_pods": 1},
+    "pool": {"minimum_pods": 1, "priority": 0},
     "pod": {
         "workers": 1,
         "cores": 1.0,

@@ -37,9 +37,12 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
 
 
 def check_toml(text: str) -> Problem:
-    """Parses a specification, or a fragment of one, and fills in its defaults."""
+    """Parses a specification, or a fragment of one, and fills in its defaults; or a configuration with quotas."""
     try:
         values = tomllib.loads(text)
+        if "quota" in values:
+            build(importlib.import_module(_SERVICES["orchestrator"]).Config, values, source="block")
+            return None
         resolve(parse({**_BASE, **_completed(values)}, source="block"))
     except (tomllib.TOMLDecodeError, InvalidArgument) as error:
         return str(error)

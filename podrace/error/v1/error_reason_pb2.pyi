@@ -60,6 +60,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INVALID_ARGUMENT: the class of a user-defined algorithm cannot be imported, lacks something, or raised. The message names the
     class and, where it is known, the file and the line. Agents of other algorithms can be trained.
     """
+    ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 12
+    """RESOURCE_EXHAUSTED: an owner has as much, or makes as many calls, as the operator allows one owner. The metadata has
+    the `setting` of the operator, the `limit` and the `owner`.
+    """
     ERROR_REASON_INVALID_ARGUMENT: _ErrorReason.ValueType  # 100
     """From here on: the reasons of errors that have no more specific one, one for each status code.
 
@@ -144,6 +148,10 @@ last candidates of the agent.
 ERROR_REASON_UNUSABLE_ALGORITHM: ErrorReason.ValueType  # 11
 """INVALID_ARGUMENT: the class of a user-defined algorithm cannot be imported, lacks something, or raised. The message names the
 class and, where it is known, the file and the line. Agents of other algorithms can be trained.
+"""
+ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 12
+"""RESOURCE_EXHAUSTED: an owner has as much, or makes as many calls, as the operator allows one owner. The metadata has
+the `setting` of the operator, the `limit` and the `owner`.
 """
 ERROR_REASON_INVALID_ARGUMENT: ErrorReason.ValueType  # 100
 """From here on: the reasons of errors that have no more specific one, one for each status code.

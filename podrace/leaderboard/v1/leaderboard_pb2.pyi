@@ -1572,6 +1572,7 @@ class GenerateAgentRequest(_message.Message):
     TOURNAMENT_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
+    MAXIMUM_STORED_BYTES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key; use `<tournament_id>-a<number>`."""
     tournament_id: _builtins.str
@@ -1588,6 +1589,10 @@ class GenerateAgentRequest(_message.Message):
     """
     namespace: _builtins.str
     """Namespace of the owner; empty: none."""
+    maximum_stored_bytes: _builtins.int
+    """Most bytes that the checkpoint files of all tournaments of the owner may have, as last measured. Above it the answer
+    is RESOURCE_EXHAUSTED (QUOTA_EXCEEDED), and no agent is generated. 0: no limit.
+    """
     @_builtins.property
     def spec(self) -> _tournament_pb2.TournamentSpec:
         """Its specification, with every default filled in."""
@@ -1622,10 +1627,11 @@ class GenerateAgentRequest(_message.Message):
         tournament_environment_steps: _builtins.int = ...,
         owner: _builtins.str = ...,
         namespace: _builtins.str = ...,
+        maximum_stored_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["running_duration", b"running_duration", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_agent_ids", b"failed_agent_ids", "namespace", b"namespace", "number", b"number", "owner", b"owner", "pod_id", b"pod_id", "request_id", b"request_id", "running_duration", b"running_duration", "spec", b"spec", "tournament_environment_steps", b"tournament_environment_steps", "tournament_id", b"tournament_id", "unfinished_agent_ids", b"unfinished_agent_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_agent_ids", b"failed_agent_ids", "maximum_stored_bytes", b"maximum_stored_bytes", "namespace", b"namespace", "number", b"number", "owner", b"owner", "pod_id", b"pod_id", "request_id", b"request_id", "running_duration", b"running_duration", "spec", b"spec", "tournament_environment_steps", b"tournament_environment_steps", "tournament_id", b"tournament_id", "unfinished_agent_ids", b"unfinished_agent_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -616,12 +616,17 @@ class PoolSpec(_message.Message):
     MAXIMUM_PODS_FIELD_NUMBER: _builtins.int
     STEP_PODS_FIELD_NUMBER: _builtins.int
     COOLDOWN_DURATION_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     minimum_pods: _builtins.int
     """Number of pods to keep even when the machine is busy. Default 1."""
     maximum_pods: _builtins.int
     """Largest number of pods. Default: as many as the free capacity holds."""
     step_pods: _builtins.int
     """Number of pods by which the pool grows or shrinks at a time, between its limits. Default: as many as fit."""
+    priority: _builtins.int
+    """Among the tournaments of one owner, those of higher priority get pods first and lose them last. Minimums of all of
+    them come before. The operator limits it by the role of the caller (`quota.priority`). Default 0.
+    """
     @_builtins.property
     def cooldown_duration(self) -> _duration_pb2.Duration:
         """How long the pool keeps its size after a change, between its limits, whatever happens to the free capacity. A pod
@@ -635,21 +640,26 @@ class PoolSpec(_message.Message):
         maximum_pods: _builtins.int | None = ...,
         step_pods: _builtins.int | None = ...,
         cooldown_duration: _duration_pb2.Duration | None = ...,
+        priority: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_maximum_pods", b"_maximum_pods", "_minimum_pods", b"_minimum_pods", "_step_pods", b"_step_pods", "cooldown_duration", b"cooldown_duration", "maximum_pods", b"maximum_pods", "minimum_pods", b"minimum_pods", "step_pods", b"step_pods"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_maximum_pods", b"_maximum_pods", "_minimum_pods", b"_minimum_pods", "_priority", b"_priority", "_step_pods", b"_step_pods", "cooldown_duration", b"cooldown_duration", "maximum_pods", b"maximum_pods", "minimum_pods", b"minimum_pods", "priority", b"priority", "step_pods", b"step_pods"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_maximum_pods", b"_maximum_pods", "_minimum_pods", b"_minimum_pods", "_step_pods", b"_step_pods", "cooldown_duration", b"cooldown_duration", "maximum_pods", b"maximum_pods", "minimum_pods", b"minimum_pods", "step_pods", b"step_pods"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_maximum_pods", b"_maximum_pods", "_minimum_pods", b"_minimum_pods", "_priority", b"_priority", "_step_pods", b"_step_pods", "cooldown_duration", b"cooldown_duration", "maximum_pods", b"maximum_pods", "minimum_pods", b"minimum_pods", "priority", b"priority", "step_pods", b"step_pods"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__maximum_pods: _TypeAlias = _typing.Literal["maximum_pods"]  # noqa: Y015
     _WhichOneofArgType__maximum_pods: _TypeAlias = _typing.Literal["_maximum_pods", b"_maximum_pods"]  # noqa: Y015
     _WhichOneofReturnType__minimum_pods: _TypeAlias = _typing.Literal["minimum_pods"]  # noqa: Y015
     _WhichOneofArgType__minimum_pods: _TypeAlias = _typing.Literal["_minimum_pods", b"_minimum_pods"]  # noqa: Y015
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
     _WhichOneofReturnType__step_pods: _TypeAlias = _typing.Literal["step_pods"]  # noqa: Y015
     _WhichOneofArgType__step_pods: _TypeAlias = _typing.Literal["_step_pods", b"_step_pods"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__maximum_pods) -> _WhichOneofReturnType__maximum_pods | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__minimum_pods) -> _WhichOneofReturnType__minimum_pods | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step_pods) -> _WhichOneofReturnType__step_pods | None: ...
 

@@ -2,23 +2,20 @@ from typing import Any
 
 import pytest
 
+from orchestrator.decisions.fair_share import Demand, PoolGrant, grant, share
 from orchestrator.decisions.pool_size import (
     MAXIMUM_DEATHS,
     Action,
-    Demand,
     KillPod,
     Limits,
     PodActivity,
     PodView,
-    PoolGrant,
     PoolShort,
     RetirePod,
     StartPod,
     TerminatePod,
     backoff_seconds,
     decide,
-    grant,
-    share,
 )
 from orchestrator.decisions.resources import Capacity, FreeResources, Resources
 

@@ -2,7 +2,8 @@
 
 import prometheus_client
 
-from orchestrator.decisions.pool_size import Action, Demand, PodActivity, PodView, RetirePod, StartPod
+from orchestrator.decisions.fair_share import Demand
+from orchestrator.decisions.pool_size import Action, PodActivity, PodView, RetirePod, StartPod
 from orchestrator.decisions.resources import Resources
 from orchestrator.pool.metrics import measure_wanted, wanted
 
