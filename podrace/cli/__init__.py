@@ -11,6 +11,7 @@ podrace/cli/
   grid/             `grid`: variants of a specification
   init/             `init`: a first specification from options or answers
   pods/             `logs` and `top`: what pods do now
+  pruning/          `prune`: deletes ended tournaments and leftover files
   results/          reports, plots and scores of finished tournaments
   views/            tables, live tables, plain lines, JSON
   terminal/         options, output, number formats, interrupts

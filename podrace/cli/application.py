@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "resume": ("podrace.cli.commands.pause", "Resume a tournament that was paused or stopped."),
     "stop": ("podrace.cli.commands.query", "Stop a tournament and keep its results."),
     "delete": ("podrace.cli.commands.delete", "Delete a tournament that has ended, with its checkpoints."),
+    "prune": ("podrace.cli.pruning.command", "Delete tournaments that have ended, by age, state or number."),
     "data": ("podrace.cli.commands.data", "Prepare prices for the simulator stocks: build, check, synthesize."),
     "store": ("podrace.cli.commands.store", "Maintain a checkpoint store: check, ls, verify, gc."),
     "certs": ("podrace.cli.commands.certs", "Make certificates for TLS: make, add, ls, renew, revoke, secrets."),

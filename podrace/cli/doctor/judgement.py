@@ -135,7 +135,7 @@ def judge_home(read: HomeReading) -> Iterator[Diagnosis]:
         return
     yield _line("home", "folder", read.folder if read.exists else f"{read.folder} (created when it is first used)")
     severity = Severity.WARNING if read.free_bytes < LEAST_DISK_BYTES else Severity.OK
-    remedy = "free space, for instance with `podrace delete`, or choose another --home"
+    remedy = "free space, for instance with `podrace prune`, or choose another --home"
     yield _line("home", "disk", f"{_gib(read.free_bytes)} free", severity, remedy)
 
 

@@ -17,7 +17,7 @@ from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.cli import main
 from podrace.client import evaluating, reconnect
-from podrace.errors import NotFound, Unavailable
+from podrace.errors import FailedPrecondition, NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -100,6 +100,8 @@ class Known:
     breaks: int = 0
     on_watch: Callable[[], None] = lambda: None
     requests: list[Any] = field(default_factory=list)
+    undeletable: set[str] = field(default_factory=set)
+    """Tournaments that the orchestrator refuses to delete."""
     leaderboard_address: str = ""
     largest_page: int = 1
     """A list has more than one page as soon as it has two entries: a client that ignores the token fails."""
@@ -185,6 +187,15 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
         entry = self._with_leaderboard(self._known.find(request.tournament_id))
         entry.pause_reason = f"paused by alice: {request.reason}"
         return pb.PauseTournamentResponse(tournament=entry)
+
+    async def DeleteTournament(self, request: Any, context: Any) -> Any:
+        self._known.requests.append(request)
+        if request.tournament_id in self._known.undeletable:
+            raise FailedPrecondition(f"{request.tournament_id} has not ended")
+        self._known.tournaments = [
+            entry for entry in self._known.tournaments if entry.tournament_id != request.tournament_id
+        ]
+        return pb.DeleteTournamentResponse()
 
     async def ResumeTournament(self, request: Any, context: Any) -> Any:
         self._known.requests.append(request)
