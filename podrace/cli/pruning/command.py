@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from podrace.cli import EXIT_FAILED, session
-from podrace.cli.pruning.decisions import Criteria, Verdict, judge, leftover_logs, leftover_results
+from podrace.cli.pruning.decisions import Criteria, PruningDecision, judge, leftover_logs, leftover_results
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import notify, show, show_json
@@ -28,7 +28,7 @@ _AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 class Plan:
     """What is deleted."""
 
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[PruningDecision]
     """All tournaments, newest first."""
     files: Sequence[Path] = ()
     """Folders of results and logs in the home."""

@@ -24,7 +24,7 @@ class Criteria:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PruningDecision:
     """What happens to one tournament."""
 
     tournament: Tournament
@@ -32,7 +32,7 @@ class Verdict:
     reason: str
 
 
-def judge(tournaments: Sequence[Tournament], criteria: Criteria, *, now: float) -> list[Verdict]:
+def judge(tournaments: Sequence[Tournament], criteria: Criteria, *, now: float) -> list[PruningDecision]:
     """Decides about every tournament, newest first. One that has not ended is never deleted.
 
     Args:
@@ -40,7 +40,7 @@ def judge(tournaments: Sequence[Tournament], criteria: Criteria, *, now: float) 
         criteria: Which to delete.
         now: Current time in seconds since the epoch.
     """
-    verdicts: list[Verdict] = []
+    verdicts: list[PruningDecision] = []
     kept = 0
     for tournament in sorted(tournaments, key=lambda each: each.create_time.ToNanoseconds(), reverse=True):
         reason = _spared(tournament, criteria, now)
@@ -48,7 +48,7 @@ def judge(tournaments: Sequence[Tournament], criteria: Criteria, *, now: float) 
             kept += 1
             reason = f"one of the newest {criteria.keep}"
         verdicts.append(
-            Verdict(tournament, not reason, reason or f"ended {formats.duration(_age(tournament, now))} ago")
+            PruningDecision(tournament, not reason, reason or f"ended {formats.duration(_age(tournament, now))} ago")
         )
     return verdicts
 
