@@ -7,6 +7,9 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069
 """Control characters of ASCII and Latin-1, line separators, and characters that change the direction of text."""
 _CONTROL_IN_LAYOUT = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
+LONGEST_LINE = 300
+"""Characters of a plugin's reason that are recorded."""
+
 
 def printable(text: str) -> str:
     r"""Returns text on one line, with control characters as escape sequences such as `\x1b` and `\n`."""
@@ -16,6 +19,12 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Escapes control characters except line feeds; for text that the program has already laid out in lines."""
     return _CONTROL_IN_LAYOUT.sub(_escape, text)
+
+
+def one_line(text: str) -> str:
+    """Returns text on one line of at most LONGEST_LINE characters, with white space as single spaces; for reasons."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "..."
 
 
 def quoted(text: str) -> str:

@@ -20,7 +20,6 @@ from leaderboard.evolution.strategy import Answer, Child, Continue, Fresh, NoWor
 from leaderboard.evolution.trials import BEGIN, ClockReading, Trials, synchronous_log
 from leaderboard.ranking.board import Board, canonical, fold
 from leaderboard.seeding import agent_seed, stream
-from leaderboard.text import one_line
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.errors import InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import (
@@ -31,6 +30,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
     Candidate,
 )
+from podrace.printable import one_line
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 

@@ -15,10 +15,10 @@ from leaderboard.evolution.mutation import describe_changes
 from leaderboard.evolution.space import Choices, Space, Value, is_structural, plain, spaces_of
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.ranking.board import named
-from leaderboard.text import one_line
 from podrace.config import unknown
 from podrace.errors import InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import ChildProposal, FreshProposal, ProposeAgentResponse
+from podrace.printable import one_line
 from podrace.specification.hyperparameter_checks import check_value
 from podrace.specification.hyperparameters import declared_hyperparameters
 

@@ -8,7 +8,6 @@ leaderboard.ranking.board decides what an opinion changes on a board.
 
 import math
 
-from leaderboard.text import one_line
 from podrace.errors import InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import JudgeCandidateResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import (
@@ -18,6 +17,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     OPINION_UNSPECIFIED,
     Candidate,
 )
+from podrace.printable import one_line
 
 OPINIONS = {OPINION_ACCEPT: "accept", OPINION_REFUSE: "refuse", OPINION_BY_RANK: "by rank"}
 """Every opinion that an updater may give, as text."""

@@ -24,7 +24,6 @@ from google.protobuf.message import Message
 
 from leaderboard.config import PluginConfig
 from leaderboard.plugins.runtime_folder import RuntimeFolder
-from leaderboard.text import one_line
 from podrace import rpc
 from podrace.errors import BAD_SPEC, DeadlineExceeded, InvalidArgument, PodraceError
 from podrace.evolution.v1.evolution_pb2 import (
@@ -41,6 +40,7 @@ from podrace.limits.specification import plugin_refusal
 from podrace.plugins.address import EXPECTED, GrpcService, PythonFunction, parse
 from podrace.plugins.child import ChildConnection, PluginConnection, ServiceConnection
 from podrace.plugins.circuit_breaker import CircuitBreaker
+from podrace.printable import one_line
 from podrace.specification.plugin_settings import evolution_answer_seconds
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 

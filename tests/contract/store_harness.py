@@ -69,7 +69,7 @@ class ClockedBucket(Bucket):
 
     def find(self, key: str, what: str) -> BucketEntry | None:
         entry = super().find(key, what)
-        return entry and replace(entry, modified_seconds=self.put_times[key])
+        return entry and replace(entry, modified_seconds=self.put_times.get(key, self.clock.now))
 
     def entries(self, prefix: str, what: str) -> Iterator[BucketEntry]:
         for entry in super().entries(prefix, what):

@@ -126,3 +126,39 @@ def test_a_tournament_id_that_could_escape_its_folder_is_refused(store: Checkpoi
         store.within(tournament_id)
     with pytest.raises(InvalidArgument, match="tournament id"):
         store.within(OWN, tournament_id)
+
+
+def test_a_tournament_is_deleted_with_all_its_objects_and_no_other_one_is(store: CheckpointStore) -> None:
+    publish_versions(store.within(OWN), AGENT, 1, 2)
+    publish_versions(store.within(OTHER), f"{OTHER}-a0", 1)
+    (released,) = publish_versions(store, "old-a0", 1)
+    longer = store.within(f"{OWN}2")
+    longer.put_object(b"of a tournament whose id begins with the same characters")
+    count = len(places(store.within(OWN)))
+    assert store.delete_tournament(OWN) == count > 0
+    assert {place.tournament_id for place in places(store)} == {OTHER, f"{OWN}2", SHARED}
+    assert fetch(store, released)[1] == parts(1)
+    assert fetch_latest(store.within(OTHER), f"{OTHER}-a0") is not None
+    assert store.delete_tournament(OWN) == 0, "deleting it again changes nothing"
+    store.within(OWN).put_object(b"it may be used again")
+
+
+def test_a_pointer_that_was_deleted_is_unknown_and_can_be_claimed_again(store: CheckpointStore) -> None:
+    publish_versions(store.within(OWN), AGENT, 1)
+    publish_versions(store.within(OWN), f"{AGENT}1", 1)
+    store.delete_pointer(AGENT)
+    assert store.read_pointer(AGENT) is None
+    assert [pointer.agent_id for pointer in store.list_pointers()] == [f"{AGENT}1"]
+    store.delete_pointer(AGENT)
+    claim(store.within(OWN), AGENT, 1)
+    found = store.read_pointer(AGENT)
+    assert found is not None
+    assert (found[0].lease_epoch, found[0].manifest_digest) == (1, "")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".", "", "a\n"])
+def test_only_what_is_named_by_a_valid_id_is_deleted(store: CheckpointStore, name: str) -> None:
+    with pytest.raises(InvalidArgument):
+        store.delete_tournament(name)
+    with pytest.raises(InvalidArgument):
+        store.delete_pointer(name)

@@ -9,10 +9,10 @@ from leaderboard.evolution.fresh import draw
 from leaderboard.evolution.proposals import Proposal, adopted
 from leaderboard.evolution.space import declared_values
 from leaderboard.evolution.strategy import Child, Fresh, Situation
-from leaderboard.text import one_line
 from podrace.errors import InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import ChildProposal, FreshProposal, ProposeAgentResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_MUTATION, Agent, Candidate
+from podrace.printable import one_line
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]
@@ -127,7 +127,8 @@ def test_an_invalid_proposal_is_refused(situation: Situation) -> None:
 
 
 def test_the_reason_of_a_plugin_is_one_line_of_bounded_length() -> None:
-    assert one_line("a\nb\t\x1b[31mc\u2028d ") == "a b [31mc d"
+    assert one_line("a\nb\t\x1b[31mc\u2028d\u202e ") == r"a b \x1b[31mc d\u202e"
+    assert one_line(one_line("\x1b\x07")) == one_line("\x1b\x07") == r"\x1b\x07"
     assert len(one_line("x" * 10_000)) == 303
 
 
