@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("podrace.cli.commands.export", "Export a champion or another candidate as ONNX or torch.export."),
     "curve": ("podrace.cli.curve.command", "Draw learning curves from evaluated snapshots."),
     "dashboard": ("podrace.cli.commands.dashboard", "Serve a web page that shows tournaments and controls them."),
+    "tensorboard": ("podrace.cli.tensorboard.command", "Write event files for TensorBoard."),
     "update": (
         "podrace.cli.commands.update",
         "Change the pool limits or the objective of a running tournament.",
