@@ -9,7 +9,8 @@
 
 Later sources override earlier ones: defaults, file (`--config`), environment, `--set key=value`. An unknown key is an
 error. A variable is named `PODRACE_<PROGRAM>__<KEY>`, with two underscores before each further part of a nested key
-(`PODRACE_ORCHESTRATOR__SERVER__LISTEN`), because the names of programs and keys contain single ones.
+(`PODRACE_ORCHESTRATOR__SERVER__LISTEN`), because the names of programs and keys contain single ones. The program is
+the last part of the name of its module.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def config_from_arguments(
     options = parser.parse_args(arguments)
     values: dict[str, Any] = read_toml(options.config) if options.config else {}
     source = str(options.config or "defaults")
-    prefix = f"PODRACE_{program.upper().replace('-', '_')}__"
+    prefix = f"PODRACE_{program.rpartition('.')[2].upper().replace('-', '_')}__"
     for name, text in environ.items():
         if name.startswith(prefix):
             assign(values, name.removeprefix(prefix).lower().replace("__", "."), text)

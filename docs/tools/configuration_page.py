@@ -11,12 +11,14 @@ from markdown_tables import number, sentence, table
 import agentpod.config
 import leaderboard.config
 import orchestrator.config
+import podrace.serving.config
 import simulators.config
 
 SERVICES = {
     "orchestrator": orchestrator.config.Config,
     "leaderboard": leaderboard.config.Config,
     "simulators": simulators.config.Config,
+    "podrace.serving": podrace.serving.config.ServingConfig,
     "agentpod": agentpod.config.PodConfig,
 }
 """Configuration classes by the module that is run."""

@@ -9,7 +9,7 @@ from markdown_tables import names_table, sentence, table
 from podrace.discovery.event_kinds import EVENT_KINDS
 
 REPOSITORY = Path(__file__).parents[2]
-PACKAGES = ("orchestrator", "leaderboard", "agentpod", "simulators")
+PACKAGES = ("orchestrator", "leaderboard", "agentpod", "simulators", "podrace/serving")
 KINDS = ("Counter", "Gauge", "Histogram")
 
 

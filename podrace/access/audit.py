@@ -30,9 +30,11 @@ FREQUENT = frozenset(
         "tensor.v1.TransferService/SendTensors",
         "tensor.v1.TransferService/ReceiveTensors",
         "simulator.v1.SimulatorService/StreamSteps",
+        "policy.v1.PolicyService/Act",
+        "policy.v1.PolicyService/EndSession",
     )
 )
-"""Methods whose allowed calls are not recorded: they are part of running a pod, and frequent."""
+"""Methods whose allowed calls are not recorded: they are part of running a pod or of acting, and frequent."""
 
 _log = structlog.get_logger("podrace.access.audit")
 

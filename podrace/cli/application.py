@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "evaluate": ("podrace.cli.commands.evaluate", "Evaluate a champion or another candidate."),
     "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents as an ensemble, and each alone."),
     "export": ("podrace.cli.commands.export", "Export a champion or another candidate as ONNX or torch.export."),
+    "serve": ("podrace.cli.commands.serve", "Serve a champion, a candidate or an exported policy."),
     "curve": ("podrace.cli.curve.command", "Draw learning curves from evaluated snapshots."),
     "dashboard": ("podrace.cli.commands.dashboard", "Serve a web page that shows tournaments and controls them."),
     "tensorboard": ("podrace.cli.tensorboard.command", "Write event files for TensorBoard."),

@@ -94,11 +94,13 @@ class Server:
         address: str,
         health_server: "_Bound | None" = None,
         token_address: str = "",
+        names: Sequence[str] = (),
     ) -> None:
         self._config = config
         self._server = server
         self._health = health_servicer
         self._health_server = health_server
+        self._names = names
         self._reporting = asyncio.create_task(report_exhaustion())
         self.address = address
         self.token_address = token_address
@@ -138,9 +140,17 @@ class Server:
         if health_server:
             health_pb2_grpc.add_HealthServicer_to_server(health_servicer, health_server.server)
             await health_server.server.start()
-        for name in ["", *names]:
-            await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return cls(config, server.server, health_servicer, server.address, health_server, token_address)
+        started = cls(
+            config, server.server, health_servicer, server.address, health_server, token_address, ["", *names]
+        )
+        await started.report_ready(True)
+        return started
+
+    async def report_ready(self, ready: bool) -> None:
+        """Reports to health checks whether the services can do their work; calls are answered either way."""
+        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in self._names:
+            await self._health.set(name, status)
 
     @property
     def health_address(self) -> str:

@@ -23,7 +23,7 @@ from podrace.serving import metrics
 from podrace.serving.batcher import Acted, Ask, Batcher
 from podrace.serving.decisions import versions
 from podrace.serving.decisions.batch_cut import BatchLimits
-from podrace.serving.decisions.gate import ACCEPTED, Verdict
+from podrace.serving.decisions.gate import ACCEPTED, GateVerdict
 from podrace.serving.decisions.versions import Change, Comparison, ServingRecord
 from podrace.serving.policy_version import PolicyVersion
 from podrace.serving.sessions import KeptState, SessionLimits, SessionTable
@@ -72,7 +72,7 @@ class PolicyGate(Protocol):
     verdict = await gate.judge(offered, serving)
     """
 
-    async def judge(self, offered: PolicyVersion, serving: PolicyVersion) -> Verdict:
+    async def judge(self, offered: PolicyVersion, serving: PolicyVersion) -> GateVerdict:
         """Returns whether `offered` may serve in place of `serving`.
 
         Raises:
@@ -216,13 +216,13 @@ class PolicyEngine:
         change = versions.offer(self.record, policy.version, verdict)
         return self._apply(change, policy)
 
-    async def _judge(self, policy: PolicyVersion) -> Verdict:
+    async def _judge(self, policy: PolicyVersion) -> GateVerdict:
         if not self.record.current:
-            return Verdict(True, "the first version")
+            return GateVerdict(True, "the first version")
         try:
             policy.check_same_spaces(self.current)
         except FailedPrecondition as error:
-            return Verdict(False, error.message)
+            return GateVerdict(False, error.message)
         return await self._gate.judge(policy, self.current) if self._gate else ACCEPTED
 
     async def pin(self, model: bytes) -> Change:

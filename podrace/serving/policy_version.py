@@ -19,6 +19,7 @@ class PolicyVersion:
     """A policy, or an ensemble, and what requests need to know about it. Keeps no state of episodes.
 
     Attributes:
+        model: The ONNX file.
         version: Its name, a digest.
         members: Where it comes from.
         state_size: Size S of the recurrent state of one environment; 0: none.
@@ -30,6 +31,7 @@ class PolicyVersion:
     def __init__(self, model: bytes, *, threads: int = 1) -> None:
         """Loads an ONNX file that podrace wrote; raises as `Policy`."""
         self._policy = Policy(model, threads=threads)
+        self.model = model
         self.members: Sequence[MemberFacts] = self._policy.members
         self.version = version_of([member.manifest_digest for member in self.members])
         self.description: PolicyDescription = self.members[0].description

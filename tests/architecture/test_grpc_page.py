@@ -12,6 +12,7 @@ from podrace.error.v1 import error_reason_pb2
 from podrace.evolution.v1 import evolution_pb2
 from podrace.leaderboard.v1 import leaderboard_pb2
 from podrace.orchestrator.v1 import orchestrator_pb2
+from podrace.policy.v1 import policy_service_pb2
 from podrace.simulator.v1 import simulator_pb2
 from podrace.tensor.v1 import tensor_pb2
 
@@ -22,6 +23,7 @@ FILES = (
     leaderboard_pb2,
     store_pb2,
     delivery_pb2,
+    policy_service_pb2,
     agentpod_pb2,
     evolution_pb2,
     simulator_pb2,

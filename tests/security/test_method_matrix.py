@@ -31,7 +31,7 @@ from podrace.errors import Unimplemented
 FILES = {
     name: name for name in ("orchestrator", "leaderboard", "agentpod", "evolution", "simulator", "tensor", "discovery")
 }
-FILES |= {"store": "checkpoint", "delivery": "checkpoint"}
+FILES |= {"store": "checkpoint", "delivery": "checkpoint", "policy_service": "policy"}
 """Packages of the files with services."""
 MODULES = {name: importlib.import_module(f"podrace.{package}.v1.{name}_pb2") for name, package in FILES.items()}
 GRPC = {name: importlib.import_module(f"podrace.{package}.v1.{name}_pb2_grpc") for name, package in FILES.items()}
@@ -115,6 +115,8 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "RenewObjects": ({"pod-leader"}, "agent_id"),
     },
     "CheckpointService": dict.fromkeys(("GetManifest", "ListParts", "ReadPart"), (READERS, "tournament_id")),
+    "PolicyService": dict.fromkeys(("DescribePolicy", "Act", "EndSession", "GetServing"), (READERS, ""))
+    | dict.fromkeys(("PinVersion", "FollowSource", "RollBack", "StartComparison", "EndComparison"), ({"operator"}, "")),
     "SimulatorService": dict.fromkeys(("GetSimulator", "StreamSteps"), (POD | WRITERS, "")),
 }
 """Roles that may call each method, and the field that names what the call concerns; `pod`: the pod that serves it."""
@@ -194,9 +196,12 @@ def request_of(method: MethodDescriptor, path: str, ids: dict[str, str]) -> Any:
     request = message_factory.GetMessageClass(method.input_type)()
     # What a request must have besides.
     others = {"request_id": "r", "tournament_id": ids["tournament_id"], "manifest_digest": "0" * 64}
-    others["digest"] = others["manifest_digest"]
+    others |= dict.fromkeys(("digest", "version", "from_version"), others["manifest_digest"])
+    others |= {"session_id": "s"}
     for name in others.keys() & method.input_type.fields_by_name.keys():
         setattr(request, name, others[name])
+    if "observations" in method.input_type.fields_by_name:
+        request.observations = b"1"
     if "pointer" in method.input_type.fields_by_name:
         request.pointer.SetInParent()
     if path and path != "pod":

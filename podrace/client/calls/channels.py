@@ -48,6 +48,11 @@ class MeshChannels:
         channel = self._channel(orchestrator)
         self._orchestrator: OrchestratorServiceAsyncStub = pb_grpc.OrchestratorServiceStub(channel)
 
+    @property
+    def address(self) -> str:
+        """Address of the orchestrator."""
+        return self._address
+
     async def __aenter__(self) -> Self:
         return self
 

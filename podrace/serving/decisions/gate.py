@@ -22,17 +22,17 @@ class EvaluatedPolicy:
     """Return of each episode, if the episodes are the same for every policy."""
 
 
-class Verdict(NamedTuple):
+class GateVerdict(NamedTuple):
     """Whether an offered policy may serve."""
 
     accepted: bool
     reason: str
 
 
-ACCEPTED = Verdict(True, "no gate")
+ACCEPTED = GateVerdict(True, "no gate")
 
 
-def decide_gate(offered: EvaluatedPolicy, serving: EvaluatedPolicy, most_errors: float) -> Verdict:
+def decide_gate(offered: EvaluatedPolicy, serving: EvaluatedPolicy, most_errors: float) -> GateVerdict:
     """Compares two policies that were evaluated on the same episodes.
 
     The offered one is refused if its mean return is lower by more than `most_errors` standard errors of the difference.
@@ -45,7 +45,7 @@ def decide_gate(offered: EvaluatedPolicy, serving: EvaluatedPolicy, most_errors:
         most_errors: Standard errors by which the offered one may be worse.
     """
     if not math.isfinite(offered.mean):
-        return Verdict(False, f"its mean return is {offered.mean:g}")
+        return GateVerdict(False, f"its mean return is {offered.mean:g}")
     paired = min(len(offered.episode_returns), len(serving.episode_returns)) >= LEAST_EPISODES
     if paired:
         difference, error = paired_difference(offered.episode_returns, serving.episode_returns)
@@ -54,5 +54,5 @@ def decide_gate(offered: EvaluatedPolicy, serving: EvaluatedPolicy, most_errors:
         error = math.sqrt(sum(one.variance / max(1, one.episodes) for one in (offered, serving)))
     compared = f"mean return {offered.mean:.6g} against {serving.mean:.6g}, standard error {error:.3g}"
     if difference < -most_errors * error or (error == 0.0 and difference < 0.0):
-        return Verdict(False, f"{compared}: worse by more than {most_errors:g} standard errors")
-    return Verdict(True, compared)
+        return GateVerdict(False, f"{compared}: worse by more than {most_errors:g} standard errors")
+    return GateVerdict(True, compared)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound
-from podrace.serving.decisions.gate import Verdict
+from podrace.serving.decisions.gate import GateVerdict
 
 MOST_PREVIOUS = 4
 """Versions that stay loaded for a roll back."""
@@ -71,7 +71,7 @@ def wanted(record: ServingRecord, version: str) -> bool:
     return bool(version) and not record.pinned and version != record.current and version not in record.refused
 
 
-def offer(record: ServingRecord, version: str, verdict: Verdict) -> Change:
+def offer(record: ServingRecord, version: str, verdict: GateVerdict) -> Change:
     """Decides about a version that the source offers.
 
     Args:

@@ -45,6 +45,9 @@ class FakeContext:
     def peer(self) -> str:
         return "unix:"
 
+    def time_remaining(self) -> float | None:
+        return None
+
     def auth_context(self) -> dict[str, Any]:
         return {}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 from policy_files import manifest_of, policy_file, steps_behind
+from served_policy import served_policy
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.rollout import rollout_fields
@@ -85,11 +86,10 @@ SPEC = {
 
 @dataclass
 class World:
-    """A service and what is in it."""
+    """A service and what is in it; `seeds` are requests that succeed, or nearly do."""
 
     service: rpc.Service
     seeds: Sequence[Message] = ()
-    """Requests that succeed, or nearly do."""
     words: Sequence[str] = ()
 
 
@@ -125,7 +125,7 @@ class Worlds:
         """Builds all of them."""
         worlds = [await self._orchestrator(), *await self._leaderboard(), self._simulator()]
         worlds += [*await self._roles(), self._learner(), self._tensors(), self._transfers(), await self._evolution()]
-        return worlds
+        return [*worlds, World(*await served_policy(self.folder, self.stack))]
 
     async def _orchestrator(self) -> World:
         clock = StillClock()

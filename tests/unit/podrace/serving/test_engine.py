@@ -9,7 +9,7 @@ from policies import published
 
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.policy.loading import onnx_file
-from podrace.serving.decisions.gate import Verdict
+from podrace.serving.decisions.gate import GateVerdict
 from podrace.serving.engine import Asked, EngineLimits, PolicyEngine
 from podrace.serving.policy_version import PolicyVersion
 
@@ -23,10 +23,10 @@ def name(seed: int) -> str:
 
 
 class Gate:
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: GateVerdict) -> None:
         self.verdict, self.judged = verdict, []
 
-    async def judge(self, offered: PolicyVersion, serving: PolicyVersion) -> Verdict:
+    async def judge(self, offered: PolicyVersion, serving: PolicyVersion) -> GateVerdict:
         self.judged.append((offered.version, serving.version))
         return self.verdict
 
@@ -79,7 +79,7 @@ async def test_requests_under_load_are_each_answered_by_one_version_while_versio
 
 
 async def test_a_gate_is_asked_about_every_version_but_the_first_and_may_refuse_it():
-    gate = Gate(Verdict(False, "worse"))
+    gate = Gate(GateVerdict(False, "worse"))
     engine = PolicyEngine(EngineLimits(), clock=Clock(), gate=gate)
     await engine.offer(model(1))
     change = await engine.offer(model(2))

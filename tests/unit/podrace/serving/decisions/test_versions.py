@@ -6,10 +6,10 @@ import pytest
 
 from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound
 from podrace.serving.decisions import versions
-from podrace.serving.decisions.gate import Verdict
+from podrace.serving.decisions.gate import GateVerdict
 from podrace.serving.decisions.versions import MOST_PREVIOUS, MOST_REFUSED, Comparison, ServingRecord
 
-YES, NO = Verdict(True, "better"), Verdict(False, "worse")
+YES, NO = GateVerdict(True, "better"), GateVerdict(False, "worse")
 ONE, TWO = ServingRecord("a"), ServingRecord("b", ("a",))
 
 

@@ -1,0 +1,98 @@
+"""Runs a policy server: `python -m podrace.serving`. The one place that creates and connects its components."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+import structlog
+
+from podrace import service, telemetry
+from podrace.access.authenticators.anyone import AnyoneAuthenticator
+from podrace.access.guard import Guard
+from podrace.access.service_access import ServiceAccess
+from podrace.access.v1 import access_pb2
+from podrace.client import Client
+from podrace.client.delivery import CheckpointFetcher
+from podrace.errors import InvalidArgument
+from podrace.processes import lifeline
+from podrace.rpc import Server, shutdown_requested
+from podrace.serving.config import ServingConfig
+from podrace.serving.engine import PolicyEngine, PolicyGate
+from podrace.serving.follower import SourceFollower
+from podrace.serving.fresh_episodes_gate import FreshEpisodesGate
+from podrace.serving.servicer import policy_service
+from podrace.serving.sources import FolderSource, PolicySource, TournamentSource
+from podrace.tasks import cancel_all
+
+_log = structlog.get_logger(__name__)
+
+
+async def serve(config: ServingConfig) -> None:
+    """Serves until a signal arrives or the lifeline is lost.
+
+    Raises:
+        PodraceError: The server cannot start.
+    """
+    metrics_address = telemetry.start(config.telemetry, service="serving")
+    async with contextlib.AsyncExitStack() as stack:
+        source, gate = await _opened(config, stack)
+        engine = PolicyEngine(config.limits, clock=asyncio.get_running_loop().time, gate=gate)
+        stack.push_async_callback(engine.close)
+        if config.version:
+            await engine.pin(await source.read(config.version))
+        follower = SourceFollower(engine, source)
+        await follower.poll()
+        await _serve_from(config, engine, source, follower, metrics_address)
+
+
+async def _serve_from(
+    config: ServingConfig, engine: PolicyEngine, source: PolicySource, follower: SourceFollower, metrics_address: str
+) -> None:
+    access = ServiceAccess.open(config.access, access_pb2.ROLE_PLUGIN, config.server.listen)
+    anyone = [AnyoneAuthenticator([access_pb2.ROLE_VIEWER])] if config.anonymous else []
+    guard = Guard([*access.authenticators, *anyone], audit=access.audit)
+    server = await Server.start(config.server, [policy_service(engine, source)], guard=guard)
+
+    async def report() -> None:
+        await server.report_ready(bool(engine.record.current))
+
+    await report()
+    _log.info("policy server started", address=server.address, source=source.description)
+    if access.token_file and not config.anonymous:
+        _log.info("callers need a token", token_file=access.token_file)
+    facts = {"grpc": server.address, "metrics": metrics_address}
+    # For the command that started this process; the log is on stderr.
+    print(json.dumps(facts | {"version": engine.record.current, "source": source.description}), flush=True)
+    following = asyncio.create_task(follower.run(config.poll_seconds, report))
+    reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
+    _log.info("policy server stops", reason=reason)
+    await cancel_all(following)
+    await server.drain()
+
+
+async def _opened(config: ServingConfig, stack: contextlib.AsyncExitStack) -> tuple[PolicySource, PolicyGate | None]:
+    """Opens the source that the configuration names, and its gate.
+
+    Raises:
+        InvalidArgument: It names none or several, or a gate without pods to evaluate.
+        PodraceError: The source does not answer.
+    """
+    if bool(config.folder) == bool(config.tournament) or bool(config.tournament) != bool(config.orchestrator):
+        raise InvalidArgument("set either folder, or orchestrator and tournament")
+    if config.folder:
+        if config.gate.episodes:
+            raise InvalidArgument("gate.episodes: a folder has no pods that could evaluate; follow a tournament")
+        folder = FolderSource(Path(config.folder))
+        await folder.newest()
+        return folder, None
+    client = await stack.enter_async_context(Client(config.orchestrator))
+    found = await client.get_tournament(config.tournament)
+    fetcher = await stack.enter_async_context(CheckpointFetcher(found.leaderboard_address, found.tournament_id))
+    gate = FreshEpisodesGate(client, found, config.gate) if config.gate.episodes else None
+    return TournamentSource(client, fetcher, found), gate
+
+
+if __name__ == "__main__":
+    sys.exit(service.run("podrace.serving", ServingConfig, serve, sys.argv[1:]))

@@ -1,0 +1,123 @@
+"""Finds the policies that a server serves: the champion of a tournament, or an exported folder.
+
+while True:
+    version = await source.newest()
+    if engine.wants(version):
+        await engine.offer(await source.read(version))
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from podrace.client import Client
+from podrace.client.delivery import CheckpointFetcher
+from podrace.errors import InvalidArgument, NotFound
+from podrace.policy.loading import checked_onnx_file
+from podrace.serving.decisions.versions import version_of
+from podrace.serving.policy_version import PolicyVersion
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+MODEL_FILE = "policy.onnx"
+
+
+class PolicySource(Protocol):
+    """Where policies come from; the module shows the loop."""
+
+    @property
+    def description(self) -> str:
+        """What it is, for a person."""
+        ...
+
+    async def newest(self) -> str:
+        """Returns the version that is offered now; empty: none yet.
+
+        Raises:
+            PodraceError: It cannot be read now.
+        """
+        ...
+
+    async def read(self, version: str) -> bytes:
+        """Returns the ONNX file of a version.
+
+        Raises:
+            NotFound: The source does not have it.
+            PodraceError: It cannot be read now, or is damaged.
+        """
+        ...
+
+
+class _Read(NamedTuple):
+    stamp: tuple[int, ...]
+    version: str
+    model: bytes
+
+
+class FolderSource:
+    """A folder that `podrace export` wrote, or an ONNX file of one. An export replaces the file as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path / MODEL_FILE if path.is_dir() else path
+        self._read: _Read | None = None
+
+    @property
+    def description(self) -> str:
+        """See PolicySource."""
+        return f"file {self._path}"
+
+    async def newest(self) -> str:
+        """See PolicySource."""
+        return (await asyncio.to_thread(self._current)).version
+
+    async def read(self, version: str) -> bytes:
+        """See PolicySource."""
+        found = await asyncio.to_thread(self._current)
+        if found.version != version:
+            raise NotFound(f"version {version[:12]}: {self._path} has {found.version[:12]}")
+        return found.model
+
+    def _current(self) -> _Read:
+        try:
+            status = self._path.stat()
+            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if self._read is None or self._read.stamp != stamp:
+                model = self._path.read_bytes()
+                self._read = _Read(stamp, PolicyVersion(model).version, model)
+        except FileNotFoundError:
+            raise NotFound(f"{self._path}: there is no such file; `podrace export TOURNAMENT` writes one") from None
+        except OSError as error:
+            raise InvalidArgument(f"{self._path}: cannot be read: {error.strerror}") from None
+        return self._read
+
+
+class TournamentSource:
+    """The champion of a tournament, read through the API, and any other checkpoint of it."""
+
+    def __init__(self, client: Client, fetcher: CheckpointFetcher, tournament: Tournament) -> None:
+        self._client, self._fetcher, self._tournament = client, fetcher, tournament
+        self._champion: tuple[str, Sequence[str]] = "", ()
+
+    @property
+    def description(self) -> str:
+        """See PolicySource."""
+        return f"champion of {self._tournament.tournament_id}"
+
+    async def newest(self) -> str:
+        """See PolicySource."""
+        try:
+            members = await self._client.get_champion_members(self._tournament)
+        except NotFound:
+            # Raised for a tournament without a candidate as well; one that was deleted never has another.
+            await self._client.get_tournament(self._tournament.tournament_id)
+            return ""
+        digests = [member.manifest_digest for member in members]
+        self._champion = version_of(digests), digests
+        return self._champion[0]
+
+    async def read(self, version: str) -> bytes:
+        """See PolicySource."""
+        champion, digests = self._champion
+        wanted = digests if version == champion else [version]
+        fetched = [await self._fetcher.fetch(digest) for digest in wanted]
+        return await asyncio.to_thread(checked_onnx_file, fetched)

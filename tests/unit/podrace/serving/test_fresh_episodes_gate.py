@@ -1,0 +1,71 @@
+"""The gate evaluates both policies on the same fresh episodes and compares them."""
+
+from typing import Any
+
+import pytest
+from policies import published
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
+from podrace.errors import FailedPrecondition
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.policy.loading import onnx_file
+from podrace.serving.config import GateConfig
+from podrace.serving.fresh_episodes_gate import FreshEpisodesGate
+from podrace.serving.policy_version import PolicyVersion
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+
+class ScriptedMesh:
+    """Scores policies by their manifests; one without a score fails."""
+
+    def __init__(self, **returns: list[float]) -> None:
+        self.returns, self.asked = returns, []
+
+    async def create_evaluation(self, checkpoint: Checkpoint, **asked: Any) -> str:
+        self.asked.append(asked | {"agent_id": checkpoint.agent_id})
+        return checkpoint.agent_id.rpartition("-")[2]
+
+    async def wait_evaluation(self, evaluation_id: str, *, wait_seconds: float) -> pb.WaitEvaluationResponse:
+        if evaluation_id not in self.returns:
+            return pb.WaitEvaluationResponse(done=True, error="no such environment")
+        found = self.returns[evaluation_id]
+        mean = sum(found) / len(found)
+        evaluation = Evaluation(mean_return=mean, episodes=len(found), episode_returns=found)
+        return pb.WaitEvaluationResponse(done=True, evaluation=evaluation)
+
+
+def version(*seeds: int) -> PolicyVersion:
+    return PolicyVersion(onnx_file([published("logits", seed).checkpoint for seed in seeds]))
+
+
+def gate(mesh: ScriptedMesh) -> FreshEpisodesGate:
+    return FreshEpisodesGate(mesh, Tournament(tournament_id="race-1"), GateConfig(episodes=4))
+
+
+async def test_both_policies_play_the_same_episodes_and_a_worse_one_is_refused():
+    mesh = ScriptedMesh(a1=[10.0, 20.0, 30.0, 40.0], a2=[9.0, 18.0, 29.0, 38.0])
+    verdict = await gate(mesh).judge(version(2), version(1))
+    assert not verdict.accepted
+    assert {asked["agent_id"] for asked in mesh.asked} == {"race-1-a1", "race-1-a2"}
+    assert len({asked["seed"] for asked in mesh.asked}) == 1
+    assert {asked["episodes"] for asked in mesh.asked} == {4}
+    assert (await gate(mesh).judge(version(1), version(2))).accepted
+
+
+async def test_each_judgement_has_episodes_of_its_own():
+    mesh = ScriptedMesh(a1=[1.0] * 4, a2=[1.0] * 4)
+    for _ in range(3):
+        await gate(mesh).judge(version(2), version(1))
+    assert len({asked["seed"] for asked in mesh.asked}) == 3
+
+
+async def test_an_ensemble_is_evaluated_as_one_policy():
+    mesh = ScriptedMesh(a1=[1.0] * 4, a2=[2.0] * 4)
+    await gate(mesh).judge(version(2, 3), version(1))
+    members = {asked["agent_id"]: [one.agent_id for one in asked["members"]] for asked in mesh.asked}
+    assert members == {"race-1-a1": [], "race-1-a2": ["race-1-a3"]}
+
+
+async def test_an_evaluation_that_fails_is_no_verdict():
+    with pytest.raises(FailedPrecondition, match="no such environment"):
+        await gate(ScriptedMesh(a1=[1.0] * 4)).judge(version(2), version(1))

@@ -1,0 +1,105 @@
+"""The champion of a tournament is offered, read with its members, and checked with its test vectors."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from policies import published
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
+from podrace.errors import DataLoss, NotFound, Unavailable
+from podrace.serving.decisions.versions import version_of
+from podrace.serving.engine import EngineLimits, PolicyEngine
+from podrace.serving.follower import SourceFollower
+from podrace.serving.policy_version import PolicyVersion
+from podrace.serving.sources import TournamentSource
+from podrace.tournament.v1.tournament_pb2 import Tournament
+
+
+def digest(seed: int) -> str:
+    return f"{seed:064x}"
+
+
+class ScriptedMesh:
+    """A tournament whose champion the test sets; fetching counts."""
+
+    def __init__(self) -> None:
+        self.champion: list[int] = []
+        self.error: Exception | None = None
+        self.fetched: list[str] = []
+
+    async def get_champion_members(self, tournament: Tournament) -> list[Checkpoint]:
+        if self.error:
+            raise self.error
+        if not self.champion:
+            raise NotFound("no candidate yet")
+        return [Checkpoint(agent_id=f"race-1-a{seed}", manifest_digest=digest(seed)) for seed in self.champion]
+
+    async def get_tournament(self, tournament_id: str) -> Tournament:
+        return Tournament(tournament_id=tournament_id)
+
+    async def fetch(self, manifest_digest: str) -> Any:
+        self.fetched.append(manifest_digest)
+        return published("logits", int(manifest_digest, 16)).checkpoint
+
+
+@pytest.fixture
+async def world():
+    mesh = ScriptedMesh()
+    source = TournamentSource(mesh, mesh, Tournament(tournament_id="race-1"))
+    engine = PolicyEngine(EngineLimits(), clock=lambda: 0.0)
+    yield SimpleNamespace(mesh=mesh, source=source, engine=engine, follower=SourceFollower(engine, source))
+    await engine.close()
+
+
+async def test_nothing_serves_until_there_is_a_champion_and_then_it_does(world):
+    await world.follower.poll()
+    assert world.engine.record.current == ""
+    world.mesh.champion = [1]
+    await world.follower.poll()
+    assert world.engine.record.current == digest(1)
+
+
+async def test_a_champion_that_serves_is_not_fetched_again(world):
+    world.mesh.champion = [1]
+    for _ in range(3):
+        await world.follower.poll()
+    assert world.mesh.fetched == [digest(1)]
+
+
+async def test_an_ensemble_serves_with_all_its_members(world):
+    world.mesh.champion = [1, 2, 3]
+    await world.follower.poll()
+    assert world.engine.record.current == version_of([digest(1), digest(2), digest(3)])
+    assert len(world.engine.current.members) == 3
+
+
+async def test_a_mesh_that_does_not_answer_leaves_the_version_that_serves_and_is_reported_once(world, log_lines):
+    world.mesh.champion = [1]
+    await world.follower.poll()
+    world.mesh.error = Unavailable("the orchestrator restarts")
+    for _ in range(3):
+        await world.follower.poll()
+    assert world.engine.record.current == digest(1)
+    assert sum("the orchestrator restarts" in str(line) for line in log_lines) == 1
+    world.mesh.error, world.mesh.champion = None, [2]
+    await world.follower.poll()
+    assert world.engine.record.current == digest(2)
+
+
+async def test_any_checkpoint_of_the_tournament_can_be_read(world):
+    assert PolicyVersion(await world.source.read(digest(9))).version == digest(9)
+
+
+async def test_a_policy_that_contradicts_its_test_vectors_is_not_served(world, monkeypatch):
+    async def exchanged(manifest_digest: str) -> Any:
+        made, other = (published("squashed", seed).checkpoint for seed in (1, 2))
+        made.parts["test_vectors"] = other.parts["test_vectors"]
+        return made
+
+    monkeypatch.setattr(world.mesh, "fetch", exchanged)
+    with pytest.raises(DataLoss, match="does not act as its test vectors say"):
+        await world.source.read(digest(1))
+    world.mesh.champion = [1]
+    await world.follower.poll()
+    assert world.engine.record.current == ""
