@@ -16,7 +16,7 @@ TESTS ?=
 # Tests start hundreds of processes that import the project. With this variable set, each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install install-gpu lock sbom audit audit-images run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s chaos-store fuzz bench bench-peers protos contract-image release release-images format clean
+.PHONY: install install-gpu lock sbom audit audit-images run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s test-browser chaos-store fuzz bench bench-peers protos contract-image release release-images format clean
 
 install: $(STAMP)
 
@@ -67,7 +67,7 @@ test: install
 
 # Only tests that start no processes and take less than a second.
 test-unit: install
-	$(BIN)/python -m pytest --numprocesses auto -m 'not slow and not gpu and not engine and not docs and not long' tests/unit
+	$(BIN)/python -m pytest --numprocesses auto -m 'not slow and not gpu and not engine and not docs and not browser and not long' tests/unit
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(TESTS)
@@ -83,6 +83,12 @@ test-gpu: install-gpu
 # Runs the commands and examples of README and docs that are marked `run`.
 test-docs: install
 	$(BIN)/python -m pytest -m docs -n 2 --timeout 600 tests/docs
+
+# Tests of the dashboard in headless Chromium; installs playwright, and Chromium where there is none and apt-get can.
+test-browser: install
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt playwright==1.65.2
+	command -v chromium >/dev/null || { apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium; }
+	$(BIN)/python -m pytest -m browser --timeout 300 tests/browser
 
 # Runs on the Docker Engine of DOCKER_HOST; builds the images first.
 test-compose: install

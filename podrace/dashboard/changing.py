@@ -21,6 +21,7 @@ LONGEST_SPECIFICATION = 256 * 1024
 LONGEST_REASON = 1000
 MOST_PODS = 10_000
 DEFAULT_REASON = "stopped in the dashboard"
+PAUSE_REASON = "in the dashboard"
 
 
 @dataclass
@@ -37,6 +38,7 @@ class ChangeHandlers:
             web.post("/api/check", self.check),
             web.post("/api/tournaments", self.create),
             web.post(f"{inner}/stop", self.stop),
+            web.post(f"{inner}/pause", self.pause),
             web.post(f"{inner}/resume", self.resume),
             web.post(f"{inner}/scale", self.scale),
             web.post(f"{inner}/delete", self.delete),
@@ -61,8 +63,14 @@ class ChangeHandlers:
         reason = parameters.text_in(body, "reason", longest=LONGEST_REASON) or DEFAULT_REASON
         return answer(views.tournament(await self.client.cancel_tournament(_name(request), reason)))
 
+    async def pause(self, request: web.Request) -> web.Response:
+        """Pauses a tournament."""
+        body = parameters.body_of(await request.read())
+        reason = parameters.text_in(body, "reason", longest=LONGEST_REASON) or PAUSE_REASON
+        return answer(views.tournament(await self.client.pause_tournament(_name(request), reason)))
+
     async def resume(self, request: web.Request) -> web.Response:
-        """Resumes a stopped tournament."""
+        """Resumes a paused or stopped tournament."""
         return answer(views.tournament(await self.client.resume_tournament(_name(request))))
 
     async def scale(self, request: web.Request) -> web.Response:

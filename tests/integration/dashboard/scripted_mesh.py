@@ -256,9 +256,17 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
         entry.set_state(tournaments_pb.TOURNAMENT_STATE_CANCELLED, request.reason)
         return pb.CancelTournamentResponse(tournament=entry.tournament)
 
+    async def PauseTournament(self, request: Any, context: Any) -> Any:
+        self._mesh.change(request)
+        entry = self._mesh.find(request.tournament_id)
+        entry.tournament.pause_reason = f"paused by alice: {request.reason}"
+        entry.changes.notify_all()
+        return pb.PauseTournamentResponse(tournament=entry.tournament)
+
     async def ResumeTournament(self, request: Any, context: Any) -> Any:
         self._mesh.change(request)
         entry = self._mesh.find(request.tournament_id)
+        entry.tournament.pause_reason = ""
         entry.set_state(tournaments_pb.TOURNAMENT_STATE_RUNNING, "resumed")
         return pb.ResumeTournamentResponse(tournament=entry.tournament)
 

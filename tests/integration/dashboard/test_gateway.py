@@ -207,6 +207,12 @@ async def test_a_tournament_is_stopped_resumed_scaled_and_deleted(page: Page, me
     await page.get(path, 404)
 
 
+async def test_a_tournament_is_paused_and_resumed(page: Page):
+    path = f"tournaments/{NAME}"
+    assert (await page.post(f"{path}/pause", {"reason": "lunch"}))["pause_reason"] == "paused by alice: lunch"
+    assert (await page.post(f"{path}/resume", {}))["pause_reason"] == ""
+
+
 async def test_a_refused_change_says_why(page: Page, mesh: ScriptedMesh):
     mesh.refuses_changes = True
     found = await page.post(f"tournaments/{NAME}/stop", {}, 403)

@@ -39,6 +39,13 @@ function stop(entry) {
     () => post(`tournaments/${entry.tournament_id}/stop`, { reason: reason.value }));
 }
 
+function pause(entry) {
+  const reason = h("input", { name: "reason", maxlength: "1000" });
+  ask("Pause the tournament?", `The pods of ${entry.tournament_id} publish their checkpoints and exit, and its clock stands still until it is resumed.`,
+    h("div", { class: "row" }, h("label", {}, "Reason (optional)", reason)), "Pause", false,
+    () => post(`tournaments/${entry.tournament_id}/pause`, { reason: reason.value }));
+}
+
 function resume(entry) {
   ask("Resume the tournament?", `${entry.tournament_id} continues with the agents that it has.`, [], "Resume", false,
     () => post(`tournaments/${entry.tournament_id}/resume`, {}));
@@ -72,8 +79,9 @@ export function actions(entry, specification) {
   const button = (text, act, properties = {}) => h("button", { type: "button", onclick: () => act(entry), ...properties }, text);
   return h("div", { class: "row", role: "group", "aria-label": "Actions" },
     ended ? null : button("Scale…", scale),
+    ended || entry.pause_reason || entry.state !== "running" ? null : button("Pause…", pause),
     ended ? null : button("Stop…", stop, { class: "danger" }),
-    ended && entry.state !== "completed" ? button("Resume…", resume) : null,
+    (ended && entry.state !== "completed") || (entry.state === "running" && entry.pause_reason) ? button("Resume…", resume) : null,
     button("Use as template", () => again(specification)),
     ended ? button("Delete…", remove, { class: "danger" }) : null);
 }

@@ -12,7 +12,7 @@ export function checkpoints(root, id) {
     { title: "Rank", number: true, cell: (one) => `${one.rank}` },
     { title: "Score", number: true, cell: (one) => score(one.score, one.standard_error) },
     { title: "Digest of the manifest", cell: (one) => h("span", { class: "digest" }, one.candidate_id) },
-    { title: "Parts", cell: (one) => h("button", { type: "button", "aria-label": `Parts of the checkpoint of ${short(one.agent_id, id)}`, onclick: () => show(one) }, "Show") },
+    { title: "Parts", cell: (one) => h("button", { type: "button", "aria-label": `Show the parts of the checkpoint of ${short(one.agent_id, id)}`, onclick: () => show(one) }, "Show") },
   ], (offset, limit) => get(`tournaments/${id}/board`, { offset, limit }));
   replace(root, h("h2", {}, "Checkpoints"), rows.element, details);
 

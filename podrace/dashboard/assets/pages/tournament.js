@@ -54,7 +54,7 @@ export function tournament(root, status, id, tab, item) {
   const chosen = TABS[tab] ? tab : "board";
   const top = h("div", {});
   const loading = h("p", { class: "quiet", role: "status" });
-  const content = h("section", { "aria-label": TABS[chosen].title });
+  const content = h("div", {});
   const problems = h("div", {});
   replace(root, h("h1", {}, id), problems, top, loading,
     h("nav", { class: "tabs", "aria-label": "Parts of the tournament" }, Object.entries(TABS).map(([name, one]) =>

@@ -1,0 +1,52 @@
+"""Runs the gateway of a dashboard as a process, which a test can kill and start again on the same port."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass
+class GatewayProcess:
+    """`podrace dashboard` for one mesh."""
+
+    folder: Path
+    address: str
+    port: int = 0
+    url: str = ""
+    """URL with the token, after `start`."""
+    process: subprocess.Popen[str] | None = field(default=None)
+
+    def start(self) -> None:
+        """Starts it on a free port, or again on the port that it had."""
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "podrace.cli", "dashboard", "--orchestrator", self.address),
+                *("--listen", f"127.0.0.1:{self.port}", "--token-file", str(self.folder / "token")),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().strip()
+        assert self.url.startswith("http://"), self.url
+        self.port = int(self.url.partition("/?")[0].rpartition(":")[2])
+
+    def kill(self) -> None:
+        """Kills it, as a crash would."""
+        if self.process:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
+
+    def resident_bytes(self) -> int:
+        """Memory of the process, in bytes."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
