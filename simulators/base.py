@@ -12,21 +12,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from podrace.spaces.entries import Entry
+
+Kind = Literal["continuous", "discrete", "multi_discrete", "multi_binary", "composite"]
+
 
 @dataclass(frozen=True)
 class Space:
     """What one environment observes, or what it accepts as an action."""
 
-    kind: Literal["continuous", "discrete"]
+    kind: Kind
+    """`multi_discrete` (a choice for each element) and `multi_binary` (0 or 1 for each) are actions; `composite` is an
+    observation that consists of `entries`."""
     shape: tuple[int, ...]
-    """Shape of one lane's element, without the batch dimension; () for discrete actions."""
+    """Shape of one lane's element, without the batch dimension; () for discrete actions, one dimension if composite."""
     dtype: torch.dtype
     low: tuple[float, ...] | None = None
     """Lower bound of every element, flattened in C order (-inf where unbounded); None when no element is bounded."""
     high: tuple[float, ...] | None = None
     """Upper bound of every element, flattened in C order (inf where unbounded); None when no element is bounded."""
     n: int = 0
-    """Number of discrete choices; 0 when continuous."""
+    """Number of choices of a discrete space; 0 otherwise."""
+    choices: tuple[int, ...] = ()
+    """Number of choices of each element of a multi-discrete space, flattened in C order; () otherwise."""
+    entries: tuple[Entry, ...] = ()
+    """Entries of a composite observation, whose elements lie one after another; () otherwise."""
+
+    @property
+    def most_choices(self) -> int:
+        """Largest number of choices that an element of an action has; 0 if it is continuous."""
+        return 2 if self.kind == "multi_binary" else max(self.choices, default=self.n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +129,7 @@ class Simulator(Protocol):
 
         Args:
             action: In the environment's own units. Continuous: [N, *action_space.shape] float32 within low and high.
-                Discrete: [N] int64 in [0, n).
+                Discrete: [N] int64 in [0, n). Multi-discrete and multi-binary: [N, *action_space.shape] int64.
         """
         ...
 

@@ -11,14 +11,16 @@ from google.protobuf.struct_pb2 import Struct
 from torch import Tensor
 
 from podrace.agentpod.v1 import agentpod_pb2
+from podrace.checkpoint.v1.policy_pb2 import SpaceEntry
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.limits.config import Allowed
+from podrace.spaces.entries import Entry, problem_of
 from podrace.tensor.v1.tensor_pb2 import TensorSpec
 from podrace.tensor_transport.codec import DATA_TYPES, ELEMENT_TYPES, LAYOUT_VERSION
 from podrace.tensor_transport.probe import PROBE_SPEC
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators import Simulator, make
-from simulators.base import Space
+from simulators.base import Kind, Space
 
 MESSAGE_BYTES = 2**20
 """Maximum bytes of tensor elements in one message."""
@@ -27,21 +29,28 @@ ROW_FIELDS = ("observation", "reward", "terminated", "truncated")
 SHARED_PREFIX = "podrace-steps-"
 """Prefix of the names of the shared-memory files in which a service may be asked to step."""
 
-_KINDS: Mapping[str, agentpod_pb2.Space.Kind.ValueType] = {
-    "continuous": agentpod_pb2.Space.KIND_CONTINUOUS,
-    "discrete": agentpod_pb2.Space.KIND_DISCRETE,
+_KIND_OF: Mapping[agentpod_pb2.Space.Kind.ValueType, Kind] = {
+    agentpod_pb2.Space.KIND_CONTINUOUS: "continuous",
+    agentpod_pb2.Space.KIND_DISCRETE: "discrete",
+    agentpod_pb2.Space.KIND_MULTI_DISCRETE: "multi_discrete",
+    agentpod_pb2.Space.KIND_MULTI_BINARY: "multi_binary",
+    agentpod_pb2.Space.KIND_COMPOSITE: "composite",
 }
+KINDS: Mapping[str, agentpod_pb2.Space.Kind.ValueType] = {kind: value for value, kind in _KIND_OF.items()}
+"""Values of the message by the kind of a Space."""
 
 
 def space_message(space: Space) -> agentpod_pb2.Space:
     """Translates a space to its message."""
     return agentpod_pb2.Space(
-        kind=_KINDS[space.kind],
+        kind=KINDS[space.kind],
         shape=space.shape,
         data_type=DATA_TYPES[space.dtype],
         low=_bounds_message(space.low),
         high=_bounds_message(space.high),
         choices=space.n,
+        element_choices=space.choices,
+        entries=[entry_message(entry) for entry in space.entries],
     )
 
 
@@ -54,21 +63,51 @@ def space_of(message: agentpod_pb2.Space) -> Space:
     """Translates a message to a space.
 
     Raises:
-        InvalidArgument: The kind or element type is unknown, or the number of bounds does not match the elements.
+        InvalidArgument: The kind or element type is unknown, or the number of bounds, choices or entries does not match
+            the elements.
     """
-    if message.kind not in _KINDS.values() or message.data_type not in ELEMENT_TYPES:
+    if message.kind not in _KIND_OF or message.data_type not in ELEMENT_TYPES:
         raise InvalidArgument(
             f"space of kind {message.kind} and data type {message.data_type}: not known to this build"
         )
     elements = math.prod(message.shape)
+    entries = (
+        entries_of_messages(message.entries, elements) if message.kind == agentpod_pb2.Space.KIND_COMPOSITE else ()
+    )
+    choices = tuple(message.element_choices)
+    if message.kind == agentpod_pb2.Space.KIND_MULTI_DISCRETE and (len(choices) != elements or min(choices) < 1):
+        raise InvalidArgument(f"a space of {elements} elements has the choices {list(choices[:8])}")
     return Space(
-        kind="continuous" if message.kind == agentpod_pb2.Space.KIND_CONTINUOUS else "discrete",
+        kind=_KIND_OF[message.kind],
         shape=tuple(message.shape),
         dtype=ELEMENT_TYPES[message.data_type],
         low=_bounds_of(message.low, elements),
         high=_bounds_of(message.high, elements),
         n=message.choices,
+        choices=choices,
+        entries=entries,
     )
+
+
+def entry_message(entry: Entry) -> SpaceEntry:
+    """Translates an entry of a composite observation to its message."""
+    return SpaceEntry(
+        name=entry.name, encoding=entry.encoding, shape=entry.shape, choices=entry.choices, first=entry.first
+    )
+
+
+def entries_of_messages(messages: Sequence[SpaceEntry], elements: int) -> tuple[Entry, ...]:
+    """Translates the entries of a composite observation of so many elements.
+
+    Raises:
+        InvalidArgument: An encoding is unknown, or the entries do not fit each other or the elements.
+    """
+    entries = tuple(
+        Entry(one.name, one.encoding, tuple(one.shape), tuple(one.choices), tuple(one.first)) for one in messages
+    )
+    if problem := problem_of(entries, elements):
+        raise InvalidArgument(f"a composite observation {problem}")
+    return entries
 
 
 def _bounds_of(bounds: Sequence[float], elements: int) -> tuple[float, ...] | None:

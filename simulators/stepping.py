@@ -244,6 +244,13 @@ def _check_choices(simulator: Simulator, action: Tensor) -> None:
         raise InvalidArgument(
             f"actions range from {int(action.min())} to {int(action.max())}, choices from 0 to {space.n - 1}"
         )
+    if space.kind in ("multi_discrete", "multi_binary"):
+        most = torch.tensor(space.choices or (2,)).expand(action[0].numel())
+        rows = action.flatten(1)
+        if ((rows < 0) | (rows >= most)).any():
+            raise InvalidArgument(
+                f"actions range from {int(rows.min())} to {int(rows.max())}, choices from 0 to {(most - 1).tolist()}"
+            )
 
 
 def _reported(simulator: Simulator) -> Response:

@@ -78,6 +78,8 @@ class DQN(OffPolicy):
         y = R + discount Q_target(s', a*),  a* = argmax Q_target(s', .)
         loss = mean(weight huber(Q(s, a) - y))
 
+    With an action mask, a* is a valid action of s'.
+
     Attributes:
         double: Whether a* is selected by Q instead of Q_target.
         dueling: Whether Q is composed of a value and advantages.
@@ -106,6 +108,8 @@ class DQN(OffPolicy):
         trained = self._trained["actor"]
         next_value = self._values(trained.target.forward(batch.next_observation))
         selecting = self._values(trained.network.forward(batch.next_observation)) if self.double else next_value
+        if self.policy.mask:
+            selecting = self.policy.mask.choices(selecting, batch.next_observation)
         best = selecting.argmax(-1, keepdim=True)
         target = torch.addcmul(batch.reward, batch.discount, next_value.gather(-1, best).squeeze(-1))
 

@@ -84,7 +84,7 @@ class RolloutBatch(NamedTuple):
     observation: Tensor
     """[B, D] float32, as the networks receive it."""
     action: Tensor
-    """[B] int64 or [B, A] float32."""
+    """[B] int64, [B, A] int64 or [B, A] float32; see Policy."""
     log_prob: Tensor
     """[B], under the acting policy."""
     advantage: Tensor
@@ -174,9 +174,13 @@ def backpropagate_policy(
     """
     actor = networks.policy.actor.unrolled(batch.actor_sequences)
     trace = actor.trace(batch.observation)
-    log_prob, entropy, backward = networks.distribution.evaluate(trace[-1], batch.action)
+    mask = networks.policy.mask
+    outputs = mask.apply(trace[-1], batch.observation) if mask else trace[-1]
+    log_prob, entropy, backward = networks.distribution.evaluate(outputs, batch.action)
     value, gradient = objective(log_prob)
     outputs_gradient, log_std_gradient = backward(gradient * (-1.0 / len(gradient)), -entropy_coefficient)
+    if mask:
+        outputs_gradient = mask.backward(outputs_gradient, batch.observation)
     actor.backward(outputs_gradient, trace, networks.actor_gradient)
     if log_std_gradient is not None:
         networks.gradients["log_std"].copy_(log_std_gradient)
@@ -206,7 +210,7 @@ class OnPolicy:
     """
 
     settings_type: ClassVar[type[OnPolicySettings]]
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "multi_binary"})
     METRICS: ClassVar[tuple[str, ...]]
 
     def __init__(

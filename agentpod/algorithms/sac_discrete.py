@@ -28,6 +28,8 @@ class SACDiscrete(SoftActorCritic):
     V(s') = sum_a pi(a|s') (min_c Q_target_c(s', a) - alpha log pi(a|s'))
     critic loss = sum over critics of mean(weight (Q_c(s, a) - R - discount V(s'))^2)
     actor loss = mean(sum_a pi(a|s) (alpha log pi(a|s) - min_c Q_c(s, a)))
+
+    With an action mask, pi is 0 for invalid actions, and n of the target entropy counts the valid ones.
     """
 
     settings_type = SACDiscreteHyperparameters
@@ -57,8 +59,10 @@ class SACDiscrete(SoftActorCritic):
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         actor, critics, size = self._trained["actor"], self._trained["critic"], len(batch.reward)
         # Observations and next observations share one forward pass: the actor does not change before its own step.
-        trace = actor.network.trace(torch.cat((batch.observation, batch.next_observation)))
-        log_probabilities = trace[-1].log_softmax(-1)
+        seen, mask = torch.cat((batch.observation, batch.next_observation)), self.policy.mask
+        trace = actor.network.trace(seen)
+        logits = mask.apply(trace[-1], seen) if mask else trace[-1]
+        log_probabilities = logits.log_softmax(-1)
         probabilities, temperature = log_probabilities.exp(), self._temperature.value()
         negative_entropy = (probabilities * log_probabilities).sum(-1)
 
@@ -73,12 +77,22 @@ class SACDiscrete(SoftActorCritic):
         advantage = torch.addcmul(-values, temperature, log_probabilities[:size])
         each = (probabilities[:size] * advantage).sum(-1, keepdim=True)
         gradient = probabilities[:size] * (advantage - each) / size
+        gradient = mask.backward(gradient, batch.observation) if mask else gradient
         actor.network.backward(gradient, [tensor[:size] for tensor in trace], actor.gradient)
         actor_norm = actor.optimizer.step()
         entropy = -negative_entropy[:size].mean()
-        self._temperature.descend(-entropy)
+        self._temperature.descend(-entropy - self._lost_entropy(batch.observation))
         metrics = (loss, mean_value, critic_norm, each.mean(), entropy, temperature, actor_norm)
         return torch.stack(metrics), errors
+
+    def _lost_entropy(self, observation: Tensor) -> Tensor | float:
+        """Returns by how much an action mask lowers the target entropy, which is that of the valid choices then: []."""
+        if self.policy.mask is None:
+            return 0.0
+        valid = self.policy.mask.valid(observation).sum(-1).clamp(min=1)
+        most = math.log(self._action_space.n)
+        scale: float = self.hyperparameters.target_entropy_scale
+        return (most - valid.log().mean()) * scale
 
     def _step_critics(self, batch: TransitionBatch, target: Tensor) -> tuple[Tensor, ...]:
         """Makes one gradient step of every critic at the taken actions; returns what `off_policy.step_critics` does."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from agentpod.models.distributions import output_count, require_distribution
+from agentpod.models.distributions import require_distribution
 from agentpod.models.policy import Policy
 from agentpod.returns import discounted_returns
 from podrace.errors import Cancelled, DataLoss
@@ -65,11 +65,11 @@ def rollout_fields(
         state_size: S, size of the policy's recurrent state.
     """
     lanes = (horizon, count)
-    discrete = action_space.kind == "discrete"
-    action_shape = lanes if discrete else (*lanes, output_count(action_space))
+    element = () if action_space.kind == "discrete" else (math.prod(action_space.shape),)
+    action_type = torch.float32 if action_space.kind == "continuous" else torch.int64
     fields = (
         Field("observation", (horizon + 1, count, *observation_space.shape), observation_space.dtype),
-        Field("action", action_shape, torch.int64 if discrete else torch.float32),
+        Field("action", (*lanes, *element), action_type),
         Field("log_prob", lanes, torch.float32),
         Field("reward", lanes, torch.float32),
         Field("terminated", lanes, torch.bool),

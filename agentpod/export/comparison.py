@@ -47,7 +47,7 @@ class Reference:
         self.policies, self.lanes = policies, lanes
         self._states = [policy.initial_state(lanes) for policy in policies]
         actors = [PolicyActor(policy, lanes, torch.Generator(), greedy=True) for policy in policies]
-        self._actor = EnsembleActor(actors, policies[0].action_space.n) if len(actors) > 1 else actors[0]
+        self._actor = EnsembleActor(actors, policies[0].action_space.most_choices) if len(actors) > 1 else actors[0]
 
     def act(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the actions [N, ...] of a step, and which lanes [N] have a clear choice in every policy."""

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from agentpod.models.cnn import NO_TORSO, PIXEL_SCALE, TORSOS, image_layout
+from agentpod.models.entry_scaling import OBSERVATION_CLIP
 from agentpod.models.gru import RecurrentNetwork
 from agentpod.models.normalizer import VARIANCE_FLOOR
-from agentpod.models.policy import OBSERVATION_CLIP, Policy
+from agentpod.models.policy import Policy
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": nn.functional.elu}
 EXAMPLE_ROWS = 3
@@ -87,7 +88,7 @@ class EnsembleProgram(nn.Module):
         super().__init__()
         self.members = nn.ModuleList(PolicyProgram(policy) for policy in policies)
         self._sizes = [policy.state_size for policy in policies]
-        self._choices = policies[0].action_space.n
+        self._choices = policies[0].action_space.most_choices
 
     def forward(self, observation: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See PolicyProgram.forward."""
@@ -96,7 +97,7 @@ class EnsembleProgram(nn.Module):
         actions, following = torch.stack([action for action, _ in acted]), torch.cat([own for _, own in acted], 1)
         if not self._choices:
             return actions.mean(0), following
-        return nn.functional.one_hot(actions, self._choices).sum(0).argmax(1), following
+        return nn.functional.one_hot(actions, self._choices).sum(0).argmax(-1), following
 
 
 def traced(policies: Sequence[Policy]) -> torch.export.ExportedProgram:

@@ -12,7 +12,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from agentpod.models.distributions import Categorical, DiagonalGaussian, output_count
+from agentpod.models.action_mask import MASKED
+from agentpod.models.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical, output_count
 from agentpod.models.mlp import Shapes
 from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from simulators.base import Space
@@ -157,10 +158,11 @@ class GreedyValues:
 
     Attributes:
         exploration: [1], epsilon, the fraction of steps with a random choice; a view of the caller's buffer.
+        choices: n.
     """
 
     def __init__(self, n: int, exploration: Tensor, *, dueling: bool) -> None:
-        self.exploration, self._first = exploration, int(dueling)
+        self.exploration, self.choices, self._first = exploration, n, int(dueling)
         self.output_count = n + self._first
 
     def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -178,6 +180,26 @@ class GreedyValues:
     def mode(self, outputs: Tensor) -> Tensor:
         """Returns the choice of the largest value: int64 [...]."""
         return outputs[..., self._first :].argmax(-1)
+
+
+class MaskedGreedyValues(GreedyValues):
+    """As GreedyValues, over the valid actions only: invalid ones have the value MASKED, and are never explored."""
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Returns a random valid choice where the first noise is below epsilon, else the best one: int64 [...]."""
+        coin, place = noise.unbind(-1)
+        valid = outputs[..., self._first :] > MASKED
+        # The k-th valid choice is preceded by all places where at most k valid ones were seen.
+        chosen = (place * valid.sum(-1)).long().unsqueeze(-1)
+        anything = (valid.cumsum(-1) <= chosen).sum(-1).clamp_(max=valid.shape[-1] - 1)
+        return torch.where(coin < self.exploration, anything, self.mode(outputs))
+
+
+def masked_head(head: Head) -> Head:
+    """Returns the head of a policy with an action mask; only exploration by uniform choices depends on it."""
+    if not isinstance(head, GreedyValues):
+        return head
+    return MaskedGreedyValues(head.choices, head.exploration, dueling=head.output_count > head.choices)
 
 
 def dueling_values(outputs: Tensor) -> Tensor:
@@ -221,6 +243,10 @@ class HeadKind(NamedTuple):
 
 
 def _stochastic(space: Space, views: Mapping[str, Tensor]) -> Head:
+    if space.kind == "multi_discrete":
+        return MultiCategorical(space.choices)
+    if space.kind == "multi_binary":
+        return Bernoulli(output_count(space))
     return Categorical(space.n) if space.kind == "discrete" else DiagonalGaussian(views["log_std"])
 
 
@@ -232,7 +258,9 @@ DEFAULT_HEAD = "stochastic"
 _BOTH = frozenset({"continuous", "discrete"})
 HEADS: Mapping[str, HeadKind] = {
     "stochastic": HeadKind(
-        _BOTH, lambda space: {} if space.kind == "discrete" else {"log_std": (output_count(space),)}, _stochastic
+        _BOTH | {"multi_discrete", "multi_binary"},
+        lambda space: {"log_std": (output_count(space),)} if space.kind == "continuous" else {},
+        _stochastic,
     ),
     "squashed": HeadKind(_BOTH, lambda space: {}, _squashed),
     "deterministic": HeadKind(

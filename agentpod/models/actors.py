@@ -70,7 +70,7 @@ class PolicyActor:
 
 
 class EnsembleActor:
-    """Combines several actors: the mean of continuous actions, or the majority vote of discrete ones.
+    """Combines several actors: the mean of continuous actions, or the majority vote for each discrete element.
 
     A tie goes to the choice with the lowest number. Averaging agents that were trained independently is bagging
     (Breiman 1996, "Bagging Predictors", section 1). FinRL's ensemble instead uses the best agent alone.
@@ -81,7 +81,7 @@ class EnsembleActor:
 
         Args:
             members: At least one, all for the same action space.
-            choices: Number of choices of a discrete action space; 0 for a continuous one.
+            choices: Largest number of choices of an element of an action; 0 if actions are continuous.
         """
         self._members, self._choices = members, choices
 
@@ -90,7 +90,7 @@ class EnsembleActor:
         proposals = torch.stack([member.act(observation) for member in self._members])
         if not self._choices:
             return proposals.mean(0)
-        return torch.nn.functional.one_hot(proposals, self._choices).sum(0).argmax(1)
+        return torch.nn.functional.one_hot(proposals, self._choices).sum(0).argmax(-1)
 
     def reset(self, done: Tensor) -> None:
         """See Actor.reset."""

@@ -149,7 +149,7 @@ class ConvolutionalNetwork:
 
     The inputs are [B, pictures.elements + extra]: the elements of the images in the order of the observation, with
     values from 0 to 255 in any dtype, then further inputs (such as an action) that only the perceptron receives. The
-    images are divided by 255 here.
+    images are divided by 255 here, unless the caller has done so.
 
     In an *ensemble* of C networks every member has convolutions of its own. They are computed one member after another:
     grouped convolutions took 0.7 to 1.5 times as long on a CPU, mostly longer.
@@ -167,6 +167,7 @@ class ConvolutionalNetwork:
         pictures: ImageLayout,
         layers: tuple[ConvolutionSpec, ...],
         activation: str,
+        scale: float = PIXEL_SCALE,
     ) -> None:
         """Picks its layers from `tensors` by the names that `shapes(name, ...)` returns.
 
@@ -176,7 +177,9 @@ class ConvolutionalNetwork:
             pictures: Layout of the images.
             layers: The convolutions.
             activation: Key of ACTIVATIONS, after each convolution and between the layers of the perceptron.
+            scale: Factor of the images; 1 where they are scaled already.
         """
+        self._scale = scale
         self.perceptron = MultilayerPerceptron(name, tensors, activation)
         self._name, self._pictures, self._layers = name, pictures, layers
         self._activation_name, self._activation = activation, ACTIVATIONS[activation]
@@ -230,7 +233,7 @@ class ConvolutionalNetwork:
         tensors |= {f"{name}.torso.{layer}.bias": bias[index] for layer, bias in enumerate(self._biases)}
         tensors |= {f"{name}.{layer}.weight": weight[index] for layer, weight in enumerate(self.perceptron.weights)}
         tensors |= {f"{name}.{layer}.bias": bias[index] for layer, bias in enumerate(self.perceptron.biases)}
-        return ConvolutionalNetwork(name, tensors, self._pictures, self._layers, self._activation_name)
+        return ConvolutionalNetwork(name, tensors, self._pictures, self._layers, self._activation_name, self._scale)
 
     def initialize(self, generator: torch.Generator, output_gain: float) -> None:
         """Draws orthogonal weights, with each filter of a convolution as a row, and sets biases to 0."""
@@ -273,7 +276,7 @@ class ConvolutionalNetwork:
             picture = elements.view(-1, pictures.height, pictures.width, pictures.channels).permute(0, 3, 1, 2)
         else:
             picture = elements.view(-1, pictures.channels, pictures.height, pictures.width)
-        return picture.to(dtype=self._weights[0].dtype, memory_format=torch.channels_last) * PIXEL_SCALE
+        return picture.to(dtype=self._weights[0].dtype, memory_format=torch.channels_last) * self._scale
 
     def _split(self, trace: list[Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
         """Splits a trace into the activations of each member's convolutions, image first, and the perceptron's."""
@@ -336,7 +339,7 @@ class ConvolutionalNetwork:
             gradient = self._activation.backward_(gradient, pictures[index + 1])
             gradient = self._filters[member][index].backward(gradient, pictures[index], (True, False, False))[0]
         in_order = gradient.permute(0, 2, 3, 1) if self._pictures.channels_last else gradient
-        return in_order.reshape(len(gradient), -1) * PIXEL_SCALE
+        return in_order.reshape(len(gradient), -1) * self._scale
 
     def advance(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the outputs and the unchanged state [N, 0]."""

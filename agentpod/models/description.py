@@ -11,13 +11,15 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from agentpod.models.policy import NetworkSpec, Policy
 from podrace.agentpod.v1 import agentpod_pb2
 from podrace.checkpoint.v1.policy_pb2 import ActionScaling, PolicyDescription, SpaceDescription
 from podrace.errors import InvalidArgument
+from podrace.spaces.entries import BYTES, FLAGS, MASK, ONE_HOT, columns
 from simulators.base import Space
-from simulators.messages import space_message, space_of
+from simulators.messages import KINDS, space_message, space_of
 
 STEPS_VERSION = 1
 AGENT = "agent"
@@ -28,8 +30,6 @@ MOST_OBSERVATION_BYTES = 2**16
 """Observations of test vectors take at most this much, but there is at least one row."""
 LARGE_INPUT = 20.0
 """Standard deviations of the observation in the first row, so that normalized inputs are clipped."""
-
-_KINDS = {"continuous": agentpod_pb2.Space.KIND_CONTINUOUS, "discrete": agentpod_pb2.Space.KIND_DISCRETE}
 
 
 def describe(policy: Policy) -> PolicyDescription:
@@ -52,7 +52,7 @@ def describe(policy: Policy) -> PolicyDescription:
 
 
 def _normalization(policy: Policy) -> str:
-    if policy.observation_space.dtype == torch.uint8:
+    if policy.observation_space.dtype == torch.uint8 and not policy.observation_space.entries:
         return "bytes"
     return "statistics" if policy.normalizes else "none"
 
@@ -85,6 +85,8 @@ def space_description(space: Space) -> SpaceDescription:
         low=message.low,
         high=message.high,
         choices=message.choices,
+        element_choices=message.element_choices,
+        entries=message.entries,
     )
 
 
@@ -94,16 +96,18 @@ def described_space(message: SpaceDescription) -> Space:
     Raises:
         InvalidArgument: Its kind or type is unknown, or the number of bounds does not match the elements.
     """
-    if message.kind not in _KINDS:
-        raise InvalidArgument(f"a space of kind {message.kind[:64]!r}: this build knows {', '.join(_KINDS)}")
+    if message.kind not in KINDS:
+        raise InvalidArgument(f"a space of kind {message.kind[:64]!r}: this build knows {', '.join(KINDS)}")
     return space_of(
         agentpod_pb2.Space(
-            kind=_KINDS[message.kind],
+            kind=KINDS[message.kind],
             shape=message.shape,
             data_type=message.data_type,
             low=message.low,
             high=message.high,
             choices=message.choices,
+            element_choices=message.element_choices,
+            entries=message.entries,
         )
     )
 
@@ -151,11 +155,36 @@ def test_vectors(policy: Policy) -> dict[str, Tensor]:
 def random_observations(policy: Policy, count: int, generator: torch.Generator) -> Tensor:
     """Draws observations [count, *shape] that look like those of the environment, as far as a policy knows them."""
     space = policy.observation_space
+    if space.entries:
+        return _random_rows(policy, count, generator)
     if space.dtype == torch.uint8:
         return torch.randint(0, 256, (count, *space.shape), dtype=torch.uint8, generator=generator)
-    noise = torch.randn(count, math.prod(space.shape), generator=generator)
+    return _random_vectors(policy, count, generator).view(count, *space.shape).to(space.dtype)
+
+
+def _random_vectors(policy: Policy, count: int, generator: torch.Generator) -> Tensor:
+    """Draws normal numbers [count, D], with the statistics of the policy if it has any."""
+    noise = torch.randn(count, math.prod(policy.observation_space.shape), generator=generator)
     if policy.normalizes:
         noise[0] *= LARGE_INPUT
         tensors = policy.tensors()
         noise = tensors["observation_mean"].cpu() + tensors["observation_variance"].cpu().sqrt() * noise
-    return noise.view(count, *space.shape).to(space.dtype)
+    return noise
+
+
+def _random_rows(policy: Policy, count: int, generator: torch.Generator) -> Tensor:
+    """Draws rows of a composite observation: every entry by its encoding, and masks with a valid choice."""
+    space, actions = policy.observation_space, policy.action_space
+    rows = _random_vectors(policy, count, generator)
+    for entry, place in columns(space.entries):
+        drawn = torch.rand(count, entry.size, generator=generator)
+        if entry.encoding == BYTES:
+            rows[:, place] = (drawn * 256.0).floor()
+        elif entry.encoding == FLAGS:
+            rows[:, place] = drawn.round()
+        elif entry.encoding in (ONE_HOT, MASK):
+            groups = entry.choices or actions.choices or (actions.n,)
+            chosen = [one_hot(part.argmax(1), part.shape[1]) for part in drawn.split_with_sizes(groups, 1)]
+            ones = torch.cat(chosen, 1)
+            rows[:, place] = torch.maximum(ones, drawn.round()) if entry.encoding == MASK else ones.float()
+    return rows.to(space.dtype)

@@ -5,7 +5,7 @@ is an argument, so the noise of a whole rollout is drawn in one call.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -170,24 +170,114 @@ class DiagonalGaussian:
         return self.log_std.sum() + self.output_count * _HALF_LOG_TWO_PI
 
 
+class MultiCategorical:
+    """Makes an independent choice for each element of an action, int64 [..., K].
+
+    The outputs are the unnormalized log-probabilities of the first element's choices, then of the second's, and so on.
+    Log-probabilities and entropies are the sums over the elements.
+    """
+
+    def __init__(self, choices: Sequence[int]) -> None:
+        self.output_count = sum(choices)
+        self._choices, self._parts = list(choices), [Categorical(n) for n in choices]
+
+    def _split(self, outputs: Tensor) -> Iterator[tuple[Categorical, Tensor]]:
+        return zip(self._parts, outputs.split_with_sizes(self._choices, -1), strict=True)
+
+    def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draws standard Gumbel noise: [*leading, output_count]."""
+        noise = torch.empty(*leading, self.output_count, device=generator.device)
+        return noise.exponential_(generator=generator).log_().neg_()
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Samples each element as Categorical does: int64 [..., K]."""
+        return self.mode(outputs + noise)
+
+    def mode(self, outputs: Tensor) -> Tensor:
+        """Returns the choice of the largest output for each element: int64 [..., K]."""
+        return torch.stack([part.mode(own) for part, own in self._split(outputs)], -1)
+
+    def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
+        """Returns the sum of the log-probabilities of the elements: [...]."""
+        pairs = zip(self._split(outputs), action.unbind(-1), strict=True)
+        return torch.stack([part.log_prob(own, chosen) for (part, own), chosen in pairs]).sum(0)
+
+    def evaluate(self, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Backward]:
+        """See Distribution.evaluate; the gradient of each element's outputs is that of Categorical."""
+        pairs = zip(self._split(outputs), action.unbind(-1), strict=True)
+        found = [part.evaluate(own, chosen) for (part, own), chosen in pairs]
+        log_probs, entropies, backwards = zip(*found, strict=True)
+
+        def backward(log_prob_gradient: Tensor, entropy_gradient: float) -> tuple[Tensor, None]:
+            return torch.cat([each(log_prob_gradient, entropy_gradient)[0] for each in backwards], -1), None
+
+        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(), backward
+
+
+class Bernoulli:
+    """Sets each of A flags with its own probability; the outputs z are log-odds. Actions are int64 [..., A], 0 or 1."""
+
+    def __init__(self, flags: int) -> None:
+        self.output_count = flags
+
+    def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draws standard logistic noise, the difference of two Gumbel variables: [*leading, A]."""
+        uniform = torch.rand(*leading, self.output_count, generator=generator, device=generator.device)
+        return uniform.clamp_(torch.finfo(uniform.dtype).tiny, 1.0 - torch.finfo(uniform.dtype).eps).logit_()
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Sets a flag where its log-odds plus logistic noise are positive."""
+        return (outputs + noise > 0).long()
+
+    def mode(self, outputs: Tensor) -> Tensor:
+        """Sets the flags whose probability exceeds 1/2: int64 [..., A]."""
+        return (outputs > 0).long()
+
+    def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
+        """Returns sum_i of a_i z_i - softplus(z_i): [...]."""
+        return (outputs * action - torch.nn.functional.softplus(outputs)).sum(-1)
+
+    def evaluate(self, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Backward]:
+        """See Distribution.evaluate.
+
+        With p = sigmoid(z) and H = sum_i softplus(z_i) - p_i z_i:
+
+            d log p / d z_i = a_i - p_i
+            d H / d z_i = -z_i p_i (1 - p_i)
+        """
+        probability = outputs.sigmoid()
+        softplus = torch.nn.functional.softplus(outputs)
+        entropy = (softplus - probability * outputs).sum(-1).mean()
+
+        def backward(log_prob_gradient: Tensor, entropy_gradient: float) -> tuple[Tensor, None]:
+            each = entropy_gradient / len(outputs)
+            spread = outputs * (probability - probability.square())
+            return (action - probability) * log_prob_gradient.unsqueeze(-1) - spread * each, None
+
+        return (outputs * action - softplus).sum(-1), entropy, backward
+
+
 def require_distribution(head: object) -> Distribution:
     """Returns a policy's head as a distribution.
 
     Raises:
         InvalidArgument: The head has no log-probabilities.
     """
-    if not isinstance(head, Categorical | DiagonalGaussian):
+    if not isinstance(head, Categorical | DiagonalGaussian | MultiCategorical | Bernoulli):
         raise InvalidArgument(f"a head of type {type(head).__name__} has no log-probabilities")
     return head
 
 
 def output_count(action_space: Space) -> int:
-    """Returns how many outputs an actor needs: one per choice if discrete, one per dimension if continuous.
+    """Returns how many outputs an actor needs: one for each choice, or for each dimension or flag.
 
     Raises:
         InvalidArgument: The space has neither a choice nor a dimension.
     """
-    count = action_space.n if action_space.kind == "discrete" else math.prod(action_space.shape)
+    if action_space.kind == "multi_discrete":
+        count = sum(action_space.choices)
+    else:
+        count = action_space.n if action_space.kind == "discrete" else math.prod(action_space.shape)
     if count < 1:
         raise InvalidArgument(
             f"action space {action_space} is empty: set n of a discrete space or shape of a continuous one"

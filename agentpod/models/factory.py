@@ -1,14 +1,18 @@
-"""Builds the networks of actors and critics: the only module that selects between perceptron, convolutions and GRU."""
+"""Builds the networks of actors and critics: the only module that selects between their kinds."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from agentpod.models.cnn import NO_TORSO, TORSOS, ConvolutionalNetwork, image_layout
+from agentpod.models.composite import CompositeNetwork, Encoder
 from agentpod.models.gru import RecurrentNetwork
 from agentpod.models.mlp import FeedForward, MultilayerPerceptron, Network, Shapes
+from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
+from podrace.spaces.entries import BYTES, MASK, Entry, columns
 from simulators.base import Space
 
 
@@ -21,7 +25,8 @@ class NetworkFactory:
 
     Tensors are stored in forward order: `<name>.torso.<i>.weight` and `.bias` of convolutions, then `<name>.<i>.weight`
     and `.bias` of linear layers. A recurrent network also has `<name>.recurrent.*` (see agentpod.models.gru), and
-    `<name>.output.0.weight` and `.bias`.
+    `<name>.output.0.weight` and `.bias`. The first hidden layer of a network over composite observations consists of
+    encoders, `<name>.encoder.<i>.*`: one for each entry but the action mask, in their order, and one for extra inputs.
     """
 
     observation_space: Space
@@ -55,10 +60,61 @@ class NetworkFactory:
 
     def _feedforward_shapes(self, name: str, sizes: tuple[int, ...], extra: int, members: int) -> Shapes:
         space = self.observation_space
+        if space.entries:
+            return self._composite_shapes(name, sizes, extra, members)
         if self.torso == NO_TORSO:
             return MultilayerPerceptron.shapes(name, (math.prod(space.shape) + extra, *sizes), members)
         pictures = image_layout(space, self.torso)
         return ConvolutionalNetwork.shapes(name, pictures, TORSOS[self.torso], sizes, extra=extra, members=members)
+
+    def _composite_shapes(self, name: str, sizes: tuple[int, ...], extra: int, members: int) -> Shapes:
+        units, rest = sizes[0], sizes[1:]
+        if not self.hidden_sizes or not rest:
+            raise InvalidArgument(
+                "composite observations (Dict, Tuple) need a hidden layer, and with recurrent_size a second one, "
+                f"because the first one encodes the entries: add one to hidden_sizes {list(self.hidden_sizes)}"
+            )
+        if self.torso != NO_TORSO and not any(_is_image(entry) for _, entry, _ in self._encoded()):
+            raise InvalidArgument(
+                f"torso {self.torso!r} needs an entry with images of dtype uint8, but the observations have none; "
+                f"set torso = {NO_TORSO!r}",
+                reason=UNSUITABLE_SPACE,
+            )
+        shapes: dict[str, tuple[int, ...]] = {}
+        for prefix, entry, _ in self._encoded(name):
+            if self._has_torso(entry):
+                pictures, layers = image_layout(_image_space(entry), self.torso), TORSOS[self.torso]
+                shapes |= ConvolutionalNetwork.shapes(prefix, pictures, layers, (units,), members=members)
+            else:
+                shapes |= MultilayerPerceptron.shapes(prefix, (entry.size, units), members)
+        count = len(self._encoded())
+        if extra:
+            shapes |= MultilayerPerceptron.shapes(f"{name}.encoder.{count}", (extra, units), members)
+        return shapes | MultilayerPerceptron.shapes(name, ((count + bool(extra)) * units, *rest), members)
+
+    def _encoded(self, name: str = "") -> list[tuple[str, Entry, slice]]:
+        """Returns the entries with an encoder: the name of the encoder, the entry and its columns."""
+        seen = [(entry, place) for entry, place in columns(self.observation_space.entries) if entry.encoding != MASK]
+        return [(f"{name}.encoder.{index}", entry, place) for index, (entry, place) in enumerate(seen)]
+
+    def _has_torso(self, entry: Entry) -> bool:
+        return self.torso != NO_TORSO and _is_image(entry)
+
+    def _make_composite(self, name: str, tensors: Mapping[str, Tensor]) -> CompositeNetwork:
+        encoders = [
+            Encoder(place, self._make_encoder(prefix, entry, tensors)) for prefix, entry, place in self._encoded(name)
+        ]
+        end, extra = math.prod(self.observation_space.shape), f"{name}.encoder.{len(encoders)}"
+        if f"{extra}.0.weight" in tensors:
+            place = slice(end, end + tensors[f"{extra}.0.weight"].shape[-1])
+            encoders.append(Encoder(place, MultilayerPerceptron(extra, tensors, self.activation)))
+        return CompositeNetwork(encoders, MultilayerPerceptron(name, tensors, self.activation), self.activation)
+
+    def _make_encoder(self, name: str, entry: Entry, tensors: Mapping[str, Tensor]) -> FeedForward:
+        if not self._has_torso(entry):
+            return MultilayerPerceptron(name, tensors, self.activation)
+        pictures, layers = image_layout(_image_space(entry), self.torso), TORSOS[self.torso]
+        return ConvolutionalNetwork(name, tensors, pictures, layers, self.activation, scale=1.0)
 
     def make(self, name: str, tensors: Mapping[str, Tensor]) -> Network:
         """Builds the network of that name over views of a flat buffer, which have the names that `shapes` returns."""
@@ -67,7 +123,17 @@ class NetworkFactory:
 
     def make_feedforward(self, name: str, tensors: Mapping[str, Tensor]) -> FeedForward:
         """Builds the same network without its recurrent part; it may be an ensemble."""
+        if self.observation_space.entries:
+            return self._make_composite(name, tensors)
         if self.torso == NO_TORSO:
             return MultilayerPerceptron(name, tensors, self.activation)
         pictures = image_layout(self.observation_space, self.torso)
         return ConvolutionalNetwork(name, tensors, pictures, TORSOS[self.torso], self.activation)
+
+
+def _is_image(entry: Entry) -> bool:
+    return entry.encoding == BYTES and len(entry.shape) == 3
+
+
+def _image_space(entry: Entry) -> Space:
+    return Space("continuous", entry.shape, torch.uint8)

@@ -11,15 +11,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentpod.models.action_heads import DEFAULT_HEAD, Head, head_kind, head_outputs
+from agentpod.models.action_heads import DEFAULT_HEAD, Head, head_kind, head_outputs, masked_head
+from agentpod.models.action_mask import output_mask
 from agentpod.models.cnn import NO_TORSO, PIXEL_SCALE, TORSOS
+from agentpod.models.entry_scaling import OBSERVATION_CLIP, EntryScaling
 from agentpod.models.factory import NetworkFactory
 from agentpod.models.mlp import ACTIVATIONS, Shapes, element_count, flat_views
 from agentpod.models.normalizer import VARIANCE_FLOOR
 from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
+from podrace.spaces.entries import VECTOR
 from simulators.base import Space
 
-OBSERVATION_CLIP = 10.0
 ACTOR_OUTPUT_GAIN = 0.01
 MOST_PARAMETERS = 2**28
 """Most parameters of a policy, 1 GiB."""
@@ -60,7 +62,13 @@ class NetworkSpec:
         return NetworkFactory(observation_space, self.hidden_sizes, self.activation, self.torso, self.recurrent_size)
 
     def normalizes(self, observation_space: Space) -> bool:
-        """Whether observations of this space are normalized by running statistics; uint8 observations are not."""
+        """Whether observations of this space are normalized by running statistics; uint8 observations are not.
+
+        Of composite observations only the entries with the encoding `vector` are.
+        """
+        if observation_space.entries:
+            has_vectors = any(entry.encoding == VECTOR for entry in observation_space.entries)
+            return self.normalize_observations and has_vectors
         return self.normalize_observations and observation_space.dtype != torch.uint8
 
 
@@ -70,9 +78,9 @@ def policy_shapes(observation_space: Space, action_space: Space, network: Networ
     Raises:
         InvalidArgument: The observation space or the action space is not supported, or the policy is too large.
     """
-    if observation_space.kind != "continuous":
+    if observation_space.kind not in ("continuous", "composite"):
         raise InvalidArgument(
-            "discrete observations are not supported: let the simulator encode them one-hot",
+            f"{observation_space.kind} observations are not supported: let the simulator encode them one-hot",
             reason=UNSUITABLE_SPACE,
         )
     inputs, outputs = math.prod(observation_space.shape), head_outputs(network.head, action_space)
@@ -104,8 +112,9 @@ class Policy:
         step = simulator.step(policy.to_environment(action))
         policy.reset_state(state, step.terminated | step.truncated)
 
-    Actions are in the head's units: int64 [N] if discrete; float32 [N, A] if continuous (A: the elements of
-    action_space.shape), unbounded or within [-1, 1]. No tensor requires a gradient.
+    Actions are in the head's units: int64 [N] if discrete; int64 [N, A] if multi-discrete or multi-binary (A: the
+    elements of action_space.shape); float32 [N, A] if continuous, unbounded or within [-1, 1]. No tensor requires a
+    gradient.
 
     Attributes:
         observation_space: What it acts on.
@@ -117,7 +126,8 @@ class Policy:
         actor_flat: [P_a] float32, the part of `flat` that holds the actor's tensors.
         state_size: S, size of the actor's recurrent state; 0 = none.
         normalizes: Whether observations are normalized by running statistics.
-        action_bounds: How actions are clamped and scaled to the environment's units; None for a discrete space.
+        mask: Sets the outputs of invalid actions; None where observations have no action mask.
+        action_bounds: How actions are clamped and scaled to the environment's units; None unless they are continuous.
         to_environment: Maps actions to the environment's units: clamped to [-1, 1] and scaled to [low, high] where both
             bounds are finite.
     """
@@ -134,8 +144,8 @@ class Policy:
         """Allocates the tensors; all are 0 (the variance 1) until `initialize` or `load`.
 
         Args:
-            observation_space: Continuous; without a torso, observations of rank above 1 are flattened.
-            action_space: Continuous or discrete.
+            observation_space: Continuous or composite; without a torso, observations of rank above 1 are flattened.
+            action_space: Of any kind that the head supports.
             network: Structure of the policy.
             flat: [P] float32, the memory to use, such as a slice of a larger buffer; by default a new buffer.
             device: Of a new buffer.
@@ -155,6 +165,11 @@ class Policy:
         self.action_bounds = _action_bounds(action_space, self.flat.device)
         self.to_environment = _action_map(action_space, self.action_bounds)
         self._inverse_deviation = torch.empty(0)
+        entries = observation_space.entries
+        self._scaling = EntryScaling(entries, self.flat.device) if entries else None
+        self.mask = output_mask(observation_space, action_space, network.head)
+        if self.mask:
+            self.head = masked_head(self.head)
         self._bytes = observation_space.dtype == torch.uint8
         self._torso_sees_bytes = network.torso != NO_TORSO
         self.normalizes = network.normalizes(observation_space)
@@ -197,16 +212,21 @@ class Policy:
 
     def _refresh(self) -> None:
         """Precomputes from `flat` what every step would otherwise compute again."""
-        if "observation_variance" in self._views:
+        if self._scaling:
+            self._scaling.refresh(self._views.get("observation_mean"), self._views.get("observation_variance"))
+        elif "observation_variance" in self._views:
             self._inverse_deviation = (self._views["observation_variance"] + VARIANCE_FLOOR).rsqrt()
 
     def normalize(self, observation: Tensor) -> Tensor:
         """Returns observations [B, *shape] as the networks receive them: [B, D].
 
         They are float32: standardized and clamped to [-10, 10] if `normalizes`, divided by 255 if uint8, else
-        unchanged. For a torso, uint8 observations stay uint8, because the torso scales them itself.
+        unchanged. For a torso, uint8 observations stay uint8, because the torso scales them itself. Each entry of a
+        composite observation is treated by its encoding, see EntryScaling.
         """
         flattened = observation.flatten(1)
+        if self._scaling:
+            return self._scaling.apply(flattened)
         if self._torso_sees_bytes:
             return flattened
         if not self.normalizes:
@@ -219,7 +239,9 @@ class Policy:
 
         A recurrent actor starts from a zero state, as at the beginning of an episode; see `advance`.
         """
-        return self.actor.forward(self.normalize(observation))
+        inputs = self.normalize(observation)
+        outputs = self.actor.forward(inputs)
+        return self.mask.apply(outputs, inputs) if self.mask else outputs
 
     def initial_state(self, count: int) -> Tensor:
         """Returns the recurrent state [N, S] of N lanes at the beginning of their episodes: zeros."""
@@ -235,7 +257,9 @@ class Policy:
         Returns:
             [N, outputs]; the next state [N, S], in new memory.
         """
-        return self.actor.advance(self.normalize(observation), state)
+        inputs = self.normalize(observation)
+        outputs, following = self.actor.advance(inputs, state)
+        return (self.mask.apply(outputs, inputs) if self.mask else outputs), following
 
     def reset_state(self, state: Tensor, done: Tensor) -> None:
         """Zeroes the recurrent state [N, S], in place, of the lanes whose episode is done: [N] bool."""
@@ -269,12 +293,12 @@ class ActionBounds(NamedTuple):
 
 
 def _action_bounds(action_space: Space, device: torch.device) -> ActionBounds | None:
-    """Returns how the actions of a continuous space are clamped and scaled; None for a discrete one.
+    """Returns how the actions of a continuous space are clamped and scaled; None for other spaces.
 
     A dimension with two finite bounds is clamped to [-1, 1] and scaled so that [-1, 1] spans [low, high]. A dimension
     with an infinite bound is not scaled, only clamped at its finite bound, if it has one.
     """
-    if action_space.kind == "discrete":
+    if action_space.kind != "continuous":
         return None
     elements = (math.prod(action_space.shape),)
     low = torch.tensor(action_space.low or (-math.inf,), device=device).broadcast_to(elements)
@@ -291,6 +315,8 @@ def _action_bounds(action_space: Space, device: torch.device) -> ActionBounds | 
 def _action_map(action_space: Space, bounds: ActionBounds | None) -> Callable[[Tensor], Tensor]:
     """Returns the map from a head's actions [N, A] to the environment's units [N, *shape]; identity if discrete."""
     if bounds is None:
+        if len(action_space.shape) > 1:
+            return lambda action: action.view(len(action), *action_space.shape)
         return lambda action: action
     minimum, maximum, scale, offset = bounds
 

@@ -154,7 +154,7 @@ class EvaluationSession:
         if not others:
             return actor(first)
         members = [actor(first), *(actor(policy, index) for index, policy in enumerate(others, start=1))]
-        return EnsembleActor(members, self.simulator.action_space.n)
+        return EnsembleActor(members, self.simulator.action_space.most_choices)
 
 
 def add_returns(evaluation: Evaluation, episodes: Episodes, unpaired_reason: str) -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from agentpod.seeding import derive_generator
-from simulators import Simulator, Space
+from podrace.spaces.entries import mask_columns
+from simulators import Simulator
 
 STEPS = 3
 """Steps of the check."""
@@ -35,7 +36,8 @@ def _run(simulator: Simulator, seed: int) -> list[Tensor]:
     observation = simulator.reset(seed)
     device, seen = observation.device, [_rows(observation)]
     for _ in range(STEPS):
-        step = simulator.step(_actions(simulator.action_space, simulator.count, generator).to(device))
+        step = simulator.step(_actions(simulator, observation, generator).to(device))
+        observation = step.observation
         flags = [step.reward, step.terminated, step.truncated]
         seen.append(torch.cat([_rows(step.observation), *(_rows(flag) for flag in flags)], dim=1))
     return seen
@@ -45,10 +47,21 @@ def _rows(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float64, copy=True).reshape(len(tensor), -1)
 
 
-def _actions(space: Space, count: int, generator: torch.Generator) -> Tensor:
-    """Draws actions uniformly between the bounds; where an element has none, between -1 and 1."""
-    if space.kind == "discrete":
+def _actions(simulator: Simulator, observation: Tensor, generator: torch.Generator) -> Tensor:
+    """Draws actions uniformly between the bounds; where an element has none, between -1 and 1.
+
+    Where the observations have an action mask, only valid actions are drawn: others may be an error.
+    """
+    space, count = simulator.action_space, simulator.count
+    mask = mask_columns(simulator.observation_space.entries)
+    if space.kind == "discrete" and mask is None:
         return torch.randint(space.n, (count,), generator=generator)
+    if space.kind != "continuous":
+        choices = list(space.choices or ((space.n,) if space.n else (2,) * torch.Size(space.shape).numel()))
+        weights = torch.rand(count, sum(choices), generator=generator)
+        valid = observation[:, mask].cpu() > 0 if mask else torch.ones_like(weights, dtype=torch.bool)
+        chosen = [part.argmax(1) for part in (weights * valid).split_with_sizes(choices, 1)]
+        return torch.stack(chosen, 1).reshape(count, *space.shape)
     elements = torch.Size(space.shape).numel()
     low = torch.tensor(space.low or (-1.0,) * elements, dtype=torch.float64).nan_to_num(neginf=-1.0)
     high = torch.tensor(space.high or (1.0,) * elements, dtype=torch.float64).nan_to_num(posinf=1.0)

@@ -173,7 +173,7 @@ def _podrace_actor(policy: Policy, simulator: Any) -> Any:
         # Also refreshes what is derived from the tensors.
         network.load(network.flat.clone())
         members.append(PolicyActor(network, simulator.count, torch.Generator(), greedy=True))
-    return members[0] if len(members) == 1 else EnsembleActor(members, simulator.action_space.n)
+    return members[0] if len(members) == 1 else EnsembleActor(members, simulator.action_space.most_choices)
 
 
 class RandomActor:

@@ -2,10 +2,12 @@
 
 The leaderboard has neither torch nor numpy. It reads the header of the safetensors file (names, types, shapes and
 positions), and no numbers. The spaces of the environment are known to pods only: the sizes of the first layer and of
-the last one are free, and every other size follows from the hyperparameters.
+the last one are free, and every other size follows from the hyperparameters. The first hidden layer of a policy on
+composite observations consists of one encoder for each entry.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,6 +25,8 @@ HEAD_PARAMETERS = {"log_std": 1, "exploration": 1}
 """Parameters of action heads by name, with their rank."""
 GATES = 3
 """Gates of a gated recurrent unit, whose weights are stored together."""
+
+_ENCODER_TORSO = re.compile(r"actor\.encoder\.\d+\.torso\.")
 
 PolicyShape = Mapping[str, Sequence[int]]
 """Shapes of the tensors of a policy by name."""
@@ -106,16 +110,20 @@ def mismatches(shape: PolicyShape, network: NetworkValues) -> Iterator[str]:
 
 def _layers(left: dict[str, Sequence[int]], network: NetworkValues, inputs: int | None) -> Iterator[str]:
     """Checks and removes the layers of the actor; `inputs` is the size of an observation if it is known."""
-    torso = [name for name in left if name.startswith("actor.torso.")]
+    torso = [name for name in left if name.startswith("actor.torso.") or _ENCODER_TORSO.match(name)]
     if bool(torso) != network.torso:
         yield "has convolutions, and torso is 'none'" if torso else "has no convolutions, and torso is set"
     for name in torso:
         del left[name]
+    hidden = list(network.hidden_sizes)
     first = left.get("actor.0.weight")
-    sizes = [inputs or (first[-1] if first else 0), *network.hidden_sizes]
+    sizes = [inputs or (first[-1] if first else 0), *hidden]
+    if encoders := sum(f"actor.encoder.{index}.0.weight" in left for index in range(len(left))):
+        yield from _encoders(left, encoders, hidden)
+        sizes = [encoders * hidden[0], *hidden[1:]] if hidden else sizes
     for layer, (before, units) in enumerate(pairwise(sizes)):
         yield from _linear(left, f"actor.{layer}", before, units)
-    last, before = f"actor.{len(network.hidden_sizes)}", sizes[-1]
+    last, before = f"actor.{len(sizes) - 1}", sizes[-1]
     if size := network.recurrent_size:
         last, before = "actor.output.0", size
         expected = {
@@ -128,6 +136,16 @@ def _layers(left: dict[str, Sequence[int]], network: NetworkValues, inputs: int 
             yield from _tensor(left, f"actor.recurrent.{name}", wanted)
     bias = left.get(f"{last}.bias")
     yield from _linear(left, last, before, bias[0] if bias else 0)
+
+
+def _encoders(left: dict[str, Sequence[int]], count: int, hidden: Sequence[int]) -> Iterator[str]:
+    """Checks and removes the encoders of a composite observation, which are the first hidden layer."""
+    if not hidden:
+        yield "has encoders of entries, and hidden_sizes is empty"
+    for index in range(count):
+        name = f"actor.encoder.{index}.0"
+        weight = left.get(f"{name}.weight") or [0]
+        yield from _linear(left, name, weight[-1], hidden[0] if hidden else 0)
 
 
 def _linear(left: dict[str, Sequence[int]], name: str, inputs: int, units: int) -> Iterator[str]:

@@ -15,6 +15,8 @@ _ACTION_KINDS = {
     "": pb.ACTION_KIND_UNSPECIFIED,
     "continuous": pb.ACTION_KIND_CONTINUOUS,
     "discrete": pb.ACTION_KIND_DISCRETE,
+    "multi_discrete": pb.ACTION_KIND_MULTI_DISCRETE,
+    "multi_binary": pb.ACTION_KIND_MULTI_BINARY,
 }
 _TYPES = {bool: pb.VALUE_TYPE_BOOLEAN, int: pb.VALUE_TYPE_INTEGER, float: pb.VALUE_TYPE_REAL, str: pb.VALUE_TYPE_TEXT}
 

@@ -73,7 +73,11 @@ class Simulator:
 
 
 _WIDE_ON_POLICY_RATE, _WIDE_OFF_POLICY_RATE = Search(1e-5, 1e-1), Search(1e-5, 1e-2)
-_BOTH, _CONTINUOUS, _DISCRETE = ("continuous", "discrete"), ("continuous",), ("discrete",)
+_ALL, _CONTINUOUS, _DISCRETE = (
+    ("continuous", "discrete", "multi_discrete", "multi_binary"),
+    ("continuous",),
+    ("discrete",),
+)
 
 
 def _network(
@@ -159,7 +163,7 @@ _ON_POLICY = {
 
 PPO = Algorithm(
     help="proximal policy optimization: clipped surrogate, generalized advantages (Schulman et al. 2017)",
-    action_kinds=_BOTH,
+    action_kinds=_ALL,
     hyperparameters={
         **_ON_POLICY,
         "clip_range": Hyperparameter(
@@ -181,7 +185,7 @@ PPO = Algorithm(
 
 A2C = Algorithm(
     help="advantage actor-critic: one policy gradient step for each short rollout (Mnih et al. 2016)",
-    action_kinds=_BOTH,
+    action_kinds=_ALL,
     hyperparameters={
         **_ON_POLICY,
         "learning_rate": _learning_rate(1e-3, Search(2e-4, 5e-3), _WIDE_ON_POLICY_RATE),

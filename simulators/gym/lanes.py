@@ -23,10 +23,14 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from podrace.errors import Internal, InvalidArgument, PodraceError, Unimplemented
+from podrace.spaces.entries import EntryError
+from podrace.spaces.gymnasium_spaces import MaskFromInfo, acted, action_decoder, observation_encoder, observed
 
 Environment = gymnasium.Env[Any, Any]
 Array = NDArray[Any]
 _ALIGNMENT_BYTES = 64
+INFO_MASK = "info_action_mask"
+"""The option of an environment that returns an action mask in `info`; all others are its constructor's."""
 STEP, RESET, RESET_ONCE, CLOSE = b"s", b"r", b"o", b"c"
 DONE, FAILED = b"\0", b"\1"
 
@@ -44,7 +48,7 @@ class Arrays:
         began: [N] int64, the step, counted since `reset`, after which the current episode of each lane started.
         length: [N] int64, the number of steps of the last finished episode of each lane.
         seed: [N] int64, used by the next reset.
-        action: [N, *action shape] in the type of the action space; int64 where it is discrete.
+        action: [N, *action shape] in the type of the action space; int64 unless it is continuous.
     """
 
     observation: Array
@@ -77,11 +81,8 @@ def layout_of(
     Returns:
         The size of the block in bytes, and for each field of Arrays its offset in bytes, shape and type.
     """
-    shape, dtype = observed(observation)
-    action_shape, action_type = (
-        action.shape or (),
-        "int64" if isinstance(action, spaces.Discrete) else str(action.dtype),
-    )
+    shape, dtype = observed(observation, action)
+    action_shape, action_type = acted(action)
     kinds = {
         "observation": (shape, dtype),
         "final_observation": (shape, dtype),
@@ -101,29 +102,25 @@ def layout_of(
     return offset, layout
 
 
-def observed(space: spaces.Space[Any]) -> tuple[tuple[int, ...], str]:
-    """Returns the shape and type of one lane's observation, as a simulator returns it."""
-    if isinstance(space, spaces.Discrete):
-        return (int(space.n),), "float32"
-    return space.shape or (), "uint8" if space.dtype == np.uint8 else "float32"
-
-
 def make_environments(id: str, name: str, options: Mapping[str, Any], count: int) -> list[Environment]:
     """Makes environments of a registered name.
 
     Args:
         id: The simulator's id as the user wrote it, for error messages.
         name: Gymnasium's name of the environment.
-        options: Keyword arguments of `gymnasium.make`.
+        options: Keyword arguments of `gymnasium.make`, and INFO_MASK.
         count: Number of environments.
 
     Raises:
         InvalidArgument: The environment refuses its options.
         Unimplemented: The environment needs a package that is not installed.
     """
+    own = dict(options)
+    is_masked = own.pop(INFO_MASK, False)
     try:
         # Gymnasium's checker validates every step for mistakes of the environment's author, which costs time.
-        return [gymnasium.make(name, disable_env_checker=True, **options) for _ in range(count)]
+        made = [gymnasium.make(name, disable_env_checker=True, **own) for _ in range(count)]
+        return [MaskFromInfo(environment) for environment in made] if is_masked else made
     except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
         raise Unimplemented(f"{id}: {one_line(error)}") from error
     except (gymnasium.error.Error, TypeError, ValueError, KeyError, AssertionError, OSError) as error:
@@ -161,9 +158,6 @@ class Lanes:
         self._step_of_lane = list(enumerate(environment.step for environment in environments))
         self._awake = self._step_of_lane
         self._single_episodes = False
-        self._encode = _observation_encoder(self.observation_space)
-        self._decode = _action_decoder(self.action_space)
-        self._shape, _ = observed(self.observation_space)
         self._steps = 0
 
     def allocate(self) -> NDArray[np.uint8]:
@@ -174,8 +168,11 @@ class Lanes:
         return memory
 
     def place(self, arrays: Arrays) -> None:
-        """Makes the lanes write into `arrays` from now on."""
+        """Makes the lanes write into `arrays` from now on; their spaces are supported ones."""
         self.arrays = arrays
+        self._encode = observation_encoder(self.observation_space, self.action_space)
+        self._decode = action_decoder(self.action_space)
+        self._shape, _ = observed(self.observation_space, self.action_space)
 
     def reset(self, seeds: Sequence[int], *, single_episodes: bool = False) -> None:
         """Starts an episode in every lane, with one seed per lane.
@@ -258,6 +255,8 @@ class Lanes:
         steps = self._steps - int(self.arrays.began[lane])
         where = f"at step {steps} of its episode" if steps else "at the reset of its episode"
         subject = f"{self._id}: lane {self._first_lane + lane}"
+        if isinstance(error, EntryError):
+            return InvalidArgument(f"{subject} returned an observation whose {error} {where}")
         if isinstance(error, _WrongShapeError):
             return InvalidArgument(
                 f"{subject} returned an observation of shape {error.shape} {where}; its observation space has the "
@@ -279,23 +278,6 @@ class _WrongShapeError(Exception):
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__(shape)
         self.shape = shape
-
-
-def _observation_encoder(space: spaces.Space[Any]) -> Callable[[Any], Array] | None:
-    """Returns a function from a lane's observation to a row of the buffer; None if plain assignment suffices."""
-    if not isinstance(space, spaces.Discrete):
-        return None
-    one_hot, start = np.eye(int(space.n), dtype=np.float32), int(space.start)
-    return lambda observation: one_hot[int(observation) - start]
-
-
-def _action_decoder(space: spaces.Space[Any]) -> Callable[[Array], Any]:
-    """Returns a function from a batch of actions to one action per lane, in the environment's own type."""
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return lambda action: (action + start).tolist() if start else action.tolist()
-    dtype = space.dtype
-    return lambda action: action.astype(dtype, copy=False)
 
 
 # --- run as a separate process -------------------------------------------------------------------------------------

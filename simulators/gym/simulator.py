@@ -24,8 +24,10 @@ from torch import Tensor
 from podrace.errors import DataLoss, InvalidArgument, Unimplemented
 from podrace.limits.config import EVERYTHING, Allowed
 from podrace.plugins.loader import import_user_module
+from podrace.spaces.entries import row_type, width
+from podrace.spaces.gymnasium_spaces import COMPOSITE, UnsupportedSpaceError, entries_of
 from simulators.base import Report, Space, Step, all_finite
-from simulators.gym.lanes import Environment, Lanes, layout_of, make_environments, one_line
+from simulators.gym.lanes import INFO_MASK, Environment, Lanes, layout_of, make_environments, one_line
 from simulators.options import check_names, closest
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ PREFIX = "gym:"
 MOST_LANES = 10_000
 """Most environments of one simulator. Each is an object that takes a millisecond to make, and memory."""
 PROCESSES = "processes"
-"""The option of this module; all others are the environment's."""
+"""The option of this module; all others are the environment's, or those of simulators.gym.lanes."""
 _NAMED_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -69,6 +71,7 @@ def make(
         count: Number of lanes.
         options: Keyword arguments of `gymnasium.make`: `max_episode_steps` and those of the environment's constructor.
             Also `processes`: over how many processes the lanes are divided; 0, the default, steps them in this process.
+            And `info_action_mask`: whether `info["action_mask"]` becomes a part of the observation.
         device: Where observations are returned.
         allowed: Which variables of the environment processes get.
 
@@ -85,12 +88,14 @@ def make(
     processes = own.pop(PROCESSES, 0)
     if type(processes) is not int or processes < 0:
         raise InvalidArgument(f"{id}: option {PROCESSES!r} must be a whole number of at least 0, not {processes!r}")
+    if type(own.get(INFO_MASK, False)) is not bool:
+        raise InvalidArgument(f"{id}: option {INFO_MASK!r} must be true or false, not {own[INFO_MASK]!r}")
     try:
         accepted = _allowed_options(name.rpartition(":")[2])
     except ImportError as error:
         raise Unimplemented(f"{id}: {one_line(error)}") from error
     if accepted is not None:
-        check_names(id, own, accepted | {PROCESSES})
+        check_names(id, own, accepted | {PROCESSES, INFO_MASK})
     if not processes:
         return GymSimulator(id, make_environments(id, name, own, count), device)
     from simulators.gym.processes import ProcessLanes  # imported only where it is needed
@@ -132,7 +137,8 @@ class GymSimulator:
     """N Gymnasium environments behind the Simulator interface.
 
     Box observations keep their shape: uint8 stays uint8, every other dtype becomes float32. Discrete observations
-    become one-hot float32. Infos are dropped.
+    become one-hot float32. Dict and Tuple observations become one row with the entries of podrace.spaces.entries. Infos
+    are dropped, except for the action mask if the option `info_action_mask` is set.
 
     Attributes:
         observation_space: See simulators.base.Space.
@@ -149,12 +155,12 @@ class GymSimulator:
             device: Where observations are returned.
 
         Raises:
-            InvalidArgument: A space is neither Box nor Discrete.
+            InvalidArgument: A space is not supported.
         """
         lanes = Lanes(id, environments) if isinstance(environments, Sequence) else environments
         self.count, self._id, self._lanes = lanes.count, id, lanes
         try:
-            self.observation_space = observation_space_of(id, lanes.observation_space)
+            self.observation_space = observation_space_of(id, lanes.observation_space, lanes.action_space)
             self.action_space = action_space_of(id, lanes.action_space)
         except InvalidArgument:
             lanes.close()
@@ -239,11 +245,16 @@ def _numbers(memory: NDArray[np.uint8], lanes: "Lanes | ProcessLanes") -> NDArra
     return memory[first:end].view(np.float32)
 
 
-def observation_space_of(id: str, space: spaces.Space[Any]) -> Space:
-    """Translates an observation space of Gymnasium.
+def observation_space_of(id: str, space: spaces.Space[Any], action: spaces.Space[Any] | None = None) -> Space:
+    """Translates an observation space of Gymnasium; a Dict or a Tuple becomes one row of numbers with entries.
+
+    Args:
+        id: The simulator's id, for error messages.
+        space: The space of observations.
+        action: The space of actions, which an action mask must fit; None: there are no entries.
 
     Raises:
-        InvalidArgument: The space is neither Box nor Discrete.
+        InvalidArgument: The space is not supported.
     """
     if isinstance(space, spaces.Box):
         dtype = torch.uint8 if space.dtype == np.uint8 else torch.float32
@@ -251,9 +262,16 @@ def observation_space_of(id: str, space: spaces.Space[Any]) -> Space:
     if isinstance(space, spaces.Discrete):
         n = int(space.n)
         return Space("continuous", (n,), torch.float32, (0.0,) * n, (1.0,) * n)
+    if isinstance(space, COMPOSITE) and action is not None:
+        try:
+            entries = entries_of(space, action)
+        except UnsupportedSpaceError as error:
+            raise InvalidArgument(f"{id}: observation space {one_line(space)} is not supported: {error}") from error
+        dtype = torch.uint8 if row_type(entries) == np.uint8 else torch.float32
+        return Space("composite", (width(entries),), dtype, entries=entries)
     raise InvalidArgument(
         f"{id}: observation space {one_line(space)} is not supported: wrap the environment so that it "
-        "observes a Box or Discrete (gymnasium.wrappers.FlattenObservation turns Dict and Tuple into a Box)"
+        "observes a Box or Discrete, or, in a Gymnasium environment, a Dict or Tuple"
     )
 
 
@@ -263,9 +281,13 @@ def action_space_of(id: str, space: spaces.Space[Any]) -> Space:
         return Space("continuous", space.shape, torch.float32, *_bounds(space))
     if isinstance(space, spaces.Discrete):
         return Space("discrete", (), torch.int64, n=int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return Space("multi_discrete", space.shape, torch.int64, choices=tuple(space.nvec.ravel().tolist()))
+    if isinstance(space, spaces.MultiBinary):
+        return Space("multi_binary", space.shape, torch.int64)
     raise InvalidArgument(
-        f"{id}: action space {one_line(space)} is not supported: wrap the environment so that it takes a Box "
-        "or Discrete action"
+        f"{id}: action space {one_line(space)} is not supported: wrap the environment so that it takes a Box, "
+        "Discrete, MultiDiscrete or MultiBinary action"
     )
 
 

@@ -38,7 +38,7 @@ from simulators.base import Simulator, Space, Step
 from simulators.options import closest, parse_options
 from simulators.wrappers.pixels import Pixels, PixelsOptions
 from simulators.wrappers.running import NormalizeObservations, NormalizeRewards, ObservationOptions, RewardOptions
-from simulators.wrappers.wrapper import Wrapper, over_lanes
+from simulators.wrappers.wrapper import Wrapper, over_lanes, refuse_composite
 
 OPTION = "wrappers"
 """The option that lists the wrappers; every simulator has it."""
@@ -159,11 +159,12 @@ class FrameStack(Wrapper):
         """Wraps a simulator.
 
         Raises:
-            InvalidArgument: The number of frames is not positive.
+            InvalidArgument: The number of frames is not positive, or the observations are composite.
         """
         super().__init__(inner)
         if options.count < 1:
             raise InvalidArgument(f"{owner}: option 'count' must be at least 1, not {options.count}")
+        refuse_composite(inner.observation_space, owner)
         space, self._frames = inner.observation_space, options.count
         shape = space.shape
         self._joins_first_axis = len(shape) in (1, 3)
@@ -199,7 +200,7 @@ class FrameStack(Wrapper):
 
 def _bounds(space: Space, owner: str, device: torch.device) -> tuple[Tensor, Tensor]:
     if space.kind != "continuous":
-        raise InvalidArgument(f"{owner}: the actions are discrete, not continuous")
+        raise InvalidArgument(f"{owner}: the actions are {space.kind.replace('_', '-')}, not continuous")
     open_ends = (math.inf,) * math.prod(space.shape)
     low = torch.tensor(space.low or [-end for end in open_ends], dtype=torch.float32, device=device)
     high = torch.tensor(space.high or open_ends, dtype=torch.float32, device=device)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from podrace.errors import InvalidArgument
 from simulators.base import Simulator, Space, Step
-from simulators.wrappers.wrapper import Wrapper
+from simulators.wrappers.wrapper import Wrapper, refuse_composite
 
 VARIANCE_FLOOR = 1e-8
 """Added to a variance before its square root is taken, so that dividing by it stays finite for a constant."""
@@ -88,10 +88,11 @@ class NormalizeObservations(Wrapper):
         """Wraps a simulator.
 
         Raises:
-            InvalidArgument: The observations are pictures, or `clip` is not positive.
+            InvalidArgument: The observations are pictures or composite, or `clip` is not positive.
         """
         super().__init__(inner)
         space = inner.observation_space
+        refuse_composite(space, owner)
         if space.dtype != torch.float32:
             raise InvalidArgument(f"{owner}: the observations are bytes, which networks for pictures scale themselves")
         self._clip = _positive(owner, "clip", options.clip)

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from simulators.base import Report, Simulator, Step
+from podrace.errors import InvalidArgument
+from simulators.base import Report, Simulator, Space, Step
 
 
 class Wrapper:
@@ -35,6 +36,13 @@ class Wrapper:
     def close(self) -> None:
         """Closes the wrapped simulator."""
         self.inner.close()
+
+
+def refuse_composite(space: Space, owner: str) -> None:
+    """Raises InvalidArgument for an observation space whose entries a wrapper would mix up."""
+    if space.entries:
+        names = ", ".join(entry.name for entry in space.entries)
+        raise InvalidArgument(f"{owner}: the observations are composite ({names}): remove the wrapper")
 
 
 def over_lanes(flags: Tensor, like: Tensor) -> Tensor:

@@ -26,13 +26,14 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from podrace.access.v1 import access_pb2 as podrace_dot_access_dot_v1_dot_access__pb2
 from podrace.bounds.v1 import bounds_pb2 as podrace_dot_bounds_dot_v1_dot_bounds__pb2
 from podrace.checkpoint.v1 import checkpoint_pb2 as podrace_dot_checkpoint_dot_v1_dot_checkpoint__pb2
+from podrace.checkpoint.v1 import policy_pb2 as podrace_dot_checkpoint_dot_v1_dot_policy__pb2
 from podrace.leaderboard.v1 import leaderboard_pb2 as podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2
 from podrace.orchestrator.v1 import orchestrator_pb2 as podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2
 from podrace.tensor.v1 import tensor_pb2 as podrace_dot_tensor_dot_v1_dot_tensor__pb2
 from podrace.tournament.v1 import tournament_pb2 as podrace_dot_tournament_dot_v1_dot_tournament__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podrace/agentpod/v1/agentpod.proto\x12\x13podrace.agentpod.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epodrace/access/v1/access.proto\x1a\x1epodrace/bounds/v1/bounds.proto\x1a&podrace/checkpoint/v1/checkpoint.proto\x1a(podrace/leaderboard/v1/leaderboard.proto\x1a*podrace/orchestrator/v1/orchestrator.proto\x1a\x1epodrace/tensor/v1/tensor.proto\x1a&podrace/tournament/v1/tournament.proto\"\xe7\x01\n\x05Space\x12-\n\x04kind\x18\x01 \x01(\x0e\x32\x1f.podrace.agentpod.v1.Space.Kind\x12\r\n\x05shape\x18\x02 \x03(\x04\x12.\n\tdata_type\x18\x03 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\x0b\n\x03low\x18\x04 \x03(\x01\x12\x0c\n\x04high\x18\x05 \x03(\x01\x12\x0f\n\x07\x63hoices\x18\x06 \x01(\x04\"D\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fKIND_CONTINUOUS\x10\x01\x12\x11\n\rKIND_DISCRETE\x10\x02\"\xfc\x01\n\nPolicySpec\x12%\n\x0chidden_sizes\x18\x01 \x03(\rB\x0f\xf2\xe0\x18\x0b @1\x00\x00\x00\x00\x00\x00\x30\x41\x12\x1a\n\nactivation\x18\x02 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x1e\n\x16normalize_observations\x18\x03 \x01(\x08\x12\x37\n\x07tensors\x18\x04 \x03(\x0b\x32\x1d.podrace.tensor.v1.TensorSpecB\x07\xf2\xe0\x18\x03 \x80\x08\x12\x14\n\x04head\x18\x05 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x15\n\x05torso\x18\x06 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12%\n\x0erecurrent_size\x18\x07 \x01(\rB\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\x30\x41\"Y\n\tPolicyRef\x12\x1e\n\x0epolicy_version\x18\x01 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\x12,\n\x06tensor\x18\x02 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\x8a\x01\n\x0bRolloutSlot\x12\x36\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRefB\x07\xf2\xe0\x18\x03 \x80\x08\x12!\n\x11\x66irst_environment\x18\x02 \x01(\rB\x06\xf2\xe0\x18\x02@\x01\x12 \n\tfirst_row\x18\x03 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\"\xbc\x02\n\x11OpenWorkerRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12\x1e\n\x07horizon\x18\x03 \x01(\rB\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x65\xcd\xcd\x41\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x14\n\x04seed\x18\x05 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\x12#\n\x0cworker_index\x18\x06 \x01(\rB\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x80\x84.A\x12\x18\n\x08rollouts\x18\x07 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\x12+\n\x05probe\x18\x08 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\xc1\x01\n\x12OpenWorkerResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x11\n\tprobe_sum\x18\x04 \x01(\x01\"\xa9\x01\n\x15\x43ollectRolloutRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12.\n\x04slot\x18\x02 \x01(\x0b\x32 .podrace.agentpod.v1.RolloutSlot\x12.\n\x06policy\x18\x03 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x17\n\x07rollout\x18\x04 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\"\xaf\x01\n\x16\x43ollectRolloutResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x19\n\x11\x65nvironment_steps\x18\x02 \x01(\x04\x12\x17\n\x0f\x65pisode_returns\x18\x03 \x03(\x01\x12\x17\n\x0f\x65pisode_lengths\x18\x04 \x03(\x04\x12\x30\n\rbusy_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"-\n\x12\x43loseWorkerRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\"\x15\n\x13\x43loseWorkerResponse\"\x84\x02\n\x14OpenEvaluatorRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12+\n\x05probe\x18\x04 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x38\n\x07members\x18\x05 \x03(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpecB\x06\xf2\xe0\x18\x02 d\"\xf6\x01\n\x15OpenEvaluatorResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x11\n\tprobe_sum\x18\x03 \x01(\x01\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x30\n\x07members\x18\x05 \x03(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\"\xa1\x02\n\x15\x45valuatePolicyRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12.\n\x06policy\x18\x02 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x1f\n\x08\x65pisodes\x18\x03 \x01(\rB\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x80\x84.A\x12\x14\n\x04seed\x18\x04 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\x12\x0e\n\x06greedy\x18\x05 \x01(\x08\x12\x37\n\x07members\x18\x06 \x03(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRefB\x06\xf2\xe0\x18\x02 d\x12$\n\rfirst_episode\x18\x07 \x01(\rB\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x80\x84.A\x12\x19\n\tobjective\x18\x14 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\"O\n\x16\x45valuatePolicyResponse\x12\x35\n\nevaluation\x18\x01 \x01(\x0b\x32!.podrace.checkpoint.v1.Evaluation\"0\n\x15\x43loseEvaluatorRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\"\x18\n\x16\x43loseEvaluatorResponse\"\x13\n\x11GetLearnerRequest\"\x91\x01\n\x12GetLearnerResponse\x12\x0e\n\x06pod_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.podrace.orchestrator.v1.Progress\x12\r\n\x05plane\x18\x04 \x01(\t\x12\x15\n\rrole_restarts\x18\x05 \x01(\x04\"\x8d\x01\n\x12GetTrainingRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12?\n\rwait_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\r\xf2\xe0\x18\t1\x00\x00\x80\xe7r^RB\x12\x1d\n\rlearner_index\x18\x03 \x01(\rB\x06\xf2\xe0\x18\x02@\x01\"\xab\x01\n\x13GetTrainingResponse\x12\x0f\n\x07session\x18\x01 \x01(\t\x12,\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x1d.podrace.leaderboard.v1.Agent\x12\x33\n\x04spec\x18\x03 \x01(\x0b\x32%.podrace.tournament.v1.TournamentSpec\x12\x10\n\x08rollouts\x18\x04 \x01(\x04\x12\x0e\n\x06\x65nding\x18\x05 \x01(\x08\"\xd6\x01\n\x11JoinFusionRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x1d\n\rlearner_index\x18\x02 \x01(\rB\x06\xf2\xe0\x18\x02@\x01\x12\x1b\n\x0bincarnation\x18\x03 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12$\n\rapplied_round\x18\x04 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x1c\n\x05\x65poch\x18\x05 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\x12(\n\x11\x65nvironment_steps\x18\x06 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x34&\xf5k\x0c\x43\"\x9b\x01\n\x12JoinFusionResponse\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0c\n\x04size\x18\x04 \x01(\r\x12\x15\n\rstore_address\x18\x05 \x01(\t\x12\x0e\n\x06prefix\x18\x06 \x01(\t\x12\x14\n\x0cjoiner_ranks\x18\x07 \x03(\r\x12\x0e\n\x06reason\x18\x08 \x01(\t\"\xd9\x01\n\x13\x43ommitFusionRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x1d\n\rlearner_index\x18\x02 \x01(\rB\x06\xf2\xe0\x18\x02@\x01\x12\x1b\n\x0bincarnation\x18\x03 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x1c\n\x05round\x18\x04 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x1c\n\x05\x65poch\x18\x05 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x16\n\x06\x64igest\x18\x06 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x02\x12\x19\n\x07\x66\x61ilure\x18\x07 \x01(\tB\x08\xf2\xe0\x18\x04\x18\x80\x80\x04\"T\n\x14\x43ommitFusionResponse\x12\x11\n\tcommitted\x18\x01 \x01(\x08\x12\x19\n\x11\x65nvironment_steps\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x12\n\x10GetWorkerRequest\"L\n\x11GetWorkerResponse\x12\x37\n\x08progress\x18\x01 \x01(\x0b\x32%.podrace.orchestrator.v1.RoleProgress\"\x15\n\x13GetEvaluatorRequest\"O\n\x14GetEvaluatorResponse\x12\x37\n\x08progress\x18\x01 \x01(\x0b\x32%.podrace.orchestrator.v1.RoleProgress2\xd0\x03\n\rWorkerService\x12l\n\nOpenWorker\x12&.podrace.agentpod.v1.OpenWorkerRequest\x1a\'.podrace.agentpod.v1.OpenWorkerResponse\"\r\x90\x02\x02\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x12u\n\x0e\x43ollectRollout\x12*.podrace.agentpod.v1.CollectRolloutRequest\x1a+.podrace.agentpod.v1.CollectRolloutResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x12i\n\tGetWorker\x12%.podrace.agentpod.v1.GetWorkerRequest\x1a&.podrace.agentpod.v1.GetWorkerResponse\"\r\x90\x02\x01\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x12o\n\x0b\x43loseWorker\x12\'.podrace.agentpod.v1.CloseWorkerRequest\x1a(.podrace.agentpod.v1.CloseWorkerResponse\"\r\x90\x02\x02\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x32\xed\x03\n\x10\x45valuatorService\x12t\n\rOpenEvaluator\x12).podrace.agentpod.v1.OpenEvaluatorRequest\x1a*.podrace.agentpod.v1.OpenEvaluatorResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x06\x10\x06\x12w\n\x0e\x45valuatePolicy\x12*.podrace.agentpod.v1.EvaluatePolicyRequest\x1a+.podrace.agentpod.v1.EvaluatePolicyResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x06\x10\x06\x12q\n\x0cGetEvaluator\x12(.podrace.agentpod.v1.GetEvaluatorRequest\x1a).podrace.agentpod.v1.GetEvaluatorResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x06\x10\x06\x12w\n\x0e\x43loseEvaluator\x12*.podrace.agentpod.v1.CloseEvaluatorRequest\x1a+.podrace.agentpod.v1.CloseEvaluatorResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x06\x10\x06\x32\xcf\x03\n\x0eLearnerService\x12m\n\nGetLearner\x12&.podrace.agentpod.v1.GetLearnerRequest\x1a\'.podrace.agentpod.v1.GetLearnerResponse\"\x0e\x90\x02\x01\xea\xe0\x18\x07\n\x03\x03\x06\x07\x10\x06\x12n\n\x0bGetTraining\x12\'.podrace.agentpod.v1.GetTrainingRequest\x1a(.podrace.agentpod.v1.GetTrainingResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x07\x10\x06\x12k\n\nJoinFusion\x12&.podrace.agentpod.v1.JoinFusionRequest\x1a\'.podrace.agentpod.v1.JoinFusionResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x07\x10\x06\x12q\n\x0c\x43ommitFusion\x12(.podrace.agentpod.v1.CommitFusionRequest\x1a).podrace.agentpod.v1.CommitFusionResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x07\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podrace/agentpod/v1/agentpod.proto\x12\x13podrace.agentpod.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1epodrace/access/v1/access.proto\x1a\x1epodrace/bounds/v1/bounds.proto\x1a&podrace/checkpoint/v1/checkpoint.proto\x1a\"podrace/checkpoint/v1/policy.proto\x1a(podrace/leaderboard/v1/leaderboard.proto\x1a*podrace/orchestrator/v1/orchestrator.proto\x1a\x1epodrace/tensor/v1/tensor.proto\x1a&podrace/tournament/v1/tournament.proto\"\xf9\x02\n\x05Space\x12-\n\x04kind\x18\x01 \x01(\x0e\x32\x1f.podrace.agentpod.v1.Space.Kind\x12\r\n\x05shape\x18\x02 \x03(\x04\x12.\n\tdata_type\x18\x03 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\x0b\n\x03low\x18\x04 \x03(\x01\x12\x0c\n\x04high\x18\x05 \x03(\x01\x12\x0f\n\x07\x63hoices\x18\x06 \x01(\x04\x12\x17\n\x0f\x65lement_choices\x18\x07 \x03(\x04\x12\x32\n\x07\x65ntries\x18\x08 \x03(\x0b\x32!.podrace.checkpoint.v1.SpaceEntry\"\x88\x01\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fKIND_CONTINUOUS\x10\x01\x12\x11\n\rKIND_DISCRETE\x10\x02\x12\x17\n\x13KIND_MULTI_DISCRETE\x10\x03\x12\x15\n\x11KIND_MULTI_BINARY\x10\x04\x12\x12\n\x0eKIND_COMPOSITE\x10\x05\"\xfc\x01\n\nPolicySpec\x12%\n\x0chidden_sizes\x18\x01 \x03(\rB\x0f\xf2\xe0\x18\x0b @1\x00\x00\x00\x00\x00\x00\x30\x41\x12\x1a\n\nactivation\x18\x02 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x1e\n\x16normalize_observations\x18\x03 \x01(\x08\x12\x37\n\x07tensors\x18\x04 \x03(\x0b\x32\x1d.podrace.tensor.v1.TensorSpecB\x07\xf2\xe0\x18\x03 \x80\x08\x12\x14\n\x04head\x18\x05 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x15\n\x05torso\x18\x06 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12%\n\x0erecurrent_size\x18\x07 \x01(\rB\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\x30\x41\"Y\n\tPolicyRef\x12\x1e\n\x0epolicy_version\x18\x01 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\x12,\n\x06tensor\x18\x02 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\x8a\x01\n\x0bRolloutSlot\x12\x36\n\x07tensors\x18\x01 \x03(\x0b\x32\x1c.podrace.tensor.v1.TensorRefB\x07\xf2\xe0\x18\x03 \x80\x08\x12!\n\x11\x66irst_environment\x18\x02 \x01(\rB\x06\xf2\xe0\x18\x02@\x01\x12 \n\tfirst_row\x18\x03 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\"\xbc\x02\n\x11OpenWorkerRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12\x1e\n\x07horizon\x18\x03 \x01(\rB\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x65\xcd\xcd\x41\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x14\n\x04seed\x18\x05 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\x12#\n\x0cworker_index\x18\x06 \x01(\rB\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x80\x84.A\x12\x18\n\x08rollouts\x18\x07 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\x12+\n\x05probe\x18\x08 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\"\xc1\x01\n\x12OpenWorkerResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x11\n\tprobe_sum\x18\x04 \x01(\x01\"\xa9\x01\n\x15\x43ollectRolloutRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12.\n\x04slot\x18\x02 \x01(\x0b\x32 .podrace.agentpod.v1.RolloutSlot\x12.\n\x06policy\x18\x03 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x17\n\x07rollout\x18\x04 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\"\xaf\x01\n\x16\x43ollectRolloutResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x19\n\x11\x65nvironment_steps\x18\x02 \x01(\x04\x12\x17\n\x0f\x65pisode_returns\x18\x03 \x03(\x01\x12\x17\n\x0f\x65pisode_lengths\x18\x04 \x03(\x04\x12\x30\n\rbusy_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"-\n\x12\x43loseWorkerRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\"\x15\n\x13\x43loseWorkerResponse\"\x84\x02\n\x14OpenEvaluatorRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12;\n\x0b\x65nvironment\x18\x02 \x01(\x0b\x32&.podrace.tournament.v1.EnvironmentSpec\x12/\n\x06policy\x18\x03 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12+\n\x05probe\x18\x04 \x01(\x0b\x32\x1c.podrace.tensor.v1.TensorRef\x12\x38\n\x07members\x18\x05 \x03(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpecB\x06\xf2\xe0\x18\x02 d\"\xf6\x01\n\x15OpenEvaluatorResponse\x12\x35\n\x11observation_space\x18\x01 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x30\n\x0c\x61\x63tion_space\x18\x02 \x01(\x0b\x32\x1a.podrace.agentpod.v1.Space\x12\x11\n\tprobe_sum\x18\x03 \x01(\x01\x12/\n\x06policy\x18\x04 \x01(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\x12\x30\n\x07members\x18\x05 \x03(\x0b\x32\x1f.podrace.agentpod.v1.PolicySpec\"\xa1\x02\n\x15\x45valuatePolicyRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12.\n\x06policy\x18\x02 \x01(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRef\x12\x1f\n\x08\x65pisodes\x18\x03 \x01(\rB\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x80\x84.A\x12\x14\n\x04seed\x18\x04 \x01(\x04\x42\x06\xf2\xe0\x18\x02@\x01\x12\x0e\n\x06greedy\x18\x05 \x01(\x08\x12\x37\n\x07members\x18\x06 \x03(\x0b\x32\x1e.podrace.agentpod.v1.PolicyRefB\x06\xf2\xe0\x18\x02 d\x12$\n\rfirst_episode\x18\x07 \x01(\rB\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x80\x84.A\x12\x19\n\tobjective\x18\x14 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\"O\n\x16\x45valuatePolicyResponse\x12\x35\n\nevaluation\x18\x01 \x01(\x0b\x32!.podrace.checkpoint.v1.Evaluation\"0\n\x15\x43loseEvaluatorRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\"\x18\n\x16\x43loseEvaluatorResponse\"\x13\n\x11GetLearnerRequest\"\x91\x01\n\x12GetLearnerResponse\x12\x0e\n\x06pod_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x33\n\x08progress\x18\x03 \x01(\x0b\x32!.podrace.orchestrator.v1.Progress\x12\r\n\x05plane\x18\x04 \x01(\t\x12\x15\n\rrole_restarts\x18\x05 \x01(\x04\"\x8d\x01\n\x12GetTrainingRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12?\n\rwait_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\r\xf2\xe0\x18\t1\x00\x00\x80\xe7r^RB\x12\x1d\n\rlearner_index\x18\x03 \x01(\rB\x06\xf2\xe0\x18\x02@\x01\"\xab\x01\n\x13GetTrainingResponse\x12\x0f\n\x07session\x18\x01 \x01(\t\x12,\n\x05\x61gent\x18\x02 \x01(\x0b\x32\x1d.podrace.leaderboard.v1.Agent\x12\x33\n\x04spec\x18\x03 \x01(\x0b\x32%.podrace.tournament.v1.TournamentSpec\x12\x10\n\x08rollouts\x18\x04 \x01(\x04\x12\x0e\n\x06\x65nding\x18\x05 \x01(\x08\"\xd6\x01\n\x11JoinFusionRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x1d\n\rlearner_index\x18\x02 \x01(\rB\x06\xf2\xe0\x18\x02@\x01\x12\x1b\n\x0bincarnation\x18\x03 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12$\n\rapplied_round\x18\x04 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x1c\n\x05\x65poch\x18\x05 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\x12(\n\x11\x65nvironment_steps\x18\x06 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x34&\xf5k\x0c\x43\"\x9b\x01\n\x12JoinFusionResponse\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0c\n\x04size\x18\x04 \x01(\r\x12\x15\n\rstore_address\x18\x05 \x01(\t\x12\x0e\n\x06prefix\x18\x06 \x01(\t\x12\x14\n\x0cjoiner_ranks\x18\x07 \x03(\r\x12\x0e\n\x06reason\x18\x08 \x01(\t\"\xd9\x01\n\x13\x43ommitFusionRequest\x12\x17\n\x07session\x18\x01 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x1d\n\rlearner_index\x18\x02 \x01(\rB\x06\xf2\xe0\x18\x02@\x01\x12\x1b\n\x0bincarnation\x18\x03 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x03\x12\x1c\n\x05round\x18\x04 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x1c\n\x05\x65poch\x18\x05 \x01(\x04\x42\r\xf2\xe0\x18\t1\x00\x00\x00\x00\x00\x00\xd0\x43\x12\x16\n\x06\x64igest\x18\x06 \x01(\tB\x06\xf2\xe0\x18\x02\x10\x02\x12\x19\n\x07\x66\x61ilure\x18\x07 \x01(\tB\x08\xf2\xe0\x18\x04\x18\x80\x80\x04\"T\n\x14\x43ommitFusionResponse\x12\x11\n\tcommitted\x18\x01 \x01(\x08\x12\x19\n\x11\x65nvironment_steps\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x12\n\x10GetWorkerRequest\"L\n\x11GetWorkerResponse\x12\x37\n\x08progress\x18\x01 \x01(\x0b\x32%.podrace.orchestrator.v1.RoleProgress\"\x15\n\x13GetEvaluatorRequest\"O\n\x14GetEvaluatorResponse\x12\x37\n\x08progress\x18\x01 \x01(\x0b\x32%.podrace.orchestrator.v1.RoleProgress2\xd0\x03\n\rWorkerService\x12l\n\nOpenWorker\x12&.podrace.agentpod.v1.OpenWorkerRequest\x1a\'.podrace.agentpod.v1.OpenWorkerResponse\"\r\x90\x02\x02\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x12u\n\x0e\x43ollectRollout\x12*.podrace.agentpod.v1.CollectRolloutRequest\x1a+.podrace.agentpod.v1.CollectRolloutResponse\"\n\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x12i\n\tGetWorker\x12%.podrace.agentpod.v1.GetWorkerRequest\x1a&.podrace.agentpod.v1.GetWorkerResponse\"\r\x90\x02\x01\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x12o\n\x0b\x43loseWorker\x12\'.podrace.agentpod.v1.CloseWorkerRequest\x1a(.podrace.agentpod.v1.CloseWorkerResponse\"\r\x90\x02\x02\xea\xe0\x18\x06\n\x02\x06\x07\x10\x06\x32\xed\x03\n\x10\x45valuatorService\x12t\n\rOpenEvaluator\x12).podrace.agentpod.v1.OpenEvaluatorRequest\x1a*.podrace.agentpod.v1.OpenEvaluatorResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x06\x10\x06\x12w\n\x0e\x45valuatePolicy\x12*.podrace.agentpod.v1.EvaluatePolicyRequest\x1a+.podrace.agentpod.v1.EvaluatePolicyResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x06\x10\x06\x12q\n\x0cGetEvaluator\x12(.podrace.agentpod.v1.GetEvaluatorRequest\x1a).podrace.agentpod.v1.GetEvaluatorResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x06\x10\x06\x12w\n\x0e\x43loseEvaluator\x12*.podrace.agentpod.v1.CloseEvaluatorRequest\x1a+.podrace.agentpod.v1.CloseEvaluatorResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x06\x10\x06\x32\xcf\x03\n\x0eLearnerService\x12m\n\nGetLearner\x12&.podrace.agentpod.v1.GetLearnerRequest\x1a\'.podrace.agentpod.v1.GetLearnerResponse\"\x0e\x90\x02\x01\xea\xe0\x18\x07\n\x03\x03\x06\x07\x10\x06\x12n\n\x0bGetTraining\x12\'.podrace.agentpod.v1.GetTrainingRequest\x1a(.podrace.agentpod.v1.GetTrainingResponse\"\x0c\x90\x02\x01\xea\xe0\x18\x05\n\x01\x07\x10\x06\x12k\n\nJoinFusion\x12&.podrace.agentpod.v1.JoinFusionRequest\x1a\'.podrace.agentpod.v1.JoinFusionResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x07\x10\x06\x12q\n\x0c\x43ommitFusion\x12(.podrace.agentpod.v1.CommitFusionRequest\x1a).podrace.agentpod.v1.CommitFusionResponse\"\x0c\x90\x02\x02\xea\xe0\x18\x05\n\x01\x07\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -149,68 +150,68 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEARNERSERVICE'].methods_by_name['JoinFusion']._serialized_options = b'\220\002\002\352\340\030\005\n\001\007\020\006'
   _globals['_LEARNERSERVICE'].methods_by_name['CommitFusion']._loaded_options = None
   _globals['_LEARNERSERVICE'].methods_by_name['CommitFusion']._serialized_options = b'\220\002\002\352\340\030\005\n\001\007\020\006'
-  _globals['_SPACE']._serialized_start=354
-  _globals['_SPACE']._serialized_end=585
-  _globals['_SPACE_KIND']._serialized_start=517
-  _globals['_SPACE_KIND']._serialized_end=585
-  _globals['_POLICYSPEC']._serialized_start=588
-  _globals['_POLICYSPEC']._serialized_end=840
-  _globals['_POLICYREF']._serialized_start=842
-  _globals['_POLICYREF']._serialized_end=931
-  _globals['_ROLLOUTSLOT']._serialized_start=934
-  _globals['_ROLLOUTSLOT']._serialized_end=1072
-  _globals['_OPENWORKERREQUEST']._serialized_start=1075
-  _globals['_OPENWORKERREQUEST']._serialized_end=1391
-  _globals['_OPENWORKERRESPONSE']._serialized_start=1394
-  _globals['_OPENWORKERRESPONSE']._serialized_end=1587
-  _globals['_COLLECTROLLOUTREQUEST']._serialized_start=1590
-  _globals['_COLLECTROLLOUTREQUEST']._serialized_end=1759
-  _globals['_COLLECTROLLOUTRESPONSE']._serialized_start=1762
-  _globals['_COLLECTROLLOUTRESPONSE']._serialized_end=1937
-  _globals['_CLOSEWORKERREQUEST']._serialized_start=1939
-  _globals['_CLOSEWORKERREQUEST']._serialized_end=1984
-  _globals['_CLOSEWORKERRESPONSE']._serialized_start=1986
-  _globals['_CLOSEWORKERRESPONSE']._serialized_end=2007
-  _globals['_OPENEVALUATORREQUEST']._serialized_start=2010
-  _globals['_OPENEVALUATORREQUEST']._serialized_end=2270
-  _globals['_OPENEVALUATORRESPONSE']._serialized_start=2273
-  _globals['_OPENEVALUATORRESPONSE']._serialized_end=2519
-  _globals['_EVALUATEPOLICYREQUEST']._serialized_start=2522
-  _globals['_EVALUATEPOLICYREQUEST']._serialized_end=2811
-  _globals['_EVALUATEPOLICYRESPONSE']._serialized_start=2813
-  _globals['_EVALUATEPOLICYRESPONSE']._serialized_end=2892
-  _globals['_CLOSEEVALUATORREQUEST']._serialized_start=2894
-  _globals['_CLOSEEVALUATORREQUEST']._serialized_end=2942
-  _globals['_CLOSEEVALUATORRESPONSE']._serialized_start=2944
-  _globals['_CLOSEEVALUATORRESPONSE']._serialized_end=2968
-  _globals['_GETLEARNERREQUEST']._serialized_start=2970
-  _globals['_GETLEARNERREQUEST']._serialized_end=2989
-  _globals['_GETLEARNERRESPONSE']._serialized_start=2992
-  _globals['_GETLEARNERRESPONSE']._serialized_end=3137
-  _globals['_GETTRAININGREQUEST']._serialized_start=3140
-  _globals['_GETTRAININGREQUEST']._serialized_end=3281
-  _globals['_GETTRAININGRESPONSE']._serialized_start=3284
-  _globals['_GETTRAININGRESPONSE']._serialized_end=3455
-  _globals['_JOINFUSIONREQUEST']._serialized_start=3458
-  _globals['_JOINFUSIONREQUEST']._serialized_end=3672
-  _globals['_JOINFUSIONRESPONSE']._serialized_start=3675
-  _globals['_JOINFUSIONRESPONSE']._serialized_end=3830
-  _globals['_COMMITFUSIONREQUEST']._serialized_start=3833
-  _globals['_COMMITFUSIONREQUEST']._serialized_end=4050
-  _globals['_COMMITFUSIONRESPONSE']._serialized_start=4052
-  _globals['_COMMITFUSIONRESPONSE']._serialized_end=4136
-  _globals['_GETWORKERREQUEST']._serialized_start=4138
-  _globals['_GETWORKERREQUEST']._serialized_end=4156
-  _globals['_GETWORKERRESPONSE']._serialized_start=4158
-  _globals['_GETWORKERRESPONSE']._serialized_end=4234
-  _globals['_GETEVALUATORREQUEST']._serialized_start=4236
-  _globals['_GETEVALUATORREQUEST']._serialized_end=4257
-  _globals['_GETEVALUATORRESPONSE']._serialized_start=4259
-  _globals['_GETEVALUATORRESPONSE']._serialized_end=4338
-  _globals['_WORKERSERVICE']._serialized_start=4341
-  _globals['_WORKERSERVICE']._serialized_end=4805
-  _globals['_EVALUATORSERVICE']._serialized_start=4808
-  _globals['_EVALUATORSERVICE']._serialized_end=5301
-  _globals['_LEARNERSERVICE']._serialized_start=5304
-  _globals['_LEARNERSERVICE']._serialized_end=5767
+  _globals['_SPACE']._serialized_start=390
+  _globals['_SPACE']._serialized_end=767
+  _globals['_SPACE_KIND']._serialized_start=631
+  _globals['_SPACE_KIND']._serialized_end=767
+  _globals['_POLICYSPEC']._serialized_start=770
+  _globals['_POLICYSPEC']._serialized_end=1022
+  _globals['_POLICYREF']._serialized_start=1024
+  _globals['_POLICYREF']._serialized_end=1113
+  _globals['_ROLLOUTSLOT']._serialized_start=1116
+  _globals['_ROLLOUTSLOT']._serialized_end=1254
+  _globals['_OPENWORKERREQUEST']._serialized_start=1257
+  _globals['_OPENWORKERREQUEST']._serialized_end=1573
+  _globals['_OPENWORKERRESPONSE']._serialized_start=1576
+  _globals['_OPENWORKERRESPONSE']._serialized_end=1769
+  _globals['_COLLECTROLLOUTREQUEST']._serialized_start=1772
+  _globals['_COLLECTROLLOUTREQUEST']._serialized_end=1941
+  _globals['_COLLECTROLLOUTRESPONSE']._serialized_start=1944
+  _globals['_COLLECTROLLOUTRESPONSE']._serialized_end=2119
+  _globals['_CLOSEWORKERREQUEST']._serialized_start=2121
+  _globals['_CLOSEWORKERREQUEST']._serialized_end=2166
+  _globals['_CLOSEWORKERRESPONSE']._serialized_start=2168
+  _globals['_CLOSEWORKERRESPONSE']._serialized_end=2189
+  _globals['_OPENEVALUATORREQUEST']._serialized_start=2192
+  _globals['_OPENEVALUATORREQUEST']._serialized_end=2452
+  _globals['_OPENEVALUATORRESPONSE']._serialized_start=2455
+  _globals['_OPENEVALUATORRESPONSE']._serialized_end=2701
+  _globals['_EVALUATEPOLICYREQUEST']._serialized_start=2704
+  _globals['_EVALUATEPOLICYREQUEST']._serialized_end=2993
+  _globals['_EVALUATEPOLICYRESPONSE']._serialized_start=2995
+  _globals['_EVALUATEPOLICYRESPONSE']._serialized_end=3074
+  _globals['_CLOSEEVALUATORREQUEST']._serialized_start=3076
+  _globals['_CLOSEEVALUATORREQUEST']._serialized_end=3124
+  _globals['_CLOSEEVALUATORRESPONSE']._serialized_start=3126
+  _globals['_CLOSEEVALUATORRESPONSE']._serialized_end=3150
+  _globals['_GETLEARNERREQUEST']._serialized_start=3152
+  _globals['_GETLEARNERREQUEST']._serialized_end=3171
+  _globals['_GETLEARNERRESPONSE']._serialized_start=3174
+  _globals['_GETLEARNERRESPONSE']._serialized_end=3319
+  _globals['_GETTRAININGREQUEST']._serialized_start=3322
+  _globals['_GETTRAININGREQUEST']._serialized_end=3463
+  _globals['_GETTRAININGRESPONSE']._serialized_start=3466
+  _globals['_GETTRAININGRESPONSE']._serialized_end=3637
+  _globals['_JOINFUSIONREQUEST']._serialized_start=3640
+  _globals['_JOINFUSIONREQUEST']._serialized_end=3854
+  _globals['_JOINFUSIONRESPONSE']._serialized_start=3857
+  _globals['_JOINFUSIONRESPONSE']._serialized_end=4012
+  _globals['_COMMITFUSIONREQUEST']._serialized_start=4015
+  _globals['_COMMITFUSIONREQUEST']._serialized_end=4232
+  _globals['_COMMITFUSIONRESPONSE']._serialized_start=4234
+  _globals['_COMMITFUSIONRESPONSE']._serialized_end=4318
+  _globals['_GETWORKERREQUEST']._serialized_start=4320
+  _globals['_GETWORKERREQUEST']._serialized_end=4338
+  _globals['_GETWORKERRESPONSE']._serialized_start=4340
+  _globals['_GETWORKERRESPONSE']._serialized_end=4416
+  _globals['_GETEVALUATORREQUEST']._serialized_start=4418
+  _globals['_GETEVALUATORREQUEST']._serialized_end=4439
+  _globals['_GETEVALUATORRESPONSE']._serialized_start=4441
+  _globals['_GETEVALUATORRESPONSE']._serialized_end=4520
+  _globals['_WORKERSERVICE']._serialized_start=4523
+  _globals['_WORKERSERVICE']._serialized_end=4987
+  _globals['_EVALUATORSERVICE']._serialized_start=4990
+  _globals['_EVALUATORSERVICE']._serialized_end=5483
+  _globals['_LEARNERSERVICE']._serialized_start=5486
+  _globals['_LEARNERSERVICE']._serialized_end=5949
 # @@protoc_insertion_point(module_scope)

@@ -10,6 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from podrace.checkpoint.v1 import checkpoint_pb2 as _checkpoint_pb2
+from podrace.checkpoint.v1 import policy_pb2 as _policy_pb2
 from podrace.leaderboard.v1 import leaderboard_pb2 as _leaderboard_pb2
 from podrace.orchestrator.v1 import orchestrator_pb2 as _orchestrator_pb2
 from podrace.tensor.v1 import tensor_pb2 as _tensor_pb2
@@ -43,6 +44,14 @@ class Space(_message.Message):
         """Real vectors."""
         KIND_DISCRETE: Space._Kind.ValueType  # 2
         """One of `choices`."""
+        KIND_MULTI_DISCRETE: Space._Kind.ValueType  # 3
+        """Actions: for each element one of its `element_choices`, from 0. The data type is INT64."""
+        KIND_MULTI_BINARY: Space._Kind.ValueType  # 4
+        """Actions: 0 or 1 for each element. The data type is INT64."""
+        KIND_COMPOSITE: Space._Kind.ValueType  # 5
+        """Observations that consist of `entries`, such as the values of a dictionary, as one row of numbers. The data type
+        is FLOAT32; it may be UINT8 if no entry is a `vector`.
+        """
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
         """What kind of set a space is. A reader refuses a value that it does not know with INVALID_ARGUMENT."""
@@ -53,6 +62,14 @@ class Space(_message.Message):
     """Real vectors."""
     KIND_DISCRETE: Space.Kind.ValueType  # 2
     """One of `choices`."""
+    KIND_MULTI_DISCRETE: Space.Kind.ValueType  # 3
+    """Actions: for each element one of its `element_choices`, from 0. The data type is INT64."""
+    KIND_MULTI_BINARY: Space.Kind.ValueType  # 4
+    """Actions: 0 or 1 for each element. The data type is INT64."""
+    KIND_COMPOSITE: Space.Kind.ValueType  # 5
+    """Observations that consist of `entries`, such as the values of a dictionary, as one row of numbers. The data type
+    is FLOAT32; it may be UINT8 if no entry is a `vector`.
+    """
 
     KIND_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
@@ -60,6 +77,8 @@ class Space(_message.Message):
     LOW_FIELD_NUMBER: _builtins.int
     HIGH_FIELD_NUMBER: _builtins.int
     CHOICES_FIELD_NUMBER: _builtins.int
+    ELEMENT_CHOICES_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
     kind: Global___Space.Kind.ValueType
     """What kind of set."""
     data_type: _tensor_pb2.DataType.ValueType
@@ -68,7 +87,7 @@ class Space(_message.Message):
     """Number of choices of a discrete set; the values are 0 to choices - 1."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Length of each dimension; empty for a discrete action."""
+        """Length of each dimension; empty for a discrete action, one length for a composite observation."""
 
     @_builtins.property
     def low(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -82,6 +101,16 @@ class Space(_message.Message):
         without one. Empty if no element has an upper bound.
         """
 
+    @_builtins.property
+    def element_choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Number of choices of each element of a multi-discrete action, in C order."""
+
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[_policy_pb2.SpaceEntry]:
+        """Entries of a composite observation, in the order in which they lie in the row; at most 256. Their elements are
+        those of `shape` together.
+        """
+
     def __init__(
         self,
         *,
@@ -91,10 +120,12 @@ class Space(_message.Message):
         low: _abc.Iterable[_builtins.float] | None = ...,
         high: _abc.Iterable[_builtins.float] | None = ...,
         choices: _builtins.int = ...,
+        element_choices: _abc.Iterable[_builtins.int] | None = ...,
+        entries: _abc.Iterable[_policy_pb2.SpaceEntry] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "data_type", b"data_type", "high", b"high", "kind", b"kind", "low", b"low", "shape", b"shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "data_type", b"data_type", "element_choices", b"element_choices", "entries", b"entries", "high", b"high", "kind", b"kind", "low", b"low", "shape", b"shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -111,7 +142,13 @@ class PolicySpec(_message.Message):
     1. Input. Flatten the observation in C order to x. If its data type is uint8, divide it by 255. Otherwise, if
        `normalize_observations` is set, with `observation_mean` and `observation_variance`:
          x <- clip((x - observation_mean) / sqrt(observation_variance + 1e-8), -10, 10)
-       Observations of type uint8 are never normalized, whatever `normalize_observations` says.
+       Observations of type uint8 are never normalized, whatever `normalize_observations` says. Of a composite
+       observation this concerns each entry by its encoding (`podrace.checkpoint.v1.SpaceEntry`), whatever the data type
+       of the row: `vector` is normalized, `bytes` is divided by 255, the others are unchanged. Then each entry but the
+       mask, in their order and numbered from 0, has its own encoder: entry i becomes activation(x W^T + b) with W =
+       `actor.encoder.<i>.0.weight` and b = `actor.encoder.<i>.0.bias`. If there is a torso, an entry with images first
+       passes it (step 2, with `actor.encoder.<i>.torso.<k>`). The encoders are the first hidden layer. Their results
+       side by side are the input of step 3, whose layers are numbered from 0 again.
     2. Torso. `none`: nothing. Otherwise convolutions without padding, each followed by the activation:
          nature   channels, kernel, stride = (32, 8, 4), (64, 4, 2), (64, 3, 1)
          small    channels, kernel, stride = (16, 4, 2), (32, 3, 1)
@@ -134,6 +171,10 @@ class PolicySpec(_message.Message):
        and N(0, 1) is independent standard normal noise for each element:
          head           actions     outputs                   greedy          sample
          stochastic     discrete    logits                    argmax          a draw from softmax(logits)
+         stochastic     multi-      logits of each element,   argmax of each  a draw from softmax of each
+                        discrete    one after another
+         stochastic     multi-      log-odds of each element  1 if positive   1 with probability sigmoid
+                        binary
          stochastic     continuous  A means                   mean            mean + exp(log_std) N(0, 1)
          squashed       discrete    logits                    argmax          a draw from softmax(logits)
          squashed       continuous  A means, then A values s  tanh(mean)      tanh(mean + exp(clip(s, -20, 2)) N(0, 1))
@@ -143,8 +184,10 @@ class PolicySpec(_message.Message):
          dueling        discrete    one state value, then an  argmax over     as `values`
                                     advantage for each        the advantages
                                     choice
-       `log_std` [A] and `exploration` [1] are parts of the block. A is the number of elements of an action.
-    6. Environment action e. Discrete: e = a. Continuous: a is in the units of the policy, not of the environment. For
+       `log_std` [A] and `exploration` [1] are parts of the block. A is the number of elements of an action. If the
+       observation has an action mask, the outputs of invalid actions (logits, values or advantages) are replaced by -1e8
+       before, so that their probability is 0, and `values` and `dueling` explore valid choices only.
+    6. Environment action e. Discrete, multi-discrete and multi-binary: e = a. Continuous: a is in the units of the policy, not of the environment. For
        each element i, with the bounds low_i and high_i of the action space:
          both finite:  e_i = (low_i + high_i) / 2 + clip(a_i, -1, 1) (high_i - low_i) / 2
          otherwise:    e_i = clip(a_i, low_i, high_i), where a missing bound does not limit
@@ -238,7 +281,7 @@ class RolloutSlot(_message.Message):
 
     On-policy algorithms train on the slot as a whole. `first_row` is 0 and the tensors are:
       observation        [T + 1, M, ...]       what was acted on; the last row is the observation after the last step
-      action             [T, M] or [T, M, A]   int64 if discrete; else float32, before clipping and scaling (PolicySpec)
+      action             [T, M] or [T, M, A]   float32 if continuous, before clipping and scaling (PolicySpec); else int64
       log_prob           [T, M]                logarithm of the probability (density) of that action
       reward             [T, M]
       terminated         [T, M]                the episode reached a terminal state: there is no future return

@@ -33,9 +33,12 @@ class SpaceDescription(_message.Message):
     LOW_FIELD_NUMBER: _builtins.int
     HIGH_FIELD_NUMBER: _builtins.int
     CHOICES_FIELD_NUMBER: _builtins.int
+    ELEMENT_CHOICES_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """`continuous`: real vectors, images included. `discrete`: one of `choices`. A reader refuses a kind that it does not
-    know.
+    """`continuous`: real vectors, images included. `discrete`: one of `choices`. `multi_discrete`: for each element one of
+    its `element_choices`. `multi_binary`: 0 or 1 for each element. `composite`: an observation of several `entries`. A
+    reader refuses a kind that it does not know.
     """
     data_type: _tensor_pb2.DataType.ValueType
     """Type of one element."""
@@ -43,7 +46,7 @@ class SpaceDescription(_message.Message):
     """Number of choices of a discrete set; the values are 0 to choices - 1."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Length of each dimension; empty for a discrete action."""
+        """Length of each dimension; empty for a discrete action, one length for a composite observation."""
 
     @_builtins.property
     def low(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -55,6 +58,14 @@ class SpaceDescription(_message.Message):
     def high(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Upper bounds, as `low`; infinity for an element without one."""
 
+    @_builtins.property
+    def element_choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Number of choices of each element of a multi-discrete action, in C order."""
+
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpaceEntry]:
+        """Entries of a composite observation, in the order in which they lie in the row."""
+
     def __init__(
         self,
         *,
@@ -64,14 +75,71 @@ class SpaceDescription(_message.Message):
         low: _abc.Iterable[_builtins.float] | None = ...,
         high: _abc.Iterable[_builtins.float] | None = ...,
         choices: _builtins.int = ...,
+        element_choices: _abc.Iterable[_builtins.int] | None = ...,
+        entries: _abc.Iterable[Global___SpaceEntry] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "data_type", b"data_type", "high", b"high", "kind", b"kind", "low", b"low", "shape", b"shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "data_type", b"data_type", "element_choices", b"element_choices", "entries", b"entries", "high", b"high", "kind", b"kind", "low", b"low", "shape", b"shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SpaceDescription: _TypeAlias = SpaceDescription  # noqa: Y015
+
+@_typing.final
+class SpaceEntry(_message.Message):
+    """One entry of a composite observation, such as the value of a key of a dictionary. The observation of one environment
+    is one row: the numbers of all entries, one after another and without gaps, in the data type of the space.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ENCODING_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Key; keys of nested dictionaries are joined by dots, and the elements of a tuple are numbered from 0."""
+    encoding: _builtins.str
+    """How the entry becomes numbers, and how step 1 of the policy treats them:
+    - `vector`: its elements in C order; normalized if the policy has statistics.
+    - `bytes`: its elements in C order, 0 to 255; divided by 255. With three dimensions it is an image.
+    - `one_hot`: for each element as many numbers as it has choices: 1 at the place of its value, else 0; unchanged.
+    - `flags`: 0 or 1 for each element; unchanged.
+    - `mask`: the action mask, 1 for each valid action: one number for each choice of a discrete action, or for each
+      choice of each element of a multi-discrete one. It is not an input of the network, but decides in step 5. An
+      observation has at most one.
+    A reader refuses an encoding that it does not know.
+    """
+    @_builtins.property
+    def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Length of each dimension of the entry in the environment; empty for a single number."""
+
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only of `one_hot`: number of choices of each element in C order."""
+
+    @_builtins.property
+    def first(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only of `one_hot`: smallest value of each element in C order."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        encoding: _builtins.str = ...,
+        shape: _abc.Iterable[_builtins.int] | None = ...,
+        choices: _abc.Iterable[_builtins.int] | None = ...,
+        first: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "encoding", b"encoding", "first", b"first", "name", b"name", "shape", b"shape"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SpaceEntry: _TypeAlias = SpaceEntry  # noqa: Y015
 
 @_typing.final
 class ActionScaling(_message.Message):
@@ -130,13 +198,14 @@ class PolicyDescription(_message.Message):
     itself. Rows do not depend on each other:
       observation  [K, ...]        inputs, of the type of the observation space
       state        [K, H] float32  recurrent state before the step; only if the policy is recurrent
-      outputs      [K, O] float32  outputs of the network
-      action       [K] int64, or [K, ...] float32
+      outputs      [K, O] float32  outputs of the network; those of masked actions are -1e8 (step 5)
+      action       [K] or [K, ...] int64, or [K, ...] float32
                                    action of the environment without exploration
       next_state   [K, H] float32  recurrent state after the step; only if the policy is recurrent
     The numbers were computed in float32 on a processor by the pod that published the checkpoint. An implementation in
     float32 gives the same continuous actions up to 1e-5 of the range of the action, and the same discrete actions
-    wherever the two largest outputs differ by more than 1e-4.
+    wherever the two largest outputs differ by more than 1e-4, for each element of a multi-discrete action. For an element
+    of a multi-binary action, its output and 0 take the place of the two.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -160,6 +229,8 @@ class PolicyDescription(_message.Message):
     - `bytes`: x / 255;
     - `statistics`: clip((x - observation_mean) / sqrt(observation_variance + 1e-8), -10, 10);
     - `none`: x as float32.
+    Of a composite observation, `statistics` and `none` concern the entries with the encoding `vector`, and the others
+    are as SpaceEntry says.
     """
     torso: _builtins.str
     """Torso, step 2: `none`, `nature` or `small`."""
@@ -187,7 +258,7 @@ class PolicyDescription(_message.Message):
 
     @_builtins.property
     def action_scaling(self) -> Global___ActionScaling:
-        """Step 6; absent for discrete actions."""
+        """Step 6; absent unless actions are continuous."""
 
     def __init__(
         self,

@@ -35,6 +35,10 @@ class _ActionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ActionKind
     """A vector of real numbers."""
     ACTION_KIND_DISCRETE: _ActionKind.ValueType  # 2
     """One of several actions."""
+    ACTION_KIND_MULTI_DISCRETE: _ActionKind.ValueType  # 3
+    """A choice for each of several elements."""
+    ACTION_KIND_MULTI_BINARY: _ActionKind.ValueType  # 4
+    """0 or 1 for each of several elements."""
 
 class ActionKind(_ActionKind, metaclass=_ActionKindEnumTypeWrapper):
     """Kind of an action space."""
@@ -45,6 +49,10 @@ ACTION_KIND_CONTINUOUS: ActionKind.ValueType  # 1
 """A vector of real numbers."""
 ACTION_KIND_DISCRETE: ActionKind.ValueType  # 2
 """One of several actions."""
+ACTION_KIND_MULTI_DISCRETE: ActionKind.ValueType  # 3
+"""A choice for each of several elements."""
+ACTION_KIND_MULTI_BINARY: ActionKind.ValueType  # 4
+"""0 or 1 for each of several elements."""
 Global___ActionKind: _TypeAlias = ActionKind  # noqa: Y015
 
 class _ValueType:

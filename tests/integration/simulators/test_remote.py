@@ -44,6 +44,8 @@ def roll(simulator: Simulator, steps: int) -> Iterator[list[Tensor]]:
         ("CartPole-v1", {}),
         ("mujoco:Hopper-v5", {"max_episode_steps": 9}),
         ("FrozenLake-v1", {"is_slippery": False}),
+        ("Blackjack-v1", {}),
+        ("Taxi-v4", {"info_action_mask": True, "max_episode_steps": 9}),
     ],
 )
 def test_results_equal_those_of_the_simulator(id: str, options: dict[str, object], plane: str, service: str) -> None:

@@ -19,6 +19,8 @@ OBSERVED = Space("continuous", (3,), torch.float32)
 SPACES = {
     "continuous": Space("continuous", (2,), torch.float32, low=(-2.0, -2.0), high=(2.0, 2.0)),
     "discrete": Space("discrete", (), torch.int64, n=3),
+    "multi_discrete": Space("multi_discrete", (2,), torch.int64, choices=(3, 2)),
+    "multi_binary": Space("multi_binary", (3,), torch.int64),
 }
 LANES = 4
 sys.path.append(str(Path(__file__).parents[3] / "examples" / "algorithms"))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Independent
 
 Tensors = Mapping[str, Tensor]
 Layers = list[tuple[Tensor, Tensor]]
@@ -258,8 +259,21 @@ def discrete_sac_actor_loss(
     return -discrete_soft_value(logits, values, alpha).mean()
 
 
-def log_prob_and_entropy(tensors: Tensors, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns log pi(a | s) and H(pi(. | s)), [B] each: diagonal Gaussian if there is a "log_std", else categorical."""
+def log_prob_and_entropy(
+    tensors: Tensors, outputs: Tensor, action: Tensor, choices: Sequence[int] = ()
+) -> tuple[Tensor, Tensor]:
+    """Returns log pi(a | s) and H(pi(. | s)), [B] each.
+
+    A diagonal Gaussian if there is a "log_std"; one categorical variable for each of `choices`; Bernoulli variables
+    where outputs and actions have one shape; else categorical.
+    """
+    if choices:
+        parts = [Categorical(logits=part) for part in outputs.split(list(choices), -1)]
+        log_probs = [part.log_prob(chosen) for part, chosen in zip(parts, action.unbind(-1), strict=True)]
+        return torch.stack(log_probs).sum(0), torch.stack([part.entropy() for part in parts]).sum(0)
+    if "log_std" not in tensors and outputs.shape == action.shape:
+        flags = Independent(Bernoulli(logits=outputs), 1)
+        return flags.log_prob(action.double()), flags.entropy()
     if "log_std" in tensors:
         log_std = tensors["log_std"].expand_as(outputs)
         entropy = (0.5 * math.log(2 * math.pi * math.e) + log_std).sum(-1)
@@ -285,11 +299,12 @@ def a2c_loss(
     entropy_coefficient: float,
     value_coefficient: float,
     standardize: bool = False,
+    choices: Sequence[int] = (),
 ) -> Tensor:
     """- mean(log pi A) - c_e mean H + c_v mean (V - R)^2 (Mnih et al. 2016, algorithm S3)."""
     outputs = perceptron(layers_of(tensors, "actor"), observation, activation)
     value = perceptron(layers_of(tensors, "critic"), observation, activation)[:, 0]
-    log_prob, entropy = log_prob_and_entropy(tensors, outputs, action)
+    log_prob, entropy = log_prob_and_entropy(tensors, outputs, action, choices)
     advantage = standardized(advantage) if standardize else advantage
     policy_loss = -(log_prob * advantage.detach()).mean() - entropy_coefficient * entropy.mean()
     return policy_loss + value_coefficient * ((value - value_target.detach()) ** 2).mean()

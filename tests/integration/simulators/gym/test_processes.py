@@ -79,11 +79,13 @@ def step_times(steps: int, simulator: Simulator, action: torch.Tensor) -> None:
         simulator.step(action)
 
 
-@pytest.mark.parametrize("id", ["CartPole-v1", "gym:Pendulum-v1", "FrozenLake-v1"])
+@pytest.mark.parametrize("id", ["CartPole-v1", "gym:Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "Taxi-v4"])
 def test_several_processes_give_the_same_numbers_as_one(id: str) -> None:
+    masked = {"info_action_mask": True} if id == "Taxi-v4" else {}
     count, generator = 5, torch.Generator().manual_seed(0)
-    alone = make(id, count, {"max_episode_steps": 15})
-    divided = make(id, count, {"max_episode_steps": 15, "processes": 2})
+    alone = make(id, count, {"max_episode_steps": 15, **masked})
+    divided = make(id, count, {"max_episode_steps": 15, "processes": 2, **masked})
+    assert bool(alone.observation_space.entries) == (id in ("Blackjack-v1", "Taxi-v4"))
     assert divided.observation_space == alone.observation_space
     assert divided.action_space == alone.action_space
     ends = 0

@@ -12,7 +12,7 @@ import pytest
 import torch
 from exactness import ACTIVATIONS, Descent, descend, random_batch, random_noise, scrambled
 from exactness import one_thread as one_thread
-from experience import LANES, OFF_POLICY, ON_POLICY, new_algorithm, random_rollout
+from experience import LANES, OFF_POLICY, ON_POLICY, SPACES, new_algorithm, random_rollout
 from references import a2c_loss
 from torch import Tensor
 
@@ -109,6 +109,9 @@ def prepared(kind: str, seed: int) -> RolloutBatch:
     action = torch.randn(19, 2, generator=generator)
     if kind == "discrete":
         action = torch.randint(3, (19,), generator=generator)
+    elif kind != "continuous":
+        numbers = [torch.randint(n, (19,), generator=generator) for n in SPACES[kind].choices or (2, 2, 2)]
+        action = torch.stack(numbers, 1)
     return RolloutBatch(
         observation=observation, action=action, log_prob=log_prob, advantage=advantage, value=value, target=target
     )
@@ -142,13 +145,14 @@ def test_an_a2c_step_follows_the_loss_of_the_paper(kind: str, activation: str, s
         loss = a2c_loss(
             leaves,
             batch.observation.double(),
-            batch.action if kind == "discrete" else batch.action.double(),
+            batch.action.double() if kind == "continuous" else batch.action,
             batch.advantage.double(),
             batch.target.double(),
             activation=activation,
             entropy_coefficient=0.05,
             value_coefficient=0.7,
             standardize=standardize,
+            choices=SPACES[kind].choices,
         )
         gradients = torch.autograd.grad(loss, list(leaves.values()))
         for name, gradient in zip(leaves, gradients, strict=True):

@@ -3,14 +3,25 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import Bernoulli as TorchBernoulli
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Independent, Normal
+from torch.nn.functional import one_hot
 
-from agentpod.models.distributions import Categorical, DiagonalGaussian, Distribution, output_count
+from agentpod.models.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    MultiCategorical,
+    output_count,
+)
 from podrace.errors import InvalidArgument
 from simulators.base import Space
 
 BATCH, OUTPUTS = 7, 3
+CHOICES = (2, 4, 1)
+KINDS = ("discrete", "continuous", "multi_discrete", "multi_binary")
 
 
 def random_case(kind: str) -> tuple[Distribution, Tensor, Tensor, Tensor]:
@@ -20,6 +31,12 @@ def random_case(kind: str) -> tuple[Distribution, Tensor, Tensor, Tensor]:
     log_std = torch.randn(OUTPUTS, dtype=torch.float64, generator=generator) * 0.3
     if kind == "discrete":
         return Categorical(OUTPUTS), outputs, torch.randint(OUTPUTS, (BATCH,), generator=generator), log_std
+    if kind == "multi_binary":
+        return Bernoulli(OUTPUTS), outputs * 3.0, torch.randint(2, (BATCH, OUTPUTS), generator=generator), log_std
+    if kind == "multi_discrete":
+        outputs = torch.randn(BATCH, sum(CHOICES), dtype=torch.float64, generator=generator)
+        drawn = torch.stack([torch.randint(n, (BATCH,), generator=generator) for n in CHOICES], -1)
+        return MultiCategorical(CHOICES), outputs, drawn, log_std
     action = torch.randn(BATCH, OUTPUTS, dtype=torch.float64, generator=generator)
     return DiagonalGaussian(log_std), outputs, action, log_std
 
@@ -27,29 +44,41 @@ def random_case(kind: str) -> tuple[Distribution, Tensor, Tensor, Tensor]:
 def reference(kind: str, outputs: Tensor, log_std: Tensor) -> torch.distributions.Distribution:
     if kind == "discrete":
         return TorchCategorical(logits=outputs)
+    if kind == "multi_binary":
+        return Independent(TorchBernoulli(logits=outputs), 1)
     return Independent(Normal(outputs, log_std.exp().expand_as(outputs)), 1)
 
 
-@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def expected(kind: str, outputs: Tensor, action: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns log-probabilities and entropies, [B] each."""
+    if kind != "multi_discrete":
+        distribution = reference(kind, outputs, log_std)
+        return distribution.log_prob(action.double() if kind == "multi_binary" else action), distribution.entropy()
+    parts = [TorchCategorical(logits=part) for part in outputs.split(CHOICES, -1)]
+    log_probs = [part.log_prob(chosen) for part, chosen in zip(parts, action.unbind(-1), strict=True)]
+    return torch.stack(log_probs).sum(0), torch.stack([part.entropy() for part in parts]).sum(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_log_probabilities_and_entropies_equal_those_of_torch(kind: str) -> None:
     distribution, outputs, action, log_std = random_case(kind)
-    expected = reference(kind, outputs, log_std)
+    expected_log_prob, expected_entropy = expected(kind, outputs, action, log_std)
     log_prob, entropy, _ = distribution.evaluate(outputs, action)
     assert log_prob.shape == (BATCH,)
     assert entropy.shape == ()
-    torch.testing.assert_close(log_prob, expected.log_prob(action))
-    torch.testing.assert_close(distribution.log_prob(outputs, action), expected.log_prob(action))
-    torch.testing.assert_close(entropy, expected.entropy().mean())
+    torch.testing.assert_close(log_prob, expected_log_prob)
+    torch.testing.assert_close(distribution.log_prob(outputs, action), expected_log_prob)
+    torch.testing.assert_close(entropy, expected_entropy.mean())
 
 
-@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradients_equal_those_of_autograd(kind: str) -> None:
     distribution, outputs, action, log_std = random_case(kind)
     weight, entropy_weight = torch.randn(BATCH, dtype=torch.float64), -0.7
     outputs_gradient, log_std_gradient = distribution.evaluate(outputs, action)[2](weight, entropy_weight)
     outputs, log_std = outputs.requires_grad_(), log_std.clone().requires_grad_()
-    expected = reference(kind, outputs, log_std)
-    loss = weight @ expected.log_prob(action) + entropy_weight * expected.entropy().mean()
+    log_prob, entropy = expected(kind, outputs, action, log_std)
+    loss = weight @ log_prob + entropy_weight * entropy.mean()
     wanted = torch.autograd.grad(loss, (outputs, log_std), allow_unused=True)
     torch.testing.assert_close(outputs_gradient, wanted[0])
     if kind == "continuous":
@@ -65,6 +94,22 @@ def test_choices_have_their_probabilities() -> None:
     drawn = distribution.sample(outputs.expand_as(noise), noise).bincount(minlength=4) / 200_000
     # Four standard errors of a frequency are at most 4 sqrt(0.25 / 200,000) = 0.0045.
     torch.testing.assert_close(drawn, outputs.softmax(0), rtol=0.0, atol=0.0045)
+
+
+def test_choices_and_flags_of_an_action_have_their_probabilities() -> None:
+    generator, outputs = torch.Generator().manual_seed(0), torch.tensor([2.0, 0.0, 1.0, -1.0, -30.0])
+    for distribution, wanted in (
+        (MultiCategorical((2, 3)), torch.cat((outputs[:2].softmax(0), outputs[2:].softmax(0)))),
+        (Bernoulli(5), outputs.sigmoid()),
+    ):
+        noise = distribution.noise((200_000,), generator)
+        drawn = distribution.sample(outputs.expand_as(noise), noise)
+        assert drawn.dtype == torch.int64
+        if isinstance(distribution, MultiCategorical):
+            drawn = torch.cat([one_hot(drawn[:, 0], 2), one_hot(drawn[:, 1], 3)], 1)
+        torch.testing.assert_close(drawn.float().mean(0), wanted, rtol=0.0, atol=0.0045)
+    assert MultiCategorical((2, 3)).mode(outputs).tolist() == [0, 0]
+    assert Bernoulli(5).mode(outputs).tolist() == [1, 0, 1, 0, 0]
 
 
 def test_gaussian_samples_are_the_mean_plus_scaled_noise() -> None:

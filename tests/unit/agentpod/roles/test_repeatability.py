@@ -32,7 +32,9 @@ class Dice(Wrapper):
         return torch.rand(observation.shape, generator=self._generator)
 
 
-@pytest.mark.parametrize("id", ["cartpole", "pendulum", "CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize(
+    "id", ["cartpole", "pendulum", "CartPole-v1", "Pendulum-v1", "python:examples.custom.sorting:make"]
+)
 def test_a_simulator_that_repeats_its_episodes_is_accepted(id):
     assert find_difference(make(id, 3), 5) == ""
 

@@ -135,7 +135,7 @@ def test_bounds_are_flat_and_none_when_nothing_is_bounded() -> None:
     assert (space.low, space.high) == ((0.0, -np.inf), None)
 
 
-@pytest.mark.parametrize("space", [spaces.Dict({"a": spaces.Discrete(2)}), spaces.Tuple([spaces.Discrete(2)] * 2)])
+@pytest.mark.parametrize("space", [spaces.Dict({"a": spaces.Text(2)}), spaces.Sequence(spaces.Discrete(2))])
 def test_structured_spaces_are_refused_with_their_name(space: spaces.Space[Any]) -> None:
     with pytest.raises(InvalidArgument, match=f"countdown: observation space {type(space).__name__}.*is not supported"):
         GymSimulator("countdown", [Countdown(space, spaces.Discrete(2))])

@@ -1,0 +1,114 @@
+"""Environments with Dict and Tuple observations, MultiDiscrete and MultiBinary actions, and action masks."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from examples.custom.sorting import Sorting
+from podrace.errors import InvalidArgument
+from podrace.spaces.entries import columns, split
+from simulators import make
+from simulators.gym.simulator import GymSimulator
+from simulators.messages import space_message, space_of
+
+SORTING = "python:examples.custom.sorting:make"
+
+
+class Echo(gymnasium.Env[Any, Any]):
+    """Returns its action as the observation."""
+
+    def __init__(self, action_space: spaces.Space[Any], *, broken: bool = False) -> None:
+        self.action_space = action_space
+        self.observation_space = spaces.Dict({"action": spaces.Box(-100.0, 100.0, action_space.shape)})
+        self._broken = broken
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return {"action": np.zeros(self.action_space.shape or (), np.float32)}, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        return {"wrong" if self._broken else "action": np.asarray(action, np.float32)}, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "actions", "native"),
+    [
+        (spaces.MultiDiscrete([3, 4]), [[2, 3], [0, 1]], [[2, 3], [0, 1]]),
+        (spaces.MultiDiscrete([3, 4], start=[1, -2]), [[2, 3], [0, 1]], [[3, 1], [1, -1]]),
+        (spaces.MultiDiscrete([[3, 4], [2, 2]]), [[[2, 3], [1, 0]]] * 2, [[[2, 3], [1, 0]]] * 2),
+        (spaces.MultiBinary(3), [[1, 0, 1], [0, 0, 1]], [[1, 0, 1], [0, 0, 1]]),
+    ],
+)
+def test_environments_receive_actions_of_their_space(space: spaces.Space[Any], actions: Any, native: Any) -> None:
+    simulator = GymSimulator("echo", [Echo(space), Echo(space)])
+    simulator.reset(0)
+    step = simulator.step(torch.tensor(actions))
+    assert simulator.action_space.shape == space.shape
+    entries = simulator.observation_space.entries
+    assert split(entries, step.observation.numpy())["action"].tolist() == native
+
+
+def test_an_observation_without_an_entry_is_an_error_that_names_lane_and_step() -> None:
+    simulator = GymSimulator("echo", [Echo(spaces.MultiBinary(2), broken=True)])
+    simulator.reset(0)
+    with pytest.raises(InvalidArgument, match=r"echo: lane 0 .* whose entry 'action' is absent at step 1"):
+        simulator.step(torch.tensor([[0, 1]]))
+
+
+def test_rows_are_those_of_the_environment() -> None:
+    simulator, environment = make(SORTING, 2), Sorting()
+    places = {entry.name: place for entry, place in columns(simulator.observation_space.entries)}
+    observation = simulator.reset(3)
+    assert observation.shape == (2, 15)
+    assert (observation[:, places["kind"]].sum(1) == 1.0).all()
+    assert (observation[:, places["action_mask"]][:, 4:] == 1.0).all()
+    found = split(simulator.observation_space.entries, observation[0].numpy())
+    assert environment.observation_space["size"].contains(found["size"])
+    assert 1 <= int(found["kind"]) <= 4
+
+
+def test_spaces_survive_their_messages() -> None:
+    for id, options in ((SORTING, {}), ("Blackjack-v1", {}), ("Taxi-v4", {"info_action_mask": True})):
+        simulator = make(id, 1, options)
+        for space in (simulator.observation_space, simulator.action_space):
+            assert space_of(space_message(space)) == space
+
+
+def test_damaged_messages_of_spaces_are_refused() -> None:
+    simulator = make(SORTING, 1)
+    observed, acted = space_message(simulator.observation_space), space_message(simulator.action_space)
+    observed.entries[0].encoding = "tree"
+    acted.element_choices.pop()
+    for message, problem in ((observed, "encoding 'tree'"), (acted, "has the choices")):
+        with pytest.raises(InvalidArgument, match=problem):
+            space_of(message)
+
+
+@pytest.mark.parametrize("name", ["frame_stack", "normalize_observations"])
+def test_wrappers_that_would_mix_entries_are_refused(name: str) -> None:
+    with pytest.raises(
+        InvalidArgument, match=f"wrapper '{name}': the observations are composite .action_mask, density"
+    ):
+        make(SORTING, 1, {"wrappers": [{"name": name}]})
+
+
+def test_clipping_needs_continuous_actions() -> None:
+    with pytest.raises(InvalidArgument, match="the actions are multi-discrete, not continuous"):
+        make(SORTING, 1, {"wrappers": [{"name": "clip_actions"}]})
+
+
+@pytest.mark.parametrize(
+    ("id", "value", "problem"),
+    [
+        ("Taxi-v4", 1, "'info_action_mask' must be true or false"),
+        ("gym:Pendulum-v1", True, "action masks are for Discrete and MultiDiscrete actions"),
+        ("FrozenLake-v1", True, "info has no 'action_mask'"),
+    ],
+)
+def test_the_option_for_masks_in_info_is_checked(id: str, value: object, problem: str) -> None:
+    with pytest.raises(Exception, match=problem):
+        make(id, 1, {"info_action_mask": value}).reset(0)
