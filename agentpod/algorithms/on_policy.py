@@ -132,20 +132,14 @@ class RolloutBatch(NamedTuple):
     @property
     def actor_sequences(self) -> Sequences | None:
         """Sequences over which the actor is unrolled; None without recurrence."""
-        return (
-            None
-            if self.recurrent_states is None
-            else Sequences(self.recurrent_states.keep, self.recurrent_states.actor)
-        )
+        states = self.recurrent_states
+        return None if states is None else Sequences(states.keep, states.actor)
 
     @property
     def critic_sequences(self) -> Sequences | None:
         """Sequences over which the critic is unrolled; None without recurrence."""
-        return (
-            None
-            if self.recurrent_states is None
-            else Sequences(self.recurrent_states.keep, self.recurrent_states.critic)
-        )
+        states = self.recurrent_states
+        return None if states is None else Sequences(states.keep, states.critic)
 
 
 def standardize(advantage: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ METHODS = (
     "share_gradients",
 )
 """Methods of agentpod.algorithms.base.Algorithm."""
-KINDS = frozenset({"continuous", "discrete"})
+KINDS = frozenset({"continuous", "discrete", "multi_discrete", "multi_binary"})
 
 
 @cache
@@ -59,5 +59,5 @@ def class_problem(cls: type[Any]) -> str:
         return f"settings_type = {settings!r}: expected a dataclass derived from RolloutSettings or ReplaySettings"
     kinds = getattr(cls, "action_kinds", None)
     if not (isinstance(kinds, frozenset | set) and kinds and kinds <= KINDS):
-        return f"action_kinds = {kinds!r}: expected a set of {' and '.join(sorted(KINDS))}"
+        return f"action_kinds = {kinds!r}: expected a set of {', '.join(sorted(KINDS))}"
     return ""

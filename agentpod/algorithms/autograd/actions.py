@@ -5,29 +5,35 @@ import math
 import torch
 from torch import Tensor
 
-from agentpod.models.action_heads import MAXIMUM_LOG_STD, MINIMUM_LOG_STD
-from agentpod.models.distributions import Categorical, DiagonalGaussian
+from agentpod.models.action_heads import MAXIMUM_LOG_STD, MINIMUM_LOG_STD, Head
+from agentpod.models.distributions import Bernoulli, Categorical, DiagonalGaussian, Distribution, MultiCategorical
 
 
-def log_prob(outputs: Tensor, action: Tensor, log_std: Tensor | None) -> Tensor:
+def log_prob(outputs: Tensor, action: Tensor, log_std: Tensor | None, head: Head) -> Tensor:
     """Returns log-probabilities [B] of actions under the head `stochastic`.
 
     Args:
         outputs: [B, outputs] of the actor.
-        action: [B] int64 or [B, A] float32, as workers sampled them.
-        log_std: [A] of a continuous action space; None for a discrete one.
+        action: [B] int64, [B, A] int64 or [B, A] float32, as workers sampled them.
+        log_std: [A] of a continuous action space; None for others.
+        head: Of the policy.
     """
     if log_std is None:
-        return Categorical(outputs.shape[-1]).log_prob(outputs, action)
+        return _choosing(outputs, head).log_prob(outputs, action)
     return DiagonalGaussian(log_std).log_prob(outputs, action)
 
 
-def entropy(outputs: Tensor, log_std: Tensor | None) -> Tensor:
+def entropy(outputs: Tensor, log_std: Tensor | None, head: Head) -> Tensor:
     """Returns the mean entropy [] of the head `stochastic`; the arguments are those of `log_prob`."""
     if log_std is None:
-        log_probabilities = outputs.log_softmax(-1)
-        return -(log_probabilities.exp() * log_probabilities).sum(-1).mean()
+        chosen = _choosing(outputs, head)
+        return chosen.evaluate(outputs, chosen.mode(outputs))[1]
     return log_std.sum() + 0.5 * len(log_std) * (1.0 + math.log(2.0 * math.pi))
+
+
+def _choosing(outputs: Tensor, head: Head) -> Distribution:
+    """Returns the distribution of actions that are not continuous; outputs of a head of values are logits."""
+    return head if isinstance(head, MultiCategorical | Bernoulli) else Categorical(outputs.shape[-1])
 
 
 def squashed_sample(outputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

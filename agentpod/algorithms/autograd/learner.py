@@ -78,11 +78,11 @@ class LossDifferentiation:
 
     def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
         """Returns log-probabilities [B] of actions under a `stochastic` policy with these outputs."""
-        return actions.log_prob(outputs, action, self._trained_networks.log_std)
+        return actions.log_prob(outputs, action, self._trained_networks.log_std, self._trained_networks.policy.head)
 
     def entropy(self, outputs: Tensor) -> Tensor:
         """Returns the mean entropy [] of a `stochastic` policy with these outputs."""
-        return actions.entropy(outputs, self._trained_networks.log_std)
+        return actions.entropy(outputs, self._trained_networks.log_std, self._trained_networks.policy.head)
 
     def squashed_sample(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Samples actions [B, A] of a `squashed` policy with their log-probabilities [B]."""

@@ -112,18 +112,23 @@ class TrainedNetworks:
             )
 
     def actor(self, observation: Tensor) -> Tensor:
-        """Returns the actor's outputs [B, outputs] for normalized observations [B, D], differentiable by parameters."""
+        """Returns the actor's outputs [B, outputs] for normalized observations [B, D], differentiable by parameters.
+
+        Those of invalid actions are masked.
+        """
         outputs: Tensor = _Traced.apply(  # type: ignore[no-untyped-call]
             self._actor_leaf, observation, self._network, self._gradient_network, self._scratch
         )
-        return outputs
+        mask = self.policy.mask
+        return mask.apply(outputs, observation) if mask else outputs
 
     def target_actor(self, observation: Tensor) -> Tensor:
         """Returns the outputs of the target actor, without gradients."""
         if self._target_actor is None:
             raise InvalidArgument("there are no target networks: set `targets = True` in the class of the algorithm")
         with torch.no_grad():
-            return self._target_actor.forward(observation)
+            outputs, mask = self._target_actor.forward(observation), self.policy.mask
+            return mask.apply(outputs, observation) if mask else outputs
 
     def step(self, loss: Tensor) -> Tensor:
         """Differentiates a loss and makes one optimizer step; returns the norm of the gradient: []."""
