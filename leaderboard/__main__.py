@@ -26,6 +26,8 @@ from leaderboard.updater import Updater
 from podrace import disk_space, service, telemetry
 from podrace.access.service_access import ServiceAccess
 from podrace.access.v1 import access_pb2
+from podrace.backup.config import check as check_backup
+from podrace.backup.database import BackedUpDatabase
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database
@@ -45,11 +47,10 @@ async def serve(config: Config) -> None:
     telemetry.start(config.telemetry, service="leaderboard")
     # A service that is restarted while the disk is full must still answer.
     store = open_store(config.store, tolerated=(ResourceExhausted,))
-    state = Database.open(config.database, DATABASE_FORMAT, time.time)
-    try:
+    check_backup(config.backup)
+    backed_up = await BackedUpDatabase.open(config.database, DATABASE_FORMAT, time.time, config.backup, config.store)
+    async with backed_up as state:
         await _serve_from(state, store, config)
-    finally:
-        state.close()
 
 
 async def _serve_from(state: Database, store: CheckpointStore, config: Config) -> None:

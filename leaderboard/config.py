@@ -6,6 +6,7 @@ from pathlib import Path
 
 from leaderboard.ranking.retention import Retention
 from podrace.access.service_access import AccessConfig
+from podrace.backup.config import BackupConfig
 from podrace.limits.config import Allowed
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
@@ -48,5 +49,7 @@ class Config:
     low_water_bytes: int = 128 << 20
     """While the disk of the database, or of a store in a folder, has less free space, or less than 2 % of its size if
     that is smaller, no agents are generated, and unneeded checkpoint files are deleted at once; 0: no limit."""
+    backup: BackupConfig = field(default_factory=BackupConfig)
+    """Backups of the database in the checkpoint store."""
     retention: Retention = field(default_factory=Retention)
     """Which scored checkpoints keep their files."""

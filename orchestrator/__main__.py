@@ -22,7 +22,7 @@ from orchestrator.pool.prometheus_targets import PATH, PrometheusTargets
 from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, NEVER_SILENT, Reconciler
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state.clock import Clock, SystemClock
-from orchestrator.state.database import StateDatabase
+from orchestrator.state.database import DATABASE_FORMAT, StateDatabase
 from orchestrator.state.ownership_records import assign_owner
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
@@ -37,6 +37,7 @@ from podrace.access.authenticators.unix_socket import user_name
 from podrace.access.service_access import ServiceAccess
 from podrace.access.tokens import PodTokens
 from podrace.access.v1 import access_pb2
+from podrace.backup.database import BackedUpDatabase
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.processes import lifeline
@@ -60,7 +61,14 @@ async def serve(config: Config, clock: Clock) -> None:
     targets = PrometheusTargets()
     metrics = telemetry.start(config.telemetry, service="orchestrator", pages={PATH: targets.page})
     make_folders(config)
-    state = StateDatabase.open(config.database, clock)
+    backed_up = await BackedUpDatabase.open(config.database, DATABASE_FORMAT, clock.wall, config.backup, config.store)
+    async with backed_up as database:
+        await _serve_from(StateDatabase(database), config, clock, targets, metrics)
+
+
+async def _serve_from(
+    state: StateDatabase, config: Config, clock: Clock, targets: PrometheusTargets, metrics: str
+) -> None:
     runtime = RuntimeState(config.lease_duration_seconds)
     access = _open_access(config)
     leaderboard = LeaderboardClient(config.leaderboard, runtime.best.update, token=access.token)
@@ -92,7 +100,6 @@ async def serve(config: Config, clock: Clock) -> None:
             await _work(config, reconciler, servicer, server)
     finally:
         await leaderboard.close()
-        state.close()
 
 
 def _announce(server: rpc.Server, access: ServiceAccess, **settings: str) -> None:

@@ -10,6 +10,8 @@ from orchestrator.decisions.quotas import Quotas
 from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.options import LauncherOptions
 from podrace.access.service_access import AccessConfig
+from podrace.backup.config import BackupConfig
+from podrace.backup.config import check as check_backup
 from podrace.checkpoint_store import check_uri
 from podrace.checkpoint_store.assignment_store import DIRECT, GRANTED, check_store_access
 from podrace.config import unknown
@@ -39,6 +41,8 @@ class Config:
     """Logs and metrics; pods use the same log format and level."""
     database: Path = Path("podrace-home/orchestrator.sqlite")
     """Database file; only one orchestrator can open it at a time."""
+    backup: BackupConfig = field(default_factory=BackupConfig)
+    """Backups of the database in the checkpoint store; this service then needs access to the store."""
     leaderboard: str = "127.0.0.1:50052"
     """Address of the leaderboard; passed to pods and returned with tournaments."""
     token_leaderboard: str = ""
@@ -111,6 +115,7 @@ def check(config: Config) -> None:
         )
     check_progress(config.progress, "progress")
     check_uri(config.store)
+    check_backup(config.backup)
     check_store_access(store_access_of(config))
     if config.allow.everything and not config.server.listen.startswith("unix:"):
         _log.warning("a caller that may create tournaments can run code as this user", setting="allow.everything")

@@ -267,7 +267,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             "RenewAssignment", request.lease_token, current_principal(), request.assignment_id, request.lease_epoch
         )
         directive = await self._assignments.renew(
-            request.assignment_id, request.lease_epoch, request.progress, request.stuck_roles
+            request.assignment_id, request.lease_epoch, request.progress, request.stuck_roles, _caller(request.pod_id)
         )
         response = pb.RenewAssignmentResponse(
             directive=directive.directive,
@@ -293,7 +293,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._lease_tokens.check(
             "CompleteAssignment", request.lease_token, current_principal(), request.assignment_id, request.lease_epoch
         )
-        await self._assignments.complete(request)
+        await self._assignments.complete(request, _caller(request.pod_id))
         self._lease_tokens.forget(request.assignment_id)
         return pb.CompleteAssignmentResponse()
 
@@ -327,3 +327,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             resume_token=events[-1].sequence if events else token,
             omitted_pods=len(view.pods) - len(pods),
         )
+
+
+def _caller(pod_id: str) -> str:
+    """Returns the pod that makes a call: the one of its token, otherwise the one that it names."""
+    caller = current_principal()
+    return (caller.pod_id if caller else "") or pod_id

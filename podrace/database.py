@@ -4,16 +4,18 @@ A change is a function that receives a Transaction. It takes effect completely o
 other in a separate thread, so that the data a change has read is still current when it writes. Changes that are queued
 while the disk is busy share the next commit (group commit): a caller gets its result only after its change is on disk,
 but several changes need only one write to the disk.
+
+A file of an earlier version is migrated when it is opened: one step per version, all in one transaction.
 """
 
 import asyncio
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -24,6 +26,16 @@ LOCK_WAIT_SECONDS = 2.0
 LARGEST_NUMBER = 2**63 - 1
 LARGEST_BATCH = 256
 """Largest number of changes per commit, so that the first of them does not wait long."""
+COPIED_PAGES = 1024
+"""Pages of a copy after which queued changes are executed."""
+IDENTITY = """
+CREATE TABLE IF NOT EXISTS identity (
+    one INTEGER PRIMARY KEY CHECK (one = 1), database_id TEXT NOT NULL, backup_epoch INTEGER NOT NULL,
+    restored_epoch INTEGER NOT NULL);
+INSERT OR IGNORE INTO identity VALUES (1, lower(hex(randomblob(16))), 0, 0)
+"""
+"""One row: an id that no other database has, the epoch with which it is backed up, and the one with which it was
+restored last; 0: none."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -38,12 +50,15 @@ class Format:
     application_id: int
     """Marks a file as a database of this service."""
     version: int
-    """Version of the schema; a file with another version is refused."""
+    """Version of the schema; a file with a later version is refused."""
     schema: str
     """Statements that create the tables of a new file."""
     additions: str = ""
     """Statements that create tables that files of this version may lack and earlier builds ignore: `CREATE TABLE
     IF NOT EXISTS ...`."""
+    migrations: Mapping[int, str] = field(default_factory=dict)
+    """Statements that turn a file of a version into one of the next version. A file of a version without an entry is
+    refused."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,12 @@ class _Change:
 
 
 @dataclass(frozen=True)
+class _Copy:
+    path: Path
+    done: Future[None]
+
+
+@dataclass(frozen=True)
 class _Outcome:
     result: Any = None
     failure: Exception | None = None
@@ -89,7 +110,7 @@ class Database:
 
     def __init__(self, path: Path, connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
         self._path, self._connection, self._clock = path, connection, clock
-        self._changes: queue.SimpleQueue[_Change | None] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[_Change | _Copy | None] = queue.SimpleQueue()
         # A daemon thread, so that a process that fails before `close` can exit. The file stays consistent.
         self._thread = threading.Thread(target=self._work, name="sqlite", daemon=True)
         self._thread.start()
@@ -131,6 +152,18 @@ class Database:
         self._changes.put(_Change(function, done))
         return done
 
+    async def copy_to(self, path: Path) -> None:
+        """Writes a consistent copy to a new file, by the online backup interface; changes continue meanwhile.
+
+        The copy has every change that was durable when this was called, and possibly later ones.
+
+        Raises:
+            PodraceError: The copy could not be written.
+        """
+        done: Future[None] = Future()
+        self._changes.put(_Copy(path, done))
+        await asyncio.wrap_future(done)
+
     def close(self) -> None:
         """Finishes the queued changes, then closes and unlocks the database."""
         self._changes.put(None)
@@ -138,15 +171,48 @@ class Database:
         self._connection.close()
 
     def _work(self) -> None:
-        batch: list[_Change | None] = []
+        batch: list[_Change | _Copy | None] = []
         while None not in batch:
             batch = self._next_batch()
-            # Changes whose caller was cancelled meanwhile are skipped.
-            self._commit([change for change in batch if change and change.done.set_running_or_notify_cancel()])
+            self._execute(batch)
+            for copy in batch:
+                if isinstance(copy, _Copy) and copy.done.set_running_or_notify_cancel():
+                    self._copy(copy)
 
-    def _next_batch(self) -> list[_Change | None]:
+    def _execute(self, batch: Sequence[_Change | _Copy | None]) -> None:
+        # Changes whose caller was cancelled meanwhile are skipped.
+        changes = [one for one in batch if isinstance(one, _Change) and one.done.set_running_or_notify_cancel()]
+        if changes:
+            self._commit(changes)
+
+    def _copy(self, copy: _Copy) -> None:
+        """Copies page by page; SQLite also applies changes of this connection to the copy."""
+        later: list[_Copy | None] = []
+
+        def execute_queued(status: int, remaining: int, total: int) -> None:
+            queued: list[_Change | _Copy | None] = []
+            with suppress(queue.Empty):
+                while len(queued) < LARGEST_BATCH:
+                    queued.append(self._changes.get_nowait())
+            later.extend(one for one in queued if not isinstance(one, _Change))
+            self._execute(queued)
+
+        try:
+            target = sqlite3.connect(copy.path)
+            try:
+                self._connection.backup(target, pages=COPIED_PAGES, progress=execute_queued)
+            finally:
+                target.close()
+        except Exception as error:
+            copy.done.set_exception(_translated(copy.path, error))
+        else:
+            copy.done.set_result(None)
+        for one in later:
+            self._changes.put(one)
+
+    def _next_batch(self) -> list[_Change | _Copy | None]:
         """Waits for a change and takes the queued ones; None in the batch: `close` was called."""
-        batch = [self._changes.get()]
+        batch: list[_Change | _Copy | None] = [self._changes.get()]
         with suppress(queue.Empty):
             while len(batch) < LARGEST_BATCH:
                 batch.append(self._changes.get_nowait())
@@ -218,18 +284,30 @@ def _prepare(connection: sqlite3.Connection, path: Path, format: Format) -> None
         connection.execute(f"PRAGMA user_version = {format.version}")
     elif application != format.application_id:
         raise FailedPrecondition(f"database {path}: is not a database of the {format.owner}; choose another file")
-    elif version != format.version:
-        raise FailedPrecondition(
-            f"database {path}: was written by another version (format {version}, this one reads {format.version});"
-            " use that version or choose another file"
-        )
-    for statement in format.additions.split(";"):
+    else:
+        _migrate(connection, path, format, version)
+    for statement in (*format.additions.split(";"), *IDENTITY.split(";")):
         connection.execute(statement)
     connection.execute("COMMIT")
     damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if damage != "ok":
         line = " ".join(damage.split())
         raise DataLoss(f"database {path}: is damaged: {line}; restore a copy or choose another file")
+
+
+def _migrate(connection: sqlite3.Connection, path: Path, format: Format, version: int) -> None:
+    """Executes the steps from the version of a file to the present one; raises FailedPrecondition if one is missing."""
+    steps = range(version, format.version)
+    if version > format.version or any(step not in format.migrations for step in steps):
+        raise FailedPrecondition(
+            f"database {path}: was written by another version (format {version}, this one reads {format.version});"
+            " use that version or choose another file"
+        )
+    for step in steps:
+        for statement in format.migrations[step].split(";"):
+            connection.execute(statement)
+    if steps:
+        connection.execute(f"PRAGMA user_version = {format.version}")
 
 
 def _refusal(path: Path, format: Format, error: sqlite3.Error) -> PodraceError:

@@ -197,6 +197,7 @@ class Leader:
             self._orchestrator,
             assignment,
             orphan_seconds=self.config.orphan_seconds,
+            pod_id=self.config.pod_id,
             on_token=self._token.renew,
         )
 

@@ -55,6 +55,7 @@ class Lease:
         assignment: pb.Assignment,
         *,
         orphan_seconds: float,
+        pod_id: str = "",
         on_token: Callable[[str], None] = lambda token: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,11 +65,12 @@ class Lease:
             orchestrator: Stub of the orchestrator.
             assignment: The assignment.
             orphan_seconds: Without an answer from the orchestrator for this long, the work stops.
+            pod_id: The pod; empty: requests do not name it.
             on_token: Receives the `pod_token` of each renewal.
             clock: Monotonic clock in seconds.
         """
         self.assignment = assignment
-        self._on_token = on_token
+        self._on_token, self._pod_id = on_token, pod_id
         self.progress = pb.Progress()
         self.stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.held = True
@@ -157,6 +159,7 @@ class Lease:
             progress=self.progress,
             evaluation=evaluation,
             lease_token=self.token,
+            pod_id=self._pod_id,
         )
         await rpc.call(self._orchestrator.CompleteAssignment, request, deadline_seconds=COMPLETE_DEADLINE_SECONDS)
 
@@ -182,6 +185,7 @@ class Lease:
             lease_epoch=self.assignment.lease_epoch,
             progress=self.progress,
             lease_token=self.token,
+            pod_id=self._pod_id,
             stuck_roles=self._stuck_roles[:MOST_REPORTS],
         )
         sent = self._clock()

@@ -13,6 +13,7 @@ import prometheus_client
 import structlog
 
 from orchestrator.assignments import transactions
+from orchestrator.assignments.adoption import Adoption
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.transactions import AssignedWork, HeldWork
 from orchestrator.decisions import dispatch, step_budget
@@ -80,6 +81,7 @@ class Assignments:
         """
         self._state, self._runtime, self._leaderboard, self._clock = state, runtime, leaderboard, clock
         self._external_pods, self._quotas = external_pods, quotas
+        self._adoption = Adoption(state, runtime, clock, external=external_pods is not None)
         self._closing = False
         self._generating = asyncio.Semaphore(CONCURRENT_GENERATIONS)
         # What a pod holds is read before the transaction that assigns more, so requests of one pod are serialized.
@@ -233,7 +235,12 @@ class Assignments:
     # --- renew ------------------------------------------------------------------------------------------------
 
     async def renew(
-        self, assignment_id: str, lease_epoch: int, progress: pb.Progress, stuck_roles: Sequence[pb.StuckRole] = ()
+        self,
+        assignment_id: str,
+        lease_epoch: int,
+        progress: pb.Progress,
+        stuck_roles: Sequence[pb.StuckRole] = (),
+        pod_id: str = "",
     ) -> dispatch.LeaseDirective:
         """Renews a lease, records roles that were stuck, and returns what the pod must do.
 
@@ -245,6 +252,9 @@ class Assignments:
         _check_progress(progress)
         work_id = work_of(assignment_id)
         # Renewals are the most frequent calls, so they are answered from memory in the normal case.
+        await self._adoption.adopt_if_newer(work_id, lease_epoch, pod_id)
+        if self._adoption.is_left_alone(work_id, pod_id):
+            return dispatch.LeaseDirective(pb.DIRECTIVE_CONTINUE)
         held = _known(self._runtime.cache, work_id)
         if held is None:
             held = await self._state.transact(transactions.read_lease, work_id)
@@ -279,7 +289,7 @@ class Assignments:
 
     # --- complete ---------------------------------------------------------------------------------------------
 
-    async def complete(self, request: pb.CompleteAssignmentRequest) -> None:
+    async def complete(self, request: pb.CompleteAssignmentRequest, pod_id: str = "") -> None:
         """Completes an assignment: its work is finished, failed, or drained.
 
         Raises:
@@ -292,7 +302,9 @@ class Assignments:
                 f"CompleteAssignment: outcome = {request.outcome}: expected one of the contract's Outcome values"
             )
         _check_progress(request.progress)
-        await asyncio.shield(self._complete(work_of(request.assignment_id), request))
+        work_id = work_of(request.assignment_id)
+        await self._adoption.adopt_if_newer(work_id, request.lease_epoch, pod_id)
+        await asyncio.shield(self._complete(work_id, request))
 
     async def _complete(self, work_id: str, request: pb.CompleteAssignmentRequest) -> None:
         fault = self._new_fault(work_id, request.progress)

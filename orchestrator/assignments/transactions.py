@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
+from orchestrator.decisions.restoration import attempts, next_epoch
 from orchestrator.state import pauses, records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
@@ -16,6 +17,7 @@ from orchestrator.state.records import (
     WorkPhase,
     WorkRecord,
 )
+from orchestrator.state.restoration import restored_epoch
 from orchestrator.state.transitions import end_evaluation, fail_tournament
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -67,8 +69,11 @@ def assign_work(
 ) -> AssignedWork | dispatch.Wait | dispatch.Drain:
     """Decides what a pod that requests work gets, and stores it."""
     pod = records.find(transaction, PodRecord, requester.pod_id)
-    if pod is None or pod.phase == PodPhase.GONE:
-        return dispatch.Drain(f"pod {requester.pod_id} is unknown to this orchestrator")
+    if pod is None:
+        # The database may be a new or an older one: a pod that runs is not dismissed for that.
+        return dispatch.Wait(f"pod {requester.pod_id} is unknown to this orchestrator")
+    if pod.phase == PodPhase.GONE:
+        return dispatch.Drain(f"pod {requester.pod_id} counts as gone")
     if pod.drain_reason:
         return dispatch.Drain(pod.drain_reason)
     return assign_from_tournament(transaction, pod.tournament_id, requester, inputs)
@@ -148,7 +153,7 @@ def _rounds(
 def _fail_if_lost_too_often(
     transaction: Transaction, evaluation: EvaluationRecord, work: dispatch.WorkItem, requester: Holder
 ) -> bool:
-    reason = dispatch.lost_too_often(evaluation.lease_epoch, work, requester)
+    reason = dispatch.lost_too_often(attempts(evaluation.lease_epoch), work, requester)
     if reason:
         end_evaluation(transaction, replace(evaluation, phase=WorkPhase.FAILED, error=reason))
     return bool(reason)
@@ -159,29 +164,30 @@ def _assign_new_agent(transaction: Transaction, tournament: TournamentRecord, re
     numbers = range(tournament.next_agent, tournament.next_agent + tournament.round_size)
     tournament = replace(tournament, next_agent=numbers.stop)
     records.save(transaction, tournament)
-    agents = [
-        AgentRecord(
-            agent_id=f"{tournament.tournament_id}-a{number}",
-            tournament_id=tournament.tournament_id,
-            number=number,
-            phase=WorkPhase.UNFINISHED,
-            lease_epoch=0,
-            pod_id="",
-            incarnation="",
-            environment_steps=0,
-            agent=None,
-        )
-        for number in numbers
-    ]
+    agents = [new_agent(tournament.tournament_id, number) for number in numbers]
     for agent in agents:
         records.save(transaction, agent)
     return AssignedWork(tournament, _assign(transaction, agents[0], requester, "the next new agent"))
 
 
-def _assign(transaction: Transaction, work: WorkRecord, requester: Holder, reason: str) -> WorkRecord:
-    assigned = replace(
-        work, lease_epoch=work.lease_epoch + 1, pod_id=requester.pod_id, incarnation=requester.incarnation
+def new_agent(tournament_id: str, number: int) -> AgentRecord:
+    """Returns the record of an agent that the generator has not made yet."""
+    return AgentRecord(
+        agent_id=f"{tournament_id}-a{number}",
+        tournament_id=tournament_id,
+        number=number,
+        phase=WorkPhase.UNFINISHED,
+        lease_epoch=0,
+        pod_id="",
+        incarnation="",
+        environment_steps=0,
+        agent=None,
     )
+
+
+def _assign(transaction: Transaction, work: WorkRecord, requester: Holder, reason: str) -> WorkRecord:
+    epoch = next_epoch(work.lease_epoch, restored_epoch(transaction))
+    assigned = replace(work, lease_epoch=epoch, pod_id=requester.pod_id, incarnation=requester.incarnation)
     records.save(transaction, assigned)
     agent_id = assigned.agent_id if isinstance(assigned, AgentRecord) else ""
     transaction.record_event(

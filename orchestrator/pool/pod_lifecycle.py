@@ -1,5 +1,6 @@
 """Records the lifecycle of pods: intended, seen, asked to stop, gone."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,7 @@ from orchestrator.launchers.base import ListedPod, NewPod
 from orchestrator.state import pauses, records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
+    EXTERNAL_POD_NUMBER,
     RUNNING,
     AgentRecord,
     EvaluationRecord,
@@ -23,7 +25,9 @@ from podrace.limits.user_code import names_user_code
 START_GRACE_SECONDS = 10.0
 """A pod whose start a previous run of the orchestrator recorded appears within this time, or never."""
 LEFT = "it no longer requests work"
-UNKNOWN = "this orchestrator did not start it"
+UNKNOWN = "the database does not know its tournament"
+RETURNED = "it counted as gone"
+NUMBER = re.compile(r".+-p(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ def compare(
     listed: Sequence[ListedPod],
     starting: Collection[str],
     absent_seconds: Mapping[str, float],
+    left_alone: Collection[str] = (),
 ) -> PodComparison:
     """Compares the recorded pods with the running ones.
 
@@ -51,10 +56,11 @@ def compare(
         listed: Pods that the launcher lists.
         starting: Pods that the launcher is starting now.
         absent_seconds: How long each recorded pod has been missing from the list.
+        left_alone: Pods that are not recorded on purpose.
     """
     running = {pod.pod_id for pod in listed}
     known = {pod.pod_id for pod in recorded}
-    missing, unknown = known - running - set(starting), running - known
+    missing, unknown = known - running - set(starting), running - known - set(left_alone)
     return PodComparison(
         unknown=[pod for pod in listed if pod.pod_id in unknown] if unknown else [],
         appeared=[pod for pod in recorded if pod.phase == PodPhase.INTENDED and pod.pod_id in running],
@@ -95,27 +101,63 @@ def record_intent(transaction: Transaction, tournament_id: str, reason: str) -> 
     return NewPod(pod.pod_id, tournament_id, spec, user_code=names_user_code(tournament.spec))
 
 
-def record_appearance(transaction: Transaction, found: PodComparison) -> None:
-    """Records pods that were listed for the first time; unknown ones are asked to stop."""
+def record_appearance(transaction: Transaction, found: PodComparison) -> frozenset[str]:
+    """Records pods that were listed for the first time; unknown ones of a known tournament are adopted.
+
+    Returns:
+        The pods of tournaments that the database does not know. They are left alone: the database may be a new one
+        whose backup will be restored.
+    """
+    left_alone = set()
     for pod in found.appeared:
         records.save(transaction, replace(pod, phase=PodPhase.SEEN))
     for listed in found.unknown:
-        adopted = PodRecord(
-            pod_id=listed.pod_id,
-            tournament_id=listed.tournament_id,
-            number=0,
-            phase=PodPhase.SEEN,
-            start_time=listed.start_time,
-            layout=listed.layout,
-            cores=listed.reserved.cores,
-            memory_bytes=listed.reserved.memory_bytes,
-            gpus=listed.reserved.gpus,
-            useful=False,
-            drain_reason=UNKNOWN,
-        )
-        records.save(transaction, adopted)
-        message = f"{listed.pod_id} is running and is asked to stop: {UNKNOWN}"
-        transaction.record_event("pod_unknown", message, tournament_id=listed.tournament_id, pod_id=listed.pod_id)
+        known = records.find(transaction, PodRecord, listed.pod_id)
+        tournament = records.find(transaction, TournamentRecord, listed.tournament_id)
+        if tournament is None:
+            left_alone.add(listed.pod_id)
+            message = f"{listed.pod_id} is running and is left alone: {UNKNOWN}; restore its backup, or stop the pod"
+            transaction.record_event("pod_unknown", message, tournament_id=listed.tournament_id, pod_id=listed.pod_id)
+        elif known is None:
+            adopt_pod(transaction, listed.pod_id, tournament)
+        else:
+            # It was killed or its processes were not listed for a while, and its work may be assigned again.
+            drained = replace(known, phase=PodPhase.SEEN, drain_reason=known.drain_reason or RETURNED)
+            records.save(transaction, drained)
+            message = f"{listed.pod_id} is asked to stop: {drained.drain_reason}"
+            transaction.record_event("pod_draining", message, tournament_id=listed.tournament_id, pod_id=listed.pod_id)
+    return frozenset(left_alone)
+
+
+def adopt_pod(transaction: Transaction, pod_id: str, tournament: TournamentRecord, *, external: bool = False) -> None:
+    """Records a running pod of a known tournament that the database does not know."""
+    match, spec = NUMBER.fullmatch(pod_id), tournament.spec.pod
+    number = EXTERNAL_POD_NUMBER if external or match is None else int(match[1])
+    adopted = PodRecord(
+        pod_id=pod_id,
+        tournament_id=tournament.tournament_id,
+        number=number,
+        phase=PodPhase.SEEN,
+        start_time=transaction.now,
+        layout=spec.layout,
+        cores=spec.cores,
+        memory_bytes=spec.memory_bytes,
+        gpus=spec.gpus,
+        useful=True,
+        drain_reason="",
+    )
+    records.save(transaction, adopted)
+    records.save(transaction, replace(tournament, next_pod=max(tournament.next_pod, number + 1)))
+    message = f"{pod_id} is running and is adopted: the database did not know it"
+    transaction.record_event("pod_adopted", message, tournament_id=tournament.tournament_id, pod_id=pod_id)
+
+
+def record_pool_event(transaction: Transaction, kind: str, name: str, message: str) -> None:
+    """Records an event about a pod or a tournament."""
+    pod = records.find(transaction, PodRecord, name)
+    transaction.record_event(
+        kind, message, tournament_id=pod.tournament_id if pod else name, pod_id=name if pod else ""
+    )
 
 
 def retire(transaction: Transaction, pod_id: str, reason: str) -> None:

@@ -31,12 +31,11 @@ from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool import metrics, pod_lifecycle
 from orchestrator.pool.demands import demands_of
 from orchestrator.pool.storage_watch import StorageWatch
-from orchestrator.state import records
 from orchestrator.state.clock import Clock
-from orchestrator.state.database import StateDatabase, Transaction
+from orchestrator.state.database import StateDatabase
 from orchestrator.state.observation import Observation, observe
 from orchestrator.state.pod_views import PodViews
-from orchestrator.state.records import RUNNING, PodRecord
+from orchestrator.state.records import RUNNING
 from orchestrator.state.runtime import RuntimeState, save_changes
 from orchestrator.state.transitions import fail_tournament
 from orchestrator.tournaments import lifecycle
@@ -223,9 +222,11 @@ class Reconciler:
         running = {pod.pod_id for pod in listed}
         self._absent = {pod_id: self._absent.get(pod_id, now) for pod_id in self._runtime.cache.pods.keys() - running}
         absent_seconds = {pod_id: now - since for pod_id, since in self._absent.items()}
-        found = pod_lifecycle.compare(recorded, listed, self._starts, absent_seconds)
+        left_alone = self._runtime.left_alone or frozenset()
+        found = pod_lifecycle.compare(recorded, listed, self._starts, absent_seconds, left_alone)
         if found.appeared or found.unknown:
-            await self._state.transact(pod_lifecycle.record_appearance, found)
+            left_alone |= await self._state.transact(pod_lifecycle.record_appearance, found)
+        self._runtime.left_alone = left_alone & running
         if found.gone:
             await asyncio.gather(
                 *(self._mark_gone(pod.pod_id, self._launcher.last_log_line(pod.pod_id)) for pod in found.gone)
@@ -331,14 +332,14 @@ class Reconciler:
         pattern = re.sub(r"[\d.]+", "#", reason)
         if pattern not in recorded:
             recorded.add(pattern)
-            await self._state.transact(record_pool_event, "pool_short", tournament_id, reason)
+            await self._state.transact(pod_lifecycle.record_pool_event, "pool_short", tournament_id, reason)
 
     async def _record_once(self, action: pool_size.Action, name: str, kind: str, message: str) -> None:
         """Records an event, unless it was recorded for the same action before."""
         if (type(action), name) in self._recorded_actions:
             return
         self._recorded_actions.add((type(action), name))
-        await self._state.transact(record_pool_event, kind, name, message)
+        await self._state.transact(pod_lifecycle.record_pool_event, kind, name, message)
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
@@ -379,11 +380,3 @@ async def _yield_to_calls() -> None:
     """Lets pending calls run in between, because a cycle over thousands of pods takes long."""
     # sleep(0) would resume before the event loop has polled its sockets.
     await asyncio.sleep(YIELD_SECONDS)
-
-
-def record_pool_event(transaction: Transaction, kind: str, name: str, message: str) -> None:
-    """Records an event about a pod or a tournament."""
-    pod = records.find(transaction, PodRecord, name)
-    transaction.record_event(
-        kind, message, tournament_id=pod.tournament_id if pod else name, pod_id=name if pod else ""
-    )

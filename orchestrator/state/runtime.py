@@ -38,6 +38,8 @@ class RuntimeState:
         stops: Agents that the strategy stops early, by id, with the reason, by tournament.
         step_limits: Own environment steps at which an agent ends at the latest, by agent id and lease epoch.
         paused: Why tournaments are paused by faults of storage, by id; `cache.pauses` has those that users paused.
+        restored_epoch: Epoch of backups with which the database was restored last; 0: it never was.
+        left_alone: Pods that run and whose tournaments the database does not know; None until pods were listed.
         without_space: Why the leaderboard generates no agent for lack of space, by tournament.
     """
 
@@ -56,9 +58,12 @@ class RuntimeState:
         self.step_limits: dict[tuple[str, int], int] = {}
         self.paused: dict[str, str] = {}
         self.without_space: dict[str, str] = {}
+        self.restored_epoch = 0
+        self.left_alone: frozenset[str] | None = None
 
     def restore(self, saved: SavedState, now: float) -> None:
         """Resumes where a previous run stopped; each lease is valid for one full duration from `now` (monotonic)."""
+        self.restored_epoch = saved.restored_epoch
         self.cache.apply_saved([*saved.tournaments, *saved.ownerships, *saved.pauses])
         self.cache.apply_saved([*saved.pods, *saved.works, *saved.failures])
         for tournament in saved.tournaments:

@@ -17,6 +17,7 @@ from orchestrator.state.records import (
     WorkPhase,
     WorkRecord,
 )
+from orchestrator.state.restoration import restored_epoch
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 
@@ -41,6 +42,8 @@ class SavedState:
     """Whose the tournaments are."""
     pauses: Sequence[PauseRecord] = ()
     """Tournaments that users have paused."""
+    restored_epoch: int = 0
+    """Epoch of backups with which the database was restored last; 0: it never was."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ def load_saved_state(transaction: Transaction) -> SavedState:
         [failure for name, _ in failed for failure in _latest_failures(transaction, name)],
         records.select(transaction, OwnershipRecord, "true"),
         records.select(transaction, PauseRecord, "reason != ''"),
+        restored_epoch(transaction),
     )
 
 

@@ -29,6 +29,8 @@ LARGEST_UPLOAD_BYTES = 5 * 2**30
 """Largest object that a grant allows to upload: an S3 server takes no larger one in a single request, and an upload in
 parts has no digest that a signature could cover."""
 PROBE_AGENT_ID = "podrace-probe"
+BACKUP_PREFIX = "podrace-backup-"
+"""Begins the ids of the pointers of backups, which are no agents."""
 PROBE_OBJECT = b"podrace probe"
 
 

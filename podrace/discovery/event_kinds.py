@@ -23,7 +23,14 @@ EVENT_KINDS: Mapping[str, str] = {
         " SIGTERM either; it was killed."
     ),
     "role_stuck": "A role of a pod made no progress until its deadline; the message has the stacks of its threads.",
-    "pod_unknown": "A pod is running that the orchestrator's database does not know; it is drained.",
+    "pod_unknown": (
+        "A pod is running whose tournament the orchestrator's database does not know; it is left alone, because a"
+        " backup may be restored."
+    ),
+    "pod_adopted": "A pod of a tournament is running that the orchestrator's database did not know; it is kept.",
+    "lease_adopted": (
+        "The database was restored from a backup, and a pod keeps work that was assigned to it after the backup."
+    ),
     "storage_fault": (
         "Pods wait because the checkpoint store or the leaderboard is full or does not answer. While all wait, the"
         " tournament is paused."

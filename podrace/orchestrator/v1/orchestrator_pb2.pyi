@@ -1674,6 +1674,7 @@ class RenewAssignmentRequest(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     STUCK_ROLES_FIELD_NUMBER: _builtins.int
+    POD_ID_FIELD_NUMBER: _builtins.int
     assignment_id: _builtins.str
     """The assignment."""
     lease_epoch: _builtins.int
@@ -1681,6 +1682,10 @@ class RenewAssignmentRequest(_message.Message):
     lease_token: _builtins.str
     """`lease_token` of the assignment, or of the last renewal that had one. PERMISSION_DENIED without it if the
     assignment had one.
+    """
+    pod_id: _builtins.str
+    """The pod that holds the assignment. An orchestrator whose database was restored from a backup learns from it which pod
+    holds an assignment that it granted after the backup; without it, such a pod stops without publishing.
     """
     @_builtins.property
     def progress(self) -> Global___Progress:
@@ -1698,10 +1703,11 @@ class RenewAssignmentRequest(_message.Message):
         progress: Global___Progress | None = ...,
         lease_token: _builtins.str = ...,
         stuck_roles: _abc.Iterable[Global___StuckRole] | None = ...,
+        pod_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "progress", b"progress", "stuck_roles", b"stuck_roles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "pod_id", b"pod_id", "progress", b"progress", "stuck_roles", b"stuck_roles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1771,6 +1777,7 @@ class CompleteAssignmentRequest(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
     LEASE_TOKEN_FIELD_NUMBER: _builtins.int
+    POD_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key, for instance `<assignment_id>.complete`."""
     assignment_id: _builtins.str
@@ -1782,6 +1789,8 @@ class CompleteAssignmentRequest(_message.Message):
     message: _builtins.str
     """Why it did not finish, in one line for a person."""
     lease_token: _builtins.str
+    """As in RenewAssignmentRequest."""
+    pod_id: _builtins.str
     """As in RenewAssignmentRequest."""
     @_builtins.property
     def progress(self) -> Global___Progress:
@@ -1802,10 +1811,11 @@ class CompleteAssignmentRequest(_message.Message):
         progress: Global___Progress | None = ...,
         evaluation: _checkpoint_pb2.Evaluation | None = ...,
         lease_token: _builtins.str = ...,
+        pod_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluation", b"evaluation", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "message", b"message", "outcome", b"outcome", "progress", b"progress", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluation", b"evaluation", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "message", b"message", "outcome", b"outcome", "pod_id", b"pod_id", "progress", b"progress", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -151,12 +151,13 @@ class Mesh:
         assert answer.WhichOneof("answer") == "assignment", answer
         return answer.assignment
 
-    async def renew(self, assignment: pb.Assignment, **progress: Any) -> pb.RenewAssignmentResponse:
+    async def renew(self, assignment: pb.Assignment, pod: str = "", **progress: Any) -> pb.RenewAssignmentResponse:
         request = pb.RenewAssignmentRequest(
             assignment_id=assignment.assignment_id,
             lease_epoch=assignment.lease_epoch,
             progress=pb.Progress(**progress),
             lease_token=assignment.lease_token,
+            pod_id=pod,
         )
         answer: pb.RenewAssignmentResponse = await self.call("RenewAssignment", request)
         return answer

@@ -152,8 +152,8 @@ async def test_requests_with_invalid_fields_are_rejected(mesh: Any, name: str) -
         await mesh.acquire(f"{name}-p0", incarnation="")
 
 
-async def test_an_unknown_pod_is_drained(mesh: Any) -> None:
-    assert (await mesh.acquire("other")).drain == "pod other is unknown to this orchestrator"
+async def test_an_unknown_pod_gets_no_work_and_is_not_dismissed(mesh: Any) -> None:
+    assert (await mesh.acquire("other")).WhichOneof("answer") == "retry_after"
 
 
 async def test_each_evaluator_fault_is_recorded_once_until_it_changes(mesh: Any, name: str) -> None:

@@ -2,8 +2,10 @@ import asyncio
 import dataclasses
 from typing import Any
 
+import pytest
+
 from orchestrator.decisions.resources import Capacity, Resources
-from podrace.errors import InvalidArgument, Unavailable
+from podrace.errors import InvalidArgument, NotFound, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
 
@@ -133,15 +135,45 @@ async def test_a_launcher_that_is_unavailable_is_retried(mesh: Any, spec: Any) -
     assert len(mesh.launcher.pods) == 1
 
 
-async def test_unknown_pods_are_drained(mesh: Any, spec: Any) -> None:
+async def test_a_pod_of_an_unknown_tournament_is_reported_once_and_left_alone(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(maximum_pods=1))
     await mesh.cycle()
-    unknown = dataclasses.replace(mesh.launcher.pods[f"{name}-p0"], pod_id="other-bbbbbb-p7", tournament_id="other")
+    unknown = dataclasses.replace(
+        mesh.launcher.pods[f"{name}-p0"], pod_id="other-bbbbbb-p7", tournament_id="other-bbbbbb"
+    )
+    mesh.launcher.pods[unknown.pod_id] = unknown
+    for _ in range(4):
+        await mesh.cycle(20.0)
+    assert mesh.launcher.stopped == []
+    assert (await mesh.kinds("other-bbbbbb")) == ["pod_unknown"]
+    assert (await mesh.acquire(unknown.pod_id)).WhichOneof("answer") == "retry_after"
+    held = pb.Assignment(assignment_id="other-bbbbbb-a3.2", lease_epoch=2)
+    assert (await mesh.renew(held, pod=unknown.pod_id)).directive == pb.DIRECTIVE_CONTINUE
+    with pytest.raises(NotFound):
+        await mesh.renew(held, pod="other-bbbbbb-p8")
+
+
+async def test_an_unknown_pod_of_a_known_tournament_is_adopted(mesh: Any, spec: Any) -> None:
+    name = await mesh.create(spec(maximum_pods=2))
+    await mesh.cycle()
+    unknown = dataclasses.replace(mesh.launcher.pods.pop(f"{name}-p1"), pod_id=f"{name}-p7")
     mesh.launcher.pods[unknown.pod_id] = unknown
     await mesh.cycle()
-    assert (await mesh.acquire("other-bbbbbb-p7")).drain == "this orchestrator did not start it"
+    assert "pod_adopted" in await mesh.kinds(name)
+    assert await mesh.assigned(unknown.pod_id)
+    mesh.launcher.pods.clear()
     await mesh.cycle(20.0)
-    assert mesh.launcher.stopped == [("other-bbbbbb-p7", False)]
+    assert {pod.pod_id for pod in await mesh.pods(name)} == {f"{name}-p8", f"{name}-p9"}, "ids are not used twice"
+
+
+async def test_a_pod_that_counted_as_gone_and_is_listed_again_is_drained(mesh: Any, spec: Any) -> None:
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    pod = mesh.launcher.pods.pop(f"{name}-p0")
+    await mesh.cycle()
+    mesh.launcher.pods[pod.pod_id] = pod
+    await mesh.cycle()
+    assert (await mesh.acquire(pod.pod_id)).drain == "it counted as gone"
 
 
 # --- the end of a mesh -------------------------------------------------------------------------------------------

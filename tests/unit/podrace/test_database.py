@@ -4,9 +4,11 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from released import HOMES, ReleasedHome, name
 
 from leaderboard.store import schema as leaderboard_state
 from orchestrator.state import database as orchestrator_state
@@ -230,3 +232,83 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path, format: Format
     (tmp_path / "file").touch()
     with pytest.raises(FailedPrecondition, match="its folder cannot be created"):
         Database.open(tmp_path / "file" / "state.sqlite", format, clock)
+
+
+NEXT = replace(
+    leaderboard_state.DATABASE_FORMAT,
+    version=6,
+    migrations={
+        4: "ALTER TABLE tournaments ADD COLUMN color TEXT; UPDATE tournaments SET color = 'red'",
+        5: "ALTER TABLE tournaments RENAME COLUMN color TO shade",
+    },
+)
+"""The leaderboard's format after two changes."""
+
+
+def shades(transaction: Transaction) -> list[tuple[str, str]]:
+    return transaction.execute("SELECT tournament_id, shade FROM tournaments ORDER BY tournament_id")
+
+
+async def test_a_file_of_an_earlier_version_is_migrated_step_by_step(path: Path) -> None:
+    state = Database.open(path, leaderboard_state.DATABASE_FORMAT, clock)
+    await state.transact(insert, "a")
+    state.close()
+    for _ in range(2):
+        state = Database.open(path, NEXT, clock)
+        assert await state.transact(shades) == [("a", "red")]
+        state.close()
+    with pytest.raises(FailedPrecondition, match="written by another version"):
+        Database.open(path, leaderboard_state.DATABASE_FORMAT, clock)
+
+
+def test_a_migration_that_fails_changes_nothing(path: Path) -> None:
+    Database.open(path, leaderboard_state.DATABASE_FORMAT, clock).close()
+    broken = replace(NEXT, migrations={4: NEXT.migrations[4], 5: "ALTER TABLE absent ADD COLUMN x"})
+    with pytest.raises(FailedPrecondition, match="no such table"):
+        Database.open(path, broken, clock)
+    Database.open(path, leaderboard_state.DATABASE_FORMAT, clock).close()
+
+
+def test_a_version_without_a_migration_is_refused(path: Path) -> None:
+    Database.open(path, leaderboard_state.DATABASE_FORMAT, clock).close()
+    with pytest.raises(FailedPrecondition, match="written by another version"):
+        Database.open(path, replace(NEXT, migrations={5: NEXT.migrations[5]}), clock)
+
+
+@pytest.mark.parametrize("archive", HOMES, ids=name)
+async def test_the_databases_of_every_released_home_can_be_migrated(archive: Path, tmp_path: Path) -> None:
+    home = ReleasedHome(archive, tmp_path)
+    state = Database.open(home.path / "leaderboard.sqlite", NEXT, clock)
+    assert len(await state.transact(shades)) == len({entry["tournament_id"] for entry in home.answers("ls")[0][1]})
+    state.close()
+
+
+async def test_a_copy_is_consistent_while_changes_continue(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("podrace.database.COPIED_PAGES", 1)
+    state = Database.open(path, leaderboard_state.DATABASE_FORMAT, clock)
+
+    def pair(transaction: Transaction, number: int) -> None:
+        insert(transaction, f"a{number:04}")
+        insert(transaction, f"b{number:04}")
+
+    await asyncio.gather(*(state.transact(pair, number) for number in range(300)))
+    copying = asyncio.create_task(state.copy_to(tmp_path / "copy.sqlite"))
+    for number in range(300, 400):
+        await state.transact(pair, number)
+    await copying
+    state.close()
+    copy = Database.open(tmp_path / "copy.sqlite", leaderboard_state.DATABASE_FORMAT, clock)
+    found = await copy.transact(names)
+    copy.close()
+    assert len(found) >= 600
+    assert {one[1:] for one in found if one[0] == "a"} == {one[1:] for one in found if one[0] == "b"}
+
+
+async def test_a_copy_that_cannot_be_written_is_an_error_and_changes_continue(path: Path, tmp_path: Path) -> None:
+    state = Database.open(path, leaderboard_state.DATABASE_FORMAT, clock)
+    with pytest.raises(sqlite3.OperationalError):
+        await state.copy_to(tmp_path / "absent" / "copy.sqlite")
+    await state.transact(insert, "a")
+    state.close()

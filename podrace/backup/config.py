@@ -1,0 +1,36 @@
+"""Defines how a service backs up its database."""
+
+import re
+from dataclasses import dataclass
+
+from podrace.errors import InvalidArgument
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+MOST_HOURS = 1000
+
+
+@dataclass(frozen=True)
+class BackupConfig:
+    """Backups of the database in the checkpoint store."""
+
+    period_seconds: float = 0.0
+    """Time between two backups; 0: none are made. With backups, a service whose database file does not exist starts
+    from the newest one, and does not start while the store cannot be read."""
+    name: str = "main"
+    """Distinguishes the meshes that share a store."""
+    hours: int = 24
+    """Besides the newest two backups, one of each of this many past hours is kept."""
+
+
+def check(config: BackupConfig) -> None:
+    """Checks the settings.
+
+    Raises:
+        InvalidArgument: A value is not allowed; the message has its key and value.
+    """
+    if config.period_seconds < 0:
+        raise InvalidArgument(f"backup.period_seconds = {config.period_seconds:g}: expected at least 0")
+    if not NAME.fullmatch(config.name):
+        raise InvalidArgument(f"backup.name = {config.name!r}: expected lower-case letters, digits and '-'")
+    if not 0 <= config.hours <= MOST_HOURS:
+        raise InvalidArgument(f"backup.hours = {config.hours}: expected 0 to {MOST_HOURS}")

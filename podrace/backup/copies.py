@@ -1,0 +1,238 @@
+"""Stores copies of a database as checkpoints of a store, and reads them back.
+
+A backup is a manifest. Its parts are pieces of the file, compressed, and one part with facts about it. Pieces that did
+not change since the backup before are not stored again. The pointers of a service are:
+
+    podrace-backup-NAME-SERVICE-a0          the newest backup and the one before; its epoch fences writers
+    podrace-backup-NAME-SERVICE-a1 ...      one backup for each past hour
+
+A service claims the next epoch before its first backup. One that runs with an older epoch cannot replace the backups of
+its successor. The garbage collector keeps what these pointers name, as it does for agents.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
+from podrace.checkpoint_store.publish import STALE_EPOCH, claim, publish, read_manifest, read_part
+from podrace.checkpoint_store.store import BACKUP_PREFIX, CheckpointStore
+from podrace.database_identity import check_file, mark_restored
+from podrace.digests import digest as sha256_of
+from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound
+
+FACTS = "facts"
+PIECE_BYTES = 4 << 20
+HOUR_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What is known about one backup."""
+
+    manifest_digest: str
+    service: str
+    database_id: str
+    """Which database it is a copy of."""
+    time: float
+    """When the copy began, seconds since 1970."""
+    epoch: int
+    """Epoch of the service that wrote it."""
+    size_bytes: int
+    """Size of the database file."""
+
+
+class Backups:
+    """The backups of the database of one service.
+
+    backups = Backups(store, "main", "orchestrator")
+    epoch = backups.epoch() + 1
+    backups.claim(epoch)
+    backups.write(copy, epoch, database_id, now, hours=24)
+    ...
+    restored = backups.restore(path)
+    """
+
+    def __init__(self, store: CheckpointStore, name: str, service: str) -> None:
+        """Names the backups of one service in a store; `name` distinguishes meshes that share the store."""
+        self._place, self._service = f"{BACKUP_PREFIX}{name}-{service}", service
+        self._store = store.within(self._place)
+
+    def epoch(self) -> int:
+        """Returns the epoch that was claimed last; 0: none."""
+        found = self._store.read_pointer(self._pointer(0))
+        return found[0].lease_epoch if found else 0
+
+    def claim(self, epoch: int) -> None:
+        """Makes an epoch the only one that can write; raises FailedPrecondition (STALE_EPOCH) if a higher one has."""
+        claim(self._store, self._pointer(0), epoch)
+
+    def newest(self) -> Backup | None:
+        """Returns the newest backup; None if there is none."""
+        found = self._store.read_pointer(self._pointer(0))
+        return self._read(found[0].manifest_digest)[0] if found and found[0].manifest_digest else None
+
+    def list(self) -> list[Backup]:
+        """Returns all backups that can be read, newest first."""
+        digests: dict[str, None] = {}
+        for slot in range(self._slots() + 1):
+            found = self._store.read_pointer(self._pointer(slot))
+            if found:
+                digests |= dict.fromkeys((found[0].manifest_digest, found[0].previous_manifest_digest))
+        backups = []
+        for manifest_digest in filter(None, digests):
+            with suppress(DataLoss, NotFound):
+                backups.append(self._read(manifest_digest)[0])
+        return sorted(backups, key=lambda backup: -backup.time)
+
+    def write(self, copy: Path, epoch: int, database_id: str, now: float, *, hours: int) -> Backup:
+        """Stores a copy of the database as the newest backup.
+
+        Args:
+            copy: The copy.
+            epoch: Epoch that was claimed.
+            database_id: Which database it is.
+            now: Seconds since 1970.
+            hours: Number of past hours of which one backup is kept.
+
+        Raises:
+            FailedPrecondition: A later epoch has been claimed (STALE_EPOCH), or the newest backup is one of another
+                database.
+            ResourceExhausted: The store is full.
+        """
+        found = self._store.read_pointer(self._pointer(0))
+        pointer = found[0] if found else Pointer()
+        if pointer.lease_epoch > epoch:
+            raise FailedPrecondition(
+                f"backup of the {self._service}: another one has started since, with epoch {pointer.lease_epoch}, and"
+                f" makes the backups; this one has epoch {epoch}; stop it",
+                reason=STALE_EPOCH,
+            )
+        known: Collection[str] = ()
+        if pointer.manifest_digest:
+            newest, manifest = self._read(pointer.manifest_digest)
+            self.refuse_another(newest, database_id)
+            known = {part.digest for part in manifest.parts}
+        pieces = [self._piece(number, data, known) for number, data in enumerate(_pieces(copy))]
+        facts = {"service": self._service, "database_id": database_id, "time": now, "size_bytes": copy.stat().st_size}
+        manifest = Manifest(tournament_id=self._place)
+        manifest.publish_time.FromMilliseconds(int(now * 1000))
+        parts = {FACTS: json.dumps(facts).encode()}
+        digest = publish(self._store, self._pointer(0), epoch, parts, manifest, stored=pieces)
+        if hours:
+            self._keep(1 + int(now // HOUR_SECONDS) % hours, digest, epoch, now)
+        return self._read(digest)[0]
+
+    def restore(self, path: Path, manifest_digest: str = "") -> Backup | None:
+        """Writes a backup to a new file, which exists only if it is complete, and takes over from its service.
+
+        The file gets the next epoch, so the service that made the backup can make no more.
+
+        Args:
+            path: The file, which must not exist.
+            manifest_digest: Which backup; empty: the newest that can be read.
+
+        Returns:
+            The backup; None if there is none.
+
+        Raises:
+            DataLoss: No backup can be read.
+            FailedPrecondition: The file exists or cannot be written, or a service has claimed an epoch meanwhile.
+        """
+        if path.exists():
+            raise FailedPrecondition(f"database {path}: exists; move it away first")
+        found = self._store.read_pointer(self._pointer(0))
+        pointer = found[0] if found else Pointer()
+        wanted = [manifest_digest] if manifest_digest else [pointer.manifest_digest, pointer.previous_manifest_digest]
+        failure: DataLoss | NotFound | None = None
+        for digest in filter(None, wanted):
+            try:
+                return self._write_file(digest, path)
+            except (DataLoss, NotFound) as error:
+                failure = failure or error
+        if failure:
+            raise DataLoss(f"backup of the {self._service}: {failure.message}; name an older one")
+        return None
+
+    def _write_file(self, digest: str, path: Path) -> Backup:
+        backup, manifest = self._read(digest)
+        unfinished = path.with_name(f"{path.name}.restoring")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with unfinished.open("wb") as file:
+                for part in sorted(manifest.parts, key=lambda part: part.name):
+                    if part.name != FACTS:
+                        file.write(zlib.decompress(read_part(self._store, part)))
+                file.flush()
+                os.fsync(file.fileno())
+            if unfinished.stat().st_size != backup.size_bytes:
+                raise DataLoss(f"backup {digest}: {unfinished.stat().st_size} of {backup.size_bytes} bytes")
+            check_file(unfinished, backup.database_id)
+            epoch = self.epoch() + 1
+            mark_restored(unfinished, epoch)
+            self.claim(epoch)
+            unfinished.rename(path)
+        except OSError as error:
+            raise FailedPrecondition(f"database {path}: cannot be written: {error.strerror}") from None
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return backup
+
+    def _keep(self, slot: int, digest: str, epoch: int, now: float) -> None:
+        """Keeps a backup for its hour, unless one of the same hour is kept."""
+        pointer_id = self._pointer(slot)
+        found = self._store.read_pointer(pointer_id)
+        if found and found[0].manifest_digest:
+            with suppress(DataLoss, NotFound):
+                if int(self._read(found[0].manifest_digest)[0].time // HOUR_SECONDS) == int(now // HOUR_SECONDS):
+                    return
+        kept = Pointer(agent_id=pointer_id, lease_epoch=epoch, manifest_digest=digest)
+        with suppress(Aborted):
+            self._store.swap_pointer(pointer_id, kept, found[1] if found else None)
+
+    def refuse_another(self, newest: Backup, database_id: str) -> None:
+        """Raises FailedPrecondition if a backup is one of another database."""
+        if newest.database_id != database_id:
+            raise FailedPrecondition(
+                f"backup of the {self._service}: {self._store.uri} has backups of another database; restore the newest"
+                " one (`podrace restore`), or set another backup.name"
+            )
+
+    def _piece(self, number: int, data: bytes, known: Collection[str]) -> Part:
+        compressed = zlib.compress(data, 1)
+        part = Part(name=f"{number:08d}", digest=sha256_of(compressed), size_bytes=len(compressed))
+        if part.digest not in known:
+            self._store.put_object(compressed, part.digest)
+        return part
+
+    def _read(self, manifest_digest: str) -> tuple[Backup, Manifest]:
+        manifest = read_manifest(self._store, manifest_digest)
+        part = next((part for part in manifest.parts if part.name == FACTS), None)
+        if part is None:
+            raise DataLoss(f"manifest {manifest_digest} in {self._store.uri} does not belong to a backup")
+        facts = json.loads(read_part(self._store, part))
+        epoch = manifest.lease_epoch
+        return Backup(manifest_digest=manifest_digest, epoch=epoch, **facts), manifest
+
+    def _pointer(self, slot: int) -> str:
+        return f"{self._place}-a{slot}"
+
+    def _slots(self) -> int:
+        """The highest slot that has a pointer."""
+        ours = [pointer.agent_id for pointer in self._store.list_pointers() if pointer.agent_id.startswith(self._place)]
+        return max((int(name.rpartition("-a")[2]) for name in ours), default=0)
+
+
+def described(backup: Backup) -> dict[str, object]:
+    """Returns a backup as values for JSON."""
+    return asdict(backup)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            yield piece

@@ -1,0 +1,156 @@
+"""Opens the database of a service, from its newest backup if there is no file, and backs it up while it is open."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import prometheus_client
+import structlog
+
+from podrace.backup.config import BackupConfig
+from podrace.backup.copies import Backup, Backups
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.publish import STALE_EPOCH
+from podrace.database import Database, Format
+from podrace.database_identity import read_identity, set_backup_epoch
+from podrace.errors import FailedPrecondition, PodraceError, ResourceExhausted
+
+BACKUP_TIME = prometheus_client.Gauge(
+    "podrace_backup_time_seconds", "When the newest backup of the database was made, seconds since 1970"
+)
+BACKUP_FAILURES = prometheus_client.Counter("podrace_backup_failures", "Backups of the database that failed")
+_log = structlog.get_logger(__name__)
+
+
+class BackedUpDatabase:
+    """A database with its backups.
+
+    opened = await BackedUpDatabase.open(path, DATABASE_FORMAT, time.time, config.backup, config.store)
+    async with opened as database:
+        ...  # it is backed up until here, and closed
+
+    Attributes:
+        database: The open database.
+        restored: The backup that it was restored from now; None if there was a file, or no backup.
+    """
+
+    def __init__(self, database: Database, path: Path, config: BackupConfig, restored: Backup | None) -> None:
+        self.database, self.restored = database, restored
+        self._path, self._config = path, config
+        self._backups: Backups | None = None
+        self._epoch, self._database_id = 0, ""
+        # One at a time: the copy has a fixed name, so that a killed service leaves at most one.
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    async def open(
+        cls, path: Path, format: Format, clock: Callable[[], float], config: BackupConfig, store: str
+    ) -> "BackedUpDatabase":
+        """Opens the database; one whose file does not exist is restored first, if backups are configured.
+
+        Args:
+            path: File of the database.
+            format: Its format.
+            clock: Returns wall time, seconds since 1970.
+            config: When backups are made.
+            store: URI of the checkpoint store.
+
+        Raises:
+            PodraceError: The database cannot be opened, or there is no file and the store cannot be read.
+        """
+        if not config.period_seconds:
+            return cls(Database.open(path, format, clock), path, config, None)
+        opened = await asyncio.to_thread(open_store, store, tolerated=(ResourceExhausted,))
+        backups = Backups(opened, config.name, format.owner)
+        restored = None if path.exists() else await asyncio.to_thread(backups.restore, path)
+        database = Database.open(path, format, clock)
+        try:
+            self = cls(database, path, config, restored)
+            await self._claim(backups)
+        except BaseException:
+            database.close()
+            raise
+        return self
+
+    async def _claim(self, backups: Backups) -> None:
+        """Claims the next epoch, unless another service was restored from a backup of this file."""
+        identity = await self.database.transact(read_identity)
+        self._database_id, own_epoch = identity.database_id, identity.backup_epoch
+        newest, claimed = await asyncio.to_thread(lambda: (backups.newest(), backups.epoch()))
+        if newest:
+            backups.refuse_another(newest, self._database_id)
+            if claimed > own_epoch:
+                raise FailedPrecondition(
+                    f"database {self._path}: is out of date: another service was restored from its backup (epoch"
+                    f" {claimed}, this file has {own_epoch}); move the file away to start from the newest backup",
+                    reason=STALE_EPOCH,
+                )
+        self._epoch = claimed + 1
+        # Before the claim: a file that is left after a crash in between must not count as out of date.
+        await self.database.transact(set_backup_epoch, self._epoch)
+        await asyncio.to_thread(backups.claim, self._epoch)
+        self._backups = backups
+        if self.restored:
+            digest, made = self.restored.manifest_digest, self.restored.time
+            _log.warning("the database was restored from a backup", backup=digest, time=made, epoch=self._epoch)
+
+    async def __aenter__(self) -> Database:
+        """Starts to make backups."""
+        self._running = asyncio.create_task(self.run())
+        return self.database
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Makes the last backup, unless there was an error, and closes the database."""
+        try:
+            if error is None:
+                await self._try_to_back_up()
+        finally:
+            self._running.cancel()
+            await asyncio.wait([self._running])
+            self.database.close()
+
+    async def run(self) -> None:
+        """Makes a backup each period; returns when another service has taken over, or at once without backups."""
+        while self._config.period_seconds:
+            await asyncio.sleep(self._config.period_seconds)
+            if await self._try_to_back_up() == STALE_EPOCH:
+                return
+
+    async def _try_to_back_up(self) -> str:
+        """Makes a backup; a failure is logged, and its reason returned."""
+        try:
+            await self.back_up()
+        except PodraceError as error:
+            BACKUP_FAILURES.inc()
+            _log.error("the database could not be backed up", error=error.message)
+            return error.reason
+        return ""
+
+    async def back_up(self) -> Backup | None:
+        """Makes a backup now; returns None if none are configured.
+
+        Raises:
+            PodraceError: It could not be made; a FailedPrecondition if another service makes the backups since
+                (STALE_EPOCH).
+        """
+        if self._backups is None:
+            return None
+        async with self._lock:
+            backup = await self._copy_and_write(self._backups)
+        BACKUP_TIME.set(backup.time)
+        return backup
+
+    async def _copy_and_write(self, backups: Backups) -> Backup:
+        copy, now = self._path.with_name(f"{self._path.name}.backup"), time.time()
+        copy.unlink(missing_ok=True)
+        try:
+            await self.database.copy_to(copy)
+            return await asyncio.to_thread(
+                backups.write, copy, self._epoch, self._database_id, now, hours=self._config.hours
+            )
+        finally:
+            copy.unlink(missing_ok=True)

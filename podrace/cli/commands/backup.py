@@ -1,0 +1,172 @@
+"""Implements `podrace backup` and `podrace restore`: the databases of a home whose mesh is not running."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import click
+
+from podrace.backup.copies import Backup, Backups, described
+from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store.store import CheckpointStore
+from podrace.cli import session
+from podrace.cli.terminal import formats
+from podrace.cli.terminal.options import DEFAULT_HOME, output_options
+from podrace.cli.terminal.output import show as show_result
+from podrace.cli.terminal.output import show_json
+from podrace.cli.views.tables import plain_table
+from podrace.database_identity import copy_file
+from podrace.errors import FailedPrecondition, NotFound
+from podrace.mesh.home import Folders
+from podrace.mesh.home_lock import Use, claim
+from podrace.mesh.store_choice import DEADLINE_SECONDS, choose_store
+
+SERVICES = ("orchestrator", "leaderboard")
+LOCK_SECONDS = 5.0
+HOURS = 24
+SHORT = 12
+
+home_option = click.option(
+    "--home",
+    default=DEFAULT_HOME,
+    envvar="PODRACE_HOME",
+    show_default=True,
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="Folder with the databases.",
+)
+store_option = click.option(
+    "--store", default="", envvar="PODRACE_STORE", show_envvar=True, metavar="URI", help="Store of the backups."
+)
+name_option = click.option(
+    "--name",
+    default="main",
+    show_default=True,
+    help="`backup.name` of the services, if meshes share the store.",
+)
+
+
+@click.command()
+@home_option
+@store_option
+@name_option
+@click.option("--list", "only_list", is_flag=True, help="List the backups instead.")
+@output_options
+def backup(home: Path, store: str, name: str, only_list: bool, as_json: bool, debug: bool) -> int:
+    """Back up the databases of a home whose mesh is not running, or list their backups.
+
+    The services of a running mesh make backups themselves if `backup.period_seconds` is set.
+    """
+    folders = Folders.of(home)
+
+    async def work() -> int:
+        if only_list:
+            opened = await asyncio.to_thread(_open_store, folders, store)
+            found = [one for service in SERVICES for one in Backups(opened, name, service).list()]
+        else:
+            async with _locked(folders):
+                opened = await asyncio.to_thread(_open_store, folders, store)
+                found = [
+                    await asyncio.to_thread(_back_up, Backups(opened, name, service), path)
+                    for service, path in _databases(folders)
+                ]
+        _show(found, as_json=as_json, nothing="there are no backups")
+        return 0
+
+    return session.run(lambda interrupts: work())
+
+
+@click.command()
+@home_option
+@store_option
+@name_option
+@click.option("--at", default="", metavar="DIGEST", help="Which backup, as `podrace backup --list --json` names it.")
+@click.option("--replace", is_flag=True, help="Move existing databases aside, to names that end in .replaced.")
+@output_options
+def restore(home: Path, store: str, name: str, at: str, replace: bool, as_json: bool, debug: bool) -> int:
+    """Restore the databases of a home from the newest backup, or from another one.
+
+    Pods that run keep their agents. A service that still runs with the old database makes no backups any more.
+    """
+    folders = Folders.of(home)
+
+    async def work() -> int:
+        folders.make_home()
+        async with _locked(folders):
+            opened = await asyncio.to_thread(_open_store, folders, store)
+            found = await asyncio.to_thread(_restore_all, opened, name, folders, at, replace=replace)
+        if not found:
+            raise NotFound(f"checkpoint store {opened.uri}: has no backups with the name {name!r}")
+        _show(found, as_json=as_json, nothing="")
+        return 0
+
+    return session.run(lambda interrupts: work())
+
+
+def _databases(folders: Folders) -> Iterator[tuple[str, Path]]:
+    yield "orchestrator", folders.orchestrator_database
+    yield "leaderboard", folders.leaderboard_database
+
+
+@contextlib.asynccontextmanager
+async def _locked(folders: Folders) -> AsyncIterator[None]:
+    if not folders.home.is_dir():
+        raise NotFound(f"{folders.home}: there is no such home; name another one with --home")
+    async with claim(folders, Use.TRAIN, deadline_seconds=LOCK_SECONDS):
+        yield
+
+
+def _open_store(folders: Folders, store: str) -> CheckpointStore:
+    return open_store(choose_store(folders, store, writes=True), deadline_seconds=DEADLINE_SECONDS)
+
+
+def _back_up(backups: Backups, path: Path) -> Backup:
+    copy = path.with_name(f"{path.name}.backup")
+    copy.unlink(missing_ok=True)
+    try:
+        now = time.time()
+        epoch = backups.epoch() + 1
+        database_id = copy_file(path, copy, epoch)
+        backups.claim(epoch)
+        return backups.write(copy, epoch, database_id, now, hours=HOURS)
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def _restore_all(store: CheckpointStore, name: str, folders: Folders, at: str, *, replace: bool) -> list[Backup]:
+    wanted = dict(_databases(folders))
+    if at:
+        every = [one for service in wanted for one in Backups(store, name, service).list()]
+        chosen = next((one for one in every if one.manifest_digest.startswith(at)), None)
+        if chosen is None:
+            raise NotFound(f"--at {at}: there is no such backup; see `podrace backup --list`")
+        at, wanted = chosen.manifest_digest, {chosen.service: wanted[chosen.service]}
+    present = [path for path in wanted.values() if path.exists()]
+    if present and not replace:
+        raise FailedPrecondition(f"database {present[0]}: exists; add --replace to move it aside")
+    restored = []
+    for service, path in wanted.items():
+        backups = Backups(store, name, service)
+        if backups.newest() is None:
+            continue
+        for file in path.parent.glob(f"{path.name}*"):
+            if file.name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+                file.rename(file.with_name(f"{file.name}.replaced"))
+        if found := backups.restore(path, at):
+            restored.append(found)
+    return restored
+
+
+def _show(found: list[Backup], *, as_json: bool, nothing: str) -> None:
+    if as_json:
+        show_json([described(one) for one in found])
+    elif not found:
+        show_result(nothing)
+    else:
+        table = plain_table("service", "backup", "time", "size", right=("size",))
+        for one in found:
+            made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.time))
+            table.add_row(one.service, one.manifest_digest[:SHORT], made, f"{formats.count(one.size_bytes)}B")
+        show_result(table)

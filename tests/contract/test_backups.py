@@ -1,0 +1,193 @@
+"""Backups of databases, on every store: a copy is complete or absent, and only the service that started last writes."""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podrace.backup.config import BackupConfig
+from podrace.backup.copies import HOUR_SECONDS, Backups
+from podrace.backup.database import BackedUpDatabase
+from podrace.checkpoint_store.collect import collect
+from podrace.checkpoint_store.store import CheckpointStore
+from podrace.database import Database, Format, Transaction
+from podrace.errors import DataLoss, FailedPrecondition
+
+FORMAT = Format("orchestrator", 7, 1, "CREATE TABLE numbers (number INTEGER, text TEXT)")
+NOW = 1_700_000_000.0
+
+
+def insert(transaction: Transaction, number: int, size: int = 10) -> None:
+    transaction.execute("INSERT INTO numbers VALUES (?, ?)", number, "x" * size)
+
+
+def numbers(path: Path) -> list[int]:
+    with contextlib.closing(sqlite3.connect(path)) as opened:
+        return [number for (number,) in opened.execute("SELECT number FROM numbers ORDER BY number")]
+
+
+def identity(path: Path) -> str:
+    with contextlib.closing(sqlite3.connect(path)) as opened:
+        return str(opened.execute("SELECT database_id FROM identity").fetchone()[0])
+
+
+@pytest.fixture
+def backups(store: CheckpointStore) -> Backups:
+    return Backups(store, "main", "orchestrator")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database.open(tmp_path / "state.sqlite", FORMAT, lambda: NOW)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+async def copy(database: Database, tmp_path: Path) -> Path:
+    await database.transact(insert, 1)
+    await database.copy_to(tmp_path / "copy.sqlite")
+    return tmp_path / "copy.sqlite"
+
+
+async def test_a_restored_file_has_what_was_copied(backups: Backups, copy: Path, tmp_path: Path) -> None:
+    backups.claim(1)
+    written = backups.write(copy, 1, identity(copy), NOW, hours=0)
+    assert backups.restore(tmp_path / "restored.sqlite") == written == backups.newest()
+    assert numbers(tmp_path / "restored.sqlite") == [1]
+    assert not list(tmp_path.glob("*.restoring"))
+
+
+async def test_without_a_backup_nothing_is_restored(backups: Backups, tmp_path: Path) -> None:
+    assert backups.restore(tmp_path / "restored.sqlite") is None
+    assert not (tmp_path / "restored.sqlite").exists()
+
+
+async def test_a_service_with_an_older_epoch_cannot_replace_a_backup(backups: Backups, copy: Path) -> None:
+    backups.claim(1)
+    first = backups.write(copy, 1, identity(copy), NOW, hours=0)
+    backups.claim(2)
+    with pytest.raises(FailedPrecondition, match="another one has started since") as raised:
+        backups.write(copy, 1, identity(copy), NOW + 1, hours=0)
+    assert raised.value.reason == "ERROR_REASON_STALE_EPOCH"
+    assert backups.newest() == first
+
+
+async def test_a_backup_of_another_database_is_not_replaced(backups: Backups, copy: Path) -> None:
+    backups.claim(1)
+    first = backups.write(copy, 1, identity(copy), NOW, hours=0)
+    with pytest.raises(FailedPrecondition, match="has backups of another database"):
+        backups.write(copy, 1, "another", NOW + 1, hours=0)
+    assert backups.newest() == first
+
+
+async def test_a_damaged_newest_backup_gives_way_to_the_one_before(
+    backups: Backups, store: CheckpointStore, database: Database, copy: Path, tmp_path: Path
+) -> None:
+    backups.claim(1)
+    first = backups.write(copy, 1, identity(copy), NOW, hours=0)
+    await database.transact(insert, 2)
+    await database.copy_to(tmp_path / "later.sqlite")
+    second = backups.write(tmp_path / "later.sqlite", 1, identity(copy), NOW + 1, hours=0)
+    view = store.within("podrace-backup-main-orchestrator")
+    assert view.delete_object(second.manifest_digest, -HOUR_SECONDS)
+    assert backups.restore(tmp_path / "restored.sqlite") == first
+    assert view.delete_object(first.manifest_digest, -HOUR_SECONDS)
+    with pytest.raises(DataLoss):
+        backups.restore(tmp_path / "again.sqlite")
+
+
+async def test_the_newest_two_and_one_of_each_hour_survive_the_garbage_collection(
+    backups: Backups, store: CheckpointStore, database: Database, copy: Path, tmp_path: Path
+) -> None:
+    backups.claim(1)
+    for quarter in range(16):
+        await database.transact(insert, quarter)
+        later = tmp_path / f"{quarter}.sqlite"
+        await database.copy_to(later)
+        backups.write(later, 1, identity(copy), NOW + quarter * HOUR_SECONDS / 4, hours=3)
+    collect(store, [], -HOUR_SECONDS)
+    kept = sorted((backup.time - NOW) / HOUR_SECONDS for backup in backups.list())
+    hours = [int((NOW + hour * HOUR_SECONDS) // HOUR_SECONDS) for hour in kept]
+    assert kept[-2:] == [3.5, 3.75]
+    assert len(set(hours)) == 3
+    for number, backup in enumerate(backups.list()):
+        backups.restore(tmp_path / f"restored-{number}.sqlite", backup.manifest_digest)
+
+
+async def test_pieces_that_did_not_change_are_not_stored_again(
+    backups: Backups,
+    store: CheckpointStore,
+    database: Database,
+    copy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("podrace.backup.copies.PIECE_BYTES", 4096)
+    for number in range(200):
+        await database.transact(insert, number, 1000)
+    await database.copy_to(tmp_path / "large.sqlite")
+    backups.claim(1)
+    backups.write(tmp_path / "large.sqlite", 1, identity(copy), NOW, hours=0)
+    before = sum(1 for _ in store.list_objects())
+    await database.transact(insert, 1000)
+    await database.copy_to(tmp_path / "larger.sqlite")
+    backups.write(tmp_path / "larger.sqlite", 1, identity(copy), NOW + 1, hours=0)
+    assert before > 50
+    assert sum(1 for _ in store.list_objects()) < before + 12
+    backups.restore(tmp_path / "restored.sqlite")
+    assert numbers(tmp_path / "restored.sqlite") == numbers(tmp_path / "larger.sqlite")
+
+
+async def test_a_service_without_its_file_starts_from_the_newest_backup(store: CheckpointStore, tmp_path: Path) -> None:
+    path, config = tmp_path / "volume" / "state.sqlite", BackupConfig(period_seconds=0.05)
+    first = await BackedUpDatabase.open(path, FORMAT, lambda: NOW, config, store.uri)
+    running = asyncio.create_task(first.run())
+    await first.database.transact(insert, 1)
+    while not Backups(store, "main", "orchestrator").newest():
+        await asyncio.sleep(0.01)
+    await first.back_up()
+    running.cancel()
+    await asyncio.wait([running])
+    first.database.close()
+    for file in path.parent.iterdir():
+        file.unlink()
+    second = await BackedUpDatabase.open(path, FORMAT, lambda: NOW, config, store.uri)
+    assert second.restored is not None
+    assert await second.database.transact(lambda opened: opened.execute("SELECT number FROM numbers")) == [(1,)]
+    query = "SELECT backup_epoch, restored_epoch FROM identity"
+    assert await second.database.transact(lambda opened: opened.execute(query)) == [(3, 2)]
+    second.database.close()
+
+
+async def test_a_file_whose_successor_was_restored_elsewhere_is_not_used(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    config = BackupConfig(period_seconds=60.0)
+    old, new = tmp_path / "old" / "state.sqlite", tmp_path / "new" / "state.sqlite"
+    first = await BackedUpDatabase.open(old, FORMAT, lambda: NOW, config, store.uri)
+    await first.back_up()
+    first.database.close()
+    second = await BackedUpDatabase.open(new, FORMAT, lambda: NOW, config, store.uri)
+    with pytest.raises(FailedPrecondition, match="is out of date"):
+        await BackedUpDatabase.open(old, FORMAT, lambda: NOW, config, store.uri)
+    second.database.close()
+    third = await BackedUpDatabase.open(new, FORMAT, lambda: NOW, config, store.uri)
+    assert third.restored is None
+    await third.back_up()
+    third.database.close()
+
+
+async def test_a_new_database_is_refused_if_the_store_has_backups_of_another(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    config = BackupConfig(period_seconds=60.0)
+    first = await BackedUpDatabase.open(tmp_path / "a" / "state.sqlite", FORMAT, lambda: NOW, config, store.uri)
+    await first.back_up()
+    first.database.close()
+    Database.open(tmp_path / "b" / "state.sqlite", FORMAT, lambda: NOW).close()
+    with pytest.raises(FailedPrecondition, match="has backups of another database"):
+        await BackedUpDatabase.open(tmp_path / "b" / "state.sqlite", FORMAT, lambda: NOW, config, store.uri)
