@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from agentpod.session.role_client import RoleLost
+from agentpod.storage_waits import StorageUnreachable
 from podrace.errors import (
     BAD_SPEC,
     UNSUITABLE_SPACE,
@@ -20,6 +21,7 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 EXIT_DONE = 0
 EXIT_ROLE_LOST = 3
+EXIT_STORAGE_UNREACHABLE = 4
 EVALUATIONS_RESERVED = 1.5
 """Time that is left for the last evaluation before the tournament ends, in durations of the evaluation before."""
 PUBLISHING_SECONDS = 1.0
@@ -133,6 +135,9 @@ def ending_of_error(error: PodraceError, *, opened: bool) -> Ending:
             user's algorithm is unusable. A later error
             fails the specification only if its reason is BAD_SPEC.
     """
+    if isinstance(error, StorageUnreachable):
+        # What is published is safe: the next pod that claims the agent submits it.
+        return Ending(pb.OUTCOME_DRAINED, error.message, EXIT_STORAGE_UNREACHABLE)
     if isinstance(error, RoleLost):
         return Ending(pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST, publish=True)
     specification_failed = error.reason == BAD_SPEC or (

@@ -39,6 +39,9 @@ PLAN_DEADLINE_SECONDS = 2.0
 SUBMIT_DEADLINE_SECONDS = 30.0
 """Longer than a restart of the leaderboard takes."""
 
+UNANSWERED_SECONDS = 300.0
+"""After so long without an answer of the leaderboard, a pod that has only scores to submit is replaced."""
+
 
 class Publisher:
     """Publishes the checkpoints of one agent under one lease epoch.
@@ -240,14 +243,16 @@ class Publisher:
     async def submit_all(self) -> None:
         """Submits every score that was published and not yet submitted.
 
-        While the leaderboard does not answer or cannot store the score, the call waits.
+        While the leaderboard cannot store the score, the call waits. While it does not answer, it waits for
+        UNANSWERED_SECONDS: perhaps only this pod cannot reach it.
 
         Raises:
+            StorageUnreachable: The leaderboard did not answer for so long; the next pod tries again.
             Unavailable: The work must end, and the leaderboard has not accepted all scores; the next pod that claims
                 the agent tries again.
             DataLoss: The leaderboard does not accept a checkpoint.
         """
-        await self._waits.until_stored(self._submit_rest)
+        await self._waits.until_stored(self._submit_rest, unanswered_seconds=UNANSWERED_SECONDS)
 
     async def _submit_rest(self) -> None:
         while self._unsubmitted:
