@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+import commands_page
 import configuration_page
 import monitoring_page
 import simulators_page
@@ -18,6 +19,7 @@ import specification_page
 DOCS = Path(__file__).parents[1]
 TEMPLATES = Path(__file__).parent / "templates"
 PAGES = {
+    "commands.md": commands_page.tables,
     "configuration.md": configuration_page.tables,
     "monitoring.md": monitoring_page.tables,
     "simulators.md": simulators_page.tables,

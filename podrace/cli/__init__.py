@@ -2,6 +2,8 @@
 
 podrace/cli/
   application.py    the commands by name, each imported on first use
+  examples.py       the examples in `--help`
+  completion.py     `completion`: scripts for shells
   session.py        runs one command: event loop, Ctrl-C, connection to a mesh
   commands/         train, ls, show, events, standings, stop, evaluate, ensemble, lineage, update, data, store,
                     dashboard, qualify, lists

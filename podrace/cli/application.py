@@ -7,6 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from podrace import __version__
+from podrace.cli.examples import epilog
 from podrace.config import unknown
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -32,7 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "export": ("podrace.cli.commands.export", "Export a champion or another candidate as ONNX or torch.export."),
     "serve": ("podrace.cli.commands.serve", "Serve a champion, a candidate or an exported policy."),
     "curve": ("podrace.cli.curve.command", "Draw learning curves from evaluated snapshots."),
-    "dashboard": ("podrace.cli.commands.dashboard", "Serve a web page that shows tournaments and controls them."),
+    "dashboard": ("podrace.cli.commands.dashboard", "Serve a web page that shows tournaments live and controls them."),
     "tensorboard": ("podrace.cli.tensorboard.command", "Write event files for TensorBoard."),
     "update": (
         "podrace.cli.commands.update",
@@ -54,6 +55,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "strategies": ("podrace.cli.commands.catalog", "List the evolution strategies."),
     "doctor": ("podrace.cli.doctor.command", "Examine whether podrace works here, and what to do where it does not."),
     "qualify": ("podrace.cli.commands.qualify", "Examine the GPUs of this machine."),
+    "completion": ("podrace.cli.completion", "Print a script that completes commands and options in a shell."),
     "version": ("podrace.cli.commands.catalog", "Show the version."),
 }
 """Module and help line of each command."""
@@ -74,6 +76,7 @@ class LateCommands(click.Group):
                 return None
             raise click.UsageError(unknown("podrace", "command", cmd_name, COMMANDS))
         command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
+        _add_examples(cmd_name, command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -86,6 +89,14 @@ class LateCommands(click.Group):
         names = [CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)]
         # Options of the group; click.Group would import every command for its line of help.
         return names + super(click.Group, self).shell_complete(ctx, incomplete)
+
+
+def _add_examples(name: str, command: click.Command) -> None:
+    """Adds the examples below the options of a command, and of those of a group."""
+    command.epilog = command.epilog or epilog(name)
+    if isinstance(command, click.Group):
+        for part, each in command.commands.items():
+            _add_examples(f"{name} {part}", each)
 
 
 HELP = """Train a population of agents that compete in a tournament.

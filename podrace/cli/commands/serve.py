@@ -65,7 +65,7 @@ def serve(
 
     Clients use PolicyService. With TOURNAMENT, a better champion replaces the one that serves, and no request fails.
     CANDIDATE is pinned. FOLDER is what `podrace export` wrote. Runs until Ctrl-C. TOURNAMENT and CANDIDATE are those of
-    `podrace evaluate`. Example: podrace serve latest --listen 127.0.0.1:8001
+    `podrace evaluate`.
     """
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:

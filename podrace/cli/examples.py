@@ -1,0 +1,111 @@
+"""Lists examples of the commands, which `--help` shows and docs/commands.md has; a test parses each of them."""
+
+from collections.abc import Mapping, Sequence
+
+EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
+    "init": [
+        ("podrace init", "ask for environment, algorithms, duration and target"),
+        ("podrace init ant.toml --environment mujoco:Ant-v5 --algorithm ppo --algorithm sac --duration 1h", ""),
+    ],
+    "train": [
+        ("podrace train examples/cartpole.toml", "train, and write a report"),
+        ("podrace train examples/cartpole.toml --set seed=7 --check", "check what would be trained"),
+        ("podrace train --resume latest", "continue a stopped tournament"),
+        ("podrace train examples/cartpole.toml --orchestrator mesh.example.org:50051", "train in a standing mesh"),
+    ],
+    "grid": [("podrace grid examples/cartpole.toml algorithm=ppo,a2c seed=0..4", "10 tournaments")],
+    "continuous start": [
+        ("podrace continuous start stocks.toml --watch prices.npz", "train whenever the file changes")
+    ],
+    "continuous status": [("podrace continuous status", "all continuous trainings of the home")],
+    "continuous stop": [("podrace continuous stop stocks", "stop it; the champion stays")],
+    "ls": [("podrace ls", "the tournaments of podrace-home"), ("podrace ls --json", "the same for programs")],
+    "show": [
+        ("podrace show latest", "state, pods, statistics and events"),
+        ("podrace show latest --champion --toml", "a specification with the champion's hyperparameters"),
+        ("podrace show latest --importance", "which hyperparameters matter"),
+    ],
+    "events": [("podrace events latest --kind pod_draining", "why pods were drained")],
+    "top": [
+        ("podrace top", "all running tournaments, live"),
+        ("podrace top latest --once", "one tournament, once"),
+    ],
+    "logs": [
+        ("podrace logs cartpole-dgdjxg-p1 --follow", "the log of a pod, until Ctrl-C"),
+        ("podrace logs orchestrator --lines 200", "the log of a service"),
+    ],
+    "standings": [("podrace standings latest", "the board of the newest tournament")],
+    "lineage": [
+        ("podrace lineage latest --svg lineage.svg", "all families, also as a drawing"),
+        ("podrace lineage cartpole-dgdjxg-a7", "the ancestors of an agent"),
+        ("podrace lineage latest --replay", "repeat every decision and compare"),
+    ],
+    "evaluate": [
+        ("podrace evaluate latest --episodes 100", "the champion of the newest tournament"),
+        ("podrace evaluate cartpole-dgdjxg-a7 --seed 5", "the best candidate of an agent"),
+    ],
+    "ensemble": [("podrace ensemble latest --top 3", "the three best agents, together and alone")],
+    "export": [("podrace export latest --format onnx --folder policy", "policy/policy.onnx and a model card")],
+    "serve": [
+        ("podrace serve latest --listen 127.0.0.1:8001", "always the best champion so far"),
+        ("podrace serve cartpole-dgdjxg-a7", "the best candidate of one agent"),
+        ("podrace serve policy", "what `podrace export` wrote"),
+    ],
+    "tensorboard": [("podrace tensorboard latest events --follow", "then: tensorboard --logdir events")],
+    "curve": [("podrace curve latest --csv curve.csv --plot curve.png", "the champion over time and steps")],
+    "dashboard": [("podrace dashboard", "the mesh of podrace-home")],
+    "update": [("podrace update latest --set pool.maximum_pods=4", "let it use four pods")],
+    "pause": [("podrace pause latest --reason maintenance", "stop its pods and its clock")],
+    "resume": [("podrace resume latest", "start its pods again")],
+    "stop": [("podrace stop latest", "end it and keep its results")],
+    "delete": [("podrace delete cartpole-dgdjxg", "asks before it deletes")],
+    "prune": [
+        ("podrace prune --older-than 30d --keep 5 --dry-run", "show what would be deleted"),
+        ("podrace prune --state FAILED --results --yes", "failed tournaments with their results"),
+        ("podrace prune --leftovers", "files whose tournaments no longer exist"),
+    ],
+    "data build": [("podrace data build prices.csv --output prices.npz", "prices from a CSV file")],
+    "data check": [("podrace data check prices.npz", "exit code 1 if anything is suspicious")],
+    "data synthesize": [("podrace data synthesize --output minutes.npz --symbols 20 --days 90", "random prices")],
+    "store check": [("podrace store check podrace-home/store", "conditions, speed and clock")],
+    "store ls": [("podrace store ls podrace-home/store", "agents and their newest checkpoints")],
+    "store verify": [("podrace store verify podrace-home/store", "exit code 1 if anything is damaged")],
+    "store gc": [("podrace store gc podrace-home/store", "add --delete to delete the files")],
+    "certs make": [("podrace certs make certs --host orchestrator=mesh.example.org", "an authority, and all roles")],
+    "certs add": [("podrace certs add certs user ada", "a certificate for a person")],
+    "certs ls": [("podrace certs ls certs", "names, hosts and expiry")],
+    "certs renew": [("podrace certs renew certs user/ada", "the same names, valid for longer")],
+    "certs revoke": [("podrace certs revoke certs user/ada", "services refuse it from now on")],
+    "certs secrets": [("podrace certs secrets certs --namespace podrace", "for kubectl apply -f -")],
+    "token": [("podrace token ada --role user --lifetime 12h", "for a person who trains")],
+    "algorithms": [
+        ("podrace algorithms", "all algorithms"),
+        ("podrace algorithms ppo", "the hyperparameters of one"),
+    ],
+    "simulators": [("podrace simulators", "what environment.id can be")],
+    "strategies": [("podrace strategies asha", "the settings of one strategy")],
+    "doctor": [
+        ("podrace doctor", "this machine"),
+        ("podrace doctor --orchestrator mesh.example.org:50051", "also version and clock of a server"),
+        ("podrace doctor --kubeconfig kubeconfig --namespace podrace", "also rights in a cluster"),
+    ],
+    "qualify": [("podrace qualify --quick --part machine --part planes", "two parts of the examination")],
+    "completion": [
+        ('eval "$(podrace completion bash)"', "in ~/.bashrc"),
+        ('eval "$(podrace completion zsh)"', "in ~/.zshrc"),
+        ("podrace completion fish > ~/.config/fish/completions/podrace.fish", ""),
+    ],
+    "version": [("podrace version --orchestrator mesh.example.org:50051", "also that of a server")],
+}
+"""Command lines with a comment, by the name of the command."""
+
+
+def epilog(name: str) -> str | None:
+    """Returns the text below the options of a command; None if the command has no examples here."""
+    examples = EXAMPLES.get(name)
+    if not examples:
+        return None
+    width = max((len(line) for line, comment in examples if comment), default=0)
+    lines = [f"  {line:<{width}}  # {comment}" if comment else f"  {line}" for line, comment in examples]
+    # The first line keeps click from wrapping the others.
+    return "\n".join(["\b", "Examples:" if len(examples) > 1 else "Example:", *lines])
