@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from agentpod.models.actors import EnsembleActor, PolicyActor
-from agentpod.models.description import random_observations
+from agentpod.models.description import random_observations, space_description
 from agentpod.models.policy import Policy
 from podrace.errors import DataLoss
 from podrace.policy import runtime
@@ -54,10 +54,10 @@ class Reference:
         clear = torch.ones(self.lanes, dtype=torch.bool)
         for index, policy in enumerate(self.policies):
             outputs, self._states[index] = policy.advance(observation, self._states[index])
-            if policy.action_space.kind == "discrete":
-                values = outputs[:, int(policy.network.head == "dueling") :]
-                best = values.topk(min(2, values.shape[1]), 1).values
-                clear &= best[:, 0] - best[:, -1] > runtime.LOGIT_TOLERANCE
+            if policy.action_space.kind != "continuous":
+                values = outputs[:, int(policy.network.head == "dueling") :].numpy()
+                described = space_description(policy.action_space)
+                clear &= torch.from_numpy(runtime.clear_choices(described, values)).all(1)
         return self._actor.act(observation), clear
 
     def reset(self, done: Tensor) -> None:

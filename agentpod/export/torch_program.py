@@ -8,9 +8,12 @@ from torch import Tensor, nn
 
 from agentpod.models.cnn import NO_TORSO, PIXEL_SCALE, TORSOS, image_layout
 from agentpod.models.entry_scaling import OBSERVATION_CLIP
+from agentpod.models.factory import image_space
 from agentpod.models.gru import RecurrentNetwork
 from agentpod.models.normalizer import VARIANCE_FLOOR
 from agentpod.models.policy import Policy
+from podrace.spaces.entries import BYTES, VECTOR
+from simulators.base import Space
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": nn.functional.elu}
 EXAMPLE_ROWS = 3
@@ -28,6 +31,8 @@ class PolicyProgram(nn.Module):
         for name, tensor in policy.tensors().items():
             self.register_buffer(name.replace(".", "_"), tensor.detach().cpu().clone())
         self._layers = sum(f"actor.{layer}.weight" in policy.tensors() for layer in range(len(policy.tensors())))
+        self._factory = policy.network.network_factory(policy.observation_space)
+        self._mask = policy.mask
         for name, tensor in zip(("minimum", "maximum", "scale", "offset"), policy.action_bounds or (), strict=False):
             self.register_buffer(f"action_{name}", tensor.clone())
 
@@ -43,6 +48,7 @@ class PolicyProgram(nn.Module):
             biases = [self._part(f"actor_recurrent_{name}") for name in ("input_bias", "state_bias")]
             state = torch.gru_cell(x, state, *unit, *biases)
             x = self._linear(state, "actor_output_0")
+        x = self._mask.apply(x, observation.float()) if self._mask else x
         return self._action(x), state
 
     def _part(self, name: str) -> Tensor:
@@ -55,24 +61,51 @@ class PolicyProgram(nn.Module):
 
     def _input(self, observation: Tensor) -> Tensor:
         x = observation.float()
+        if self._space.entries:
+            return self._entries(x)
         if self._space.dtype == torch.uint8:
             x = x * PIXEL_SCALE
         if self._network.torso != NO_TORSO:
-            layout = image_layout(self._space, self._network.torso)
-            x = x.permute(0, 3, 1, 2) if layout.channels_last else x
-            for index, layer in enumerate(TORSOS[self._network.torso]):
-                weight, bias = self._part(f"actor_torso_{index}_weight"), self._part(f"actor_torso_{index}_bias")
-                x = ACTIVATIONS[self._network.activation](nn.functional.conv2d(x, weight, bias, layer.stride))
+            x = self._torso(x, "actor", self._space)
         x = x.flatten(1)
-        if self._normalizes:
-            inverse = (self._part("observation_variance") + VARIANCE_FLOOR).rsqrt()
-            x = ((x - self._part("observation_mean")) * inverse).clamp(-OBSERVATION_CLIP, OBSERVATION_CLIP)
+        return self._normalized(x, slice(None)) if self._normalizes else x
+
+    def _entries(self, rows: Tensor) -> Tensor:
+        """Returns the outputs of all encoders side by side, for the rows of composite observations."""
+        features = []
+        for name, entry, place in self._factory.encoded("actor"):
+            x, own = rows[:, place], name.replace(".", "_")
+            if entry.encoding == BYTES:
+                x = x * PIXEL_SCALE
+            elif entry.encoding == VECTOR and self._normalizes:
+                x = self._normalized(x, place)
+            if self._factory.has_torso(entry):
+                space = image_space(entry)
+                x = self._torso(x.reshape(-1, *space.shape), own, space).flatten(1)
+            features.append(ACTIVATIONS[self._network.activation](self._linear(x, f"{own}_0")))
+        return torch.cat(features, 1)
+
+    def _torso(self, x: Tensor, name: str, space: Space) -> Tensor:
+        layout = image_layout(space, self._network.torso)
+        x = x.permute(0, 3, 1, 2) if layout.channels_last else x
+        for index, layer in enumerate(TORSOS[self._network.torso]):
+            weight, bias = self._part(f"{name}_torso_{index}_weight"), self._part(f"{name}_torso_{index}_bias")
+            x = ACTIVATIONS[self._network.activation](nn.functional.conv2d(x, weight, bias, layer.stride))
         return x
+
+    def _normalized(self, x: Tensor, place: slice) -> Tensor:
+        inverse = (self._part("observation_variance")[place] + VARIANCE_FLOOR).rsqrt()
+        return ((x - self._part("observation_mean")[place]) * inverse).clamp(-OBSERVATION_CLIP, OBSERVATION_CLIP)
 
     def _action(self, outputs: Tensor) -> Tensor:
         head = self._network.head
         if self._actions.kind == "discrete":
             return outputs[:, int(head == "dueling") :].argmax(1)
+        if self._actions.kind == "multi_binary":
+            return (outputs > 0).long().reshape(-1, *self._actions.shape)
+        if self._actions.kind == "multi_discrete":
+            parts = outputs.split_with_sizes(self._actions.choices, 1)
+            return torch.stack([part.argmax(1) for part in parts], 1).reshape(-1, *self._actions.shape)
         if head == "squashed":
             outputs = outputs.chunk(2, 1)[0]
         action = outputs if head == "stochastic" else outputs.tanh()

@@ -74,35 +74,36 @@ class NetworkFactory:
                 "composite observations (Dict, Tuple) need a hidden layer, and with recurrent_size a second one, "
                 f"because the first one encodes the entries: add one to hidden_sizes {list(self.hidden_sizes)}"
             )
-        if self.torso != NO_TORSO and not any(_is_image(entry) for _, entry, _ in self._encoded()):
+        if self.torso != NO_TORSO and not any(_is_image(entry) for _, entry, _ in self.encoded()):
             raise InvalidArgument(
                 f"torso {self.torso!r} needs an entry with images of dtype uint8, but the observations have none; "
                 f"set torso = {NO_TORSO!r}",
                 reason=UNSUITABLE_SPACE,
             )
         shapes: dict[str, tuple[int, ...]] = {}
-        for prefix, entry, _ in self._encoded(name):
-            if self._has_torso(entry):
-                pictures, layers = image_layout(_image_space(entry), self.torso), TORSOS[self.torso]
+        for prefix, entry, _ in self.encoded(name):
+            if self.has_torso(entry):
+                pictures, layers = image_layout(image_space(entry), self.torso), TORSOS[self.torso]
                 shapes |= ConvolutionalNetwork.shapes(prefix, pictures, layers, (units,), members=members)
             else:
                 shapes |= MultilayerPerceptron.shapes(prefix, (entry.size, units), members)
-        count = len(self._encoded())
+        count = len(self.encoded())
         if extra:
             shapes |= MultilayerPerceptron.shapes(f"{name}.encoder.{count}", (extra, units), members)
         return shapes | MultilayerPerceptron.shapes(name, ((count + bool(extra)) * units, *rest), members)
 
-    def _encoded(self, name: str = "") -> list[tuple[str, Entry, slice]]:
+    def encoded(self, name: str = "") -> list[tuple[str, Entry, slice]]:
         """Returns the entries with an encoder: the name of the encoder, the entry and its columns."""
         seen = [(entry, place) for entry, place in columns(self.observation_space.entries) if entry.encoding != MASK]
         return [(f"{name}.encoder.{index}", entry, place) for index, (entry, place) in enumerate(seen)]
 
-    def _has_torso(self, entry: Entry) -> bool:
+    def has_torso(self, entry: Entry) -> bool:
+        """Whether the encoder of an entry begins with convolutions."""
         return self.torso != NO_TORSO and _is_image(entry)
 
     def _make_composite(self, name: str, tensors: Mapping[str, Tensor]) -> CompositeNetwork:
         encoders = [
-            Encoder(place, self._make_encoder(prefix, entry, tensors)) for prefix, entry, place in self._encoded(name)
+            Encoder(place, self._make_encoder(prefix, entry, tensors)) for prefix, entry, place in self.encoded(name)
         ]
         end, extra = math.prod(self.observation_space.shape), f"{name}.encoder.{len(encoders)}"
         if f"{extra}.0.weight" in tensors:
@@ -111,9 +112,9 @@ class NetworkFactory:
         return CompositeNetwork(encoders, MultilayerPerceptron(name, tensors, self.activation), self.activation)
 
     def _make_encoder(self, name: str, entry: Entry, tensors: Mapping[str, Tensor]) -> FeedForward:
-        if not self._has_torso(entry):
+        if not self.has_torso(entry):
             return MultilayerPerceptron(name, tensors, self.activation)
-        pictures, layers = image_layout(_image_space(entry), self.torso), TORSOS[self.torso]
+        pictures, layers = image_layout(image_space(entry), self.torso), TORSOS[self.torso]
         return ConvolutionalNetwork(name, tensors, pictures, layers, self.activation, scale=1.0)
 
     def make(self, name: str, tensors: Mapping[str, Tensor]) -> Network:
@@ -135,5 +136,6 @@ def _is_image(entry: Entry) -> bool:
     return entry.encoding == BYTES and len(entry.shape) == 3
 
 
-def _image_space(entry: Entry) -> Space:
+def image_space(entry: Entry) -> Space:
+    """Returns the space of the images of an entry."""
     return Space("continuous", entry.shape, torch.uint8)

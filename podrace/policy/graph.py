@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from podrace.checkpoint.v1.policy_pb2 import PolicyDescription
 from podrace.errors import DataLoss, InvalidArgument
+from podrace.policy.entry_graph import choices, columns_of, encoded, masked, most_choices
 from podrace.policy.onnx_writer import FLOAT, GraphWriter, Value
 from podrace.tensor.v1 import tensor_pb2
 
@@ -38,6 +39,8 @@ ELEMENT_TYPES: Mapping[Any, np.dtype[Any]] = {
 HEADS = {
     "discrete": ("stochastic", "squashed", "values", "dueling"),
     "continuous": ("stochastic", "squashed", "deterministic"),
+    "multi_discrete": ("stochastic",),
+    "multi_binary": ("stochastic",),
 }
 
 
@@ -93,7 +96,7 @@ def _check(description: PolicyDescription, first: PolicyDescription) -> None:
     if (observed, acted) != (first.observation_space, first.action_space):
         raise InvalidArgument("the members of an ensemble have different observations or actions")
     known = (
-        observed.kind == "continuous" and observed.data_type in ELEMENT_TYPES,
+        observed.kind in ("continuous", "composite") and observed.data_type in ELEMENT_TYPES,
         description.head in HEADS.get(acted.kind, ()),
         description.torso in STRIDES,
         description.activation in ACTIVATIONS,
@@ -130,20 +133,44 @@ def _member(writer: GraphWriter, member: Member, state: str) -> _Acted:
     if state:
         next_state = x = _recurrent(writer, tensors, x, state)
         x = _linear(writer, tensors, "actor.output.0", x)
+    x = masked(writer, description, x)
     return _Acted(x, _action(writer, description, x), next_state)
 
 
 def _input(writer: GraphWriter, description: PolicyDescription, tensors: Mapping[str, NDArray[Any]]) -> str:
     x = writer.node("Cast", "observation", to=FLOAT)
+    if description.observation_space.kind == "composite":
+        return _composite(writer, description, tensors, x)
     if description.normalization == "bytes":
         x = writer.node("Mul", x, writer.constant("pixel_scale", np.float32(1.0 / 255.0).reshape(1)))
     if description.torso != "none":
-        return _torso(writer, description, tensors, x)
+        return _torso(writer, description, tensors, x, "actor", description.observation_space.shape)
     x = writer.node("Flatten", x, axis=1)
     if description.normalization != "statistics":
         return x
-    inverse = 1.0 / np.sqrt(tensors["observation_variance"] + np.float32(VARIANCE_FLOOR))
-    x = writer.node("Sub", x, writer.constant("observation_mean", tensors["observation_mean"]))
+    return _normalized(writer, tensors, x, slice(None))
+
+
+def _composite(
+    writer: GraphWriter, description: PolicyDescription, tensors: Mapping[str, NDArray[Any]], row: str
+) -> str:
+    activation = ACTIVATIONS[description.activation]
+
+    def normalize(x: str, place: slice) -> str:
+        return _normalized(writer, tensors, x, place)
+
+    def encode(name: str, x: str, image: tuple[int, ...]) -> str:
+        if image:
+            x = writer.node("Reshape", x, writer.constant("image", np.array([-1, *image], np.int64)))
+            x = _torso(writer, description, tensors, x, name, image)
+        return writer.node(activation, _linear(writer, tensors, f"{name}.0", x))
+
+    return encoded(writer, description, row, normalize if description.normalization == "statistics" else None, encode)
+
+
+def _normalized(writer: GraphWriter, tensors: Mapping[str, NDArray[Any]], x: str, place: slice) -> str:
+    inverse = 1.0 / np.sqrt(tensors["observation_variance"][place] + np.float32(VARIANCE_FLOOR))
+    x = writer.node("Sub", x, writer.constant("observation_mean", tensors["observation_mean"][place]))
     x = writer.node("Mul", x, writer.constant("inverse_deviation", inverse.astype(np.float32)))
     low, high = (
         writer.constant("clip", np.array(bound, np.float32)) for bound in (-OBSERVATION_CLIP, OBSERVATION_CLIP)
@@ -151,12 +178,18 @@ def _input(writer: GraphWriter, description: PolicyDescription, tensors: Mapping
     return writer.node("Clip", x, low, high)
 
 
-def _torso(writer: GraphWriter, description: PolicyDescription, tensors: Mapping[str, NDArray[Any]], x: str) -> str:
-    shape = list(description.observation_space.shape)
+def _torso(
+    writer: GraphWriter,
+    description: PolicyDescription,
+    tensors: Mapping[str, NDArray[Any]],
+    x: str,
+    name: str,
+    shape: Sequence[int],
+) -> str:
     if not shape[0] < min(shape[1:]):
         x = writer.node("Transpose", x, perm=[0, 3, 1, 2])
     for layer, stride in enumerate(STRIDES[description.torso]):
-        weight, bias = (tensors[f"actor.torso.{layer}.{name}"] for name in ("weight", "bias"))
+        weight, bias = (tensors[f"{name}.torso.{layer}.{part}"] for part in ("weight", "bias"))
         weight_name, bias_name = writer.constant("kernel", weight), writer.constant("bias", bias)
         x = writer.node("Conv", x, weight_name, bias_name, strides=[stride, stride])
         x = writer.node(ACTIVATIONS[description.activation], x)
@@ -195,10 +228,12 @@ def _action(writer: GraphWriter, description: PolicyDescription, outputs: str) -
     """Adds the head, and the scaling of continuous actions."""
     space, head = description.action_space, description.head
     if space.kind == "discrete":
-        values = _columns(writer, outputs, 1, int(space.choices) + 1) if head == "dueling" else outputs
+        values = columns_of(writer, outputs, 1, int(space.choices) + 1) if head == "dueling" else outputs
         return writer.node("ArgMax", values, axis=1, keepdims=0)
+    if space.kind != "continuous":
+        return choices(writer, space, outputs)
     if head == "squashed":
-        outputs = _columns(writer, outputs, 0, prod(space.shape))
+        outputs = columns_of(writer, outputs, 0, prod(space.shape))
     action = outputs if head == "stochastic" else writer.node("Tanh", outputs)
     scaling = description.action_scaling
 
@@ -212,11 +247,6 @@ def _action(writer: GraphWriter, description: PolicyDescription, outputs: str) -
     return writer.node("Reshape", action, writer.constant("shape", np.array([-1, *space.shape], np.int64)))
 
 
-def _columns(writer: GraphWriter, x: str, begin: int, end: int) -> str:
-    first, last, axis = (writer.constant("column", np.array([one], np.int64)) for one in (begin, end, 1))
-    return writer.node("Slice", x, first, last, axis)
-
-
 def _together(writer: GraphWriter, acted: Sequence[_Acted], description: PolicyDescription) -> Value:
     """Adds what the members decide together, and returns the output `action`."""
     space, actions = description.action_space, [one.action for one in acted]
@@ -226,9 +256,9 @@ def _together(writer: GraphWriter, acted: Sequence[_Acted], description: PolicyD
     if len(actions) == 1:
         writer.node("Identity", *actions, output="action")
     else:
-        depth = writer.constant("choices", np.array(space.choices, np.int64))
+        depth = writer.constant("choices", np.array(most_choices(space), np.int64))
         coding = writer.constant("coding", np.array([0.0, 1.0], np.float32))
         votes = writer.node("Sum", *(writer.node("OneHot", one, depth, coding, axis=-1) for one in actions))
         # A tie goes to the lowest number.
-        writer.node("ArgMax", votes, output="action", axis=1, keepdims=0)
-    return Value("action", np.dtype(np.int64), ("batch",))
+        writer.node("ArgMax", votes, output="action", axis=-1, keepdims=0)
+    return Value("action", np.dtype(np.int64), ("batch", *space.shape))

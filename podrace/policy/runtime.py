@@ -1,14 +1,18 @@
 """Acts with an exported policy on observations of Gymnasium environments, by ONNX Runtime."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from podrace.checkpoint.v1.policy_pb2 import SpaceDescription
 from podrace.errors import DataLoss, InvalidArgument, Unimplemented
+from podrace.policy.entry_graph import MASKED, entries_of, sizes
 from podrace.policy.graph import ELEMENT_TYPES
 from podrace.policy.metadata import MemberFacts, members_in
+from podrace.spaces.entries import EntryError, flattened, leading
 
 MINIMUM_LOG_STD, MAXIMUM_LOG_STD = -20.0, 2.0
 ACTION_TOLERANCE = 1e-5
@@ -62,7 +66,7 @@ class Policy:
         description = self.members[0].description
         self._observed, self._acted = description.observation_space, description.action_space
         self._type: np.dtype[Any] = ELEMENT_TYPES[self._observed.data_type]
-        self._shape = tuple(self._observed.shape)
+        self._shape, self._entries = tuple(self._observed.shape), entries_of(self._observed)
         self.state_size = sum(member.description.recurrent_size for member in self.members)
         self._state = np.zeros((1, self.state_size), np.float32)
 
@@ -77,7 +81,9 @@ class Policy:
         """Returns the action of an observation, or the actions of a batch.
 
         Args:
-            observation: [*shape] of one environment, or [N, *shape].
+            observation: [*shape] of one environment, or [N, *shape]. A composite observation is what the environment
+                returns, a mapping or a tuple, with arrays that have one more dimension in front for N environments; or
+                its rows [D] or [N, D].
             random: Samples the action by it; None: the action without exploration. An ensemble does not sample.
 
         Returns:
@@ -86,7 +92,7 @@ class Policy:
         Raises:
             InvalidArgument: The observation has another shape, or the number of lanes changed within an episode.
         """
-        batch = np.asarray(observation, self._type)
+        batch = self._rows(observation) if self._entries else np.asarray(observation, self._type)
         single = batch.shape == self._shape
         if single:
             batch = batch[np.newaxis]
@@ -99,6 +105,15 @@ class Policy:
         if not single:
             return action
         return int(action[0]) if self._acted.kind == "discrete" else action[0]
+
+    def _rows(self, observation: Any) -> NDArray[Any]:
+        """Returns the row [D] of a composite observation, or the rows [N, D] of a batch."""
+        if isinstance(observation, np.ndarray):
+            return observation.astype(self._type, copy=False)
+        try:
+            return flattened(self._entries, observation, leading(self._entries, observation)).astype(self._type)
+        except EntryError as error:
+            raise InvalidArgument(f"an observation whose {error}") from None
 
     def _advance(self, batch: NDArray[Any], random: np.random.Generator | None) -> NDArray[Any]:
         if self.state_size and len(batch) != len(self._state):
@@ -139,12 +154,18 @@ class Policy:
         outputs, head = found["outputs"], description.head
         if head in ("values", "dueling"):
             explores = random.random(len(outputs)) < parameters["exploration"][0]
-            choices = random.integers(int(self._acted.choices), size=len(outputs))
-            return np.where(explores, choices, found["action"])
-        if self._acted.kind == "discrete":
-            # Gumbel-max: a draw from the softmax of the logits.
-            chosen: NDArray[Any] = (outputs + random.gumbel(size=outputs.shape)).argmax(1)
-            return chosen
+            # A random order of the choices, of which the first valid one is taken.
+            order = random.random((len(outputs), int(self._acted.choices)))
+            drawn = np.where(outputs[:, int(head == "dueling") :] > MASKED, order, order - 1.0).argmax(1)
+            return np.where(explores, drawn, found["action"])
+        if self._acted.kind == "multi_binary":
+            flags = outputs + random.logistic(size=outputs.shape) > 0
+            return flags.astype(np.int64).reshape(found["action"].shape)
+        if self._acted.kind != "continuous":
+            # Gumbel-max: a draw from the softmax of the logits of each element.
+            noisy = outputs + random.gumbel(size=outputs.shape)
+            parts = np.split(noisy, np.cumsum(sizes(self._acted))[:-1], 1)
+            return np.stack([part.argmax(1) for part in parts], 1).reshape(found["action"].shape)
         return self._scaled(_sampled_action(head, outputs, parameters, random))
 
     def _scaled(self, action: NDArray[Any]) -> NDArray[Any]:
@@ -187,12 +208,23 @@ def difference(member: MemberFacts, action: NDArray[Any], wanted: NDArray[Any], 
         scale = np.array(member.description.action_scaling.scale, np.float64)
         gaps = np.abs(action.astype(np.float64) - wanted).reshape(len(wanted), -1) / (2.0 * np.abs(scale) + 1e-30)
         return float(gaps.max(initial=0.0))
-    clear = np.ones(len(wanted), np.bool_)
-    if outputs is not None and outputs.shape[1] > 1:
-        values = outputs[:, 1:] if member.description.head == "dueling" else outputs
+    rows = (len(wanted), -1)
+    clear = np.ones((len(wanted), max(1, prod(space.shape))), np.bool_)
+    if outputs is not None:
+        clear = clear_choices(space, outputs[:, 1:] if member.description.head == "dueling" else outputs)
+    return float((action != wanted).reshape(rows)[clear].mean()) if clear.any() else 0.0
+
+
+def clear_choices(space: SpaceDescription, outputs: NDArray[Any]) -> NDArray[np.bool_]:
+    """Returns for which elements of an action [N, elements] the outputs [N, O] leave no doubt about the choice."""
+    if space.kind == "multi_binary":
+        far: NDArray[np.bool_] = np.abs(outputs) > LOGIT_TOLERANCE
+        return far
+    found = []
+    for values in np.split(outputs, np.cumsum(sizes(space))[:-1], 1):
         best = np.sort(values, 1)
-        clear = best[:, -1] - best[:, -2] > LOGIT_TOLERANCE if values.shape[1] > 1 else clear
-    return float((action != wanted)[clear].mean()) if clear.any() else 0.0
+        found.append(best[:, -1] - best[:, -2] > LOGIT_TOLERANCE if values.shape[1] > 1 else best[:, 0] == best[:, 0])
+    return np.stack(found, 1)
 
 
 def _sampled_action(

@@ -38,7 +38,8 @@ class PolicyVersion:
         self.state_size = self._policy.state_size
         self.observation_type: np.dtype[Any] = ELEMENT_TYPES[self.description.observation_space.data_type]
         self.observation_shape = tuple(self.description.observation_space.shape)
-        self.action_type = np.dtype(np.int64 if self.discrete else np.float32)
+        continuous = self.description.action_space.kind == "continuous"
+        self.action_type = np.dtype(np.float32 if continuous else np.int64)
         self.action_shape = () if self.discrete else tuple(self.description.action_space.shape)
         self.row_bytes = prod(self.observation_shape) * self.observation_type.itemsize
 

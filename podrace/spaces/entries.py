@@ -126,6 +126,16 @@ def flattened(entries: Sequence[Entry], observation: Any, lanes: int | None = No
     return rows
 
 
+def leading(entries: Sequence[Entry], observation: Any) -> int | None:
+    """Returns N of a batch of observations, whose parts have one more dimension in front; None for a single one.
+
+    Raises:
+        EntryError: The first entry is absent.
+    """
+    value = np.asarray(_looked_up(observation, entries[0].name))
+    return len(value) if value.ndim == len(entries[0].shape) + 1 else None
+
+
 def _looked_up(observation: Any, name: str) -> Any:
     for key in name.split("."):
         if isinstance(observation, Mapping):

@@ -12,7 +12,22 @@ from podrace.policy.runtime import Policy
 from simulators import make
 
 
-@pytest.mark.parametrize("case", ["gaussian", "squashed", "deterministic", "recurrent", "pixels-last", "pixels-first"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "gaussian",
+        "squashed",
+        "deterministic",
+        "recurrent",
+        "pixels-last",
+        "pixels-first",
+        "dict",
+        "dict-pair",
+        "dict-bytes",
+        "grid",
+        "flags",
+    ],
+)
 def test_the_module_acts_as_the_policy(case: str) -> None:
     policy = published(case).policy
     with torch.no_grad():

@@ -10,6 +10,7 @@ from agentpod.models.description import test_vectors as vectors_of
 from agentpod.models.policy import NetworkSpec, Policy
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.client.delivery import FetchedCheckpoint
+from podrace.spaces.entries import Entry, width
 from podrace.tensor_transport.codec import encode
 from simulators.base import Space
 
@@ -18,6 +19,19 @@ PICTURE = Space("continuous", (12, 14, 3), torch.uint8)
 FIRST = Space("continuous", (4, 40, 44), torch.uint8)
 CHOICE = Space("discrete", (), torch.int64, n=4)
 FORCE = Space("continuous", (2, 1), torch.float32, low=(-2.0, 0.0), high=(2.0, math.inf))
+ENTRIES = (
+    Entry("camera", "bytes", (12, 14, 3)),
+    Entry("place.x", "vector", (2,)),
+    Entry("action_mask", "mask", (4,)),
+    Entry("kind", "one_hot", (2,), (3, 2), (1, 0)),
+    Entry("lamps", "flags", (2,)),
+)
+MIXED = Space("composite", (width(ENTRIES),), torch.float32, entries=ENTRIES)
+VECTORS = Space("composite", (3,), torch.float32, entries=(Entry("a", "vector", (1,)), Entry("b", "vector", (2,))))
+BYTES = Space("composite", (width(ENTRIES[::3]),), torch.uint8, entries=ENTRIES[::3])
+PAIR = Space("multi_discrete", (2,), torch.int64, choices=(3, 1))
+GRID = Space("multi_discrete", (2, 2), torch.int64, choices=(3, 2, 5, 2))
+FLAGS = Space("multi_binary", (2, 2), torch.int64)
 BOUNDED = Space("continuous", (2,), torch.float32, low=(-2.0, 1.0), high=(2.0, 9.0))
 
 CASES = {
@@ -31,6 +45,14 @@ CASES = {
     "pixels-last": (PICTURE, CHOICE, NetworkSpec((8,), "relu", head="dueling", torso="small")),
     "pixels-first": (FIRST, BOUNDED, NetworkSpec((8,), "tanh", torso="nature")),
     "flat-pixels": (PICTURE, CHOICE, NetworkSpec((8,))),
+    "dict": (MIXED, CHOICE, NetworkSpec((8, 6), "relu", torso="small")),
+    "dict-values": (MIXED, CHOICE, NetworkSpec((8,), "relu", head="values", normalize_observations=False)),
+    "dict-dueling": (MIXED, CHOICE, NetworkSpec((8,), "elu", head="dueling")),
+    "dict-pair": (MIXED, PAIR, NetworkSpec((8, 8), recurrent_size=4)),
+    "dict-force": (VECTORS, BOUNDED, NetworkSpec((8,), head="squashed")),
+    "dict-bytes": (BYTES, FLAGS, NetworkSpec((8,), torso="small")),
+    "grid": (VECTOR, GRID, NetworkSpec((8,))),
+    "flags": (VECTOR, FLAGS, NetworkSpec((8,))),
     "recurrent-pixels": (PICTURE, CHOICE, NetworkSpec((8,), "relu", torso="small", recurrent_size=4)),
 }
 
@@ -48,7 +70,9 @@ def published(case: str, seed: int = 3) -> Published:
     policy.set_head_parameter("log_std", -0.7)
     policy.set_head_parameter("exploration", 0.3)
     if policy.normalizes:
-        policy.set_statistics(torch.tensor([1.0, -2.0, 0.5]), torch.tensor([4.0, 0.01, 1.0]))
+        repeats = -(-math.prod(CASES[case][0].shape) // 3)
+        statistics = torch.tensor([[1.0, -2.0, 0.5], [4.0, 0.01, 1.0]]).repeat(1, repeats)
+        policy.set_statistics(*statistics[:, : math.prod(CASES[case][0].shape)])
     manifest = Manifest(
         format_version=1,
         tournament_id="race-1",

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from policies import published
+from policies import CASES, published
 
 import podrace
+from agentpod.models.description import random_observations
 from podrace.errors import DataLoss, InvalidArgument, NotFound
 from podrace.policy.loading import onnx_file
 from podrace.policy.runtime import Policy
+from podrace.spaces.entries import flattened
 
 OBSERVATIONS = np.array([[0.5, -2.1, 3.0], [-4.0, -2.0, 0.1]], np.float32)
 
@@ -56,6 +58,37 @@ def test_sampled_actions_have_the_moments_of_the_head(case: str) -> None:
     found = policy.act(observation, np.random.default_rng(1)).reshape(count, -1)
     assert np.abs(found.mean(0) - wanted.mean(0)).max() < 0.05 * wanted.std(0).max()
     assert np.abs(found.std(0) - wanted.std(0)).max() < 0.05 * wanted.std(0).max()
+
+
+@pytest.mark.parametrize("case", ["dict", "dict-values", "dict-dueling", "dict-pair", "grid", "flags"])
+def test_sampled_choices_of_entries_and_elements_have_the_frequencies_of_the_head(case: str) -> None:
+    made, count = published(case), 20_000
+    row = random_observations(made.policy, 2, torch.Generator().manual_seed(2))[1]
+    rows = row.expand(count, -1)
+    noise = made.policy.noise((count,), torch.Generator().manual_seed(1))
+    wanted = made.policy.to_environment(made.policy.act(rows, noise)).reshape(count, -1)
+    found = loaded(case).act(rows.numpy(), np.random.default_rng(1)).reshape(count, -1)
+    for one, other in zip(found.T, wanted.T.numpy(), strict=True):
+        assert np.abs(np.bincount(one, minlength=5) - np.bincount(other, minlength=5)).max() < 0.03 * count
+
+
+def test_a_policy_acts_on_what_the_environment_returns(tmp_path: Path) -> None:
+    policy, made = loaded("dict"), published("dict").policy
+    observation = {
+        "camera": np.full((12, 14, 3), 7, np.uint8),
+        "place": {"x": np.array([0.5, -1.0], np.float32)},
+        "kind": np.array([3, 1]),
+        "lamps": np.array([1, 0], np.int8),
+        "action_mask": np.array([0, 1, 1, 0], np.int8),
+    }
+    row = flattened(CASES["dict"][0].entries, observation)
+    wanted = int(made.act_greedily(torch.from_numpy(row).unsqueeze(0))[0])
+    assert policy.act(observation) == policy.act(row) == wanted
+    stacked = {name: np.stack([part] * 3) for name, part in observation.items() if name != "place"}
+    stacked["place"] = {"x": np.stack([observation["place"]["x"]] * 3)}
+    assert policy.act(stacked).tolist() == [wanted] * 3
+    with pytest.raises(InvalidArgument, match=r"an observation whose entry 'place.x' is absent"):
+        policy.act({**observation, "place": {}})
 
 
 @pytest.mark.parametrize("case", ["logits", "values"])
