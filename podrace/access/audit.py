@@ -17,7 +17,7 @@ from podrace.access.principal import Principal
 from podrace.access.rules import NONE, Decision, Resource, Rule, kind_name
 from podrace.errors import FailedPrecondition
 
-FREQUENT = frozenset(
+FREQUENT = frozenset({"/inference.GRPCInferenceService/ModelInfer"}) | frozenset(
     f"/podrace.{method}"
     for method in (
         "orchestrator.v1.OrchestratorService/AcquireAssignment",

@@ -22,6 +22,8 @@ from podrace.serving.config import ServingConfig
 from podrace.serving.engine import PolicyEngine, PolicyGate
 from podrace.serving.follower import SourceFollower
 from podrace.serving.fresh_episodes_gate import FreshEpisodesGate
+from podrace.serving.inference_servicer import inference_service
+from podrace.serving.rest import RestServer
 from podrace.serving.servicer import policy_service
 from podrace.serving.sources import FolderSource, PolicySource, TournamentSource
 from podrace.tasks import cancel_all
@@ -53,7 +55,9 @@ async def _serve_from(
     access = ServiceAccess.open(config.access, access_pb2.ROLE_PLUGIN, config.server.listen)
     anyone = [AnyoneAuthenticator([access_pb2.ROLE_VIEWER])] if config.anonymous else []
     guard = Guard([*access.authenticators, *anyone], audit=access.audit)
-    server = await Server.start(config.server, [policy_service(engine, source)], guard=guard)
+    services = [policy_service(engine, source), inference_service(engine)]
+    server = await Server.start(config.server, services, guard=guard)
+    rest = await _rest(config, engine, guard)
 
     async def report() -> None:
         await server.report_ready(bool(engine.record.current))
@@ -62,7 +66,7 @@ async def _serve_from(
     _log.info("policy server started", address=server.address, source=source.description)
     if access.token_file and not config.anonymous:
         _log.info("callers need a token", token_file=access.token_file)
-    facts = {"grpc": server.address, "metrics": metrics_address}
+    facts = {"grpc": server.address, "rest": rest.address if rest else "", "metrics": metrics_address}
     # For the command that started this process; the log is on stderr.
     print(json.dumps(facts | {"version": engine.record.current, "source": source.description}), flush=True)
     following = asyncio.create_task(follower.run(config.poll_seconds, report))
@@ -70,6 +74,14 @@ async def _serve_from(
     _log.info("policy server stops", reason=reason)
     await cancel_all(following)
     await server.drain()
+    if rest:
+        await rest.close()
+
+
+async def _rest(config: ServingConfig, engine: PolicyEngine, guard: Guard) -> RestServer | None:
+    if not config.rest_listen:
+        return None
+    return await RestServer.start(config.rest_listen, engine, guard, insecure=config.server.insecure)
 
 
 async def _opened(config: ServingConfig, stack: contextlib.AsyncExitStack) -> tuple[PolicySource, PolicyGate | None]:

@@ -26,7 +26,9 @@ class ServingConfig:
     """The configuration of one policy server. Either `folder`, or `orchestrator` and `tournament`, must be set."""
 
     server: ServerConfig = field(default_factory=lambda: ServerConfig(listen="127.0.0.1:8001"))
-    """The address it listens on."""
+    """The address for gRPC."""
+    rest_listen: str = "127.0.0.1:8000"
+    """Address for the Open Inference Protocol over HTTP, with TLS if `server.listen` has it; empty: none."""
     access: AccessConfig = field(default_factory=AccessConfig)
     """Who may call the service."""
     anonymous: bool = False

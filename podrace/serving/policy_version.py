@@ -25,6 +25,8 @@ class PolicyVersion:
         state_size: Size S of the recurrent state of one environment; 0: none.
         observation_type: Type of an element of an observation.
         observation_shape: Shape of one observation.
+        action_type: Type of an element of an action.
+        action_shape: Shape of one action.
         row_bytes: Bytes of one observation.
     """
 
@@ -38,15 +40,10 @@ class PolicyVersion:
         self.state_size = self._policy.state_size
         self.observation_type: np.dtype[Any] = ELEMENT_TYPES[self.description.observation_space.data_type]
         self.observation_shape = tuple(self.description.observation_space.shape)
-        continuous = self.description.action_space.kind == "continuous"
-        self.action_type = np.dtype(np.float32 if continuous else np.int64)
-        self.action_shape = () if self.discrete else tuple(self.description.action_space.shape)
+        acted = self.description.action_space
+        self.action_type = np.dtype(np.float32 if acted.kind == "continuous" else np.int64)
+        self.action_shape = tuple(acted.shape)
         self.row_bytes = prod(self.observation_shape) * self.observation_type.itemsize
-
-    @property
-    def discrete(self) -> bool:
-        """Whether an action is one of a number of choices."""
-        return self.description.action_space.kind == "discrete"
 
     @property
     def samples(self) -> bool:

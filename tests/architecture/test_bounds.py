@@ -12,7 +12,7 @@ from podrace.bounds.v1 import bounds_pb2
 from podrace.field_bounds import bounds_of
 
 REPOSITORY = Path(__file__).parents[2]
-MODULES = [path.relative_to(REPOSITORY).with_suffix("") for path in REPOSITORY.glob("podrace/*/v1/*_pb2.py")]
+MODULES = [path.relative_to(REPOSITORY).with_suffix("") for path in REPOSITORY.glob("podrace/*/v[0-9]*/*_pb2.py")]
 FILES = [importlib.import_module(".".join(module.parts)).DESCRIPTOR for module in sorted(MODULES)]
 REQUESTS = [
     method.input_type for file in FILES for service in file.services_by_name.values() for method in service.methods

@@ -10,6 +10,7 @@ from podrace.checkpoint.v1 import delivery_pb2, store_pb2
 from podrace.discovery.v1 import discovery_pb2
 from podrace.error.v1 import error_reason_pb2
 from podrace.evolution.v1 import evolution_pb2
+from podrace.inference.v2 import open_inference_pb2
 from podrace.leaderboard.v1 import leaderboard_pb2
 from podrace.orchestrator.v1 import orchestrator_pb2
 from podrace.policy.v1 import policy_service_pb2
@@ -24,6 +25,7 @@ FILES = (
     store_pb2,
     delivery_pb2,
     policy_service_pb2,
+    open_inference_pb2,
     agentpod_pb2,
     evolution_pb2,
     simulator_pb2,

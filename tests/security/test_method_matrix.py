@@ -33,8 +33,11 @@ FILES = {
 }
 FILES |= {"store": "checkpoint", "delivery": "checkpoint", "policy_service": "policy"}
 """Packages of the files with services."""
-MODULES = {name: importlib.import_module(f"podrace.{package}.v1.{name}_pb2") for name, package in FILES.items()}
-GRPC = {name: importlib.import_module(f"podrace.{package}.v1.{name}_pb2_grpc") for name, package in FILES.items()}
+FOLDERS = {name: f"podrace.{package}.v1" for name, package in FILES.items()} | {
+    "open_inference": "podrace.inference.v2"
+}
+MODULES = {name: importlib.import_module(f"{folder}.{name}_pb2") for name, folder in FOLDERS.items()}
+GRPC = {name: importlib.import_module(f"{folder}.{name}_pb2_grpc") for name, folder in FOLDERS.items()}
 SERVICES: dict[str, tuple[ServiceDescriptor, Any]] = {
     service.name: (service, GRPC[name])
     for name, module in MODULES.items()
@@ -117,6 +120,9 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
     "CheckpointService": dict.fromkeys(("GetManifest", "ListParts", "ReadPart"), (READERS, "tournament_id")),
     "PolicyService": dict.fromkeys(("DescribePolicy", "Act", "EndSession", "GetServing"), (READERS, ""))
     | dict.fromkeys(("PinVersion", "FollowSource", "RollBack", "StartComparison", "EndComparison"), ({"operator"}, "")),
+    "GRPCInferenceService": dict.fromkeys(
+        ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer"), (READERS, "")
+    ),
     "SimulatorService": dict.fromkeys(("GetSimulator", "StreamSteps"), (POD | WRITERS, "")),
 }
 """Roles that may call each method, and the field that names what the call concerns; `pod`: the pod that serves it."""

@@ -22,7 +22,7 @@ from podrace.mesh.home_lock import Use
 from podrace.processes import lifeline
 from podrace.tasks import first_finished
 
-PACKAGES = ("numpy", "onnxruntime")
+PACKAGES = ("aiohttp", "numpy", "onnxruntime")
 """What the server needs besides podrace."""
 STOP_SECONDS = 15.0
 """Time that the server may take to answer what it has accepted."""
@@ -55,6 +55,7 @@ def serve(
     settings: Settings,
     subject: str,
     listen: str,
+    rest: str,
     metrics: str,
     gate_episodes: int,
     anonymous: bool,
@@ -63,14 +64,14 @@ def serve(
 ) -> int:
     """Serve a champion, a candidate or an exported policy.
 
-    Clients use PolicyService. With TOURNAMENT, a better champion replaces the one that serves, and no request fails.
-    CANDIDATE is pinned. FOLDER is what `podrace export` wrote. Runs until Ctrl-C. TOURNAMENT and CANDIDATE are those of
-    `podrace evaluate`.
+    Clients use PolicyService or the Open Inference Protocol, as those of Triton and KServe. With TOURNAMENT, a better
+    champion replaces the one that serves, and no request fails. CANDIDATE is pinned. FOLDER is what `podrace export`
+    wrote. Runs until Ctrl-C. TOURNAMENT and CANDIDATE are those of `podrace evaluate`.
     """
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise Unimplemented(f"serving needs {', '.join(missing)}: pip install 'podrace[serve]'")
-    keys: dict[str, Any] = {"server.listen": listen, "telemetry.metrics_listen": metrics}
+    keys: dict[str, Any] = {"server.listen": listen, "rest_listen": rest, "telemetry.metrics_listen": metrics}
     keys |= {"gate.episodes": gate_episodes} if gate_episodes else {}
     keys |= {"anonymous": "true"} if anonymous else {}
     keys |= {"telemetry.log_level": "debug"} if settings.debug else {}
@@ -149,6 +150,6 @@ async def _report(settings: Settings, process: asyncio.subprocess.Process, mesh:
         else:
             serves = f"version {facts['version'][:12]}" if facts["version"] else "no version yet"
             show(f"serves {facts['source']}: {serves}")
-            show(f"gRPC {facts['grpc']}, metrics {facts['metrics']}")
+            show(f"gRPC {facts['grpc']}, HTTP {facts['rest'] or 'none'}, metrics {facts['metrics']}")
         await mesh.aclose()
     await asyncio.Event().wait()

@@ -18,6 +18,8 @@ from podrace.policy.v1 import policy_service_pb2 as pb
 from podrace.policy.v1 import policy_service_pb2_grpc as pb_grpc
 from podrace.serving.engine import EngineLimits, PolicyEngine
 from podrace.serving.follower import SourceFollower
+from podrace.serving.inference_servicer import inference_service
+from podrace.serving.rest import RestServer
 from podrace.serving.servicer import policy_service
 from podrace.serving.sources import FolderSource
 
@@ -49,6 +51,7 @@ class PolicyWorld:
     engine: PolicyEngine
     follower: SourceFollower
     server: rpc.Server
+    rest: RestServer
     channels: list[Any]
 
     @classmethod
@@ -58,10 +61,11 @@ class PolicyWorld:
         source = FolderSource(folder)
         server = await rpc.Server.start(
             rpc.ServerConfig(listen="127.0.0.1:0", grace_seconds=1.0),
-            [policy_service(engine, source)],
+            [policy_service(engine, source), inference_service(engine)],
             guard=Guard([NamedCaller()]),
         )
-        world = cls(folder, engine, SourceFollower(engine, source), server, [])
+        rest = await RestServer.start("127.0.0.1:0", engine, Guard([NamedCaller()]))
+        world = cls(folder, engine, SourceFollower(engine, source), server, rest, [])
         await world.follower.poll()
         return world
 
@@ -81,6 +85,7 @@ class PolicyWorld:
         for channel in self.channels:
             await channel.close()
         await self.server.drain()
+        await self.rest.close()
         await self.engine.close()
 
 

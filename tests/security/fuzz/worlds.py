@@ -12,7 +12,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 from policy_files import manifest_of, policy_file, steps_behind
-from served_policy import served_policy
+from served_policy import served_policies
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.rollout import rollout_fields
@@ -125,7 +125,7 @@ class Worlds:
         """Builds all of them."""
         worlds = [await self._orchestrator(), *await self._leaderboard(), self._simulator()]
         worlds += [*await self._roles(), self._learner(), self._tensors(), self._transfers(), await self._evolution()]
-        return [*worlds, World(*await served_policy(self.folder, self.stack))]
+        return [*worlds, *(World(*served) for served in await served_policies(self.folder, self.stack))]
 
     async def _orchestrator(self) -> World:
         clock = StillClock()
