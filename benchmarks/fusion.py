@@ -12,7 +12,7 @@ import os
 import statistics
 from dataclasses import dataclass
 
-from pods import Pods, Score, Work
+from harness.pods import Pods, Score, Work
 
 SETTINGS = {"learning_rate": 1e-3, "discount": 0.95, "horizon": 64, "epochs": 8, "minibatch_size": 256}
 MODES = ("average", "allreduce", "diloco")

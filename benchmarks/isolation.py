@@ -15,7 +15,7 @@ import json
 import os
 import statistics
 
-from pods import ISOLATED, Pods, Work
+from harness.pods import ISOLATED, Pods, Work
 
 from podrace.limits.config import EVERYTHING
 

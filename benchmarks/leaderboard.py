@@ -22,8 +22,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from blank_policy import blank_policy
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from harness.blank_policy import blank_policy
 
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part

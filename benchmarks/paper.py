@@ -30,7 +30,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import races
+from harness import races
+from harness.races import Run, Summary, line, of, summarize
 from papers import peer_runs
 from papers.cases import (
     FRESH,
@@ -48,7 +49,6 @@ from papers.cases import (
     race,
     resolved_toml,
 )
-from races import Run, Summary, line, of, summarize
 
 HERE = Path(__file__).parent
 PODS_CASE = "pods"

@@ -43,9 +43,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from harness.pods import Pods, Work
 from loops.cases import RLLIB, SB3, Case, cases
 from loops.process import Contender, Request
-from pods import Pods, Work
 
 from agentpod.algorithms import ALGORITHMS
 

@@ -12,8 +12,8 @@ import os
 import statistics
 
 import torch
-from floors import simulator_steps_per_second
-from pods import Pods, Work
+from harness.floors import simulator_steps_per_second
+from harness.pods import Pods, Work
 
 COUNT, HORIZON = 16, 128
 CASES = [(environment, sizes) for environment in ("CartPole-v1", "Ant-v5") for sizes in ([64, 64], [256, 256])]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 import torch
-from floors import Product, ppo_update, sac_update, simulator_steps_per_second, updates_per_second
+from harness.floors import Product, ppo_update, sac_update, simulator_steps_per_second, updates_per_second
 from torch import Tensor
 
 from agentpod.algorithms import make

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
+from harness.races import Race
 from loops.process import Request
-from races import Race
 
 from papers.curve import EPISODES_OPTION, REPORT, TRAIN, VALIDATION
 from podrace.cli.grid.axes import digest

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from harness.races import RUNS, Run, append, read
 from loops.process import Answer, Contender
-from races import RUNS, Run, append, read
 
 from papers.cases import RLLIB, SB3, PeerJob
 from podrace.cli.terminal.output import finite

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from blank_policy import blank_policy
+from harness.blank_policy import blank_policy
 
 from podrace import rpc
 from podrace.access.mesh_key import MeshKey

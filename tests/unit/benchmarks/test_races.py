@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def races() -> Any:
-    return importlib.import_module("races")
+    return importlib.import_module("harness.races")
 
 
 def test_a_line_truncated_by_a_crash_affects_no_other(races: Any, tmp_path: Path) -> None:

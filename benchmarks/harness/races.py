@@ -33,7 +33,7 @@ from podrace.specification.files import to_values
 
 CONFIDENCE = 0.9
 RUNS = "runs.jsonl"
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 Run = Mapping[str, Any]
 """The result of a race; see `record`."""

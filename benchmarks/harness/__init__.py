@@ -1,0 +1,1 @@
+"""Holds what several benchmarks use: pods, policy files, lower bounds, and repeated tournaments."""
