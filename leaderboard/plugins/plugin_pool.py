@@ -23,6 +23,7 @@ import structlog
 from google.protobuf.message import Message
 
 from leaderboard.config import PluginConfig
+from leaderboard.plugins.plugin_users import PluginUser, PluginUsers
 from leaderboard.plugins.runtime_folder import RuntimeFolder
 from podrace import rpc
 from podrace.errors import BAD_SPEC, DeadlineExceeded, InvalidArgument, PodraceError
@@ -109,6 +110,8 @@ class _PooledPlugin:
     """One plugin, and the calls that wait for it."""
 
     connection: PluginConnection
+    user: PluginUser | None = None
+    """User of its process; None: that of the leaderboard, or it has no process here."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     disconnect: asyncio.TimerHandle | None = None
@@ -134,6 +137,7 @@ class PluginPool:
         """
         self._config, self._allowed, self._monotonic = config, allowed, monotonic
         self._folder = RuntimeFolder(runtime_folder)
+        self._users = PluginUsers(config, runtime_folder, allowed)
         self._plugins: dict[tuple[str, str], _PooledPlugin] = {}
         self._numbers = itertools.count(1)
         self._closing: set[asyncio.Task[None]] = set()
@@ -248,36 +252,39 @@ class PluginPool:
         """Returns the plugin of an address; raises PodraceError if it cannot be connected to."""
         plugin = self._plugins.get((part, address))
         if plugin is None:
-            plugin = self._plugins[part, address] = _PooledPlugin(self._connect(part, address))
+            plugin = self._plugins[part, address] = self._connect(part, address)
         if plugin.disconnect is not None:
             plugin.disconnect.cancel()
         return plugin
 
-    def _connect(self, part: str, address: str) -> PluginConnection:
+    def _connect(self, part: str, address: str) -> _PooledPlugin:
         named = parse(address)
         if problem := plugin_problem(address, self._allowed):
             raise InvalidArgument(problem)
         if isinstance(named, GrpcService):
             check_transport(named.target, self._allowed)
-            return ServiceConnection(named.target, token=service_token(named.target, self._allowed))
+            return _PooledPlugin(ServiceConnection(named.target, token=service_token(named.target, self._allowed)))
         if named is None:
             raise InvalidArgument(f"malformed address: {EXPECTED}")
-        lifeline = self._folder.hold_lifeline()
-        settings = {"address": address, "part": part, "memory_bytes": self._config.memory_bytes}
-        return ChildConnection(
+        user = self._users.choose()
+        lifeline = user.lifeline if user else self._folder.hold_lifeline()
+        number = next(self._numbers)
+        connection = ChildConnection(
             [sys.executable, "-m", "leaderboard.plugins.function_server"],
-            settings,
+            {"address": address, "part": part, "memory_bytes": self._config.memory_bytes},
             lifeline=lifeline,
-            socket_prefix=lifeline.with_name(f"{lifeline.stem}-{part}-{next(self._numbers)}"),
+            socket_prefix=user.home / "function" if user else lifeline.with_name(f"{lifeline.stem}-{part}-{number}"),
             start_seconds=START_SECONDS,
             allowed=self._allowed,
+            user_id=user.user_id if user else 0,
         )
+        return _PooledPlugin(connection, user)
 
     def _disconnect_later(self, key: tuple[str, str], plugin: _PooledPlugin) -> None:
         def disconnect() -> None:
             if not plugin.turn.locked():
                 self._plugins.pop(key, None)
-                task = asyncio.ensure_future(plugin.connection.close())
+                task = asyncio.ensure_future(self._end(plugin))
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
 
@@ -285,12 +292,16 @@ class PluginPool:
             plugin.disconnect.cancel()
         plugin.disconnect = asyncio.get_running_loop().call_later(IDLE_SECONDS, disconnect)
 
+    async def _end(self, plugin: _PooledPlugin) -> None:
+        await plugin.connection.close()
+        self._users.end(plugin.user)
+
     async def close(self) -> None:
         """Disconnects all plugins, and kills the child processes."""
         for plugin in self._plugins.values():
             if plugin.disconnect is not None:
                 plugin.disconnect.cancel()
-        await asyncio.gather(*(plugin.connection.close() for plugin in self._plugins.values()), *self._closing)
+        await asyncio.gather(*(self._end(plugin) for plugin in self._plugins.values()), *self._closing)
         self._plugins.clear()
         self._folder.release()
 
