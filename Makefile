@@ -16,7 +16,7 @@ TESTS ?=
 # Tests start hundreds of processes that import the project. With this variable set, each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install install-gpu lock sbom audit audit-images run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s test-browser chaos-store fuzz bench bench-peers protos contract-image release release-images format clean
+.PHONY: install install-gpu lock sbom audit audit-images run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s test-browser chaos chaos-store test-chaos fuzz bench bench-peers protos contract-image release release-images format clean
 
 install: $(STAMP)
 
@@ -101,6 +101,14 @@ test-k8s: install
 # Kills a publisher a thousand times at random moments, for each store; every published checkpoint must be intact.
 chaos-store: install
 	for store in folder minio; do $(BIN)/python tests/contract/publisher_kills.py --store $$store --kills 1000 || exit 1; done
+
+# Trains on an embedded mesh while a fault happens every 29 s, and measures what is lost: make chaos SECONDS=1800 SEED=1
+chaos: install
+	$(BIN)/python tests/e2e/chaos.py --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1)
+
+# Two minutes of that.
+test-chaos: install
+	$(BIN)/python -m pytest -m chaos tests/e2e/test_chaos.py
 
 # Calls every method and reads every format with random, mutated and damaged inputs: make fuzz CASES=1000000
 fuzz: install

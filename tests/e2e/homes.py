@@ -80,7 +80,10 @@ class Home:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/integration/agentpod"},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/integration/agentpod:{REPOSITORY}/tests/e2e",
+            },
         )
         self.started.append(process)
         return process
