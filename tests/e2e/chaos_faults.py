@@ -1,4 +1,4 @@
-"""Faults of a chaos run as data: which, when, to whom, and for how long. Pure."""
+"""Faults of a chaos run as data: which, when, and for how long. Pure."""
 
 import random
 from collections.abc import Collection, Mapping, Sequence
