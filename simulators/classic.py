@@ -128,6 +128,11 @@ class ClassicOnCpu:
         self._steps[lanes] = 0
         self._observed[:, lanes] = self._task.observe(np, tuple(self._state[:, lanes]))
 
+    @property
+    def state(self) -> Numbers:
+        """The present states, [S, N]; do not write to them."""
+        return self._state
+
     def report(self) -> Report:
         """Returns an empty report: the classic tasks have no measure except the return."""
         return Report()

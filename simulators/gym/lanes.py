@@ -160,6 +160,11 @@ class Lanes:
         self._single_episodes = False
         self._steps = 0
 
+    @property
+    def first_environment(self) -> Environment:
+        """The environment of the first lane."""
+        return self._environments[0]
+
     def allocate(self) -> NDArray[np.uint8]:
         """Allocates the arrays, and returns their memory: zeros, laid out by `layout_of`."""
         size, layout = layout_of(self.count, self.observation_space, self.action_space)

@@ -228,6 +228,16 @@ class GymSimulator:
     def _copy_to_device(self) -> Step:
         return Step(**{field.name: getattr(self._live, field.name).to(self._device) for field in fields(Step)})
 
+    def first_environment(self) -> Environment:
+        """Returns the environment of the first lane.
+
+        Raises:
+            Unimplemented: It is in another process (option `processes`).
+        """
+        if not isinstance(self._lanes, Lanes):
+            raise Unimplemented(f"{self._id}: its environments are in other processes; set the option {PROCESSES} to 0")
+        return self._lanes.first_environment
+
     def report(self) -> Report:
         """Returns an empty report: Gymnasium environments have no measure in common except the return."""
         return Report()

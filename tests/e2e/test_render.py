@@ -1,0 +1,19 @@
+"""Animations of the champion of a small tournament."""
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.timeout(400)
+def test_an_episode_of_the_champion_is_drawn(home):
+    image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("pygame")
+    code, _, err = home.run("train", str(home.spec("environment_steps = 8192", pool="maximum_pods = 1")))
+    assert code == 0, err
+    file = home.path.parent / "episode.gif"
+    facts = home.json("render", "latest", "--file", str(file), "--steps", "20", "--pictures", "6", seconds=200)
+    assert facts["steps"] == facts["episode_return"] <= 20
+    with image.open(file) as shown:
+        assert shown.n_frames == facts["pictures"] <= 6
+    assert not home.left_behind()
