@@ -9,7 +9,8 @@ pytestmark = pytest.mark.e2e
 def test_an_episode_of_the_champion_is_drawn(home):
     image = pytest.importorskip("PIL.Image")
     pytest.importorskip("pygame")
-    code, _, err = home.run("train", str(home.spec("environment_steps = 8192", pool="maximum_pods = 1")))
+    spec = home.spec("environment_steps = 8192", pool="maximum_pods = 1")
+    code, _, err = home.run("train", str(spec), seconds=200)
     assert code == 0, err
     file = home.path.parent / "episode.gif"
     facts = home.json("render", "latest", "--file", str(file), "--steps", "20", "--pictures", "6", seconds=200)

@@ -12,10 +12,8 @@ from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.cli.views import json_shapes
 from podrace.cli.views.tables import metrics_table
-from podrace.client import Client, resolve
 from podrace.client.hyperparameters import HyperparametersByAgent, read_hyperparameters
-from podrace.errors import NotFound
-from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.client.named_checkpoints import find_checkpoints
 from podrace.mesh.home_lock import Use
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -57,48 +55,6 @@ def evaluate(
         return 0
 
     return session.run(command)
-
-
-async def find_checkpoints(client: Client, subject: str, *, where: str) -> tuple[Tournament, list[Checkpoint]]:
-    """Finds the checkpoint that the user named: that of a champion, of an agent's best candidate, or of a candidate.
-
-    There are several only for a champion that is an ensemble; the best comes first.
-
-    Raises:
-        NotFound: There is no such tournament, agent or candidate, or no candidate yet.
-        InvalidArgument: The prefix is ambiguous.
-    """
-    tournaments = {tournament.tournament_id: tournament for tournament in await client.list_tournaments()}
-    ids = list(tournaments)
-    agent = resolve.resolve_agent(subject, ids)
-    if agent:
-        tournament_id, agent_id = agent
-        candidates = await client.list_submissions(tournaments[tournament_id])
-        return tournaments[tournament_id], [_best_of(agent_id, candidates)]
-    named = any(tournament_id.startswith(subject) for tournament_id in ids)
-    if not named and resolve.looks_like_candidate(subject):
-        return await _find_candidate(client, subject, list(tournaments.values()), where)
-    tournament = tournaments[resolve.resolve_tournament(subject, ids, where=where)]
-    return tournament, await client.get_champion_members(tournament)
-
-
-def _best_of(agent_id: str, candidates: Sequence[Candidate]) -> Checkpoint:
-    own = [candidate for candidate in candidates if candidate.agent_id == agent_id]
-    if not own:
-        raise NotFound(f"agent {agent_id} has no candidate")
-    best = max(own, key=lambda candidate: candidate.score)
-    return Checkpoint(agent_id=agent_id, manifest_digest=best.candidate_id)
-
-
-async def _find_candidate(
-    client: Client, subject: str, tournaments: Sequence[Tournament], where: str
-) -> tuple[Tournament, list[Checkpoint]]:
-    found: dict[str, tuple[Tournament, list[Checkpoint]]] = {}
-    for tournament in tournaments:
-        for candidate in await client.list_submissions(tournament):
-            checkpoint = Checkpoint(agent_id=candidate.agent_id, manifest_digest=candidate.candidate_id)
-            found[candidate.candidate_id] = tournament, [checkpoint]
-    return found[resolve.resolve_candidate(subject, list(found), where=where)]
 
 
 def _show(

@@ -13,7 +13,6 @@ import click
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.cli import session
 from podrace.cli.commands.ensemble import best_of_agents, checkpoint_of
-from podrace.cli.commands.evaluate import find_checkpoints
 from podrace.cli.results.model_card import ExportedMember, card, card_text
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.interrupts import Interrupts
@@ -21,6 +20,7 @@ from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.client import Client
 from podrace.client.delivery import CheckpointFetcher, FetchedCheckpoint
+from podrace.client.named_checkpoints import find_checkpoints
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.mesh.home_lock import Use
 from podrace.qualification.supervision import check_installed

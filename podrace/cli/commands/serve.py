@@ -13,10 +13,10 @@ from typing import Any
 import click
 
 from podrace.cli import session
-from podrace.cli.commands.evaluate import find_checkpoints
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show, show_json
+from podrace.client.named_checkpoints import find_checkpoints
 from podrace.errors import InvalidArgument, NotFound, Unimplemented
 from podrace.mesh.home_lock import Use
 from podrace.processes import lifeline

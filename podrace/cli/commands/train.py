@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, session
-from podrace.cli.commands.evaluate import find_checkpoints
 from podrace.cli.results.report import make_report, render
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.interrupts import Interrupts
@@ -23,6 +22,7 @@ from podrace.cli.views.tables import best_score, champion_name, score_source
 from podrace.client import Client, resolve
 from podrace.client.follow import TournamentView, follow_to_end, wait_for_pods_to_exit
 from podrace.client.hyperparameters import HyperparametersByAgent, read_of_champion
+from podrace.client.named_checkpoints import find_checkpoints
 from podrace.errors import FailedPrecondition, FieldViolation, InvalidArgument
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use

@@ -17,12 +17,12 @@ from google.protobuf.struct_pb2 import Struct
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.cli import session
-from podrace.cli.commands.evaluate import find_checkpoints
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import check_file, whole_file
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
+from podrace.client.named_checkpoints import find_checkpoints
 from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
 from podrace.mesh.home_lock import Use
 from podrace.tournament.v1.tournament_pb2 import Tournament
