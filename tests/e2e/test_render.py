@@ -16,5 +16,6 @@ def test_an_episode_of_the_champion_is_drawn(home):
     facts = home.json("render", "latest", "--file", str(file), "--steps", "20", "--pictures", "6", seconds=200)
     assert facts["steps"] == facts["episode_return"] <= 20
     with image.open(file) as shown:
-        assert shown.n_frames == facts["pictures"] <= 6
+        # Pillow joins equal pictures.
+        assert 1 < shown.n_frames <= facts["pictures"] <= 6
     assert not home.left_behind()
