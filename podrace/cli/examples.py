@@ -51,6 +51,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace serve cartpole-dgdjxg-a7", "the best candidate of one agent"),
         ("podrace serve policy", "what `podrace export` wrote"),
     ],
+    "render": [("podrace render latest --file episode.gif", "one episode of the champion")],
     "tensorboard": [("podrace tensorboard latest events --follow", "then: tensorboard --logdir events")],
     "curve": [("podrace curve latest --csv curve.csv --plot curve.png", "the champion over time and steps")],
     "dashboard": [("podrace dashboard", "the mesh of podrace-home")],
