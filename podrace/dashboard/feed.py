@@ -108,9 +108,7 @@ class TournamentFeed:
     async def _follow_tournament(self) -> None:
         if self.tournament.state in END_STATES and self._resume_token:
             await asyncio.sleep(ENDED_SECONDS)
-            self.tournament = await self._client.get_tournament(self.tournament.tournament_id)
-            self._changed("orchestrator")
-            if self.tournament.state in END_STATES:
+            if await self._is_still_ended():
                 return
         stream = self._client.watch_tournament(self.tournament.tournament_id, self._resume_token)
         async for update in stream:
@@ -121,6 +119,16 @@ class TournamentFeed:
             self._changed("orchestrator", "tournament", *(["events"] if update.events else []))
             if new_agents:
                 self._submitted.set()
+
+    async def _is_still_ended(self) -> bool:
+        """Reads an ended tournament again. Its stream has ended, its last pods have not, and it may be resumed."""
+        name = self.tournament.tournament_id
+        self.tournament = await self._client.get_tournament(name)
+        pods = await self._client.list_pods(name)
+        changed = pods != self.pods
+        self.pods = pods
+        self._changed("orchestrator", *(["tournament"] if changed else []))
+        return self.tournament.state in END_STATES
 
     async def _follow_submissions(self) -> None:
         if not self.loaded:

@@ -45,6 +45,7 @@ class Prepared:
         self.events: list[Any] = []
         self.pods: list[Any] = []
         self.changes = ChangeSignal()
+        self._ranked: tuple[int, Sequence[Any]] = (0, [])
 
     def generate(self, parent: int | None = None, rate: float = 1e-3, algorithm: str = "ppo") -> Any:
         """Adds an agent with its event."""
@@ -123,6 +124,8 @@ class Prepared:
 
     def board(self) -> Sequence[Any]:
         """The best submission of each agent, best first."""
+        if self._ranked[0] == len(self.candidates):
+            return self._ranked[1]
         best: dict[str, Any] = {}
         for one in self.candidates:
             if one.agent_id not in best or one.score > best[one.agent_id].score:
@@ -130,6 +133,7 @@ class Prepared:
         ranked = sorted(best.values(), key=lambda one: -one.score)
         for rank, one in enumerate(ranked, 1):
             one.rank = rank
+        self._ranked = (len(self.candidates), ranked)
         return ranked
 
 
@@ -238,6 +242,9 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
                 return
             if token == len(entry.events):
                 await wait_at_most(change.wait(), 60.0)
+
+    async def ListPods(self, request: Any, context: Any) -> Any:
+        return pb.ListPodsResponse(pods=self._mesh.find(request.tournament_id).pods)
 
     async def CreateTournament(self, request: Any, context: Any) -> Any:
         if request.spec.environment.id == "unknown":

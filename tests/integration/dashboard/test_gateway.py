@@ -265,6 +265,14 @@ async def test_an_ended_tournament_that_is_resumed_is_followed_again(page: Page,
     await until(page, f"tournaments/{NAME}", lambda one: one["state"] == "running")
 
 
+async def test_the_last_pods_of_an_ended_tournament_disappear(page: Page, mesh: ScriptedMesh):
+    entry = mesh.prepared[NAME]
+    entry.set_state(TOURNAMENT_STATE_COMPLETED, "target reached")
+    await until(page, f"tournaments/{NAME}", lambda one: one["state"] == "completed")
+    entry.pods.clear()
+    await until(page, f"tournaments/{NAME}/pods", lambda one: one["total"] == 0)
+
+
 async def test_the_list_stream_reports_a_mesh_that_does_not_answer(page: Page, mesh: ScriptedMesh):
     async with asyncio.timeout(SECONDS):
         async for event in events_of(page, "stream"):
