@@ -31,7 +31,7 @@ export function position(axis, value) {
 function axes(axis, labels) {
   const common = { stroke: style("--text"), grid: { stroke: style("--grid"), width: 1 }, ticks: { stroke: style("--line"), width: 1 }, font: "12px system-ui" };
   return [
-    { ...common, label: labels[0], labelFont: "12px system-ui", values: (chart, values) => values.map((value) => position(axis, value)) },
+    { ...common, space: 100, label: labels[0], labelFont: "12px system-ui", values: (chart, values) => values.map((value) => position(axis, value)) },
     { ...common, label: labels[1], labelFont: "12px system-ui", size: 64, values: (chart, values) => values.map((value) => number(value)) },
   ];
 }

@@ -20,7 +20,7 @@ export function share(axis, value) {
 
 function shade(part) {
   const dark = isDark();
-  const light = dark ? 35 + 45 * part : 80 - 50 * part;
+  const light = dark ? 50 + 30 * part : 80 - 50 * part;
   return `hsl(${230 - 190 * part} 75% ${light}%)`;
 }
 

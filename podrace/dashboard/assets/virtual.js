@@ -38,6 +38,17 @@ export function virtualTable(caption, columns, fetchPage) {
     return row;
   }
 
+  // Rows that stay visible while the table is scrolled are not made again.
+  const built = new Map();
+
+  function rowOf(place, entry) {
+    if (built.get(place)?.entry !== entry) {
+      if (built.size > 10 * PAGE) built.clear();
+      built.set(place, { entry, row: tableRow(columns, entry, { "aria-rowindex": place + 2 }) });
+    }
+    return built.get(place).row;
+  }
+
   function draw() {
     const first = Math.max(0, Math.floor(element.scrollTop / ROW) - MARGIN);
     const last = Math.min(total, Math.ceil((element.scrollTop + (element.clientHeight || 500)) / ROW) + MARGIN);
@@ -46,7 +57,7 @@ export function virtualTable(caption, columns, fetchPage) {
       const page = Math.floor(place / PAGE);
       const entry = pages.get(page)?.[place % PAGE];
       if (!entry) need(page);
-      rows.push(entry ? tableRow(columns, entry, { "aria-rowindex": place + 2 }) : h("tr", {}, h("td", { colspan: columns.length }, "…")));
+      rows.push(entry ? rowOf(place, entry) : h("tr", {}, h("td", { colspan: columns.length }, "…")));
     }
     element.querySelector("table").setAttribute("aria-rowcount", String(total + 1));
     replace(body, first ? space(first) : null, rows, last < total ? space(total - last) : null,
