@@ -1,0 +1,1 @@
+"""Measures a policy server: `python -m benchmarks.serving`."""
