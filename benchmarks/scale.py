@@ -7,9 +7,12 @@ the pool's size. CPU seconds are those of the services. `without_processor` is t
 waited for a CPU: latencies are due to the services only where it is about 0.
 
     python benchmarks/scale.py [--quick] [--pods 10 100 1000 10000] [--seconds 30] [--ports] [--folder FOLDER]
+    python benchmarks/scale.py --access [--pods 1000] [--seconds 1]
     python benchmarks/scale.py --record CURVES [--spec examples/cartpole.toml]
     python benchmarks/scale.py --curves CURVES [--pods 1 2 8 16 32 80 1000]
     python benchmarks/scale.py --validate CURVES [--spec SPEC] [--repetitions 3] [--pods 8 16 32 80]
+
+With --access, calls of pods to services with authorization are compared with calls to services without it.
 
 With --curves, simulated pods learn as real ones did, and the time to a target return is reported by number of pods; the
 ideal to compare with is the training time of the pod that reached the target. --record records the curves: two short
@@ -31,6 +34,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pools.access_cost import compare
 from pools.mesh import Mesh, services, simulate
 from pools.record import Recorded, pooled, record
 
@@ -51,6 +55,8 @@ ENDLESS_SECONDS = 1e9
 RISING = [[(0, 0.0), (1e12, 1e6 + shift)] for shift in range(7)]
 EPSILON = 1e-9
 VALIDATED_PODS = (1, 2)
+ROUNDS = 10
+LONGEST_ROUND_SECONDS = 2.0
 PREDICTED_PODS = (8, 16, 32, 80)
 AIMED_ERROR = 0.15
 Usage = Mapping[str, tuple[float, float, int]]
@@ -291,6 +297,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="seconds to measure per size")
     parser.add_argument("--connections", type=int, default=64, help="channels that the pods of a process share")
     parser.add_argument("--ports", action="store_true", help="services on ports, where each pod needs its own token")
+    parser.add_argument("--access", action="store_true", help="measure the cost of authorization")
     parser.add_argument("--speed", type=float, default=10.0, help="speed of simulated time, with --curves")
     parser.add_argument("--curves", type=Path, help="predict from these learning curves")
     parser.add_argument("--record", type=Path, help="record learning curves to this file")
@@ -306,6 +313,13 @@ def main() -> None:
         return
     if options.record:
         record(options.spec, options.pods or [1, 2]).write(options.record)
+        return
+    if options.access:
+        for pods in options.pods or [1000]:
+            with tempfile.TemporaryDirectory(prefix="pr-", dir=options.folder) as folder:
+                spec = spec_of(pods, ENDLESS_STEPS // 1000, 1000)
+                seconds = min(options.seconds, LONGEST_ROUND_SECONDS)
+                asyncio.run(compare(Path(folder), spec, pods, ROUNDS, seconds, report))
         return
     sizes = [10, 100] if options.quick else [1, 2, 8, 16, 32, 80, 1000] if options.curves else [10, 100, 1000, 10_000]
     for pods in options.pods or sizes:

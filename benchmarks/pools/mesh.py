@@ -24,6 +24,7 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 START_SECONDS = 60.0
 DEADLINE_SECONDS = 60.0
+UNGUARDED = Path(__file__).with_name("unguarded.py")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -40,6 +41,12 @@ class ServiceProcess:
         """CPU time used by all threads."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+    @property
+    def running_seconds(self) -> float:
+        """CPU time used by its present threads, more precise than `cpu_seconds`."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
     @property
     def waited_seconds(self) -> float:
@@ -103,20 +110,26 @@ class Mesh:
 
 
 @contextlib.asynccontextmanager
-async def services(folder: Path, lease_seconds: float, *, on_ports: bool = False) -> AsyncIterator[Mesh]:
+async def services(
+    folder: Path, lease_seconds: float, *, on_ports: bool = False, guarded: bool = True
+) -> AsyncIterator[Mesh]:
     """Runs a leaderboard and an orchestrator, each in its own process.
 
     Args:
         folder: Folder of everything that they write.
         lease_seconds: Shortest duration of leases.
         on_ports: Whether they listen on ports, where callers need tokens, and not on Unix sockets.
+        guarded: False: they authorize no call, to measure what that costs.
     """
     store = folder / "store"
     os.environ["PODRACE_TOKEN_FILE"] = str(folder / "token")
     # With the plain environment: a benchmark module has the same name.
-    board = ["-m", "leaderboard"]
+    board, plain = ["-m", "leaderboard"], None
     pods = ["-m", "pools.orchestrator", str(folder / "generated.json")]
-    async with _service(folder, "leaderboard", board, {"store": store} | _own_port(on_ports)) as leaderboard:
+    if not guarded:
+        board, plain = [str(UNGUARDED), *board[1:]], {**os.environ, "PYTHONSAFEPATH": "1"}
+        pods = ["-m", "pools.unguarded", *pods[1:]]
+    async with _service(folder, "leaderboard", board, {"store": store} | _own_port(on_ports), plain) as leaderboard:
         settings = {
             "leaderboard": leaderboard.address,
             "store": store,

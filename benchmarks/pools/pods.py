@@ -106,6 +106,7 @@ class Pod:
         self._policies: dict[bytes, str] = {}
         self._orchestrator, self._updater = stubs
         self._random = random.Random(pod_id)
+        self._lease_token = ""
         self._curves = Curves(job.curves)
         self._fresh_start = job.spread
         self._trained_seconds = self._waited_seconds = 0.0
@@ -113,12 +114,10 @@ class Pod:
     async def run(self, delay_seconds: float) -> None:
         """Works until the measurement ends or the pod is drained."""
         await asyncio.sleep(self._job.begin + delay_seconds - time.monotonic())
-        request = pb.AcquireAssignmentRequest(pod_id=self._pod_id, incarnation="one")
-        request.wait_duration.FromNanoseconds(int(WAIT_SECONDS * 1e9))
         while time.monotonic() < self._job.until:
             try:
                 begin = time.monotonic()
-                answer = await self._call("AcquireAssignment", self._orchestrator.AcquireAssignment, request)
+                answer = await self.acquire()
                 self._waited(begin)
                 if answer.WhichOneof("answer") == "assignment":
                     await self._train(answer.assignment)
@@ -130,10 +129,18 @@ class Pod:
                 # Another pod got the agent, or a service does not answer.
                 await asyncio.sleep(RETRY_SECONDS)
 
+    async def acquire(self) -> Any:
+        """Requests work."""
+        request = pb.AcquireAssignmentRequest(pod_id=self._pod_id, incarnation="one")
+        request.wait_duration.FromNanoseconds(int(WAIT_SECONDS * 1e9))
+        answer = await self._call("AcquireAssignment", self._orchestrator.AcquireAssignment, request)
+        self._lease_token = answer.assignment.lease_token
+        return answer
+
     async def _train(self, assignment: pb.Assignment) -> None:
         """Trains until the budget is used up, the pod is drained, or the measurement ends."""
         job, budget = self._job, assignment.spec.assignment.environment_steps
-        learner = self._learner(assignment.train, self._claim(assignment.train.agent_id, assignment.lease_epoch))
+        learner = self.learner(assignment.train, self.claim(assignment.train.agent_id, assignment.lease_epoch))
         if self._fresh_start:
             learner.steps += int(self._random.random() * budget)
             self._fresh_start = False
@@ -149,7 +156,7 @@ class Pod:
             due = now + seconds / job.speed
             while next_renewal < min(due, job.until):
                 await asyncio.sleep(next_renewal - time.monotonic())
-                if (await self._renew(assignment, learner)).directive != pb.DIRECTIVE_CONTINUE:
+                if (await self.renew(assignment, learner)).directive != pb.DIRECTIVE_CONTINUE:
                     await self._complete(assignment, learner, pb.OUTCOME_DRAINED)
                     return
                 next_renewal += renew_seconds
@@ -159,7 +166,7 @@ class Pod:
             await asyncio.sleep(due - time.monotonic())
             self._trained(seconds)
             learner.steps = scored_steps
-            await self._submit(assignment, learner)
+            await self.submit(assignment, learner)
             now = time.monotonic()
         await self._complete(assignment, learner, pb.OUTCOME_FINISHED)
         self._waited(now)
@@ -173,7 +180,7 @@ class Pod:
         self._waited_seconds += seconds
         self._notes.waited_seconds += seconds
 
-    def _learner(self, work: Agent, pointer: Pointer) -> SimulatedLearner:
+    def learner(self, work: Agent, pointer: Pointer) -> SimulatedLearner:
         """Starts the agent from its own last checkpoint, else from its parent's, else from nothing."""
         steps, start = 0, None
         if pointer.manifest_digest:
@@ -190,13 +197,15 @@ class Pod:
 
     # --- publication: without waiting for the disk, because the files may be lost --------------------------------
 
-    def _claim(self, agent_id: str, lease_epoch: int) -> Pointer:
+    def claim(self, agent_id: str, lease_epoch: int) -> Pointer:
+        """Raises the lease epoch in the pointer of an agent."""
         found = self._store.read_pointer(agent_id) or (Pointer(agent_id=agent_id), None)
         pointer = claimed(found[0], lease_epoch)
         self._store.swap_pointer(agent_id, pointer, found[1])
         return pointer
 
-    async def _submit(self, assignment: pb.Assignment, learner: SimulatedLearner) -> None:
+    async def submit(self, assignment: pb.Assignment, learner: SimulatedLearner) -> None:
+        """Publishes a checkpoint and submits it."""
         agent = assignment.train
         score = learner.score
         policy = blank_policy(agent)
@@ -230,6 +239,7 @@ class Pod:
             request_id=name,
             checkpoint=Checkpoint(agent_id=agent.agent_id, manifest_digest=name),
             lease_epoch=assignment.lease_epoch,
+            lease_token=self._lease_token,
         )
         begin = time.monotonic()
         await self._call("SubmitCandidate", self._updater.SubmitCandidate, request)
@@ -252,13 +262,17 @@ class Pod:
             plane="memory",
         )
 
-    async def _renew(self, assignment: pb.Assignment, learner: SimulatedLearner) -> Any:
+    async def renew(self, assignment: pb.Assignment, learner: SimulatedLearner) -> Any:
+        """Renews the lease."""
         request = pb.RenewAssignmentRequest(
             assignment_id=assignment.assignment_id,
             lease_epoch=assignment.lease_epoch,
             progress=self._progress(learner),
+            lease_token=self._lease_token,
         )
-        return await self._call("RenewAssignment", self._orchestrator.RenewAssignment, request)
+        answer = await self._call("RenewAssignment", self._orchestrator.RenewAssignment, request)
+        self._lease_token = answer.lease_token or self._lease_token
+        return answer
 
     async def _complete(
         self, assignment: pb.Assignment, learner: SimulatedLearner, outcome: pb.Outcome.ValueType
@@ -269,6 +283,7 @@ class Pod:
             lease_epoch=assignment.lease_epoch,
             outcome=outcome,
             progress=self._progress(learner),
+            lease_token=self._lease_token,
         )
         await self._call("CompleteAssignment", self._orchestrator.CompleteAssignment, request)
 
@@ -288,9 +303,17 @@ class Pod:
 
 def stubs_of(pod_id: str, job: Job, orchestrator: grpc.aio.Channel, leaderboard: grpc.aio.Channel) -> tuple[Any, Any]:
     """Returns the stubs of a pod, which sends its own token on the shared channels if the services have ports."""
-    if not job.orchestrator.startswith("unix:"):
-        key = MeshKey.load_or_make(token_path().with_name(MESH_KEY))
-        token = pod_token(key, pod_id, job.tournament_id, time.time() + TOKEN_SECONDS)
+    on_ports = not job.orchestrator.startswith("unix:")
+    key = MeshKey.load_or_make(token_path().with_name(MESH_KEY)) if on_ports else None
+    return token_stubs(pod_id, job.tournament_id, key, orchestrator, leaderboard)
+
+
+def token_stubs(
+    pod_id: str, tournament_id: str, key: MeshKey | None, orchestrator: grpc.aio.Channel, leaderboard: grpc.aio.Channel
+) -> tuple[Any, Any]:
+    """Returns the stubs of a pod, which sends a token that the key has signed; None: it sends none."""
+    if key:
+        token = pod_token(key, pod_id, tournament_id, time.time() + TOKEN_SECONDS)
         orchestrator, leaderboard = (TokenChannel(each, lambda: token) for each in (orchestrator, leaderboard))
     return pb_grpc.OrchestratorServiceStub(orchestrator), leaderboard_pb2_grpc.UpdaterServiceStub(leaderboard)
 
