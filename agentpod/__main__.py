@@ -6,6 +6,7 @@
 - `evaluation-function`: runs a user's evaluation function for the leader of a pod.
 - `retrain`: trains an agent again and prints the result, for `podrace lineage AGENT --retrain`.
 - `inspect`: makes the environments and algorithms of a specification once, and prints what is wrong with it.
+- `declare`: prints the hyperparameters of user-defined algorithms.
 - `qualify`: examines the GPUs of this machine or container, as `podrace qualify` does.
 - `qualify-part`: runs one part of that, and prints what it found as lines of JSON.
 """
@@ -81,6 +82,15 @@ def _inspect(arguments: list[str]) -> int:
     os._exit(code)
 
 
+def _declare(arguments: list[str]) -> int:
+    from agentpod.process import declaring
+
+    code = declaring.run()
+    sys.stderr.flush()
+    # Without waiting for threads that a user's module started.
+    os._exit(code)
+
+
 def _qualify(arguments: list[str]) -> int:
     from agentpod.qualification import program
     from agentpod.qualification.config import QualifyConfig
@@ -148,6 +158,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "evaluation-function": _run_evaluation_function,
     "retrain": _retrain,
     "inspect": _inspect,
+    "declare": _declare,
     "qualify": _qualify,
     "qualify-part": _qualify_part,
 }

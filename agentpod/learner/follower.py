@@ -32,6 +32,7 @@ from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import NOT_OPEN, DeadlineExceeded, PodraceError, Unavailable
+from podrace.limits.file_options import with_paths
 from podrace.orchestrator.v1.orchestrator_pb2 import StuckRole
 from podrace.specification.environment_search import algorithm_values, training_environment
 from podrace.tasks import finish_unless_stopped
@@ -167,8 +168,10 @@ class Follower:
 
     async def _train(self, training: pb.GetTrainingResponse, stop: "asyncio.Future[str]") -> None:
         agent, seed = training.agent, derive_seed(training.agent.seed, "learner", self._index)
-        hyperparameters = algorithm_values(json_format.MessageToDict(agent.hyperparameters))
-        session = self._session_spec(training, requirements(agent.algorithm, hyperparameters), seed)
+        values = algorithm_values(json_format.MessageToDict(agent.hyperparameters))
+        hyperparameters = with_paths(agent.algorithm, values, self._config.allow)
+        needs = await self._compute.run(requirements, agent.algorithm, hyperparameters)
+        session = self._session_spec(training, needs, seed)
         spaces = await open_roles(self._roles, session, stop)
         if spaces is None:
             return

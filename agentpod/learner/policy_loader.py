@@ -4,9 +4,12 @@ import asyncio
 
 from google.protobuf import json_format
 
+from agentpod.algorithms import ALGORITHMS
 from agentpod.algorithms.requirements import requirements
 from agentpod.learner.evaluation_job import PublishedPolicy
-from agentpod.models.description import POLICY_PART
+from agentpod.models.description import AGENT, POLICY_PART, policy_of
+from agentpod.models.policy import NetworkSpec
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.publish import fetch
 from podrace.checkpoint_store.replay_parts import PREFIX
 from podrace.checkpoint_store.store import CheckpointStore
@@ -33,5 +36,12 @@ def load_published_policy(store: CheckpointStore, manifest_digest: str) -> Publi
         DataLoss: The checkpoint is damaged.
     """
     manifest, parts = fetch(store, manifest_digest, without=PREFIX)
-    needs = requirements(manifest.algorithm, algorithm_values(json_format.MessageToDict(manifest.hyperparameters)))
-    return PublishedPolicy(manifest_digest, manifest, needs.network, decode(parts[POLICY_PART])[0])
+    return PublishedPolicy(manifest_digest, manifest, _network(manifest), decode(parts[POLICY_PART])[0])
+
+
+def _network(manifest: Manifest) -> NetworkSpec:
+    if manifest.algorithm in ALGORITHMS:
+        values = algorithm_values(json_format.MessageToDict(manifest.hyperparameters))
+        return requirements(manifest.algorithm, values).network
+    # A manifest must not decide which module is imported here.
+    return policy_of(manifest.policies[AGENT]).network

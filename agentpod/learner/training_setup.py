@@ -18,7 +18,9 @@ from agentpod.learner.snapshots import SnapshotRecorder
 from agentpod.roles.objectives import measure_of
 from agentpod.roles.user_evaluator import user_evaluator_settings
 from agentpod.session.role_client import SessionSpec
+from podrace.config import unknown
 from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument
+from podrace.limits.file_options import with_paths
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.ancestor import KEY, tournament_of
 from podrace.specification.environment_search import (
@@ -69,8 +71,13 @@ class TrainingSetup:
         context, agent = self._context, self._agent
         context.progress.enter(pb.POD_ACTIVITY_OPENING)
         start = await context.checkpoints.start()
-        hyperparameters = algorithm_values(json_format.MessageToDict(agent.hyperparameters))
-        session = self._session_spec(requirements(agent.algorithm, hyperparameters), start.counters)
+        values = algorithm_values(json_format.MessageToDict(agent.hyperparameters))
+        hyperparameters = with_paths(agent.algorithm, values, context.config.allow)
+        if agent.algorithm not in self._spec.algorithms:
+            # What a specification may name has been checked, not what an agent may.
+            raise InvalidArgument(unknown("agent", "algorithm", agent.algorithm, self._spec.algorithms))
+        needs = await context.compute.run(requirements, agent.algorithm, hyperparameters)
+        session = self._session_spec(needs, start.counters)
         with _naming_algorithm(agent.algorithm):
             spaces = await open_roles(context.roles, session, context.lease.stop)
         if spaces is None:

@@ -22,6 +22,7 @@ from agentpod import algorithms
 from agentpod.config import InspectConfig
 from podrace.errors import FieldViolation, PodraceError
 from podrace.limits.config import Allowed
+from podrace.limits.file_options import with_paths
 from podrace.plugins import loader
 from podrace.plugins.address import PythonFunction, parse
 from podrace.processes import user_ids
@@ -81,7 +82,8 @@ def violations(spec: TournamentSpec, allowed: Allowed) -> Iterator[FieldViolatio
             yield FieldViolation(key, _problem(error))
     for name, algorithm in sorted(spec.algorithms.items()):
         try:
-            algorithms.make(name, *spaces, _first_values(algorithm), SEED, CPU)
+            values = with_paths(name, _first_values(algorithm), allowed)
+            algorithms.make(name, *spaces, values, SEED, CPU)
         except PodraceError as error:
             yield FieldViolation(f"algorithms.{name}", _problem(error))
 

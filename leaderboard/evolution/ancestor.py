@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.mutation import describe_changes, mutate
-from leaderboard.evolution.space import Space, Value, declared_values, is_structural, plain, spaces_of
+from leaderboard.evolution.space import Space, Value, declared_values, is_structural, movable_spaces, plain, spaces_of
 from leaderboard.evolution.strategy import Child, Fresh
 from leaderboard.ranking.board import Board, canonical, fold, shown
 from leaderboard.seeding import stream
@@ -63,7 +63,7 @@ def refusal(spec: TournamentSpec, ancestor: Agent, ancestor_spec: TournamentSpec
         return f"{where}: is an agent of {ancestor.algorithm}, and the algorithms here are {used}"
     spaces = spaces_of(ancestor.algorithm, algorithm)
     for name, stated in declared_values(algorithm).items():
-        if not is_structural(ancestor.algorithm, name) or name not in ancestor.hyperparameters.fields:
+        if not is_structural(ancestor.algorithm, algorithm, name) or name not in ancestor.hyperparameters.fields:
             continue
         inherited = plain(ancestor.hyperparameters.fields[name])
         if inherited != stated and not _lies_in(spaces.get(name), inherited):
@@ -89,8 +89,8 @@ def starts_from(answer: Fresh, spec: TournamentSpec, number: int, algorithm: str
     inherited = inherited_values(spec, ancestor.agent)
     values = inherited
     if number != seeded_numbers(spec, algorithm)[0]:
-        spaces = spaces_of(algorithm, spec.algorithms[algorithm])
-        values = mutate(algorithm, inherited, spaces, spec.evolution, stream(spec.seed, "ancestor", number))
+        spaces = movable_spaces(algorithm, spec.algorithms[algorithm])
+        values = mutate(inherited, spaces, spec.evolution, stream(spec.seed, "ancestor", number))
     before = {name: plain(value) for name, value in ancestor.agent.hyperparameters.fields.items()}
     changes = describe_changes({**values, **before}, values) or "hyperparameters unchanged"
     named = f"{ancestor.agent.agent_id} ({shown(ancestor.candidate)} there)"
@@ -124,7 +124,7 @@ def inherited_values(spec: TournamentSpec, ancestor: Agent) -> dict[str, Value]:
     for name in values:
         if name in ancestor.hyperparameters.fields:
             inherited = plain(ancestor.hyperparameters.fields[name])
-            if is_structural(ancestor.algorithm, name) or _lies_in(spaces.get(name), inherited):
+            if is_structural(ancestor.algorithm, algorithm, name) or _lies_in(spaces.get(name), inherited):
                 values[name] = inherited
     return values
 

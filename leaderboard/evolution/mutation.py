@@ -19,14 +19,13 @@ from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, EvolutionSpec
 
 
 def mutate(
-    algorithm: str, parent: Mapping[str, Value], spaces: Mapping[str, Space], evolution: EvolutionSpec, random: Random
+    parent: Mapping[str, Value], spaces: Mapping[str, Space], evolution: EvolutionSpec, random: Random
 ) -> dict[str, Value]:
     """Returns the hyperparameters of a child.
 
     Args:
-        algorithm: Name of the algorithm; the catalog has its structural hyperparameters.
         parent: Every hyperparameter of the parent.
-        spaces: Spaces of the searched hyperparameters; all others and the structural ones keep their values.
+        spaces: Of the hyperparameters that may change in a child (`movable_spaces`); all others keep their values.
         evolution: Resolved probabilities and factor.
         random: Random stream of the child.
     """
@@ -34,11 +33,10 @@ def mutate(
     def perturb(value: Value, space: Space) -> Value:
         return perturbed(space, value, evolution.mutation_factor, random)
 
-    return vary(algorithm, parent, spaces, evolution, perturb, random)
+    return vary(parent, spaces, evolution, perturb, random)
 
 
 def vary(
-    algorithm: str,
     parent: Mapping[str, Value],
     spaces: Mapping[str, Space],
     evolution: EvolutionSpec,
@@ -47,7 +45,7 @@ def vary(
 ) -> dict[str, Value]:
     """As `mutate`, with another perturbation."""
     child = dict(parent)
-    for name in sorted(name for name in spaces if not is_structural(algorithm, name)):
+    for name in sorted(spaces):
         if happens(random, evolution.mutation_probability):
             resampled = happens(random, evolution.resample_probability)
             child[name] = spaces[name].draw(random) if resampled else perturb(parent[name], spaces[name])
@@ -75,7 +73,7 @@ def settled_child(
     """
     result = dict(values)
     for key in order_of(algorithm.hyperparameters):
-        if is_structural(name, key):
+        if is_structural(name, algorithm, key):
             continue
         if not is_active(algorithm.hyperparameters[key], result):
             result[key] = plain(algorithm.hyperparameters[key].value)

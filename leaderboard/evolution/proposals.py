@@ -69,8 +69,9 @@ def _child(child: ChildProposal, reason: str, situation: Situation) -> Child:
         )
     inherited = situation.values_of(parent)
     values = _checked(child.hyperparameters, parent.algorithm, situation, "child.hyperparameters")
+    spec = situation.spec.algorithms[parent.algorithm]
     for key, value in values.items():
-        if is_structural(parent.algorithm, key) and value != inherited.get(key):
+        if is_structural(parent.algorithm, spec, key) and value != inherited.get(key):
             raise InvalidArgument(
                 f"child.hyperparameters.{key} = {value!r}: must not change in a child; expected the parent's"
                 f" {inherited.get(key)!r}"

@@ -30,6 +30,7 @@ from google.protobuf import json_format, struct_pb2
 
 from leaderboard.seeding import draw_one, happens
 from podrace.specification import catalog
+from podrace.specification.declared_algorithms import entry_of
 from podrace.specification.environment_search import COUNT, PREFIX
 from podrace.tournament.v1.tournament_pb2 import SCALE_LOG, SCALE_REVERSE_LOG, AlgorithmSpec, HyperparameterSpec
 
@@ -271,11 +272,18 @@ def spaces_of(name: str, algorithm: AlgorithmSpec) -> dict[str, Space]:
     """Returns the spaces of the searched hyperparameters of an algorithm, in alphabetical order.
 
     Args:
-        name: Name of the algorithm. The catalog declares which of its hyperparameters are whole numbers; JSON does not.
+        name: Name of the algorithm. Its declaration says which hyperparameters are whole numbers; JSON does not.
         algorithm: Its resolved specification.
     """
-    found = {key: _space_of(spec, whole=is_whole(name, key)) for key, spec in sorted(algorithm.hyperparameters.items())}
+    searched = sorted(algorithm.hyperparameters.items())
+    found = {key: _space_of(spec, whole=is_whole(name, algorithm, key)) for key, spec in searched}
     return {key: space for key, space in found.items() if space is not None}
+
+
+def movable_spaces(name: str, algorithm: AlgorithmSpec) -> dict[str, Space]:
+    """Returns the spaces of the searched hyperparameters that may change in a child; arguments as for `spaces_of`."""
+    spaces = spaces_of(name, algorithm)
+    return {key: space for key, space in spaces.items() if not is_structural(name, algorithm, key)}
 
 
 def declared_values(algorithm: AlgorithmSpec) -> dict[str, Value]:
@@ -283,24 +291,28 @@ def declared_values(algorithm: AlgorithmSpec) -> dict[str, Value]:
     return {key: plain(spec.value) for key, spec in sorted(algorithm.hyperparameters.items())}
 
 
-def is_whole(algorithm: str, hyperparameter: str) -> bool:
-    """Whether the catalog declares a hyperparameter as a whole number."""
-    declared = _declared(algorithm, hyperparameter)
+def is_whole(name: str, algorithm: AlgorithmSpec, hyperparameter: str) -> bool:
+    """Whether a hyperparameter is declared as a whole number; the arguments are those of `is_structural`."""
+    declared = _declared(name, algorithm, hyperparameter)
     if declared is None:
         return hyperparameter == COUNT
     return isinstance(declared.default, int) and not isinstance(declared.default, bool)
 
 
-def is_structural(algorithm: str, hyperparameter: str) -> bool:
-    """Whether a hyperparameter is structural: it shapes the networks, so a child cannot change it. The catalog declares
-    it; those of the environment are all structural.
+def is_structural(name: str, algorithm: AlgorithmSpec, hyperparameter: str) -> bool:
+    """Whether a hyperparameter is structural: it shapes the networks, so a child cannot change it.
+
+    Args:
+        name: Name of the algorithm.
+        algorithm: Its specification, with the declaration of a user-defined algorithm.
+        hyperparameter: Name of the hyperparameter; those of the environment are all structural.
     """
-    declared = _declared(algorithm, hyperparameter)
+    declared = _declared(name, algorithm, hyperparameter)
     return hyperparameter.startswith(PREFIX) if declared is None else declared.structural
 
 
-def _declared(algorithm: str, hyperparameter: str) -> catalog.Hyperparameter | None:
-    entry = catalog.ALGORITHMS.get(algorithm)
+def _declared(name: str, algorithm: AlgorithmSpec, hyperparameter: str) -> catalog.Hyperparameter | None:
+    entry = entry_of(name, algorithm)
     return entry.hyperparameters.get(hyperparameter) if entry else None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 from leaderboard.evolution.mutation import describe_changes, mutate
-from leaderboard.evolution.space import spaces_of
+from leaderboard.evolution.space import movable_spaces
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.ranking.board import Board, named, rank_key
 from leaderboard.seeding import draw_distinct, happens
@@ -44,8 +44,8 @@ def descend(situation: Situation, choose: Callable[[Board], Choice], random: Ran
         return Fresh("no candidate on the board may have another child now")
     parent, how = choose(parents)
     inherited = situation.values_of(parent)
-    spaces = spaces_of(parent.algorithm, situation.spec.algorithms[parent.algorithm])
-    values = mutate(parent.algorithm, inherited, spaces, situation.spec.evolution, random)
+    spaces = movable_spaces(parent.algorithm, situation.spec.algorithms[parent.algorithm])
+    values = mutate(inherited, spaces, situation.spec.evolution, random)
     changes = describe_changes(inherited, values) or "hyperparameters unchanged"
     return Child(parent, values, f"{how}: {named(parent)}; {changes}")
 

@@ -11,10 +11,19 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from podrace.limits.config import Allowed
-from podrace.limits.names import environment_problem, options_problem, plugin_problem, shown
+from podrace.limits.names import FUNCTION, environment_problem, options_problem, plugin_problem, shown, text_problem
 from podrace.specification.messages import Problems, bad_spec
-from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import (
+    HYPERPARAMETER_TYPE_TEXT,
+    AlgorithmSpec,
+    HyperparameterSpec,
+    TournamentSpec,
+)
 
+INSTALLED_ONLY = (
+    "an algorithm runs in the process of the learner, which holds the token of its pod, so only installed ones may be"
+    " named here: install its distribution with an entry point in the group podrace.algorithms, and use that name"
+)
 _SEARCHED = "environment.options."
 
 
@@ -55,12 +64,27 @@ def _problems(spec: TournamentSpec, allowed: Allowed) -> Iterator[str]:
         "evolution.updater": spec.evolution.updater,
     }
     yield from (plugin_refusal(key, address, allowed) for key, address in plugins.items())
+    for name, algorithm in sorted(spec.algorithms.items()):
+        if name.startswith(FUNCTION) and not allowed.everything:
+            yield f"algorithms.{name}: {INSTALLED_ONLY}"
+        for key, text in _free_texts(algorithm):
+            if problem := "" if allowed.everything else text_problem(text, allowed):
+                yield f"algorithms.{name}.hyperparameters.{key} = {shown(text)}: {problem}"
 
 
 def plugin_refusal(key: str, address: str, allowed: Allowed) -> str:
     """Returns why a key may not name a plugin; empty if it may, or names none."""
     problem = plugin_problem(address, allowed) if address else ""
     return f"{key} = {shown(address)}: {problem}" if problem else ""
+
+
+def _free_texts(algorithm: AlgorithmSpec) -> Iterator[tuple[str, str]]:
+    """Yields the key and each value of every hyperparameter that may be any text, and hence the path of a file."""
+    declared = algorithm.declaration.hyperparameters
+    for key in (one.name for one in declared if one.type == HYPERPARAMETER_TYPE_TEXT and not one.choices):
+        searched = algorithm.hyperparameters[key] if key in algorithm.hyperparameters else HyperparameterSpec()
+        yield from ((key, value.string_value) for value in (searched.value, *searched.choices) if value.string_value)
+        yield from ((key, start.fields[key].string_value) for start in algorithm.starts if key in start.fields)
 
 
 def _searched(algorithm: AlgorithmSpec) -> Iterator[tuple[str, object]]:

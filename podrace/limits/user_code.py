@@ -27,5 +27,6 @@ def names_user_code(spec: TournamentSpec) -> bool:
 
 def imports_user_code(spec: TournamentSpec) -> bool:
     """Returns whether pods or services import modules that a specification names, for its generator for instance."""
-    plugins = (spec.evolution.generator, spec.evolution.updater)
+    # A class of an algorithm is imported where a specification is inspected; elsewhere only with `allow.everything`.
+    plugins = (spec.evolution.generator, spec.evolution.updater, *spec.algorithms)
     return names_user_code(spec) or any(address.startswith(FUNCTION) for address in plugins)

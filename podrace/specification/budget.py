@@ -26,7 +26,9 @@ from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
 
-from podrace.specification import catalog, evolution_settings
+from podrace.specification import evolution_settings
+from podrace.specification.catalog import Algorithm
+from podrace.specification.declared_algorithms import entry_of
 from podrace.tournament.v1 import tournament_pb2 as pb
 
 EVALUATIONS_PER_POD = 48
@@ -118,18 +120,19 @@ def budget_steps(spec: pb.TournamentSpec, pods: int) -> float | None:
     if objective.HasField("environment_steps"):
         return objective.environment_steps
     if objective.HasField("wall_clock_duration"):
-        return _seconds(objective.wall_clock_duration) * pods * typical_rate(spec.environment.id, spec.algorithms)
+        known = [entry_of(name, algorithm) for name, algorithm in spec.algorithms.items()]
+        return _seconds(objective.wall_clock_duration) * pods * typical_rate(spec.environment.id, known)
     return None
 
 
-def typical_rate(environment_id: str, algorithms: Iterable[str]) -> float:
+def typical_rate(environment_id: str, algorithms: Iterable[Algorithm | None]) -> float:
     """Returns the typical environment steps per second of a pod with one core: the geometric mean over algorithms."""
     rate = next(rate for begin, rate in RATES.items() if environment_id.lower().startswith(begin))
     rates = []
-    for name in algorithms:
-        entry = catalog.ALGORITHMS.get(name)
+    for entry in algorithms:
         updates = entry.hyperparameters.get("updates_per_step") if entry else None
-        limit = GRADIENT_STEPS_PER_SECOND / float(str(updates.default)) if updates else math.inf
+        steps = updates.default if updates else 0
+        limit = GRADIENT_STEPS_PER_SECOND / steps if isinstance(steps, int | float) and steps > 0 else math.inf
         rates.append(min(rate, limit))
     return math.prod(rates) ** (1 / len(rates)) if rates else rate
 

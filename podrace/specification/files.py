@@ -1,6 +1,7 @@
 """Reads tournament specifications from TOML files and writes them as TOML."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from google.protobuf.message import Message
 
 from podrace import config
 from podrace.errors import InvalidArgument
+from podrace.limits.config import EVERYTHING
+from podrace.limits.user_environment import user_environment
+from podrace.plugins import declarations
 from podrace.printable import quoted
 from podrace.specification import resolve
 from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, TournamentSpec
@@ -34,7 +38,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> TournamentSpec:
 
 
 def from_values(values: Mapping[str, Any], *, source: str) -> TournamentSpec:
-    """Reads the nested values of a specification and resolves it.
+    """Reads the nested values of a specification, adds what user-defined algorithms declare, and resolves it.
 
     Args:
         values: What a TOML file would have.
@@ -45,6 +49,7 @@ def from_values(values: Mapping[str, Any], *, source: str) -> TournamentSpec:
     """
     parsed = resolve.parse(values, source=source)
     try:
+        declarations.fill_declarations(parsed, user_environment(os.environ, EVERYTHING))
         return resolve.resolve(parsed)
     except InvalidArgument as error:
         raise InvalidArgument(f"{source}: {error.message}", reason=error.reason, violations=error.violations) from None

@@ -6,13 +6,17 @@ from typing import Any
 from google.protobuf import json_format, struct_pb2
 
 from podrace.config import unknown
+from podrace.plugins.address import parse
 from podrace.specification import catalog, environment_search
 from podrace.specification.catalog import Hyperparameter
 from podrace.specification.conditions import check_conditions
+from podrace.specification.declared_algorithms import entry_of
 from podrace.specification.hyperparameter_checks import check_range, check_value, check_within, extra_value
 from podrace.specification.messages import Problems, bad_spec
 from podrace.tournament.v1 import tournament_pb2 as pb
 
+PYTHON = "python:"
+"""Prefix of the name of an algorithm that is a class of a module."""
 _SCALES = {"linear": pb.SCALE_LINEAR, "log": pb.SCALE_LOG, "reverse_log": pb.SCALE_REVERSE_LOG}
 
 
@@ -34,9 +38,8 @@ def resolve_algorithms(spec: pb.TournamentSpec) -> None:
 
 
 def _resolve_algorithm(spec: pb.TournamentSpec, name: str) -> None:
-    if name not in catalog.ALGORITHMS:
-        raise bad_spec(unknown(f"algorithms.{name}", "algorithm", name, catalog.ALGORITHMS))
-    algorithm, entry, problems = spec.algorithms[name], catalog.ALGORITHMS[name], Problems()
+    algorithm, problems = spec.algorithms[name], Problems()
+    entry = _known_entry(name, algorithm)
     if not algorithm.HasField("ratio"):
         algorithm.ratio = 1.0
     with problems.collect():
@@ -59,6 +62,25 @@ def _resolve_algorithm(spec: pb.TournamentSpec, name: str) -> None:
     problems.refuse()
 
 
+def _known_entry(name: str, algorithm: pb.AlgorithmSpec) -> catalog.Algorithm:
+    """Returns what is known about an algorithm.
+
+    Raises:
+        InvalidArgument: It is unknown, or its declaration is missing.
+    """
+    where, entry = f"algorithms.{name}", entry_of(name, algorithm)
+    if entry is None and name.startswith(PYTHON) and parse(name) is None:
+        raise bad_spec(f"{where}: expected python:module:Class")
+    if entry is None and name.startswith(PYTHON):
+        raise bad_spec(
+            f"{where}: has no declaration; the command and the Python client add it, others send what"
+            f" `podrace algorithms {name} --declaration` prints"
+        )
+    if entry is None:
+        raise bad_spec(unknown(where, "algorithm", name, catalog.ALGORITHMS))
+    return entry
+
+
 def declared_hyperparameters(
     name: str, algorithm: pb.AlgorithmSpec, environment: pb.EnvironmentSpec
 ) -> dict[str, Hyperparameter]:
@@ -68,8 +90,8 @@ def declared_hyperparameters(
     Raises:
         InvalidArgument: The specification has others.
     """
-    known, where = dict(catalog.ALGORITHMS[name].hyperparameters), f"algorithms.{name}.hyperparameters"
-    problems = Problems()
+    entry, where, problems = entry_of(name, algorithm), f"algorithms.{name}.hyperparameters", Problems()
+    known = dict(entry.hyperparameters) if entry else {}
     for key in sorted(algorithm.hyperparameters):
         if key.startswith(environment_search.PREFIX):
             given = algorithm.hyperparameters[key]

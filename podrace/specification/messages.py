@@ -117,8 +117,8 @@ def _set(message: Message, field: Any, value: Any, *, where: str, path: str) -> 
             for name, item in (_flattened(_table(value), nested) if nested else _table(value)).items():
                 _fill_special(getattr(message, field.name)[name], item, where=where, path=f"{path}.{name}")
         elif field.is_repeated:
-            for item in value:
-                json_format.ParseDict(item, getattr(message, field.name).add())
+            for index, item in enumerate(value):
+                _fill_special(getattr(message, field.name).add(), item, where=where, path=f"{path}[{index}]")
         else:
             child = getattr(message, field.name)
             child.SetInParent()

@@ -4,10 +4,13 @@ The preset fills in what the specification leaves out, and nothing else: a value
 kept. Pure.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-from podrace.specification import catalog, evolution_settings
+from podrace.specification import evolution_settings
+from podrace.specification.catalog import Hyperparameter
+from podrace.specification.declared_algorithms import entry_of
 from podrace.specification.environment_search import COUNT
 from podrace.tournament.v1 import tournament_pb2 as pb
 
@@ -38,9 +41,12 @@ def apply(spec: pb.TournamentSpec) -> None:
     """
     if spec.search != WIDE:
         return
-    for name in sorted(spec.algorithms.keys() & catalog.ALGORITHMS.keys()):
-        given, declared = spec.algorithms[name].hyperparameters, catalog.ALGORITHMS[name].hyperparameters
-        largest_minibatch = _smallest_rollout(spec, name)
+    for name in sorted(spec.algorithms):
+        known = entry_of(name, spec.algorithms[name])
+        if known is None:
+            continue
+        given, declared = spec.algorithms[name].hyperparameters, known.hyperparameters
+        largest_minibatch = _smallest_rollout(spec, name, declared)
         for key, entry in declared.items():
             if entry.wide is None or _is_stated(given[key]):
                 continue
@@ -89,10 +95,11 @@ def _is_stated(given: pb.HyperparameterSpec) -> bool:
     return given.HasField("value") or given.HasField("low") or given.HasField("high") or len(given.choices) > 0
 
 
-def _smallest_rollout(spec: pb.TournamentSpec, algorithm: str) -> float:
+def _smallest_rollout(spec: pb.TournamentSpec, algorithm: str, declared: Mapping[str, Hyperparameter]) -> float:
     """Returns the environment steps in a rollout of one learner, which no minibatch may exceed."""
-    horizon = spec.algorithms[algorithm].hyperparameters["horizon"]
-    default = catalog.ALGORITHMS[algorithm].hyperparameters["horizon"].default
+    if "horizon" not in declared:
+        return math.inf
+    horizon, default = spec.algorithms[algorithm].hyperparameters["horizon"], declared["horizon"].default
     stated = [choice.number_value for choice in horizon.choices]
     if horizon.HasField("low"):
         stated = [horizon.low]

@@ -19,6 +19,7 @@ from podrace.specification import (
     budget,
     catalog,
     data_leakage,
+    declared_algorithms,
     environment_search,
     evolution_settings,
     objectives,
@@ -117,6 +118,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     check_values(spec)
     with problems.collect():
         _resolve_environment(spec)
+    problems.add(*declared_algorithms.declaration_problems(spec))
     problems.refuse()
     _fill_defaults(spec)
     problems.add(*_choice_problems(spec))

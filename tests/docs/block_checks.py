@@ -53,6 +53,10 @@ def _completed(values: Mapping[str, Any]) -> dict[str, Any]:
     completed = dict(values)
     if "environment" in values:
         completed["environment"] = {"id": "cartpole", **values["environment"]}
+    if "algorithms" in values:
+        # Only the command knows what a user-defined algorithm declares: it imports the class in another process.
+        named = {name: table for name, table in values["algorithms"].items() if not name.startswith("python:")}
+        completed["algorithms"] = named or _BASE["algorithms"]
     return completed
 
 

@@ -5,7 +5,9 @@ Before, a fused pod imported a `python:` environment into the process of its lea
 
 import pytest
 
+from podrace.errors import InvalidArgument
 from podrace.limits.config import EVERYTHING, Allowed
+from podrace.limits.specification import check_specification
 from podrace.limits.user_code import imports_user_code, names_user_code, runs_apart
 from podrace.specification.resolve import parse, resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -49,6 +51,35 @@ def test_a_specification_is_inspected_apart_if_any_of_its_plugins_is_a_function(
     assert not names_user_code(generated)
     assert imports_user_code(spec("python:robots:make"))
     assert not imports_user_code(spec(evolution={"generator": "grpc://127.0.0.1:50070"}))
+
+
+def declared(name: str) -> TournamentSpec:
+    declaration = {
+        "action_kinds": ["discrete"],
+        "hyperparameters": [{"name": "dataset", "type": "text", "default_value": "prices:steps.safetensors"}],
+    }
+    return spec(algorithms={name: {"declaration": declaration}})
+
+
+def test_a_service_refuses_an_algorithm_of_a_module_because_it_would_run_with_the_token_of_a_pod() -> None:
+    named = declared("python:robots:Walker")
+    with pytest.raises(InvalidArgument, match=r"algorithms\.python:robots:Walker: an algorithm runs in the process of"):
+        check_specification(named, Allowed(modules=("robots",), data_roots={"prices": "/srv/prices"}))
+    check_specification(named, EVERYTHING)
+    assert imports_user_code(named)
+
+
+def test_an_algorithm_that_the_operator_has_installed_is_trusted() -> None:
+    check_specification(declared("walker"), Allowed(data_roots={"prices": "/srv/prices"}))
+    assert not imports_user_code(declared("walker"))
+
+
+@pytest.mark.parametrize("text", ["/etc/passwd", "../secrets", "prices:../../etc/passwd"])
+def test_a_text_of_an_algorithm_is_no_way_to_files_outside_of_the_roots(text: str) -> None:
+    named = declared("walker")
+    named.algorithms["walker"].hyperparameters["dataset"].value.string_value = text
+    with pytest.raises(InvalidArgument, match=r"algorithms\.walker\.hyperparameters\.dataset = "):
+        check_specification(named, Allowed(data_roots={"prices": "/srv/prices"}))
 
 
 def test_the_mesh_of_one_user_runs_the_code_of_that_user_in_one_process() -> None:

@@ -24,7 +24,7 @@ from leaderboard.evolution.rungs import (
     quota_of,
     waiting,
 )
-from leaderboard.evolution.space import spaces_of
+from leaderboard.evolution.space import movable_spaces
 from leaderboard.evolution.strategy import Child, Continue, Fresh, NoWork, Situation
 from leaderboard.evolution.trials import ClockReading, Trial
 from leaderboard.ranking.board import named
@@ -179,8 +179,8 @@ def _challenger(situation: Situation, race: IncumbentRace, leader: Trial | None,
         reason = f"a challenger; {algorithm} is furthest below its share of pod time" if algorithm else "a challenger"
         return Fresh(reason, algorithm, environment_steps=steps, rung=0)
     inherited = situation.values_of(parent.newest)
-    spaces = spaces_of(parent.algorithm, situation.spec.algorithms[parent.algorithm])
-    values = fork_values(parent.algorithm, inherited, spaces, evolution, random)
+    spaces = movable_spaces(parent.algorithm, situation.spec.algorithms[parent.algorithm])
+    values = fork_values(inherited, spaces, evolution, random)
     changes = describe_changes(inherited, values) or "hyperparameters unchanged"
     whose = "the incumbent" if parent is leader else "a challenger"
     reason = f"fork of {whose} {named(parent.newest)}; {changes}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from random import Random
 
-from leaderboard.evolution.space import Space, Value, is_structural, stepped
+from leaderboard.evolution.space import Space, Value, stepped
 from leaderboard.seeding import draw_one, happens
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
@@ -12,7 +12,7 @@ MOVED_PROBABILITY = 0.5
 
 
 def fork_values(
-    algorithm: str, parent: Mapping[str, Value], spaces: Mapping[str, Space], evolution: EvolutionSpec, random: Random
+    parent: Mapping[str, Value], spaces: Mapping[str, Space], evolution: EvolutionSpec, random: Random
 ) -> dict[str, Value]:
     """Returns the hyperparameters of a fork.
 
@@ -20,14 +20,13 @@ def fork_values(
     searched one that does not shape the networks is moved with probability 1/2, and at least one of them.
 
     Args:
-        algorithm: Name of the algorithm.
         parent: Every hyperparameter of the parent.
-        spaces: Spaces of the searched hyperparameters.
+        spaces: Of the hyperparameters that may change in a child (`movable_spaces`).
         evolution: Resolved settings.
         random: Random stream of the fork.
     """
     values = dict(parent)
-    movable = sorted(name for name in spaces if not is_structural(algorithm, name))
+    movable = sorted(spaces)
     if not movable or happens(random, evolution.unchanged_probability):
         return values
     moved = [name for name in movable if happens(random, MOVED_PROBABILITY)] or [draw_one(random, movable)]

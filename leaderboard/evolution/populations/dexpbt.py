@@ -27,7 +27,7 @@ from leaderboard.evolution.comparison import ranked, share_of
 from leaderboard.evolution.mutation import vary
 from leaderboard.evolution.populations.population import Selection, propose_for_seat, standing_of, unstructural
 from leaderboard.evolution.populations.seats import Seat
-from leaderboard.evolution.space import Space, Value, perturbed, spaces_of
+from leaderboard.evolution.space import Space, Value, movable_spaces, perturbed
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import Board, named
 from leaderboard.ranking.paired import difference, ranked_score
@@ -84,14 +84,14 @@ def explore(
     source = situation.values_of(parent)
     keeps_own = happens(random, 0.5)
     if keeps_own and own_values:
-        source |= unstructural(parent.algorithm, own_values)
+        source |= unstructural(parent.algorithm, situation, own_values)
 
     def perturb(value: Value, space: Space) -> Value:
         low, high = evolution.mutation_factor_low, evolution.mutation_factor
         return perturbed(space, value, low + random.random() * (high - low), random)
 
-    spaces = spaces_of(parent.algorithm, situation.spec.algorithms[parent.algorithm])
-    return vary(parent.algorithm, source, spaces, evolution, perturb, random)
+    spaces = movable_spaces(parent.algorithm, situation.spec.algorithms[parent.algorithm])
+    return vary(source, spaces, evolution, perturb, random)
 
 
 propose = partial(propose_for_seat, select=select, explore=explore)

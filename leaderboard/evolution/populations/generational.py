@@ -17,7 +17,7 @@ from random import Random
 from leaderboard.evolution.comparison import ranked
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.mutation import describe_changes, mutate
-from leaderboard.evolution.space import spaces_of
+from leaderboard.evolution.space import movable_spaces
 from leaderboard.evolution.strategy import Child, Fresh, Situation
 from leaderboard.ranking.board import Board, named
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
@@ -36,8 +36,8 @@ def propose(situation: Situation, random: Random) -> Fresh | Child:
     parent, inherited = parents[0], situation.values_of(parents[0])
     values = inherited
     if not _is_first_child(situation, generation * size, parent):
-        spaces = spaces_of(algorithm, situation.spec.algorithms[algorithm])
-        values = mutate(algorithm, inherited, spaces, situation.spec.evolution, random)
+        spaces = movable_spaces(algorithm, situation.spec.algorithms[algorithm])
+        values = mutate(inherited, spaces, situation.spec.evolution, random)
     changes = describe_changes(inherited, values) or "hyperparameters unchanged"
     reason = f"generation {generation} restarts from the best {algorithm}, {named(parent)}; {changes}"
     return Child(parent, values, reason, seat)

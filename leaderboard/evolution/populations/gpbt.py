@@ -36,7 +36,7 @@ from leaderboard.evolution.history import History
 from leaderboard.evolution.mutation import mutate
 from leaderboard.evolution.populations.population import Selection, newest_of, propose_for_seat
 from leaderboard.evolution.populations.seats import Seat, next_seat, seats_of
-from leaderboard.evolution.space import Range, Value, is_structural, plain, spaces_of
+from leaderboard.evolution.space import Range, Value, movable_spaces, plain
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import named
 from leaderboard.seeding import draw_one, happens
@@ -66,15 +66,14 @@ def explore(
     """
     evolution, algorithm = situation.spec.evolution, parent.algorithm
     values = situation.values_of(parent)
-    spaces = spaces_of(algorithm, situation.spec.algorithms[algorithm])
+    spaces = movable_spaces(algorithm, situation.spec.algorithms[algorithm])
     seat = next_seat(seats_of(situation.history), evolution.population_size)[1]
     if seat is not None and seat.newest == parent:
-        return mutate(algorithm, values, spaces, evolution, random)
+        return mutate(values, spaces, evolution, random)
     own = own_values or values
-    searched = {name: space for name, space in spaces.items() if not is_structural(algorithm, name)}
-    ranges = {name: space for name, space in searched.items() if isinstance(space, Range)}
+    ranges = {name: space for name, space in spaces.items() if isinstance(space, Range)}
     before = previous_move(seat, algorithm, ranges, situation.history) if seat is not None and own_values else {}
-    for name, space in searched.items():
+    for name, space in spaces.items():
         if happens(random, evolution.resample_probability):
             values[name] = space.draw(random)
         elif isinstance(space, Range):

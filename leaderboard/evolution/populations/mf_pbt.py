@@ -36,7 +36,7 @@ from leaderboard.evolution.comparison import leads, ranked, share_of
 from leaderboard.evolution.mutation import mutate
 from leaderboard.evolution.populations.population import Selection, newest_of, propose_for_seat, standing_of
 from leaderboard.evolution.populations.seats import Seat
-from leaderboard.evolution.space import Value, spaces_of
+from leaderboard.evolution.space import Value, movable_spaces
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import named
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
@@ -113,8 +113,8 @@ def explore(
     situation: Situation, parent: Candidate, own_values: Mapping[str, Value], random: Random
 ) -> dict[str, Value]:
     """Multiplies or divides the parent's hyperparameters by `mutation_factor`."""
-    spaces = spaces_of(parent.algorithm, situation.spec.algorithms[parent.algorithm])
-    return mutate(parent.algorithm, situation.values_of(parent), spaces, situation.spec.evolution, random)
+    spaces = movable_spaces(parent.algorithm, situation.spec.algorithms[parent.algorithm])
+    return mutate(situation.values_of(parent), spaces, situation.spec.evolution, random)
 
 
 propose = partial(propose_for_seat, select=select, explore=explore)

@@ -33,7 +33,7 @@ from leaderboard.evolution.populations import truncation
 from leaderboard.evolution.populations.category_bandit import Bandit, Play, draw_category
 from leaderboard.evolution.populations.gaussian_process import LARGEST_VALUE, Point, most_promising, standardized
 from leaderboard.evolution.populations.population import propose_for_seat
-from leaderboard.evolution.space import Choices, Range, Value, is_structural, plain, spaces_of
+from leaderboard.evolution.space import Choices, Range, Value, movable_spaces, plain
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.learning_speed import gains_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
@@ -67,8 +67,7 @@ def explore(
 ) -> dict[str, Value]:
     """Chooses the hyperparameters that are not structural."""
     algorithm = parent.algorithm
-    spaces = spaces_of(algorithm, situation.spec.algorithms[algorithm])
-    searched = {name: space for name, space in spaces.items() if not is_structural(algorithm, name)}
+    searched = movable_spaces(algorithm, situation.spec.algorithms[algorithm])
     ranges = {name: space for name, space in searched.items() if isinstance(space, Range)}
     choices = {name: space for name, space in searched.items() if isinstance(space, Choices)}
     observed = observe(situation, algorithm)

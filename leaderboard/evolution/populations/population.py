@@ -71,9 +71,10 @@ def propose_for_seat(situation: Situation, random: Random, select: Select, explo
     return _child(situation, number, choice, {} if own is None else situation.values_of(own), explore, random)
 
 
-def unstructural(algorithm: str, values: Mapping[str, Value]) -> dict[str, Value]:
+def unstructural(algorithm: str, situation: Situation, values: Mapping[str, Value]) -> dict[str, Value]:
     """Returns the hyperparameters that may differ from those of a parent: they do not shape networks or memories."""
-    return {name: value for name, value in values.items() if not is_structural(algorithm, name)}
+    spec = situation.spec.algorithms[algorithm]
+    return {name: value for name, value in values.items() if not is_structural(algorithm, spec, name)}
 
 
 def newest_of(seats: Sequence[Seat]) -> list[Candidate]:
@@ -109,6 +110,6 @@ def _child(
     inherited = situation.values_of(choice.parent)
     values = explore(situation, choice.parent, own_values, random) if choice.explores else inherited
     if choice.values_of is not None:
-        values = inherited | unstructural(choice.parent.algorithm, situation.values_of(choice.values_of))
+        values = inherited | unstructural(choice.parent.algorithm, situation, situation.values_of(choice.values_of))
     changes = describe_changes(inherited, values) or "hyperparameters unchanged"
     return Child(choice.parent, values, f"seat {number}: {choice.reason}; {changes}", number)

@@ -19,7 +19,7 @@ from leaderboard.evolution.comparison import leads, ranked, share_of
 from leaderboard.evolution.mutation import vary
 from leaderboard.evolution.populations.population import Selection, newest_of, propose_for_seat, standing_of
 from leaderboard.evolution.populations.seats import Seat
-from leaderboard.evolution.space import Space, Value, scaled, spaces_of
+from leaderboard.evolution.space import Space, Value, movable_spaces, scaled
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import named
 from leaderboard.seeding import draw_one, happens
@@ -53,8 +53,8 @@ def explore(
         share = evolution.perturbation if happens(random, 0.5) else -evolution.perturbation
         return scaled(space, value, 1 + share, random)
 
-    spaces = spaces_of(parent.algorithm, situation.spec.algorithms[parent.algorithm])
-    return vary(parent.algorithm, situation.values_of(parent), spaces, evolution, perturb, random)
+    spaces = movable_spaces(parent.algorithm, situation.spec.algorithms[parent.algorithm])
+    return vary(situation.values_of(parent), spaces, evolution, perturb, random)
 
 
 propose = partial(propose_for_seat, select=select, explore=explore)

@@ -4,11 +4,13 @@ With `--orchestrator` they show what the server of that address knows, which may
 """
 
 import asyncio
+import os
 import platform
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import click
+from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Value
 from rich.table import Table
 
@@ -21,7 +23,10 @@ from podrace.client.enum_values import word_of
 from podrace.config import unknown
 from podrace.discovery import catalog_messages
 from podrace.discovery.v1 import discovery_pb2 as pb
-from podrace.errors import NotFound
+from podrace.errors import InvalidArgument, NotFound
+from podrace.limits.config import EVERYTHING
+from podrace.limits.user_environment import user_environment
+from podrace.plugins.declarations import declare
 from podrace.tournament.v1.tournament_pb2 import SCALE_REVERSE_LOG, Scale
 
 Response = TypeVar("Response")
@@ -45,10 +50,13 @@ def _listed(address: str, local: Callable[[], Response], remote: Callable[[str],
 
 @click.command()
 @click.argument("name", required=False)
+@click.option("--declaration", is_flag=True, help="Print what a user-defined algorithm declares, for other clients.")
 @server_option
 @output_options
-def algorithms(name: str | None, orchestrator: str, as_json: bool, debug: bool) -> int:
+def algorithms(name: str | None, declaration: bool, orchestrator: str, as_json: bool, debug: bool) -> int:
     """List the algorithms, or the hyperparameters of the algorithm NAME."""
+    if declaration:
+        return _print_declaration(name or "")
     response = _listed(orchestrator, catalog_messages.list_algorithms, discovery.list_algorithms)
     found = {entry.name: entry for entry in response.algorithms}
     if name is not None and name not in found:
@@ -59,6 +67,17 @@ def algorithms(name: str | None, orchestrator: str, as_json: bool, debug: bool) 
         _show_algorithms(response)
     else:
         _show_hyperparameters(found[name])
+    return 0
+
+
+def _print_declaration(name: str) -> int:
+    """Prints the JSON of `AlgorithmSpec.declaration` for a user-defined algorithm."""
+    found = declare([name], user_environment(os.environ, EVERYTHING))
+    if name not in found:
+        raise InvalidArgument(
+            f"algorithm {name!r}: expected python:module:Class, or the name of an installed algorithm"
+        )
+    click.echo(json_format.MessageToJson(found[name], preserving_proto_field_name=True))
     return 0
 
 

@@ -23,6 +23,42 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _HyperparameterType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _HyperparameterTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HyperparameterType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    HYPERPARAMETER_TYPE_UNSPECIFIED: _HyperparameterType.ValueType  # 0
+    """Refused."""
+    HYPERPARAMETER_TYPE_REAL: _HyperparameterType.ValueType  # 1
+    """A real number."""
+    HYPERPARAMETER_TYPE_INTEGER: _HyperparameterType.ValueType  # 2
+    """A whole number."""
+    HYPERPARAMETER_TYPE_BOOLEAN: _HyperparameterType.ValueType  # 3
+    """True or false."""
+    HYPERPARAMETER_TYPE_TEXT: _HyperparameterType.ValueType  # 4
+    """A text, one of `choices` if there are any."""
+    HYPERPARAMETER_TYPE_INTEGERS: _HyperparameterType.ValueType  # 5
+    """A list of whole numbers."""
+
+class HyperparameterType(_HyperparameterType, metaclass=_HyperparameterTypeEnumTypeWrapper):
+    """Type of a declared hyperparameter. A value that is not listed here is refused (BAD_SPEC)."""
+
+HYPERPARAMETER_TYPE_UNSPECIFIED: HyperparameterType.ValueType  # 0
+"""Refused."""
+HYPERPARAMETER_TYPE_REAL: HyperparameterType.ValueType  # 1
+"""A real number."""
+HYPERPARAMETER_TYPE_INTEGER: HyperparameterType.ValueType  # 2
+"""A whole number."""
+HYPERPARAMETER_TYPE_BOOLEAN: HyperparameterType.ValueType  # 3
+"""True or false."""
+HYPERPARAMETER_TYPE_TEXT: HyperparameterType.ValueType  # 4
+"""A text, one of `choices` if there are any."""
+HYPERPARAMETER_TYPE_INTEGERS: HyperparameterType.ValueType  # 5
+"""A list of whole numbers."""
+Global___HyperparameterType: _TypeAlias = HyperparameterType  # noqa: Y015
+
 class _Scale:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -427,6 +463,7 @@ class AlgorithmSpec(_message.Message):
     RATIO_FIELD_NUMBER: _builtins.int
     HYPERPARAMETERS_FIELD_NUMBER: _builtins.int
     STARTS_FIELD_NUMBER: _builtins.int
+    DECLARATION_FIELD_NUMBER: _builtins.int
     ratio: _builtins.float
     """Share of the fresh agents (those with new networks) that use it, in proportion to the ratios of the other
     algorithms. With the strategy `incumbent`, unless `synchronous`, its share of pod time: a fresh agent gets the
@@ -446,22 +483,173 @@ class AlgorithmSpec(_message.Message):
         the searched range or choices. Without starts, the first agent has the values of `hyperparameters`. Default: none.
         """
 
+    @_builtins.property
+    def declaration(self) -> Global___AlgorithmDeclaration:
+        """What a user-defined algorithm declares. Required for an algorithm that is not built in, refused for others. The
+        command and the Python client fill it in: they examine the class in a separate process. `podrace algorithms NAME
+        --declaration` prints it for other clients. Default: none.
+        """
+
     def __init__(
         self,
         *,
         ratio: _builtins.float | None = ...,
         hyperparameters: _abc.Mapping[_builtins.str, Global___HyperparameterSpec] | None = ...,
         starts: _abc.Iterable[_struct_pb2.Struct] | None = ...,
+        declaration: Global___AlgorithmDeclaration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_ratio", b"_ratio", "ratio", b"ratio"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ratio", b"_ratio", "declaration", b"declaration", "ratio", b"ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ratio", b"_ratio", "hyperparameters", b"hyperparameters", "ratio", b"ratio", "starts", b"starts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ratio", b"_ratio", "declaration", b"declaration", "hyperparameters", b"hyperparameters", "ratio", b"ratio", "starts", b"starts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ratio: _TypeAlias = _typing.Literal["ratio"]  # noqa: Y015
     _WhichOneofArgType__ratio: _TypeAlias = _typing.Literal["_ratio", b"_ratio"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ratio) -> _WhichOneofReturnType__ratio | None: ...
 
 Global___AlgorithmSpec: _TypeAlias = AlgorithmSpec  # noqa: Y015
+
+@_typing.final
+class AlgorithmDeclaration(_message.Message):
+    """What the class of a user-defined algorithm declares. Orchestrator and leaderboard check and mutate hyperparameters by
+    it; they never import the class.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    ACTION_KINDS_FIELD_NUMBER: _builtins.int
+    HYPERPARAMETERS_FIELD_NUMBER: _builtins.int
+    description: _builtins.str
+    """What it is, in one line."""
+    @_builtins.property
+    def action_kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Kinds of action space that it supports: `continuous`, `discrete`, `multi_discrete`, `multi_binary`."""
+
+    @_builtins.property
+    def hyperparameters(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeclaredHyperparameter]:
+        """Its hyperparameters."""
+
+    def __init__(
+        self,
+        *,
+        description: _builtins.str = ...,
+        action_kinds: _abc.Iterable[_builtins.str] | None = ...,
+        hyperparameters: _abc.Iterable[Global___DeclaredHyperparameter] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_kinds", b"action_kinds", "description", b"description", "hyperparameters", b"hyperparameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlgorithmDeclaration: _TypeAlias = AlgorithmDeclaration  # noqa: Y015
+
+@_typing.final
+class DeclaredHyperparameter(_message.Message):
+    """A hyperparameter that a user-defined algorithm declares."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    DEFAULT_VALUE_FIELD_NUMBER: _builtins.int
+    MINIMUM_FIELD_NUMBER: _builtins.int
+    MAXIMUM_FIELD_NUMBER: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
+    SCALE_FIELD_NUMBER: _builtins.int
+    SEARCH_FIELD_NUMBER: _builtins.int
+    WIDE_SEARCH_FIELD_NUMBER: _builtins.int
+    STRUCTURAL_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name in specifications."""
+    description: _builtins.str
+    """What it means, in one line."""
+    type: Global___HyperparameterType.ValueType
+    """Type of its values."""
+    minimum: _builtins.float
+    """Smallest value, inclusive. Of a list: of each element. Numbers need it."""
+    maximum: _builtins.float
+    """Largest value, inclusive. Of a list: of each element. Numbers need it."""
+    scale: Global___Scale.ValueType
+    """Scale of the search. Default `linear`."""
+    structural: _builtins.bool
+    """Whether it determines the shape of the networks or of the saved state, so that a child keeps its parent's value."""
+    @_builtins.property
+    def default_value(self) -> _struct_pb2.Value:
+        """Value if the specification does not set it."""
+
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Allowed texts."""
+
+    @_builtins.property
+    def search(self) -> Global___DeclaredRange:
+        """What is searched if the specification does not mention it. Default: it has its default value."""
+
+    @_builtins.property
+    def wide_search(self) -> Global___DeclaredRange:
+        """What is searched instead with `search = "wide"`. Default: the same as without."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+        type: Global___HyperparameterType.ValueType = ...,
+        default_value: _struct_pb2.Value | None = ...,
+        minimum: _builtins.float | None = ...,
+        maximum: _builtins.float | None = ...,
+        choices: _abc.Iterable[_builtins.str] | None = ...,
+        scale: Global___Scale.ValueType = ...,
+        search: Global___DeclaredRange | None = ...,
+        wide_search: Global___DeclaredRange | None = ...,
+        structural: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_maximum", b"_maximum", "_minimum", b"_minimum", "default_value", b"default_value", "maximum", b"maximum", "minimum", b"minimum", "search", b"search", "wide_search", b"wide_search"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_maximum", b"_maximum", "_minimum", b"_minimum", "choices", b"choices", "default_value", b"default_value", "description", b"description", "maximum", b"maximum", "minimum", b"minimum", "name", b"name", "scale", b"scale", "search", b"search", "structural", b"structural", "type", b"type", "wide_search", b"wide_search"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__maximum: _TypeAlias = _typing.Literal["maximum"]  # noqa: Y015
+    _WhichOneofArgType__maximum: _TypeAlias = _typing.Literal["_maximum", b"_maximum"]  # noqa: Y015
+    _WhichOneofReturnType__minimum: _TypeAlias = _typing.Literal["minimum"]  # noqa: Y015
+    _WhichOneofArgType__minimum: _TypeAlias = _typing.Literal["_minimum", b"_minimum"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__maximum) -> _WhichOneofReturnType__maximum | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__minimum) -> _WhichOneofReturnType__minimum | None: ...
+
+Global___DeclaredHyperparameter: _TypeAlias = DeclaredHyperparameter  # noqa: Y015
+
+@_typing.final
+class DeclaredRange(_message.Message):
+    """Where to search for a declared hyperparameter, on its scale."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MINIMUM_FIELD_NUMBER: _builtins.int
+    MAXIMUM_FIELD_NUMBER: _builtins.int
+    ZERO_PROBABILITY_FIELD_NUMBER: _builtins.int
+    minimum: _builtins.float
+    """Lower end, inclusive."""
+    maximum: _builtins.float
+    """Upper end, inclusive."""
+    zero_probability: _builtins.float
+    """Probability of 0, or of 1 on the scale `reverse_log`. Default 0."""
+    def __init__(
+        self,
+        *,
+        minimum: _builtins.float = ...,
+        maximum: _builtins.float = ...,
+        zero_probability: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["maximum", b"maximum", "minimum", b"minimum", "zero_probability", b"zero_probability"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeclaredRange: _TypeAlias = DeclaredRange  # noqa: Y015
 
 @_typing.final
 class HyperparameterSpec(_message.Message):

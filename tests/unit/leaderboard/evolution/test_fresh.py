@@ -200,5 +200,5 @@ def test_searched_keys_of_the_environment_are_drawn_and_children_keep_them(make_
     assert len(counts) > 10
     assert all(isinstance(count, float) and count.is_integer() and 8 <= count <= 64 for count in counts)
     assert {values["environment.options.frame_skip"] for values in drawn} == {1.0, 2.0, 4.0}
-    assert is_structural("ppo", "environment.count")
-    assert is_structural("ppo", "environment.options.frame_skip")
+    assert is_structural("ppo", AlgorithmSpec(), "environment.count")
+    assert is_structural("ppo", AlgorithmSpec(), "environment.options.frame_skip")

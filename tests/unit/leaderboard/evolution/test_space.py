@@ -15,6 +15,7 @@ from leaderboard.evolution.space import (
     stepped,
 )
 from podrace.specification.resolve import parse, resolve
+from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec
 
 UP, DOWN = 0.0, 0.9
 ONE_DEVIATION_UP, ONE_DEVIATION_DOWN = 0.8413447460685429, 0.15865525393145707
@@ -196,9 +197,9 @@ def test_spaces_are_those_of_the_specification_and_whole_numbers_those_of_the_ca
 
 
 def test_booleans_are_not_whole_numbers() -> None:
-    assert is_whole("ppo", "epochs")
-    assert not is_whole("ppo", "normalize_rewards")
-    assert not is_whole("ppo", "learning_rate")
+    assert is_whole("ppo", AlgorithmSpec(), "epochs")
+    assert not is_whole("ppo", AlgorithmSpec(), "normalize_rewards")
+    assert not is_whole("ppo", AlgorithmSpec(), "learning_rate")
 
 
 def test_perturbed_handles_ranges_and_choices() -> None:

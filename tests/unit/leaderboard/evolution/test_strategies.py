@@ -117,7 +117,8 @@ def test_parents_exist_and_their_files_fit(raced: Any) -> None:
             assert start.agent_id == parent_id == agent.starting_checkpoint.agent_id
             assert parent.algorithm == agent.algorithm
             for name, value in agent.hyperparameters.fields.items():
-                assert not is_structural(agent.algorithm, name) or value == parent.hyperparameters.fields[name]
+                spec = raced.spec.algorithms[agent.algorithm]
+                assert not is_structural(agent.algorithm, spec, name) or value == parent.hyperparameters.fields[name]
         seen[agent.agent_id] = agent
 
 

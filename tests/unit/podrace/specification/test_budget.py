@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from podrace.specification import catalog
 from podrace.specification.budget import Lengths, lengths_of, population_of, typical_rate
 from podrace.specification.resolve import parse, resolve
 from podrace.tournament.v1 import tournament_pb2 as pb
@@ -43,11 +44,11 @@ def test_a_wall_clock_counts_with_a_typical_rate() -> None:
 
 
 def test_rates_are_limited_by_gradient_steps_and_averaged_geometrically() -> None:
-    assert typical_rate("CartPole-v1", ["ppo"]) == 50_000
-    assert typical_rate("python:module:factory", ["ppo"]) == 2_000
-    assert typical_rate("pendulum", ["sac"]) == 500  # one gradient step for each environment step
-    assert typical_rate("cartpole", ["dqn"]) == 2_000  # one for every four
-    assert typical_rate("pendulum", ["ppo", "sac"]) == pytest.approx(5_000)
+    assert typical_rate("CartPole-v1", [catalog.PPO]) == 50_000
+    assert typical_rate("python:module:factory", [catalog.PPO]) == 2_000
+    assert typical_rate("pendulum", [catalog.SAC]) == 500  # one gradient step for each environment step
+    assert typical_rate("cartpole", [catalog.DQN]) == 2_000  # one for every four
+    assert typical_rate("pendulum", [catalog.PPO, catalog.SAC]) == pytest.approx(5_000)
 
 
 def test_what_the_specification_states_is_kept() -> None:
