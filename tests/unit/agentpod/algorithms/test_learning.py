@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import pytest
+from experience import EXAMPLES
 from learning import best_score
 
 Settings = dict[str, object]
@@ -91,6 +92,7 @@ class Task(NamedTuple):
 TASKS = [
     Task("ppo", "CartPole-v1", {"learning_rate": 1e-3}, 80_000, BALANCED),
     Task("a2c", "CartPole-v1", {}, 200_000, BALANCED),
+    Task(EXAMPLES[0], "CartPole-v1", {}, 200_000, BALANCED),
     Task("dqn", "CartPole-v1", BALANCE, 60_000, BALANCED),
     Task("double-dqn", "CartPole-v1", BALANCE, 60_000, BALANCED),
     Task("dueling-dqn", "CartPole-v1", BALANCE, 60_000, BALANCED),
