@@ -55,8 +55,14 @@ def _command(name: str, command: click.Command | None) -> Iterator[str]:
     if name in EXAMPLES:
         mark = f"<!-- docs-test: skip {SKIPPED[name]} -->\n" if name in SKIPPED else ""
         yield f"{mark}```sh\n{_examples(name)}\n```\n"
-    if (SCHEMAS / f"{name.replace(' ', '-')}.json").is_file():
-        yield f"Schema of its JSON: [{name}](schemas/{name.replace(' ', '-')}.json)\n"
+    if links := _schemas(name.replace(" ", "-")):
+        yield f"JSON Schema of its output: {', '.join(links)}\n"
+
+
+def _schemas(name: str) -> list[str]:
+    """Returns links to the schema of a command, and to those of its options that print another shape."""
+    files = [SCHEMAS / f"{name}.json", *sorted(SCHEMAS.glob(f"{name}-*.json"))]
+    return [f"[{path.stem}](schemas/{path.name})" for path in files if path.is_file()]
 
 
 def _examples(name: str) -> str:

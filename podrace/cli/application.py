@@ -46,7 +46,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "delete": ("podrace.cli.commands.delete", "Delete a tournament that has ended, with its checkpoints."),
     "prune": ("podrace.cli.pruning.command", "Delete tournaments that have ended, by age, state or number."),
     "backup": ("podrace.cli.commands.backup", "Back up the databases of a home, or list their backups."),
-    "restore": ("podrace.cli.commands.backup", "Restore the databases of a home from a backup."),
+    "restore": (
+        "podrace.cli.commands.backup",
+        "Restore the databases of a home from the newest backup.",
+    ),
     "data": ("podrace.cli.commands.data", "Prepare prices for the simulator stocks: build, check, synthesize."),
     "store": ("podrace.cli.commands.store", "Maintain a checkpoint store: check, ls, verify, gc."),
     "certs": ("podrace.cli.commands.certs", "Make certificates for TLS: make, add, ls, renew, revoke, secrets."),

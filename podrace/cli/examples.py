@@ -65,6 +65,8 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace prune --state FAILED --results --yes", "failed tournaments with their results"),
         ("podrace prune --leftovers", "files whose tournaments no longer exist"),
     ],
+    "backup": [("podrace backup --store folder:///backups/podrace", "the databases of podrace-home")],
+    "restore": [("podrace restore --store folder:///backups/podrace --replace", "from the newest backup")],
     "data build": [("podrace data build prices.csv --output prices.npz", "prices from a CSV file")],
     "data check": [("podrace data check prices.npz", "exit code 1 if anything is suspicious")],
     "data synthesize": [("podrace data synthesize --output minutes.npz --symbols 20 --days 90", "random prices")],

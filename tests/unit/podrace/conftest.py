@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import json_schemas
 import pytest
 
 from podrace import rpc
@@ -317,11 +318,14 @@ class Answer:
     code: int
     out: str
     err: str
+    arguments: Sequence[str] = ()
 
     @property
     def json(self) -> Any:
-        """The one JSON value on stdout."""
-        return json.loads(self.out)
+        """The one JSON value on stdout, which satisfies the published schema of the command."""
+        value = json.loads(self.out)
+        json_schemas.check(self.arguments, value)
+        return value
 
 
 Type = Callable[..., Answer]
@@ -338,7 +342,7 @@ def type_(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
         capfd.readouterr()
         code = main(arguments)
         out, err = capfd.readouterr()
-        return Answer(code, out, err)
+        return Answer(code, out, err, arguments)
 
     return typed
 
