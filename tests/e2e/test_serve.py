@@ -37,7 +37,8 @@ def test_a_champion_is_served_without_its_mesh_and_gets_the_returns_of_its_expor
     played_by = {}
     for name, subject in (("tournament", trained["tournament_id"]), ("folder", str(tmp_path / "exported"))):
         address = f"unix:{tmp_path}/{name}.sock"
-        process = home.start("serve", subject, "--listen", address, "--metrics", "127.0.0.1:0", "--json")
+        ports = ("--rest", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
+        process = home.start("serve", subject, "--listen", address, *ports, "--json")
         facts = json.loads(process.stdout.readline())
         assert facts["grpc"] == address
         played_by[name] = [asyncio.run(played(address, seed)) for seed in range(3)]

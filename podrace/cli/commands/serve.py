@@ -31,6 +31,7 @@ STOP_SECONDS = 15.0
 @click.command()
 @click.argument("subject", metavar="TOURNAMENT|CANDIDATE|FOLDER")
 @click.option("--listen", default="127.0.0.1:8001", show_default=True, metavar="ADDRESS", help="Address for gRPC.")
+@click.option("--rest", default="127.0.0.1:8000", show_default=True, metavar="ADDRESS", help="Address for HTTP.")
 @click.option(
     "--metrics",
     default="127.0.0.1:8002",
