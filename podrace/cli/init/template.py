@@ -122,19 +122,15 @@ maximum_pods = {choices.pods}
 cores = 1
 """,
         f"""\
-# The budget of one agent. Afterwards its pod gets the next agent, which may continue from the best one so far.
-[assignment]
-environment_steps = {known.environment_steps:_}
-
 # How agents are scored: in separate environments, with other seeds than those of training.
 [evaluation]
 episodes = 32
+# The strategy gives agents multiples of these steps, more to those that do well.
 every_environment_steps = {known.environment_steps // 8:_}
 {known.sections}
 # How the next agent is generated. `podrace strategies` lists the strategies, and what they need.
 [evolution]
-strategy = "tournament"
-initial_agents = {2 * choices.pods}
+strategy = "incumbent"
 """,
     ]
 
