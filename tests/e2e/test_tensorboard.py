@@ -9,7 +9,7 @@ pytestmark = pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_a_running_tournament_is_followed_to_its_end(home):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    training = home.start("train", str(home.spec("environment_steps = 60000", pool="maximum_pods = 1")))
+    training = home.start("train", str(home.spec("environment_steps = 600000", pool="maximum_pods = 1")))
     wait_for(home.roles, 60, what="the roles of a pod")
     folder = home.path.parent / "board"
     code, out, err = home.run("tensorboard", "latest", str(folder), "--follow")

@@ -107,6 +107,8 @@ def valid_request(method: MethodDescriptor) -> Any:
 def _set(request: Any, field: FieldDescriptor) -> None:
     if field.message_type is not None:
         getattr(request, field.name).SetInParent()
+    elif field.type == FieldDescriptor.TYPE_BYTES:
+        setattr(request, field.name, b"r")
     else:
         is_digest = field.GetOptions().Extensions[bounds_pb2.bounds].format == bounds_pb2.FORMAT_DIGEST
         setattr(request, field.name, "0" * 64 if is_digest else "r")

@@ -148,7 +148,7 @@ async def test_an_external_pod_that_keeps_crashing_fails_the_tournament(mesh: An
     await mesh.acquire("host-1", "last run")
     found = await mesh.get(name)
     assert found.state == tournament_pb2.TOURNAMENT_STATE_FAILED
-    assert found.reason.endswith(RESTARTED)
+    assert found.reason.startswith(f"{RESTARTED} ({MAXIMUM_DEATHS} pods in a row")
 
 
 async def test_fewer_external_pods_than_the_minimum_are_reported(mesh: Any, spec: Any) -> None:

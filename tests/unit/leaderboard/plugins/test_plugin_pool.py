@@ -45,7 +45,7 @@ def plugin() -> Plugin:
 @pytest.fixture
 def call(plugin: Plugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[PluginReply[Any]]]:
     plugins, evolution = PluginPool(PluginConfig(), tmp_path, EVERYTHING), EvolutionSpec(generator="grpc://127.0.0.1:1")
-    monkeypatch.setattr(plugins, "_connect", lambda *_: plugin)
+    monkeypatch.setattr(plugins, "_connect", lambda *_: module._PooledPlugin(plugin))
     monkeypatch.setattr(module, "EvolutionServiceStub", lambda channel: channel)
 
     async def at_once() -> PreparedRequest[ProposeAgentResponse]:
