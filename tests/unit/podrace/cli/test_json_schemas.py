@@ -9,6 +9,8 @@ import jsonschema
 import pytest
 
 from podrace.cli.application import COMMANDS, application
+from podrace.specification import evolution_settings
+from podrace.specification.files import from_values, to_values
 
 SCHEMAS = sorted(json_schemas.FOLDER.glob("*.json"))
 UNPUBLISHED = {
@@ -77,6 +79,52 @@ def test_an_output_of_another_shape_is_found(value: object) -> None:
     json_schemas.check(["delete"], {"tournament_id": "t", "deleted": True, "added_later": 1})
     with pytest.raises(jsonschema.ValidationError):
         json_schemas.check(["delete"], value)
+
+
+@pytest.mark.parametrize("strategy", evolution_settings.SETTINGS)
+@pytest.mark.parametrize("objective", [{"target_return": 475}, {"wall_clock_duration": "5m"}])
+def test_specifications_of_every_strategy_have_the_published_shape(strategy: str, objective: dict[str, object]) -> None:
+    values = {
+        "environment": {"id": "cartpole"},
+        "algorithms": {"ppo": {}, "dqn": {}},
+        "objective": objective,
+        "evolution": {"strategy": strategy},
+    }
+    specification = to_values(from_values(values, source="test"))
+    json_schemas.check(["train", "a.toml", "--print-config"], specification)
+    del specification["evolution"]["strategy"]
+    with pytest.raises(jsonschema.ValidationError, match="'strategy' is a required property"):
+        json_schemas.check(["train", "a.toml", "--print-config"], specification)
+
+
+def test_the_keys_of_maps_are_open_and_their_values_are_checked() -> None:
+    row = {
+        "coordinates": {"algorithm": "ppo", "pod.cores": 1.5},
+        "states": {"COMPLETED": 2, "FAILED": 1},
+        "cells": 3,
+        "scored_cells": 2,
+        "mean_score": 480.0,
+        "interval_low": None,
+        "interval_high": None,
+        "mean_environment_steps": 1e6,
+        "mean_training_seconds": 60.5,
+        "mean_wall_seconds": 61,
+    }
+    grid = {
+        "grid": "g",
+        "folder": "/g",
+        "state": "INCOMPLETE",
+        "axes": [{"name": "pod.cores", "key": "pod.cores", "values": [1.5, "2", True]}],
+        "confidence": 0.95,
+        "resamples": 10_000,
+        "combinations": [row],
+        "cells": [],
+    }
+    json_schemas.check(["grid"], grid)
+    mistakes: list[dict[str, object]] = [{"states": {"COMPLETED": "two"}}, {"cells": 1.5}, {"coordinates": []}]
+    for wrong in mistakes:
+        with pytest.raises(jsonschema.ValidationError):
+            json_schemas.check(["grid"], grid | {"combinations": [row | wrong]})
 
 
 def test_numbers_may_be_null_and_keys_of_the_users_choice_are_open() -> None:
