@@ -90,7 +90,9 @@ async def test_a_tournament_can_be_trained_in_one_block(home):
 
 
 SCRIPT = """
-import sys, podrace
+import signal, sys, podrace
+# A shell starts background jobs with interrupts ignored, and Python keeps that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 tournament = podrace.train(sys.argv[1], home=sys.argv[2], wait=sys.argv[3] == "wait", progress=True)
 print("returned", tournament.status().state)
 """
