@@ -16,7 +16,7 @@ TESTS ?=
 # Tests start hundreds of processes that import the project. With this variable set, each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install install-gpu lock sbom audit audit-images run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s test-browser chaos chaos-store test-chaos fuzz bench bench-peers protos contract-image release release-images format clean
+.PHONY: install install-gpu lock sbom audit audit-images run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s test-browser chaos chaos-store test-chaos fuzz bench bench-peers protos contract-image contracts release release-images format clean
 
 install: $(STAMP)
 
@@ -153,6 +153,10 @@ protos: install
 # Renews the contract image, which is the reference for `buf breaking`. Fails if the protos break the present image.
 contract-image: install
 	BIN=$(BIN) ./protos/renew_image.sh
+
+# The released contracts in build/contracts: a Python distribution, an npm package and a descriptor set.
+contracts: install
+	$(BIN)/python deploy/contracts.py $(or $(FOLDER),build/contracts)
 
 # Makes a release (version, changelog, contract image, wheel, tag, images, signatures): make release VERSION=0.2.0 KEY=...
 SIGNING = $(if $(KEY),--key "$(KEY)") $(if $(UNSIGNED),--unsigned)

@@ -6,12 +6,13 @@
 A release happens in this order:
 
 1. Refuse what cannot be released (see `refusal`). Nothing has been changed at this point.
-2. Set the version of the package and of the images that compose and Kubernetes use, move the changelog's section
-   "Unreleased" under the version, and renew the contract image with `make contract-image`, which fails if the contracts
-   break those of the previous release.
+2. Set the version of the package and of the images that compose and Kubernetes use, move the section "Unreleased" of
+   both changelogs under the version, and renew the contract image with `make contract-image`, which fails if the
+   contracts break those of the previous release.
 3. Run `make check` and `make test`, or the targets in GATE.
-4. Build the wheel and the source distribution from exactly the files to be committed, and start the wheel once. Write
-   the bills of materials, and sign the checksums of all these files with KEY (UNSIGNED=yes: without signatures).
+4. Build the wheel and the source distribution from exactly the files to be committed, and start the wheel once. Build
+   the packages of the contracts. Write the bills of materials, and sign the checksums of all these files with KEY
+   (UNSIGNED=yes: without signatures).
 5. Commit, tag `vX.Y.Z` and write the artifacts to `dist/X.Y.Z/`. If any step up to this one fails, the files are
    restored and there is neither a commit nor a tag. A second commit returns the images to `latest`.
 6. Build the images from the tag, if a Docker Engine answers, and sign the list of their ids.
@@ -39,9 +40,10 @@ UNRELEASED = "Unreleased"
 VERSION_FILE = "podrace/__init__.py"
 CHANGELOG = "CHANGELOG.md"
 CONTRACTS = "protos/contracts.binpb"
+CONTRACTS_CHANGELOG = "protos/CHANGELOG.md"
 IMAGE_TAGS = ("deploy/compose/.env", "deploy/k8s/base/kustomization.yaml")
 """Files that name the images' tag."""
-CHANGED = (VERSION_FILE, CHANGELOG, CONTRACTS, *IMAGE_TAGS)
+CHANGED = (VERSION_FILE, CHANGELOG, CONTRACTS, CONTRACTS_CHANGELOG, *IMAGE_TAGS)
 """Files that a release changes."""
 DEVELOPMENT = "latest"
 """Tag of images between two releases."""
@@ -227,9 +229,10 @@ def release(repository: Path, version: Version, gate: Sequence[str], day: dateti
 
 def prepare(repository: Path, version: Version, day: datetime.date) -> None:
     """Writes the version, the changelog, the images' tag and the contract image."""
-    source, changelog = repository / VERSION_FILE, repository / CHANGELOG
+    source = repository / VERSION_FILE
     source.write_text(with_version(source.read_text(), version))
-    changelog.write_text(released_changelog(changelog.read_text(), version, day))
+    for changelog in (repository / CHANGELOG, repository / CONTRACTS_CHANGELOG):
+        changelog.write_text(released_changelog(changelog.read_text(), version, day))
     set_image_tag(repository, str(version))
     run("make", "contract-image", cwd=repository)
 
@@ -260,9 +263,9 @@ def build(repository: Path, tree: str, version: Version, target: Path) -> None:
         # Without build isolation, so that it works without a network.
         options = ("--quiet", "--no-isolation", "--sdist", "--wheel", "--outdir", str(target))
         run(sys.executable, "-m", "build", *options, ".", cwd=source)
-        shutil.copy(source / CONTRACTS, target / f"podrace-contracts-{version}.binpb")
     (wheel,) = target.glob("*.whl")
     try_wheel(wheel, version)
+    run("make", "contracts", f"FOLDER={target}", cwd=repository)
     run("make", "sbom", f"FOLDER={target}", f"VERSION={version}", cwd=repository)
     contents = {path.name: path.read_bytes() for path in target.iterdir()}
     (target / "SHA256SUMS").write_text(checksums(contents))

@@ -12,6 +12,7 @@ SCRIPTS = [Path(__file__).parents[2] / "deploy" / name for name in ("release.py"
 IMAGE_TAGS = ("deploy/compose/.env", "deploy/k8s/base/kustomization.yaml")
 NOTES = "### Added\n\n- A thing."
 CHANGES = f"# Changelog\n\nIntroduction.\n\n## Unreleased\n\n{NOTES}\n\n## 0.1.0 - 2026-11-22\n\nThe first version.\n"
+CONTRACT_CHANGES = "# Contracts\n\n## Unreleased\n\nA field.\n"
 PYPROJECT = """
 [build-system]
 requires = ["setuptools"]
@@ -34,6 +35,8 @@ check:
 \ttest ! -e fails
 sbom:
 \tprintf %s '$(VERSION)' >$(FOLDER)/podrace-agentpod-$(VERSION).cdx.json
+contracts:
+	touch $(FOLDER)/podrace-contracts.tgz
 contract-image:
 \techo renewed > protos/contracts.binpb
 """
@@ -51,6 +54,7 @@ class Project:
             "CHANGELOG.md": CHANGES,
             "Makefile": MAKEFILE,
             "protos/contracts.binpb": "old\n",
+            "protos/CHANGELOG.md": CONTRACT_CHANGES,
             "deploy/compose/.env": "PODRACE_VERSION=latest\n",
             "deploy/k8s/base/kustomization.yaml": "images:\n  - {name: podrace/agentpod, newTag: latest}\n",
             ".gitignore": "dist/\n",
@@ -104,7 +108,7 @@ def test_a_release_is_a_commit_a_tag_and_artifacts_of_exactly_that_commit(projec
     code, output = project.release("0.2.0")
     assert code == 0, output
     names = {path.name for path in (project.folder / "dist/0.2.0").iterdir()}
-    wheel, source, contracts = "podrace-0.2.0-py3-none-any.whl", "podrace-0.2.0.tar.gz", "podrace-contracts-0.2.0.binpb"
+    wheel, source, contracts = "podrace-0.2.0-py3-none-any.whl", "podrace-0.2.0.tar.gz", "podrace-contracts.tgz"
     bill = "podrace-agentpod-0.2.0.cdx.json"
     assert names == {wheel, source, contracts, bill, "SHA256SUMS", "SHA256SUMS.sig"}
     assert bill in (project.folder / "dist/0.2.0/SHA256SUMS").read_text()
@@ -112,6 +116,7 @@ def test_a_release_is_a_commit_a_tag_and_artifacts_of_exactly_that_commit(projec
     assert checked.returncode == 0
     assert project.git("show", "v0.2.0:podrace/__init__.py") == '__version__ = "0.2.0"'
     assert project.git("show", "v0.2.0:protos/contracts.binpb") == "renewed"
+    assert "## Unreleased\n\n## 0.2.0 - " in project.git("show", "v0.2.0:protos/CHANGELOG.md")
     assert NOTES in project.git("tag", "--list", "--format=%(contents)", "v0.2.0")
     assert project.git("status", "--porcelain") == ""
 
