@@ -50,7 +50,7 @@ audit: $(TOOLS_STAMP)
 	$(TOOLS)/bin/python deploy/audit.py packages
 
 # Known vulnerabilities in images of this machine's engine, by trivy: make audit-images IMAGES="podrace/agentpod:0.2.0"
-IMAGES ?= $(foreach image,leaderboard orchestrator agentpod,podrace/$(image):latest)
+IMAGES ?= $(foreach image,leaderboard orchestrator agentpod serving,podrace/$(image):latest)
 audit-images:
 	$(PYTHON) deploy/audit.py images $(IMAGES)
 
@@ -130,7 +130,7 @@ check: install
 manifests: install
 	$(BIN)/hadolint deploy/Dockerfile tests/engine/*.Dockerfile
 	$(BIN)/compose-lint check --quiet deploy/compose/compose*.yaml
-	$(BIN)/python -m pytest -m 'slow or not slow' tests/architecture/test_manifests.py
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/architecture/test_manifests.py tests/architecture/test_serving_manifests.py
 
 # Builds the documentation site in build/docs; a broken link is an error.
 docs: install

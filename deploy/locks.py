@@ -28,6 +28,7 @@ GPU = ("agentpod", "mujoco", "warp", "stocks", "minio")
 SETS: Mapping[str, Sequence[str]] = {
     "leaderboard": ("minio", "kubernetes"),
     "orchestrator": ("minio", "docker", "kubernetes"),
+    "serving": ("serve",),
     "agentpod": ("agentpod", "mujoco", "warp", "box2d", "stocks", "minio"),
     "cuda12": (*GPU, "cuda12"),
     "cuda13": (*GPU, "cuda13"),

@@ -41,14 +41,18 @@ VERSION_FILE = "podrace/__init__.py"
 CHANGELOG = "CHANGELOG.md"
 CONTRACTS = "protos/contracts.binpb"
 CONTRACTS_CHANGELOG = "protos/CHANGELOG.md"
-IMAGE_TAGS = ("deploy/compose/.env", "deploy/k8s/base/kustomization.yaml")
+IMAGE_TAGS = (
+    "deploy/compose/.env",
+    "deploy/k8s/base/kustomization.yaml",
+    "deploy/k8s/components/serving/kustomization.yaml",
+)
 """Files that name the images' tag."""
 CHANGED = (VERSION_FILE, CHANGELOG, CONTRACTS, CONTRACTS_CHANGELOG, *IMAGE_TAGS)
 """Files that a release changes."""
 DEVELOPMENT = "latest"
 """Tag of images between two releases."""
 COMPOSE = "deploy/compose/compose.yaml"
-IMAGES = ("leaderboard", "orchestrator", "agentpod")
+IMAGES = ("leaderboard", "orchestrator", "agentpod", "serving")
 SIGNATURES = "deploy/signatures.py"
 SIGNERS = "deploy/release-signers"
 ENGINE_SECONDS = 10.0
@@ -316,7 +320,19 @@ def build_images(repository: Path, version: Version) -> str:
         subprocess.run(["docker", "version"], check=True, capture_output=True, timeout=ENGINE_SECONDS)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         return f"no Docker Engine answers at {os.environ.get('DOCKER_HOST') or 'the default address (DOCKER_HOST)'}"
-    command = ("docker", "compose", "--file", COMPOSE, "--profile", "fixed", "--profile", "docker", "build")
+    command = (
+        "docker",
+        "compose",
+        "--file",
+        COMPOSE,
+        "--profile",
+        "fixed",
+        "--profile",
+        "docker",
+        "--profile",
+        "serving",
+        "build",
+    )
     with exported(repository, version.tag) as source:
         for image in IMAGES:
             try:

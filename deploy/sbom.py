@@ -18,6 +18,7 @@ LOCKS = REPOSITORY / "deploy/locks"
 IMAGES: Mapping[str, Sequence[str]] = {
     "leaderboard": ("leaderboard",),
     "orchestrator": ("orchestrator",),
+    "serving": ("serving",),
     "agentpod": ("agentpod", "torch"),
     "agentpod-cuda13": ("cuda13", "torch", "torch-libraries"),
     "agentpod-cuda12": ("cuda12", "torch"),

@@ -1,6 +1,7 @@
 """Decides which tournaments a caller may read and change. Pure functions.
 
-Operators and the orchestrator reach every tournament. A pod reaches what its token is bound to (podrace.access.rules).
+Operators, the orchestrator, and a policy server without a namespace reach every tournament. A pod reaches what its
+token is bound to (podrace.access.rules).
 Everyone else is a person:
 
 - A token that is bound to a tournament reaches that one, as far as its role allows.
@@ -75,8 +76,11 @@ def ownership_for(principal: Principal) -> Ownership:
 
 def is_restricted(principal: Principal) -> bool:
     """Whether a caller may reach some tournaments only, by their owners."""
-    is_person = access_pb2.ROLE_VIEWER in principal.roles and not principal.pod_id
-    return is_person and principal.roles.isdisjoint(_SERVICE_ROLES)
+    if principal.pod_id or access_pb2.ROLE_VIEWER not in principal.roles:
+        return False
+    if access_pb2.ROLE_POLICY_SERVER in principal.roles and not principal.namespace:
+        return False
+    return principal.roles.isdisjoint(_SERVICE_ROLES)
 
 
 def reach(principal: Principal, tournament_id: str, ownership: Ownership | None) -> Reach:

@@ -13,6 +13,7 @@ ALL_ROLES = frozenset(Role.values()) - {access_pb2.ROLE_UNSPECIFIED}
 _INCLUDED: dict[int, frozenset[int]] = {
     access_pb2.ROLE_OPERATOR: frozenset({access_pb2.ROLE_USER, access_pb2.ROLE_VIEWER}),
     access_pb2.ROLE_USER: frozenset({access_pb2.ROLE_VIEWER}),
+    access_pb2.ROLE_POLICY_SERVER: frozenset({access_pb2.ROLE_VIEWER}),
 }
 _PREFIX = "ROLE_"
 

@@ -3,8 +3,8 @@
     FOLDER/authority/ca.key, ca.crt, ca.crl    the authority, and its list of revoked certificates
     FOLDER/ROLE[/NAME]/tls.key, tls.crt        key and certificate of a holder,
                        ca.crt, ca.crl          with copies of what it needs to verify others
-    FOLDER/orchestrator/mesh.key               signs the tokens of services and pods
-    FOLDER/leaderboard/mesh.pub                verifies them
+    FOLDER/orchestrator/mesh.key               signs the tokens of services, pods and people
+    FOLDER/leaderboard/mesh.pub                verifies them; FOLDER/policy-server has it as well
 
 A subfolder is complete: it can be mounted or copied to where its holder runs. The key of the authority is needed only
 to issue certificates; keep it away from the machines that run the services.
@@ -36,7 +36,7 @@ from podrace.certificates.names import TRUST_DOMAIN, SpiffeName
 from podrace.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 
 AUTHORITY = "authority"
-ORCHESTRATOR, LEADERBOARD = "orchestrator", "leaderboard"
+ORCHESTRATOR, LEADERBOARD, POLICY_SERVER = "orchestrator", "leaderboard", "policy-server"
 MESH_KEY, MESH_PUBLIC_KEY = "mesh.key", "mesh.pub"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 STANDARD: Mapping[SpiffeName, tuple[str, ...]] = {
@@ -46,6 +46,7 @@ STANDARD: Mapping[SpiffeName, tuple[str, ...]] = {
     SpiffeName("pod-role"): ("*.podrace-agentpod", *LOOPBACK),
     SpiffeName("plugin", "plugin"): ("plugin", *LOOPBACK),
     SpiffeName("plugin", "simulators"): ("simulators", *LOOPBACK),
+    SpiffeName("policy-server"): ("serving", "podrace-serving", *LOOPBACK),
     SpiffeName("operator", "operator"): (),
 }
 """Certificates of a new authority, and the hosts where their holders listen: names of Compose services, of Kubernetes
@@ -151,7 +152,8 @@ class CertificateFolder:
     def make_mesh_key(self) -> None:
         """Makes the key that signs the tokens of services and pods, if there is none.
 
-        The orchestrator gets the private key (mesh.key), and the leaderboard the public one (mesh.pub).
+        The orchestrator gets the private key (mesh.key); the leaderboard and the policy server get the public one
+        (mesh.pub).
 
         Raises:
             NotFound: The orchestrator has no certificate here.
@@ -162,7 +164,7 @@ class CertificateFolder:
         if not private.exists():
             _write(private, make_pem())
         public = MeshKey.load_or_make(private).public.pems[0]
-        for folder in (ORCHESTRATOR, LEADERBOARD):
+        for folder in (ORCHESTRATOR, LEADERBOARD, POLICY_SERVER):
             if (self.path / folder / "tls.crt").exists():
                 _write(self.path / folder / MESH_PUBLIC_KEY, public)
 

@@ -21,6 +21,7 @@ ROLES = {
     "pod-leader": "a pod that was started outside the mesh; it may take any assignment",
     "pod-role": "the processes of pods that the orchestrator starts; their leader adds its own token",
     "plugin": "a plugin or a SimulatorService",
+    "policy-server": "a policy server, which reads tournaments and has champions evaluated",
     "viewer": "a person or program that reads",
     "user": "a person or program that has tournaments of its own",
     "operator": "a person or program that may do everything",

@@ -15,6 +15,7 @@ from podrace.certificates.folder import STANDARD
 from podrace.certificates.names import SpiffeName
 from podrace.checkpoint_store import check_uri
 from podrace.config import config_from_arguments
+from podrace.serving.config import ServingConfig
 
 COMPOSE = Path(__file__).parents[2] / "deploy/compose"
 BASE = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
@@ -57,6 +58,7 @@ def test_every_container_of_ours_is_hardened_and_limited(name: str) -> None:
         ("orchestrator", "PODRACE_ORCHESTRATOR__", OrchestratorConfig),
         ("orchestrator-fixed", "PODRACE_ORCHESTRATOR__", OrchestratorConfig),
         ("agentpod", "PODRACE_AGENTPOD__", PodConfig),
+        ("serving", "PODRACE_SERVING__", ServingConfig),
     ],
 )
 def test_every_setting_of_a_service_is_a_key_that_it_has(service: str, prefix: str, config: type[Any]) -> None:
@@ -89,12 +91,28 @@ def test_every_service_accepts_its_configuration(service: str, program: str, con
         check_orchestrator(read)
 
 
+def test_the_policy_server_accepts_its_configuration_and_has_no_keys_of_the_store() -> None:
+    environ = image_environment("serving") | {
+        name: defaults_filled_in(str(value)) for name, value in SERVICES["serving"]["environment"].items()
+    }
+    environ["PODRACE_SERVING__TOURNAMENT"] = "cartpole-2xxpit"
+    arguments = SERVICES["serving"]["command"]
+    read = config_from_arguments(ServingConfig, arguments, program="podrace.serving", environ=environ)
+    assert (read.tournament, read.orchestrator) == ("cartpole-2xxpit", "orchestrator:50051")
+    assert read.access.public_keys == ("/etc/podrace/tls/mesh.pub",)
+    ports = {port.rpartition(":")[2] for port in SERVICES["serving"]["ports"]}
+    assert ports == {one.rpartition(":")[2] for one in (read.server.listen, read.server.token_listen, read.rest_listen)}
+    assert "secrets" not in SERVICES["serving"]
+    assert SERVICES["serving"]["profiles"] == ["serving"], "it needs a tournament, so it is not started by default"
+
+
 TLS = {"tls.crt": "CERTIFICATE", "tls.key": "KEY", "ca.crt": "AUTHORITY"}
 CERTIFICATES = {
     "orchestrator": "orchestrator",
     "orchestrator-fixed": "orchestrator",
     "leaderboard": "leaderboard",
     "agentpod": "pod-leader",
+    "serving": "policy-server",
     "command": "operator",
 }
 """The certificate that each service presents."""
@@ -146,11 +164,12 @@ def test_the_certificates_are_made_where_the_services_mount_them() -> None:
         assert f"certificates/{path} " in dockerfile.replace(";", " "), path
 
 
-@pytest.mark.parametrize("service", ["orchestrator", "orchestrator-fixed", "leaderboard"])
+@pytest.mark.parametrize("service", ["orchestrator", "orchestrator-fixed", "leaderboard", "serving"])
 def test_the_certificate_of_a_service_names_the_host_that_others_call(service: str) -> None:
     called = {"orchestrator-fixed": "orchestrator"}.get(service, service)
-    assert called in STANDARD[SpiffeName(called)]
-    assert "127.0.0.1" in STANDARD[SpiffeName(called)]
+    hosts = STANDARD[SpiffeName(CERTIFICATES[service])]
+    assert called in hosts
+    assert "127.0.0.1" in hosts
 
 
 def test_no_service_is_allowed_to_be_insecure() -> None:
@@ -191,6 +210,7 @@ def test_pods_are_found_where_the_orchestrator_lists_them() -> None:
     config = yaml.safe_load((COMPOSE / "prometheus.yaml").read_text())
     jobs = {job["job_name"]: job for job in config["scrape_configs"]}
     assert jobs["pods"]["http_sd_configs"][0]["url"] == f"http://orchestrator:9090{PATH}"
+    assert jobs["serving"]["dns_sd_configs"][0]["port"] == 9090
     assert set(jobs["services"]["static_configs"][0]["targets"]) == {"orchestrator:9090", "leaderboard:9090"}
 
 

@@ -44,7 +44,7 @@ SERVICES: dict[str, tuple[ServiceDescriptor, Any]] = {
     for service in module.DESCRIPTOR.services_by_name.values()
 }
 
-READERS = {"viewer", "user", "operator"}
+READERS = {"viewer", "user", "operator", "policy-server"}
 WRITERS = {"user", "operator"}
 POD = {"pod-leader", "pod-role"}
 MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
@@ -58,10 +58,10 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "PauseTournament": (WRITERS, "tournament_id"),
         "ResumeTournament": (WRITERS, "tournament_id"),
         "DeleteTournament": (WRITERS, "tournament_id"),
-        "CreateEvaluation": (WRITERS, "tournament_id"),
+        "CreateEvaluation": (WRITERS | {"policy-server"}, "tournament_id"),
         "GetEvaluation": (READERS, "evaluation_id"),
         "WaitEvaluation": (READERS, "evaluation_id"),
-        "CancelEvaluation": (WRITERS, "evaluation_id"),
+        "CancelEvaluation": (WRITERS | {"policy-server"}, "evaluation_id"),
         "ListEvaluations": (READERS, "tournament_id"),
         "ListPods": (READERS, "tournament_id"),
         "ListEvents": (READERS, "tournament_id"),
@@ -153,7 +153,7 @@ OK, DENIED, HIDDEN, UNKNOWN = (
 
 def token_of(role: str, pod: str = "t-p1", key: MeshKey = KEY, **changes: Any) -> str:
     """A token of a role; that of a pod is bound to the pod and its tournament."""
-    person = {"name": role, "namespace": "lab"}
+    person = {"name": role, "namespace": "" if role == "policy-server" else "lab"}
     bound = {"name": f"pod/{pod}", "tournament_id": pod.rpartition("-")[0]} if role in POD else person
     return key.sign(claims_of(**{**bound, "roles": {ROLES_BY_NAME[role]}, "expire_time": LATER, **changes}))
 

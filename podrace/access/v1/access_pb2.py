@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epodrace/access/v1/access.proto\x12\x11podrace.access.v1\x1a google/protobuf/descriptor.proto\"r\n\nAccessRule\x12&\n\x05roles\x18\x01 \x03(\x0e\x32\x17.podrace.access.v1.Role\x12-\n\x08resource\x18\x02 \x01(\x0e\x32\x1b.podrace.access.v1.Resource\x12\r\n\x05\x66ield\x18\x03 \x01(\t*\xb5\x01\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_VIEWER\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x11\n\rROLE_OPERATOR\x10\x03\x12\x15\n\x11ROLE_ORCHESTRATOR\x10\x04\x12\x14\n\x10ROLE_LEADERBOARD\x10\x05\x12\x13\n\x0fROLE_POD_LEADER\x10\x06\x12\x11\n\rROLE_POD_ROLE\x10\x07\x12\x0f\n\x0bROLE_PLUGIN\x10\x08*\xa8\x01\n\x08Resource\x12\x18\n\x14RESOURCE_UNSPECIFIED\x10\x00\x12\x11\n\rRESOURCE_NONE\x10\x01\x12\x17\n\x13RESOURCE_TOURNAMENT\x10\x02\x12\x12\n\x0eRESOURCE_AGENT\x10\x03\x12\x17\n\x13RESOURCE_EVALUATION\x10\x04\x12\x17\n\x13RESOURCE_ASSIGNMENT\x10\x05\x12\x10\n\x0cRESOURCE_POD\x10\x06:O\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\x8d\x8c\x03 \x01(\x0b\x32\x1d.podrace.access.v1.AccessRuleb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epodrace/access/v1/access.proto\x12\x11podrace.access.v1\x1a google/protobuf/descriptor.proto\"r\n\nAccessRule\x12&\n\x05roles\x18\x01 \x03(\x0e\x32\x17.podrace.access.v1.Role\x12-\n\x08resource\x18\x02 \x01(\x0e\x32\x1b.podrace.access.v1.Resource\x12\r\n\x05\x66ield\x18\x03 \x01(\t*\xcd\x01\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_VIEWER\x10\x01\x12\r\n\tROLE_USER\x10\x02\x12\x11\n\rROLE_OPERATOR\x10\x03\x12\x15\n\x11ROLE_ORCHESTRATOR\x10\x04\x12\x14\n\x10ROLE_LEADERBOARD\x10\x05\x12\x13\n\x0fROLE_POD_LEADER\x10\x06\x12\x11\n\rROLE_POD_ROLE\x10\x07\x12\x0f\n\x0bROLE_PLUGIN\x10\x08\x12\x16\n\x12ROLE_POLICY_SERVER\x10\t*\xa8\x01\n\x08Resource\x12\x18\n\x14RESOURCE_UNSPECIFIED\x10\x00\x12\x11\n\rRESOURCE_NONE\x10\x01\x12\x17\n\x13RESOURCE_TOURNAMENT\x10\x02\x12\x12\n\x0eRESOURCE_AGENT\x10\x03\x12\x17\n\x13RESOURCE_EVALUATION\x10\x04\x12\x17\n\x13RESOURCE_ASSIGNMENT\x10\x05\x12\x10\n\x0cRESOURCE_POD\x10\x06:O\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\x8d\x8c\x03 \x01(\x0b\x32\x1d.podrace.access.v1.AccessRuleb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,9 +33,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podrace.access.v1.access_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ROLE']._serialized_start=204
-  _globals['_ROLE']._serialized_end=385
-  _globals['_RESOURCE']._serialized_start=388
-  _globals['_RESOURCE']._serialized_end=556
+  _globals['_ROLE']._serialized_end=409
+  _globals['_RESOURCE']._serialized_start=412
+  _globals['_RESOURCE']._serialized_end=580
   _globals['_ACCESSRULE']._serialized_start=87
   _globals['_ACCESSRULE']._serialized_end=201
 # @@protoc_insertion_point(module_scope)

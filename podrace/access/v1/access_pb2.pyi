@@ -45,6 +45,10 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """Another role of a pod: a follower, a worker or an evaluator. It calls only roles of its own pod."""
     ROLE_PLUGIN: _Role.ValueType  # 8
     """A service of a third party that a specification names, for instance an evaluator plugin."""
+    ROLE_POLICY_SERVER: _Role.ValueType  # 9
+    """A policy server (`podrace serve`). It reads tournaments and their checkpoints as a VIEWER, and asks for evaluations of
+    them. Without a namespace it reaches all tournaments, otherwise those of its namespace.
+    """
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
     """What a caller is. A caller may have several roles. OPERATOR includes USER, and USER includes VIEWER."""
@@ -67,6 +71,10 @@ ROLE_POD_ROLE: Role.ValueType  # 7
 """Another role of a pod: a follower, a worker or an evaluator. It calls only roles of its own pod."""
 ROLE_PLUGIN: Role.ValueType  # 8
 """A service of a third party that a specification names, for instance an evaluator plugin."""
+ROLE_POLICY_SERVER: Role.ValueType  # 9
+"""A policy server (`podrace serve`). It reads tournaments and their checkpoints as a VIEWER, and asks for evaluations of
+them. Without a namespace it reaches all tournaments, otherwise those of its namespace.
+"""
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
 class _Resource:

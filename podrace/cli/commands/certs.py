@@ -33,9 +33,10 @@ and PODRACE_TLS_AUTHORITY_FILE name them. Only you can read the files. FOLDER/au
 service needs it. Each command takes --json, except secrets, which prints JSON.
 """
 SECRETS = {"orchestrator": "podrace-orchestrator-tls", "leaderboard": "podrace-leaderboard-tls"} | {
-    "pod-role": "podrace-agentpod-tls"
+    "pod-role": "podrace-agentpod-tls",
+    "policy-server": "podrace-serving-tls",
 }
-"""Names of the Secrets that the Kubernetes component `tls` mounts."""
+"""Names of the Secrets that the Kubernetes components `tls` and `serving` mount."""
 MESH_KEY_SECRET = "podrace-mesh-key"
 MESH_KEY_FILES = {"tls.key": "mesh.key", "tls.crt": "mesh.pub"}
 """Files of the Secret with the key of the mesh, named as cert-manager names them, and files of the orchestrator."""
@@ -176,12 +177,14 @@ def revoke(folder: Path, paths: Sequence[str], as_json: bool) -> int:
 @folder_argument
 @click.option("--namespace", default="podrace", show_default=True, help="Namespace of the Secrets.")
 def secrets(folder: Path, namespace: str) -> int:
-    """Print the Secrets that the Kubernetes component `tls` mounts, with private keys, for kubectl apply -f -."""
-    from podrace.certificates.folder import ORCHESTRATOR, CertificateFolder
+    """Print the Secrets that the Kubernetes components `tls` and `serving` mount, with private keys."""
+    from podrace.certificates.folder import ORCHESTRATOR, POLICY_SERVER, CertificateFolder
 
     opened = CertificateFolder.open(folder)
-    items = []
+    present, items = {found.path for found in opened.listed()}, []
     for path, name in SECRETS.items():
+        if path == POLICY_SERVER and path not in present:
+            continue  # a folder of an older version; only the component `serving` needs it
         opened.key_of(path)
         files = {file: folder / path / file for file in FILES}
         items.append(_secret(name, namespace, files, "kubernetes.io/tls"))

@@ -78,6 +78,7 @@ def test_images_and_the_makefile_ask_for_the_extras_of_the_locks():
     arguments = dict(re.findall(r'^ARG (\w*EXTRAS)="([^"]*)"$', DOCKERFILE, re.MULTILINE))
     assert set(arguments["LEADERBOARD_EXTRAS"].split()) == set(locks.SETS["leaderboard"])
     assert set(arguments["ORCHESTRATOR_EXTRAS"].split()) == set(locks.SETS["orchestrator"])
+    assert set(arguments["SERVING_EXTRAS"].split()) == set(locks.SETS["serving"])
     assert set(arguments["EXTRAS"].split()) == set(locks.SETS["agentpod"])
     for cuda in ("cuda12", "cuda13"):
         assert {*arguments["GPU_EXTRAS"].split(), cuda} == set(locks.SETS[cuda])

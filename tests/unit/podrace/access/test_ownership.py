@@ -37,6 +37,8 @@ CALLERS = {
     "orchestrator": person("orchestrator", "orchestrator"),
     "local user": Principal("dave", ALL_ROLES),
     "plugin": person("plugin", "plugin"),
+    "policy server": person("policy-server", "policy-server"),
+    "policy server of vision": person("policy-server", "policy-server", "vision"),
     "leaderboard and viewer": Principal("x", frozenset({ROLES_BY_NAME["leaderboard"], ROLES_BY_NAME["viewer"]})),
 }
 TABLE = {
@@ -55,6 +57,9 @@ TABLE = {
     "local user": (C, C, C, C, C, C),
     # Their roles reach no method that names a tournament of a service.
     "plugin": (C, C, C, C, C, C),
+    # It may read, and ask for evaluations.
+    "policy server": (C, C, C, C, C, C),
+    "policy server of vision": (R, R, N, N, N, N),
     "leaderboard and viewer": (N, N, N, N, N, N),
 }
 

@@ -38,7 +38,7 @@ def test_every_role_of_a_certificate_is_a_role_of_the_contract() -> None:
 async def test_a_caller_has_the_role_of_its_certificate_and_those_that_it_includes(role: str) -> None:
     principal = await authenticator().authenticate(presented(SpiffeName(role, "x", "vision")))
     assert principal is not None
-    included = {"operator": {"user", "viewer"}, "user": {"viewer"}}.get(role, set())
+    included = {"operator": {"user", "viewer"}, "user": {"viewer"}, "policy-server": {"viewer"}}.get(role, set())
     assert principal.roles == {ROLES_BY_NAME[each] for each in {role, *included}}
     assert (principal.via, principal.namespace) == ("certificate", "vision")
     assert principal.pod_id == ("x" if role.startswith("pod-") else "")
