@@ -15,11 +15,13 @@ LEADER_ROLE = "learner"
 """Role of the first learner of a host. On the first host it is the leader of the pod."""
 FIRST_WORKER = "worker-0"
 """Role of the first worker of a host. In a fused pod that is isolated, its process is the evaluator as well."""
+FUSED = "fused"
+"""The layout in which the process of a learner also has its worker."""
 
 
-def follower(index: int) -> str:
-    """Returns the role of a learner other than the first of its host, by its number on the host, from 1."""
-    return f"{LEADER_ROLE}-{index}"
+def learner_role(index: int) -> str:
+    """Returns the role of a learner, by its number on its host, from 0."""
+    return f"{LEADER_ROLE}-{index}" if index else LEADER_ROLE
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,12 @@ class PodConfig:
     """`direct`: the pod opens the store with its credentials, `granted`: the leaderboard grants it each transfer."""
     tournament_id: str = ""
     """Used in log lines only; what to train comes with the assignment."""
-    layout: str = "fused"
-    """`separate` (one process for each role) or `fused` (one process for all, or two if the pod is `isolated`)."""
+    layout: str = FUSED
+    """`separate` (one process for each role) or `fused` (one process for each learner, which also has its worker; that
+    of the leader has the evaluator too)."""
     isolated: bool = False
-    """Whether workers and evaluator import user code, which must not run in the process of the leader. A fused pod then
-    has two processes: the leader, and one with the worker and the evaluator."""
+    """Whether workers and evaluator import user code, which must not run in the process of the leader. The worker of
+    each learner of a fused pod is then a process of its own; the first of them has the evaluator too."""
     user_code_uid: int = 0
     """User and group id of workers and evaluator, which run user code; 0: those of the leader."""
     user_code_folder: str = ""
@@ -113,12 +116,17 @@ class PodConfig:
     """What the specifications of tournaments may name, whatever the orchestrator hands out."""
 
     def __post_init__(self) -> None:
-        """Rejects hosts that cannot work together.
+        """Rejects roles and hosts that cannot work together.
 
         Raises:
-            InvalidArgument: The learners cannot be distributed equally over the hosts, `head` is missing, or
-                collectives would cross a network that the operator has not declared to be protected.
+            InvalidArgument: The learners of a fused pod have several workers each, the learners cannot be distributed
+                equally over the hosts, `head` is missing, or collectives would cross a network that the operator has
+                not declared to be protected.
         """
+        if self.layout == FUSED and self.workers > 1:
+            raise InvalidArgument(
+                f"workers = {self.workers}: each learner of a fused pod has one; use layout = 'separate'"
+            )
         if self.learners % self.hosts or not 0 <= self.host_index < self.hosts:
             raise InvalidArgument(
                 f"learners = {self.learners}, hosts = {self.hosts}, host_index = {self.host_index}: expected an equal"
@@ -137,11 +145,11 @@ class PodConfig:
     @property
     def roles(self) -> tuple[str, ...]:
         """Roles of the processes on this host, the first learner first."""
-        if self.layout == "fused":
-            return (LEADER_ROLE, FIRST_WORKER) if self.isolated else (LEADER_ROLE,)
-        followers = (follower(index) for index in range(1, self.learners_here))
-        workers = (f"worker-{index}" for index in range(self.workers * self.learners_here))
-        return (LEADER_ROLE, *followers, *workers, "evaluator")
+        learners = tuple(map(learner_role, range(self.learners_here)))
+        workers = tuple(f"worker-{index}" for index in range(self.workers * self.learners_here))
+        if self.layout == FUSED:
+            return (*learners, *workers) if self.isolated else learners
+        return (*learners, *workers, "evaluator")
 
     @property
     def learners_here(self) -> int:
@@ -165,7 +173,7 @@ class PodConfig:
     def lifeline_of(self, learner: int) -> Path | None:
         """Returns the lifeline that a follower holds while it lives; None for a follower on another host."""
         index = learner - self.first_learner
-        return self.folder / f"{follower(index)}.lifeline" if 0 <= index < self.learners_here else None
+        return self.folder / f"{learner_role(index)}.lifeline" if 0 <= index < self.learners_here else None
 
     @property
     def region_prefix(self) -> str:
@@ -203,8 +211,9 @@ class PodConfig:
     def device(self, role: str) -> str:
         """Returns the torch device that a role computes on; GPU numbers count the GPUs of the pod.
 
-        Learners take the GPUs in turn. Workers and the evaluator take the GPUs that no learner uses if the plane is
-        `group`, or if it is `auto` and there is a GPU for each role. Otherwise they share that of their learner.
+        Learners take the GPUs in turn. Workers and the evaluator of a separate pod take the GPUs that no learner uses
+        if the plane is `group`, or if it is `auto` and there is a GPU for each role. Otherwise they share that of their
+        learner.
         """
         if not self.gpus:
             return "cpu"
@@ -224,8 +233,8 @@ class PodConfig:
 
     @property
     def one_gpu_each(self) -> bool:
-        """Whether the pod has several processes on this host, and a GPU for each of them."""
-        return self.gpus_of_pod >= len(self.roles) > 1
+        """Whether each role is a process of its own, and has a GPU of its own on this host."""
+        return self.layout != FUSED and self.gpus_of_pod >= len(self.roles)
 
     @property
     def _partitioned(self) -> bool:
@@ -233,26 +242,28 @@ class PodConfig:
 
     def _gpu_index(self, role: str) -> int:
         kind, _, number = role.partition("-")
-        index = int(number or 0)
-        if kind == LEADER_ROLE:
-            return index % len(self.gpus)
-        if self.plane == "group" or (self.plane == "auto" and self.one_gpu_each):
+        group = self.plane == "group" or (self.plane == "auto" and self.one_gpu_each)
+        if group and kind != LEADER_ROLE:
             unused = range(self.learners_here, len(self.gpus)) or range(len(self.gpus))
-            place = index if kind == "worker" else self.workers * self.learners_here
+            place = int(number) if kind == "worker" else self.workers * self.learners_here
             return unused[place % len(unused)]
-        learner = index // self.workers if kind == "worker" else 0
-        return learner % len(self.gpus)
+        return self._learner_beside(role) % len(self.gpus)
+
+    def _learner_beside(self, role: str) -> int:
+        """Returns the number, on this host, of the learner that a role belongs to."""
+        kind, _, number = role.partition("-")
+        return int(number or 0) // (self.workers if kind == "worker" else 1)
 
     @property
-    def one_process(self) -> bool:
-        """Whether all roles are in one process."""
-        return self.layout == "fused" and not self.isolated
+    def shares_processes(self) -> bool:
+        """Whether the process of each learner also has its worker, and that of the leader the evaluator."""
+        return self.layout == FUSED and not self.isolated
 
     def process_of(self, role: str) -> str:
         """Returns the role whose process runs a role: in a fused pod, processes run several."""
-        if self.layout != "fused" or role == LEADER_ROLE:
-            return role
-        return FIRST_WORKER if self.isolated else LEADER_ROLE
+        if self.shares_processes:
+            return learner_role(self._learner_beside(role))
+        return FIRST_WORKER if self.layout == FUSED and role == "evaluator" else role
 
     def socket(self, role: str) -> Path:
         """Returns the socket of a role."""

@@ -18,7 +18,7 @@ from agentpod import algorithms
 from agentpod.algorithms.base import Algorithm
 from agentpod.algorithms.requirements import Requirements, requirements
 from agentpod.compute_thread import ComputeThread
-from agentpod.config import LEADER_ROLE, PodConfig, follower
+from agentpod.config import FUSED, PodConfig, learner_role
 from agentpod.fusion.member import FusionMember
 from agentpod.fusion.rendezvous import RemoteRendezvous
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
@@ -162,9 +162,9 @@ class Follower:
         async def report(stuck: StuckRole) -> None:
             """The supervisor has logged it."""
 
-        name = follower(self._index - self._config.first_learner) if self._index > self._config.first_learner else ""
+        role = learner_role(self._index - self._config.first_learner)
         replacement = Replacement(lambda _: None, report, None)
-        return Supervisor(self._config, name or LEADER_ROLE, self._compute.activity, self._polls.poll, replacement)
+        return Supervisor(self._config, role, self._compute.activity, self._polls.poll, replacement)
 
     async def _train(self, training: pb.GetTrainingResponse, stop: "asyncio.Future[str]") -> None:
         agent, seed = training.agent, derive_seed(training.agent.seed, "learner", self._index)
@@ -186,7 +186,7 @@ class Follower:
             algorithm,
             session,
             stop,
-            overlap=True,
+            overlap=self._config.layout != FUSED,
             regroup=member.fuse,
             precision=self._config.precision,
             device=self._device,

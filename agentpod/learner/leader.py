@@ -320,7 +320,7 @@ class Leader:
     def _check(self, assignment: orchestrator_pb.Assignment) -> None:
         """Refuses a specification that names what this pod may not use, whatever the orchestrator hands out."""
         check_specification(assignment.spec, self.config.allow)
-        if self.config.one_process and runs_apart(assignment.spec, self.config.allow):
+        if self.config.shares_processes and runs_apart(assignment.spec, self.config.allow):
             raise bad_spec(
                 "pod.layout = 'fused': the specification names user code, which does not run in the process that has"
                 " the token of the pod; start this pod with isolated = true, or with layout = 'separate'"

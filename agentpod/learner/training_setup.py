@@ -10,6 +10,7 @@ from torch import Tensor
 from agentpod import algorithms
 from agentpod.algorithms.base import Algorithm
 from agentpod.algorithms.requirements import Requirements, requirements
+from agentpod.config import FUSED
 from agentpod.learner.agent_training import AgentTraining, TrainingContext
 from agentpod.learner.checkpoint_files import Counters, StartingState, restore
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
@@ -145,7 +146,7 @@ class TrainingSetup:
             algorithm,
             session,
             context.lease.stop,
-            overlap=context.config.layout == "separate",
+            overlap=context.config.layout != FUSED,
             policy_version=counters.policy_version,
             regroup=fusion.fuse if fusion else None,
             precision=context.config.precision,

@@ -22,7 +22,7 @@ import grpc.aio
 import structlog
 from google.protobuf.duration_pb2 import Duration
 
-from agentpod.config import PodConfig, RetrainConfig
+from agentpod.config import FUSED, PodConfig, RetrainConfig
 from agentpod.learner.provenance import spec_of, versions
 from podrace import rpc, telemetry
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Manifest
@@ -191,9 +191,9 @@ def copy_checkpoint(source: CheckpointStore, target: CheckpointStore, manifest_d
 
 def pod_config(spec: PodSpec, config: RetrainConfig, store_uri: str) -> PodConfig:
     """Returns the configuration that a launcher on this machine would give the pod. Pure."""
-    layout = "fused" if spec.layout == tournament_pb2.LAYOUT_FUSED else "separate"
+    layout = FUSED if spec.layout == tournament_pb2.LAYOUT_FUSED else "separate"
     learners = spec.learners or 1
-    computing = 1 if layout == "fused" else learners * (1 + spec.workers)
+    computing = learners * (1 if layout == FUSED else 1 + spec.workers)
     address = f"unix:{config.folder}/stage.sock"
     return PodConfig(
         pod_id=f"retrain-{config.folder.name}",

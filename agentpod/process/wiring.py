@@ -1,4 +1,4 @@
-"""Constructs and runs the processes of a pod: one for each role (`separate`), or one for all (`fused`)."""
+"""Constructs and runs the processes of a pod: one for each role (`separate`), or one for each learner (`fused`)."""
 
 import asyncio
 import importlib
@@ -110,7 +110,7 @@ def preload() -> None:
 def learner_planes(config: PodConfig, role: str) -> list[Plane]:
     """Returns the planes on which a learner may share memory with its other roles, the preferred one first."""
     device = config.device(role)
-    if config.one_process:
+    if config.shares_processes:
         on_gpu = [MemoryPlane(f"{GPU_MEMORY}:", device)] if config.gpus else []
         return [*on_gpu, MemoryPlane()]
     if config.plane == "auto":
@@ -151,7 +151,7 @@ def _tensor_services(planes: Sequence[Plane], resources: ExitStack) -> list[Serv
 async def run_leader(config: PodConfig, *, own_process: bool = False) -> int:
     """Runs the process of the leader and returns its exit code.
 
-    It serves the LearnerService; in a pod of one process also the WorkerService and the EvaluatorService.
+    It serves the LearnerService; in a fused pod also the WorkerService and the EvaluatorService.
 
     Args:
         config: Settings of the pod.
@@ -160,7 +160,7 @@ async def run_leader(config: PodConfig, *, own_process: bool = False) -> int:
     if config.isolated:
         # User code may have the user id of this process: not every launcher can give it another one.
         hide_memory()
-    if not config.one_process and (left := shared.remove_regions(config.region_prefix, config.plane_folder)):
+    if not config.shares_processes and (left := shared.remove_regions(config.region_prefix, config.plane_folder)):
         # A previous run of this pod was killed. No other process of this run owns regions before the leader starts.
         _log.warning("removed the shared memory of a previous run of this pod", files=len(left))
     planes, compute = learner_planes(config, LEADER_ROLE), ComputeThread(config.device(LEADER_ROLE))
@@ -171,10 +171,7 @@ async def run_leader(config: PodConfig, *, own_process: bool = False) -> int:
             del os.environ[name]
     learner = LearnerServicer(leader)
     services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
-    if config.one_process:
-        seen = Planes(*planes)
-        for role in ("worker-0", "evaluator"):
-            services += _role_services(config, role, seen, compute)
+    services += _services_beside(config, LEADER_ROLE, planes, compute)
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
@@ -225,7 +222,7 @@ async def run_follower(config: PodConfig, role: str) -> int:
         resources.callback(Planes(*planes).close)
         held = config.leader_lifeline if is_first else config.folder / f"{role}.lifeline"
         resources.enter_context(lifeline.hold(held, config.user_code_uid if is_first else 0))
-        services = _tensor_services(planes, resources)
+        services = _tensor_services(planes, resources) + _services_beside(config, role, planes, compute)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         following = asyncio.ensure_future(Follower(config, planes, compute, index, device=device).run())
         stopping = asyncio.ensure_future(_stop_requested(config) if is_first else _leader_exited(config))
@@ -273,6 +270,18 @@ async def _leader_exited(config: PodConfig) -> str:
     # Returns at once if the leader does not live.
     await lifeline.lost(config.leader_lifeline)
     return reason
+
+
+def _services_beside(config: PodConfig, role: str, planes: Sequence[Plane], compute: ComputeThread) -> list[Service]:
+    """Returns the services of the worker and the evaluator that the process of a learner has, in a fused pod."""
+    others = [*config.workers_of(config.learner_of(role)), "evaluator"]
+    seen = Planes(*planes)
+    return [
+        service
+        for other in others
+        if config.process_of(other) == role
+        for service in _role_services(config, other, seen, compute)
+    ]
 
 
 def _role_services(config: PodConfig, role: str, planes: Planes, compute: ComputeThread) -> list[Service]:

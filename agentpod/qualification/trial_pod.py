@@ -1,7 +1,7 @@
 """Runs one pod with one agent in processes of this machine, without an orchestrator and a leaderboard.
 
-This process acts as both, as agentpod.process.retraining does, and records what the pod reports and logs. A pod in the
-layout `separate` runs as in one container, so that workers are restarted.
+This process acts as both, as agentpod.process.retraining does, and records what the pod reports and logs. A pod of
+several processes runs as in one container, so that workers and followers are restarted.
 """
 
 import asyncio
@@ -150,7 +150,7 @@ class TrialPod:
     async def start(self) -> None:
         """Starts the processes of the pod."""
         overrides = [text for key, value in settings_of(self.config).items() for text in ("--set", f"{key}={value}")]
-        role = LEADER_ROLE if self.config.layout == "fused" else "pod"
+        role = "pod" if len(self.config.roles) > 1 else LEADER_ROLE
         self.exit_code = None
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "agentpod", role, *overrides, "--set", "telemetry.log_format=json"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agentpod.config import PodConfig, follower
+from agentpod.config import PodConfig, learner_role
 from agentpod.liveness.role_watch import RoleAnswer
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -32,7 +32,7 @@ class RolePolls:
         followers: tuple[str, ...] = ()
         if learner == 0:
             others = ("evaluator",)
-            followers = tuple(follower(index) for index in range(1, config.learners_here))
+            followers = tuple(map(learner_role, range(1, config.learners_here)))
         self._channels = {
             role: rpc.connect(config.address(role), owner=config.user_code_uid if config.is_other_user(role) else None)
             for role in (*workers, *others, *followers)

@@ -48,7 +48,7 @@ RANGES: Mapping[str, str] = {
 }
 """Ranges that are no pair of numbers in `LIMITS`."""
 DEFAULTS: Mapping[str, str] = {
-    "pod.layout": "`separate` from 2 cores on, else `fused`",
+    "pod.layout": "`fused` if each learner has a GPU and the simulator steps there; else `separate` from 2 cores on",
     "environment.id": "required",
     "evolution.strategy": '`incumbent`; with `search = "wide"` and at most two pods `asha`',
 }

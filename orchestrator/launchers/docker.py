@@ -1,4 +1,6 @@
-"""Runs pods as containers of a Docker Engine: one container per role, found by labels, removed when the leader is dead.
+"""Runs pods as containers of a Docker Engine: found by labels, removed when the leader is dead.
+
+A pod has one container per role, or one for all learners of a fused pod.
 
 The containers of a pod share one memory-backed volume with its sockets, lifelines and the regions of the `shared`
 plane. A pod is alive as long as its leader's container runs. Access to the engine's socket is equivalent to root
@@ -28,11 +30,11 @@ from orchestrator.launchers.pod_settings import (
     LAYOUTS,
     LEADER,
     check_one_host,
+    containers_of,
     environment,
     is_isolated,
     leader_settings,
     pod_settings,
-    roles_of,
 )
 from podrace import tls
 from podrace.checkpoint_store.assignment_store import GRANTED
@@ -220,19 +222,20 @@ class DockerLauncher:
                 },
                 labels=self._labels(pod, "", gpus),
             )
-            for role in roles_of(pod.spec, isolated=is_isolated(pod, self._pod_environment)):
-                self._client.containers.run(**self._container(pod, role, gpus))
+            isolated = is_isolated(pod, self._pod_environment)
+            for role, command in containers_of(pod.spec, isolated=isolated).items():
+                self._client.containers.run(**self._container(pod, role, command, gpus))
         except BaseException:
             self._remove(pod.pod_id)
             raise
 
-    def _container(self, pod: NewPod, role: str, gpus: Sequence[str]) -> dict[str, Any]:
-        """Arguments of the engine for the container of a role."""
+    def _container(self, pod: NewPod, role: str, command: str, gpus: Sequence[str]) -> dict[str, Any]:
+        """Arguments of the engine for the container of a role, or of all roles."""
         leader = f"container:{self._name(pod.pod_id, LEADER)}"
         spec, options = pod.spec, self._options
         arguments: dict[str, Any] = {
             "image": options.image,
-            "command": [role],
+            "command": [command],
             "name": self._name(pod.pod_id, role),
             "detach": True,
             "labels": self._labels(pod, role, gpus),

@@ -16,6 +16,8 @@ LEADER = "learner"
 """Role of the leader, the first learner of a pod; the pod is alive as long as the leader is."""
 FIRST_WORKER = "worker-0"
 """Role of the first worker. In a fused pod that is isolated, its process is the evaluator as well."""
+ALL_ROLES = "pod"
+"""Command of a container that runs all roles of a pod on its host as its processes."""
 LAYOUT_NAMES = {tournament_pb2.LAYOUT_SEPARATE: "separate", tournament_pb2.LAYOUT_FUSED: "fused"}
 LAYOUTS = {name: layout for layout, name in LAYOUT_NAMES.items()}
 
@@ -76,7 +78,8 @@ def host_settings(pod: NewPod) -> dict[str, Any]:
 
 def threads_of_a_role(spec: PodSpec) -> int:
     """Number of torch threads of each role; the evaluator is not counted, because it computes rarely and is niced."""
-    computing = 1 if spec.layout == tournament_pb2.LAYOUT_FUSED else (spec.learners or 1) * (1 + spec.workers)
+    processes = 1 if spec.layout == tournament_pb2.LAYOUT_FUSED else 1 + spec.workers
+    computing = (spec.learners or 1) * processes
     return max(1, int(spec.cores / computing))
 
 
@@ -105,12 +108,31 @@ def is_isolated(pod: NewPod, pod_environment: PodEnvironment) -> bool:
 
 def roles_of(spec: PodSpec, *, isolated: bool = False) -> tuple[str, ...]:
     """Names of a pod's processes on each of its hosts, the leader first."""
+    count = (spec.learners or 1) // hosts_of(spec)
+    learners = (LEADER, *(f"{LEADER}-{index}" for index in range(1, count)))
+    workers = tuple(f"worker-{index}" for index in range(spec.workers * count))
     if spec.layout == tournament_pb2.LAYOUT_FUSED:
-        return (LEADER, FIRST_WORKER) if isolated else (LEADER,)
-    learners = (spec.learners or 1) // hosts_of(spec)
-    others = tuple(f"{LEADER}-{index}" for index in range(1, learners))
-    workers = tuple(f"worker-{index}" for index in range(spec.workers * learners))
-    return (LEADER, *others, *workers, "evaluator")
+        return (*learners, *workers) if isolated else learners
+    return (*learners, *workers, "evaluator")
+
+
+def containers_of(spec: PodSpec, *, isolated: bool, together: bool = False) -> Mapping[str, str]:
+    """Decides which containers a pod has on each of its hosts.
+
+    The learners of a fused pod are processes of one container, so that they see all GPUs of the pod and each other's
+    memory. User code is always in other containers than the leader, which has the token.
+
+    Args:
+        spec: Specification of the pod.
+        isolated: Whether workers and evaluator run user code.
+        together: Whether the roles of every pod are processes of one container.
+
+    Returns:
+        The command of each container by the name of its role, the leader first.
+    """
+    roles = roles_of(spec, isolated=isolated)
+    in_one = len(roles) > 1 and not isolated and (together or spec.layout == tournament_pb2.LAYOUT_FUSED)
+    return {LEADER: ALL_ROLES} if in_one else {role: role for role in roles}
 
 
 def environment(settings: Mapping[str, Any], prefix: str = "PODRACE_AGENTPOD__") -> dict[str, str]:

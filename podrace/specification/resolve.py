@@ -185,30 +185,35 @@ def _resolve_environment(spec: pb.TournamentSpec) -> None:
 
 def _default_layout(pod: pb.PodSpec, *, steps_on_gpu: bool) -> "pb.Layout.ValueType":
     if pod.gpus and steps_on_gpu:
-        # Processes on one GPU take turns anyway, and only one process can be sure to see the GPU.
-        alone = pod.gpus == pod.workers == pod.learners == 1 and pod.plane == "auto"
-        return pb.LAYOUT_FUSED if alone else pb.LAYOUT_SEPARATE
+        # Processes on one GPU take turns anyway, and within one process rollouts stay where they are.
+        one_each = pod.gpus == pod.learners and pod.workers == 1 and pod.plane == "auto"
+        return pb.LAYOUT_FUSED if one_each else pb.LAYOUT_SEPARATE
     return pb.LAYOUT_SEPARATE if pod.cores >= 2 else pb.LAYOUT_FUSED
 
 
 def _layout_problems(pod: pb.PodSpec) -> Iterator[str]:
-    for name in ("workers", "learners", "hosts"):
-        number = getattr(pod, name)
-        if pod.layout == pb.LAYOUT_FUSED and number > 1:
-            yield (
-                f"pod.{name} = {number}: a fused pod has one compute thread, one worker and one learner;"
-                " use layout = 'separate'"
-            )
+    fused = pod.layout == pb.LAYOUT_FUSED
+    if fused and pod.workers > 1:
+        yield (
+            f"pod.workers = {pod.workers}: each learner of a fused pod has one worker, in its own process; set it to 1,"
+            " or layout = 'separate'"
+        )
     if pod.plane == "cuda" and not pod.gpus:
         yield "pod.plane = 'cuda': set pod.gpus to 1 or more, or pod.plane to 'auto'"
-    if pod.layout == pb.LAYOUT_FUSED and pod.plane != "auto":
-        yield f"pod.plane = {pod.plane!r}: a fused pod is one process; use layout = 'separate', or plane = 'auto'"
+    if fused and pod.plane != "auto":
+        yield (
+            f"pod.plane = {pod.plane!r}: a learner of a fused pod and its worker are one process; use layout ="
+            " 'separate', or plane = 'auto'"
+        )
     for name in ("learners", "gpus"):
         number = getattr(pod, name)
         if number % pod.hosts:
             yield f"pod.{name} = {number}: is not divisible by pod.hosts = {pod.hosts}"
-    if pod.layout == pb.LAYOUT_FUSED and pod.gpus > 1:
-        yield f"pod.gpus = {pod.gpus}: a fused pod computes on one GPU; set it to 1, or layout = 'separate'"
+    if fused and pod.gpus > pod.learners:
+        yield (
+            f"pod.gpus = {pod.gpus}: a fused pod computes on one GPU for each learner; set pod.learners = {pod.gpus},"
+            f" pod.gpus = {pod.learners}, or layout = 'separate'"
+        )
     if 0 < pod.gpus < pod.learners:
         yield (
             f"pod.gpus = {pod.gpus}: NCCL connects GPUs, so each of the {pod.learners} learners needs its own; set it"

@@ -162,7 +162,9 @@ def job_on(overlay: str, layout: Any, hosts: int, store: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-@pytest.mark.parametrize(("layout", "hosts"), [(LAYOUT_SEPARATE, 1), (LAYOUT_SEPARATE, 2), (LAYOUT_FUSED, 1)])
+@pytest.mark.parametrize(
+    ("layout", "hosts"), [(LAYOUT_SEPARATE, 1), (LAYOUT_SEPARATE, 2), (LAYOUT_FUSED, 1), (LAYOUT_FUSED, 2)]
+)
 def test_the_jobs_that_the_launcher_makes_of_each_template_are_what_kubernetes_takes(
     overlay: str, layout: Any, hosts: int
 ) -> None:

@@ -27,6 +27,7 @@ from orchestrator.launchers.pod_settings import (
     LAYOUT_NAMES,
     LAYOUTS,
     LEADER,
+    containers_of,
     environment,
     hosts_of,
     is_isolated,
@@ -48,8 +49,6 @@ ROLE_WAIT_SECONDS = 60.0
 """Time that roles wait for each other: the containers of a pod start one after the other."""
 SOCKETS_BYTES = 16 << 20
 METRICS_PORT = 9090
-ALL_ROLES = "pod"
-"""Command of the image that runs all roles as processes of one container."""
 FOLDER = "/run/podrace"
 SHARED_MEMORY = "/dev/shm"
 
@@ -150,10 +149,8 @@ def _pod_spec(
     if base is None:
         raise FailedPrecondition(f"PodTemplate {options.template!r} has no container {CONTAINER!r}: apply deploy/k8s")
     share, name, isolated = share_of_host(pod.spec), job_name(pod.pod_id), is_isolated(pod, pod_environment)
-    roles = roles_of(pod.spec, isolated=isolated)
-    # User code does not run in the container that has the token.
-    together = options.one_container and len(roles) > 1 and not isolated
-    roles = (LEADER,) if together else roles
+    commands = containers_of(pod.spec, isolated=isolated, together=options.one_container)
+    roles = tuple(commands)
     gpus = gpus_of_roles(share, roles, claimed=not options.gpu_resource)
     resources = resources_of_roles(share, roles)
     hosts = host_environment(name, pod.spec, template, unprotected_collectives=options.unprotected_collectives)
@@ -161,7 +158,7 @@ def _pod_spec(
         _container(
             base,
             role,
-            command=ALL_ROLES if together else role,
+            command=commands[role],
             environment=[*_environment(pod, pod_environment, role, gpus[role]), *hosts],
             ports=_ports(index, leader=bool(hosts) and role == LEADER),
             resources=_resources(base, resources[role], gpus[role], options.gpu_resource),

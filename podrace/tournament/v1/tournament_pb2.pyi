@@ -100,13 +100,15 @@ class _Layout:
 class _LayoutEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Layout.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     LAYOUT_UNSPECIFIED: _Layout.ValueType  # 0
-    """`fused` if the pod has one GPU, on which the simulator steps, and one worker and learner. Otherwise `separate` if
-    the pod has two cores or more, or if the simulator steps on a GPU of the pod, else `fused`.
+    """`fused` if the simulator steps on GPUs, of which each learner has one, and each learner has one worker. Otherwise
+    `separate` if the pod has two cores or more, or if the simulator steps on a GPU of the pod, else `fused`.
     """
     LAYOUT_SEPARATE: _Layout.ValueType  # 1
     """Each role is a separate process or container. Workers collect while the learner updates."""
     LAYOUT_FUSED: _Layout.ValueType  # 2
-    """One process serves all roles, and one compute thread alternates between them."""
+    """Each learner and its worker are one process, whose compute thread alternates between them. The process of the
+    leader has the evaluator as well. The processes on one host are in one container.
+    """
 
 class Layout(_Layout, metaclass=_LayoutEnumTypeWrapper):
     """Whether the roles of a pod (learners, workers, evaluator) are separate processes. A value that is not listed here is
@@ -114,13 +116,15 @@ class Layout(_Layout, metaclass=_LayoutEnumTypeWrapper):
     """
 
 LAYOUT_UNSPECIFIED: Layout.ValueType  # 0
-"""`fused` if the pod has one GPU, on which the simulator steps, and one worker and learner. Otherwise `separate` if
-the pod has two cores or more, or if the simulator steps on a GPU of the pod, else `fused`.
+"""`fused` if the simulator steps on GPUs, of which each learner has one, and each learner has one worker. Otherwise
+`separate` if the pod has two cores or more, or if the simulator steps on a GPU of the pod, else `fused`.
 """
 LAYOUT_SEPARATE: Layout.ValueType  # 1
 """Each role is a separate process or container. Workers collect while the learner updates."""
 LAYOUT_FUSED: Layout.ValueType  # 2
-"""One process serves all roles, and one compute thread alternates between them."""
+"""Each learner and its worker are one process, whose compute thread alternates between them. The process of the
+leader has the evaluator as well. The processes on one host are in one container.
+"""
 Global___Layout: _TypeAlias = Layout  # noqa: Y015
 
 class _TournamentState:
@@ -871,16 +875,16 @@ class PodSpec(_message.Message):
     layout: Global___Layout.ValueType
     """Whether the roles are separate processes. Default: by the number of cores and GPUs, see Layout."""
     workers: _builtins.int
-    """Number of workers of each learner. Default 1."""
+    """Number of workers of each learner, one with `layout = fused`. Default 1."""
     cores: _builtins.float
     """Number of processor cores to reserve. Default 1."""
     memory_bytes: _builtins.int
     """Memory to reserve, in bytes. Default 1 GiB."""
     gpus: _builtins.int
-    """Number of GPUs to reserve: one with `layout = fused`, none or at least one for each learner otherwise. Default 0."""
+    """Number of GPUs to reserve: none, or one for each learner; with `layout = separate` also more. Default 0."""
     learners: _builtins.int
-    """Number of learners that train the agent together, each with its own `workers` workers. More than one needs
-    `layout = separate` and is refused when `synchronous`. Default 1.
+    """Number of learners that train the agent together, each with its own `workers` workers. More than one is refused
+    when `synchronous`. Default 1.
     """
     precision: _builtins.str
     """Precision of matrix products in updates: `float32`, `tf32`, or `bfloat16`. Products are summed in float32 in each
@@ -896,7 +900,7 @@ class PodSpec(_message.Message):
     - `auto`: the first of these that passes a self-test when the processes connect: `cuda` (only if a GPU is reserved
       and the simulator steps there), `group` (only if each role has a GPU as well), `shared`, `grpc`. The simulator
       steps on the GPU with each of them; a role without a GPU is an error. The only one with `layout = fused`, where
-      there is one process.
+      a learner and its worker are one process.
     A named plane has no fallback: if it fails its self-test, the tournament fails. Default `auto`.
     """
     hosts: _builtins.int

@@ -18,7 +18,7 @@ from agentpod.config import PodConfig
 from podrace.processes import lifeline
 
 REPOSITORY = Path(__file__).parents[3]
-START_SECONDS, END_SECONDS = 60.0, 20.0
+START_SECONDS, END_SECONDS = 240.0, 20.0
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,24 @@ def learner_state(mesh):
     return last, decode(open_store(mesh.leaderboard.store_uri).get_object(digest_of(last, "learner")))[0]
 
 
-@pytest.mark.parametrize("mode", ["average", "allreduce", "diloco"])
-async def test_two_learners_share_the_budget_of_one_agent(mesh, make_spec, make_assignment, fork_server, mode):
+@pytest.mark.parametrize(
+    ("layout", "mode"),
+    [
+        ("separate", "average"),
+        ("separate", "allreduce"),
+        ("separate", "diloco"),
+        ("fused", "average"),
+        ("fused", "allreduce"),
+    ],
+)
+async def test_two_learners_share_the_budget_of_one_agent(mesh, make_spec, make_assignment, fork_server, layout, mode):
     # No multiple of what a round brings.
     spec = make_spec(steps=20_000, fusion={"mode": mode, "every_updates": 4})
     mesh.orchestrator.assignments.append(make_assignment(spec))
-    pod = mesh.pod_config("separate", learners=2)
+    pod = mesh.pod_config(layout, learners=2)
     roles = await fork_server.start(pod)
-    assert {"learner-1", "worker-1"} < set(roles)
+    own = () if layout == "fused" else ("worker-0", "worker-1", "evaluator")
+    assert set(roles) == {"learner", "learner-1", *own}
     await until(lambda: bool(mesh.orchestrator.completed), 60)
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
     last, state = learner_state(mesh)
@@ -53,13 +63,13 @@ async def test_two_learners_share_the_budget_of_one_agent(mesh, make_spec, make_
     assert not left_in_shared_memory(pod)
 
 
-@pytest.mark.parametrize("mode", ["average", "allreduce"])
+@pytest.mark.parametrize(("layout", "mode"), [("separate", "average"), ("separate", "allreduce"), ("fused", "average")])
 async def test_replay_memories_of_two_learners_are_fused_into_one_agent(
-    mesh, make_spec, make_assignment, fork_server, mode
+    mesh, make_spec, make_assignment, fork_server, layout, mode
 ):
     spec = make_spec(steps=8192, algorithms=OFF_POLICY, fusion={"mode": mode, "every_updates": 8})
     mesh.orchestrator.assignments.append(make_assignment(spec))
-    await fork_server.start(mesh.pod_config("separate", learners=2))
+    await fork_server.start(mesh.pod_config(layout, learners=2))
     await until(lambda: bool(mesh.orchestrator.completed), 60)
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
     last, state = learner_state(mesh)
@@ -67,15 +77,16 @@ async def test_replay_memories_of_two_learners_are_fused_into_one_agent(
     assert 0 < int(state["gradient_steps"]) <= last.environment_steps // 8
 
 
+@pytest.mark.parametrize("layout", ["separate", "fused"])
 @pytest.mark.parametrize("mode", ["average", "allreduce"])
-async def test_a_killed_follower_is_dropped_and_rejoins(mesh, make_spec, make_assignment, fork_server, mode):
+async def test_a_killed_follower_is_dropped_and_rejoins(mesh, make_spec, make_assignment, fork_server, layout, mode):
     spec = make_spec(
         steps=10**9,
         fusion={"mode": mode, "every_updates": 2},
         evaluation={"episodes": 4, "every_environment_steps": 4096, "share": 1.0},
     )
     mesh.orchestrator.assignments.append(make_assignment(spec))
-    pod = mesh.pod_config("separate", learners=2)
+    pod = mesh.pod_config(layout, learners=2)
     roles = await fork_server.start(pod)
     await until(lambda: len(mesh.leaderboard.manifests) >= 2, 60)
     os.kill(roles["learner-1"], signal.SIGKILL)
@@ -113,9 +124,10 @@ async def test_a_restarted_follower_delays_updates_until_its_replay_memory_is_wa
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_DRAINED
 
 
-async def test_when_the_leader_is_killed_all_learners_exit(mesh, make_spec, make_assignment, fork_server):
+@pytest.mark.parametrize("layout", ["separate", "fused"])
+async def test_when_the_leader_is_killed_all_learners_exit(mesh, make_spec, make_assignment, fork_server, layout):
     mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**9)))
-    pod = mesh.pod_config("separate", learners=3)
+    pod = mesh.pod_config(layout, learners=3)
     roles = await fork_server.start(pod)
     await until(lambda: bool(mesh.orchestrator.renewals))
     os.kill(roles["learner"], signal.SIGKILL)

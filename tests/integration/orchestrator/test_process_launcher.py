@@ -305,13 +305,21 @@ def test_processors_are_assigned_only_to_pods_with_whole_cores(
 
 
 @pytest.mark.parametrize(
-    ("layout", "workers", "cores", "threads"),
-    [(FUSED, 1, 4.0, 4), (FUSED, 1, 0.5, 1), (SEPARATE, 1, 4.0, 2), (SEPARATE, 3, 4.0, 1), (SEPARATE, 7, 4.0, 1)],
+    ("layout", "learners", "workers", "cores", "threads"),
+    [
+        (FUSED, 1, 1, 4.0, 4),
+        (FUSED, 1, 1, 0.5, 1),
+        (FUSED, 2, 1, 4.0, 2),
+        (SEPARATE, 1, 1, 4.0, 2),
+        (SEPARATE, 1, 3, 4.0, 1),
+        (SEPARATE, 1, 7, 4.0, 1),
+    ],
 )
 def test_the_cores_are_divided_among_the_computing_roles(
-    layout: tournament_pb2.Layout.ValueType, workers: int, cores: float, threads: int
+    layout: tournament_pb2.Layout.ValueType, learners: int, workers: int, cores: float, threads: int
 ) -> None:
-    assert threads_of_a_role(PodSpec(layout=layout, workers=workers, cores=cores)) == threads
+    spec = PodSpec(layout=layout, learners=learners, workers=workers, cores=cores)
+    assert threads_of_a_role(spec) == threads
 
 
 async def test_pods_get_gpus_of_their_own_by_uuid(short_folder: Path) -> None:

@@ -66,14 +66,43 @@ def test_a_container_numbers_its_own_gpu_from_0_and_knows_how_many_the_pod_has()
 
 def test_a_fused_pod_that_is_isolated_has_worker_and_evaluator_in_a_second_process() -> None:
     fused, isolated = pod(layout="fused"), pod(layout="fused", isolated=True)
-    assert (fused.roles, fused.one_process) == (("learner",), True)
+    assert (fused.roles, fused.shares_processes) == (("learner",), True)
     assert {fused.socket(role).name for role in ("learner", "worker-0", "evaluator")} == {"learner.sock"}
-    assert (isolated.roles, isolated.one_process) == (("learner", "worker-0"), False)
+    assert (isolated.roles, isolated.shares_processes) == (("learner", "worker-0"), False)
     sockets = [isolated.socket(role).name for role in ("learner", "worker-0", "evaluator")]
     assert sockets == ["learner.sock", "worker-0.sock", "worker-0.sock"]
     separate = pod(isolated=True)
     assert separate.roles == pod().roles
     assert separate.socket("evaluator").name == "evaluator.sock"
+
+
+def test_each_learner_of_a_fused_pod_is_a_process_with_its_worker_on_its_own_gpu() -> None:
+    config = pod(layout="fused", learners=3, gpus=("4", "5", "7"))
+    assert devices(config) == {"learner": "cuda:0", "learner-1": "cuda:1", "learner-2": "cuda:2"}
+    processes = {role: config.process_of(role) for role in ("worker-0", "worker-1", "worker-2", "evaluator")}
+    assert list(processes.values()) == ["learner", "learner-1", "learner-2", "learner"]
+    for role, process in processes.items():
+        assert config.device(role) == config.device(process)
+        assert config.socket(role) == config.socket(process)
+    assert not config.one_gpu_each
+    # A container with one GPU for each learner.
+    assert set(devices(pod(layout="fused", learners=3, gpus=("0",), pod_gpus=3)).values()) == {"cuda:0"}
+
+
+def test_a_learner_of_a_fused_pod_that_is_isolated_calls_a_worker_process_of_its_own() -> None:
+    config = pod(layout="fused", isolated=True, learners=2, gpus=("0", "1"))
+    assert list(devices(config).items()) == [
+        ("learner", "cuda:0"),
+        ("learner-1", "cuda:1"),
+        ("worker-0", "cuda:0"),
+        ("worker-1", "cuda:1"),
+    ]
+    assert [config.process_of(role) for role in ("worker-1", "evaluator")] == ["worker-1", "worker-0"]
+
+
+def test_a_learner_of_a_fused_pod_has_one_worker() -> None:
+    with pytest.raises(InvalidArgument, match="workers = 2: each learner of a fused pod has one"):
+        pod(layout="fused", workers=2)
 
 
 def test_roles_are_numbered_per_host_and_mapped_to_learners() -> None:

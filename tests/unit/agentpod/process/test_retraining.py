@@ -71,7 +71,12 @@ def test_a_manifest_without_a_specification_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    "pod", [{"layout": "fused", "cores": 1}, {"layout": "separate", "cores": 6, "workers": 2, "learners": 2}]
+    "pod",
+    [
+        {"layout": "fused", "cores": 1},
+        {"layout": "fused", "cores": 4, "learners": 2},
+        {"layout": "separate", "cores": 6, "workers": 2, "learners": 2},
+    ],
 )
 def test_a_retraining_pod_is_configured_as_by_a_launcher(pod: dict[str, object], tmp_path: Path) -> None:
     spec = make_spec(pod=pod).pod

@@ -269,9 +269,24 @@ def test_credentials_come_from_the_environment_or_from_files(tmp_path: Path) -> 
 def test_the_roles_of_a_pod_match_those_of_agentpod() -> None:
     from agentpod.config import PodConfig
 
-    for layout, name in ((LAYOUT_SEPARATE, "separate"), (LAYOUT_FUSED, "fused")):
-        for learners, workers in ((1, 1), (2, 3)):
-            config = PodConfig("p", "o", "l", "s", Path("f"), layout=name, learners=learners, workers=workers)
-            spec = PodSpec(layout=layout, learners=learners, workers=workers)
-            assert roles_of(spec) == config.roles
-            assert roles_of(spec, isolated=True) == replace(config, isolated=True).roles
+    for layout, name, learners, workers in (
+        (LAYOUT_SEPARATE, "separate", 1, 1),
+        (LAYOUT_SEPARATE, "separate", 2, 3),
+        (LAYOUT_FUSED, "fused", 1, 1),
+        (LAYOUT_FUSED, "fused", 4, 1),
+    ):
+        config = PodConfig("p", "o", "l", "s", Path("f"), layout=name, learners=learners, workers=workers)
+        spec = PodSpec(layout=layout, learners=learners, workers=workers)
+        assert roles_of(spec) == config.roles
+        assert roles_of(spec, isolated=True) == replace(config, isolated=True).roles
+
+
+async def test_the_learners_of_a_fused_pod_are_processes_of_one_container_with_all_gpus(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    await launcher.start(new_pod(layout=LAYOUT_FUSED, learners=2, gpus=2))
+    ((name, container),) = engine.running.items()
+    assert (name, container.arguments["command"]) == ("podrace-race-p0-learner", ["pod"])
+    environ = container.arguments["environment"]
+    assert (environ["PODRACE_AGENTPOD__LAYOUT"], environ["PODRACE_AGENTPOD__LEARNERS"]) == ("fused", "2")
+    assert environ["PODRACE_AGENTPOD__GPUS"] == "0,1"

@@ -75,13 +75,16 @@ def test_the_default_layout_is_separate_from_two_cores_on():
         ("cartpole", {"gpus": 1, "cores": 1}, pb.LAYOUT_FUSED),
         ("CartPole-v1", {"gpus": 1, "cores": 8}, pb.LAYOUT_SEPARATE),
         ("cartpole", {"gpus": 3, "cores": 1}, pb.LAYOUT_SEPARATE),
+        ("cartpole", {"gpus": 8, "learners": 8, "cores": 64}, pb.LAYOUT_FUSED),
+        ("cartpole", {"gpus": 16, "learners": 16, "hosts": 2, "cores": 64}, pb.LAYOUT_FUSED),
+        ("cartpole", {"gpus": 8, "learners": 4, "cores": 64}, pb.LAYOUT_SEPARATE),
         ("cartpole", {"gpus": 1, "cores": 8, "workers": 2}, pb.LAYOUT_SEPARATE),
         ("cartpole", {"gpus": 1, "cores": 8, "plane": "cuda"}, pb.LAYOUT_SEPARATE),
         ("cartpole", {"gpus": 1, "cores": 8, "layout": "separate"}, pb.LAYOUT_SEPARATE),
         ("cartpole", {"cores": 8}, pb.LAYOUT_SEPARATE),
     ],
 )
-def test_the_default_layout_is_fused_where_one_gpu_steps_the_simulator(environment, pod, layout):
+def test_the_default_layout_is_fused_where_each_learner_steps_the_simulator_on_its_own_gpu(environment, pod, layout):
     assert resolve(environment__id=environment, pod=pod).pod.layout == layout
 
 
@@ -168,24 +171,28 @@ def test_zero_is_searched_with_a_logarithmic_range_and_one_with_a_reverse_one():
         ({"objective__wall_clock_duration": -4}, "expected a duration"),
         ({"pool__maximum_pods": 1, "pool__minimum_pods": 2}, "less than pool.minimum_pods"),
         ({"pod__layout": "merged"}, "one of separate, fused"),
-        ({"pod__workers": 2}, "fused pod has one compute thread"),
+        ({"pod__workers": 2}, "pod.workers = 2: each learner of a fused pod has one worker"),
         ({"pod__cores": "two"}, "expected a number"),
         ({"seed": True}, "expected a whole number"),
         ({"synchronous": 1}, "expected true or false"),
         ({"synchronous": True}, "pool.maximum_pods: missing"),
         ({"synchronous": True, "pool__maximum_pods": 2, "pod": {"cores": 2, "learners": 2}}, "pod.learners = 2"),
-        ({"pod": {"layout": "fused", "learners": 2}}, "pod.learners = 2: a fused pod"),
-        ({"pod": {"layout": "fused", "hosts": 2}}, "pod.hosts = 2: a fused pod"),
+        ({"pod": {"layout": "fused", "hosts": 2}}, "pod.learners = 1: is not divisible by pod.hosts = 2"),
+        ({"pod": {"layout": "fused", "learners": 2, "gpus": 1}}, "pod.gpus = 1: NCCL connects GPUs"),
         ({"pod": {"cores": 2, "hosts": 2}}, "pod.learners = 1: is not divisible by pod.hosts = 2"),
         ({"pod": {"cores": 2, "hosts": 2, "learners": 4, "gpus": 3}}, "pod.gpus = 3: is not divisible by"),
         ({"pod__precision": "float16"}, "pod.precision"),
         ({"pod": {"layout": "separate", "plane": "pigeon"}}, "pod.plane: unknown plane 'pigeon'"),
-        ({"pod": {"layout": "fused", "gpus": 2}}, "pod.gpus = 2: a fused pod computes on one GPU"),
+        ({"pod": {"layout": "fused", "gpus": 2}}, "pod.gpus = 2: a fused pod computes on one GPU for each"),
+        (
+            {"pod": {"layout": "fused", "gpus": 8, "learners": 4}},
+            "set pod.learners = 8, pod.gpus = 4, or layout = 'separate'",
+        ),
         (
             {"pod": {"layout": "separate", "learners": 3, "gpus": 2}},
             "pod.gpus = 2: NCCL connects GPUs, so each of the 3 learners needs its own; set it to 3 or more, or to 0",
         ),
-        ({"pod": {"layout": "fused", "plane": "shared"}}, "pod.plane = 'shared': a fused pod is one process"),
+        ({"pod": {"layout": "fused", "plane": "shared"}}, "pod.plane = 'shared': a learner of a fused pod"),
         ({"pod": {"layout": "separate", "plane": "cuda"}}, "pod.plane = 'cuda': set pod.gpus"),
         ({"fusion__mode": "mean"}, "fusion.mode"),
         ({"fusion__every_updates": 0}, "fusion.every_updates = 0: expected 1 to"),

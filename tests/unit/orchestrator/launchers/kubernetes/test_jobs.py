@@ -153,6 +153,19 @@ async def test_all_roles_of_a_pod_may_be_processes_of_one_container_with_all_its
     assert spec_of(cluster, "race-p1")["containers"][0]["args"] == ["learner"]
 
 
+async def test_the_learners_of_a_fused_pod_are_processes_of_one_container_on_each_host(
+    make: Callable[..., KubernetesLauncher], cluster: FakeCluster
+) -> None:
+    for pod_id, hosts in (("race-p0", 1), ("race-p1", 2)):
+        pod = new_pod(pod_id, layout=LAYOUT_FUSED, learners=8, gpus=8, hosts=hosts)
+        await make(unprotected_collectives=True).start(pod)
+        spec = spec_of(cluster, pod_id)
+        container = next(each for each in spec["containers"] if each["name"] == "learner")
+        assert not [each["name"] for each in spec["containers"] if each["name"].startswith(("learner-", "worker"))]
+        assert container["args"] == ["pod"]
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == str(8 // hosts)
+
+
 def test_gpus_that_cannot_be_distributed_over_containers_are_rejected() -> None:
     many, group = new_pod(gpus=4).spec, new_pod(gpus=2, plane="group").spec
     with pytest.raises(InvalidArgument, match=r"pod.gpus = 4: a pod of 3 containers .* can use one GPU each"):
