@@ -47,7 +47,7 @@ class PodConfig:
     of the leader has the evaluator too)."""
     isolated: bool = False
     """Whether workers and evaluator import user code, which must not run in the process of the leader. The worker of
-    each learner of a fused pod is then a process of its own; the first of them has the evaluator too."""
+    each learner of a fused pod is then a separate process; the first of them has the evaluator too."""
     user_code_uid: int = 0
     """User and group id of workers and evaluator, which run user code; 0: those of the leader."""
     user_code_folder: str = ""
@@ -233,7 +233,7 @@ class PodConfig:
 
     @property
     def one_gpu_each(self) -> bool:
-        """Whether each role is a process of its own, and has a GPU of its own on this host."""
+        """Whether each role is a separate process, and there is a GPU for each of them on this host."""
         return self.layout != FUSED and self.gpus_of_pod >= len(self.roles)
 
     @property
@@ -247,9 +247,9 @@ class PodConfig:
             unused = range(self.learners_here, len(self.gpus)) or range(len(self.gpus))
             place = int(number) if kind == "worker" else self.workers * self.learners_here
             return unused[place % len(unused)]
-        return self._learner_beside(role) % len(self.gpus)
+        return self._learner_with(role) % len(self.gpus)
 
-    def _learner_beside(self, role: str) -> int:
+    def _learner_with(self, role: str) -> int:
         """Returns the number, on this host, of the learner that a role belongs to."""
         kind, _, number = role.partition("-")
         return int(number or 0) // (self.workers if kind == "worker" else 1)
@@ -262,7 +262,7 @@ class PodConfig:
     def process_of(self, role: str) -> str:
         """Returns the role whose process runs a role: in a fused pod, processes run several."""
         if self.shares_processes:
-            return learner_role(self._learner_beside(role))
+            return learner_role(self._learner_with(role))
         return FIRST_WORKER if self.layout == FUSED and role == "evaluator" else role
 
     def socket(self, role: str) -> Path:

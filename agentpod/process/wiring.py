@@ -171,7 +171,7 @@ async def run_leader(config: PodConfig, *, own_process: bool = False) -> int:
             del os.environ[name]
     learner = LearnerServicer(leader)
     services = [Service(SERVICES["LearnerService"], pb_grpc.add_LearnerServiceServicer_to_server, learner)]
-    services += _services_beside(config, LEADER_ROLE, planes, compute)
+    services += _services_within(config, LEADER_ROLE, planes, compute)
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(Planes(*planes).close)
@@ -222,7 +222,7 @@ async def run_follower(config: PodConfig, role: str) -> int:
         resources.callback(Planes(*planes).close)
         held = config.leader_lifeline if is_first else config.folder / f"{role}.lifeline"
         resources.enter_context(lifeline.hold(held, config.user_code_uid if is_first else 0))
-        services = _tensor_services(planes, resources) + _services_beside(config, role, planes, compute)
+        services = _tensor_services(planes, resources) + _services_within(config, role, planes, compute)
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         following = asyncio.ensure_future(Follower(config, planes, compute, index, device=device).run())
         stopping = asyncio.ensure_future(_stop_requested(config) if is_first else _leader_exited(config))
@@ -272,7 +272,7 @@ async def _leader_exited(config: PodConfig) -> str:
     return reason
 
 
-def _services_beside(config: PodConfig, role: str, planes: Sequence[Plane], compute: ComputeThread) -> list[Service]:
+def _services_within(config: PodConfig, role: str, planes: Sequence[Plane], compute: ComputeThread) -> list[Service]:
     """Returns the services of the worker and the evaluator that the process of a learner has, in a fused pod."""
     others = [*config.workers_of(config.learner_of(role)), "evaluator"]
     seen = Planes(*planes)
