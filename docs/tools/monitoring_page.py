@@ -1,15 +1,17 @@
-"""Builds the tables of docs/monitoring.md: the kinds of events, and the metrics that the sources declare."""
+"""Builds the tables of docs/monitoring.md: kinds of events, metrics that the sources declare, and alerts."""
 
 import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import yaml
 from markdown_tables import names_table, sentence, table
 
 from podrace.discovery.event_kinds import EVENT_KINDS
 
 REPOSITORY = Path(__file__).parents[2]
-PACKAGES = ("orchestrator", "leaderboard", "agentpod", "simulators", "podrace/serving")
+PACKAGES = ("orchestrator", "leaderboard", "agentpod", "simulators", "podrace/backup", "podrace/serving")
+ALERTS = REPOSITORY / "deploy/compose/alerts.yaml"
 KINDS = ("Counter", "Gauge", "Histogram")
 
 
@@ -31,9 +33,24 @@ def rows() -> Iterator[Sequence[str]]:
             yield f"`{name}`", kind.lower(), ", ".join(f"`{label}`" for label in labels), sentence(text)
 
 
+def alerts() -> Iterator[Sequence[str]]:
+    """Yields a row for each alert, in the order of the file."""
+    for group in yaml.safe_load(ALERTS.read_text())["groups"]:
+        for rule in group["rules"]:
+            condition = " ".join(rule["expr"].split())
+            lasting = f" for {rule['for']}" if "for" in rule else ""
+            yield (
+                f"`{rule['alert']}`",
+                rule["labels"]["severity"],
+                f"`{condition}`{lasting}",
+                rule["annotations"]["action"],
+            )
+
+
 def tables() -> dict[str, str]:
     """Returns the tables of the page by the name in its template."""
     return {
         "events": names_table(("Kind", "When"), EVENT_KINDS),
         "metrics": table(("Metric", "Kind", "Labels", "Meaning"), rows()),
+        "alerts": table(("Alert", "Severity", "Condition", "What to do"), alerts()),
     }

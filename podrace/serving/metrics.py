@@ -3,9 +3,9 @@
 import prometheus_client
 
 REQUESTS = prometheus_client.Counter(
-    "podrace_serving_requests_total", "Requests for actions, by protocol and status.", ["protocol", "status"]
+    "podrace_serving_requests", "Requests for actions, by protocol and status.", ["protocol", "status"]
 )
-ROWS = prometheus_client.Counter("podrace_serving_actions_total", "Actions that were computed for requests.")
+ROWS = prometheus_client.Counter("podrace_serving_actions", "Actions that were computed for requests.")
 BATCH_ROWS = prometheus_client.Histogram(
     "podrace_serving_batch_rows", "Observations in a batch.", buckets=[4**exponent for exponent in range(8)]
 )
@@ -19,11 +19,11 @@ SESSIONS = prometheus_client.Gauge("podrace_serving_sessions", "Open sessions.")
 VERSIONS = prometheus_client.Gauge("podrace_serving_loaded_versions", "Versions that are loaded.")
 SERVES = prometheus_client.Gauge("podrace_serving_version_info", "1 for the version that serves.", ["version"])
 SWAPS = prometheus_client.Counter(
-    "podrace_serving_swaps_total", "Changes of the version that serves, and offers that were refused.", ["outcome"]
+    "podrace_serving_swaps", "Changes of the version that serves, and offers that were refused.", ["outcome"]
 )
 SOURCE_ERRORS = prometheus_client.Counter(
-    "podrace_serving_source_errors_total", "Attempts to read the source of policies that failed."
+    "podrace_serving_source_errors", "Attempts to read the source of policies that failed."
 )
 SHADOW_ROWS = prometheus_client.Counter(
-    "podrace_serving_shadow_actions_total", "Actions of the shadow version, by whether they differ.", ["different"]
+    "podrace_serving_shadow_actions", "Actions of the shadow version, by whether they differ.", ["different"]
 )

@@ -1,4 +1,4 @@
-"""Dashboards and the collector's configuration against what the services export."""
+"""Dashboards, alerts and the collector's configuration against what the services export."""
 
 import json
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 REPOSITORY = Path(__file__).parents[2]
 COMPOSE = REPOSITORY / "deploy/compose"
@@ -48,10 +49,15 @@ def test_every_package_exports_metrics_under_its_own_name() -> None:
     assert {name.split("_")[0] for name in names} == {"podrace", "process"}
 
 
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
-def test_every_metric_of_a_dashboard_is_exported_with_the_labels_it_is_asked_for(path: Path) -> None:
+def alerts() -> Iterator[str]:
+    for group in yaml.safe_load((COMPOSE / "alerts.yaml").read_text())["groups"]:
+        yield from (rule["expr"] for rule in group["rules"] if not rule["expr"].startswith("up{"))
+
+
+@pytest.mark.parametrize("path", [*DASHBOARDS, COMPOSE / "alerts.yaml"], ids=lambda path: path.name)
+def test_every_metric_of_a_dashboard_or_an_alert_is_exported_with_the_labels_it_is_asked_for(path: Path) -> None:
     names = exported()
-    for expression in expressions(load(path)):
+    for expression in expressions(load(path)) if path.suffix == ".json" else alerts():
         used = re.findall(r"\b((?:podrace|process)_\w+)(?:\{([^}]*)\})?", expression)
         assert used, f"{path.name}: {expression!r} names no metric"
         for name, selector in used:

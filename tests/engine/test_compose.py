@@ -159,6 +159,9 @@ def test_queries_of_the_dashboards_are_valid_for_the_collector(stack: Stack) -> 
     file = json.dumps({"groups": [{"name": "dashboards", "rules": rules}]})
     output = stack.compose("exec", "-T", "prometheus", "promtool", "check", "rules", "/dev/stdin", stdin=file)
     assert f"{len(rules)} rules found" in output
+    loaded = stack.compose("exec", "-T", "prometheus", "promtool", "check", "config", "/etc/prometheus/prometheus.yaml")
+    assert "1 rule files found" in loaded
+    assert "16 rules found" in loaded
 
 
 @pytest.mark.parametrize("profile", ["docker", "fixed"])
