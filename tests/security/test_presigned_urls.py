@@ -1,10 +1,15 @@
-"""Tests that the holder of a signed URL can send the granted request and no other, to a real S3 server."""
+"""Tests that the holder of a signed URL can send the granted request and no other, to a real S3 server.
+
+The suite runs against a server that knows keys only, and against one with an identity service (`-s3.iam.config`), where
+URLs are signed with the keys of the operator or with temporary credentials.
+"""
 
 import base64
 import hashlib
 import os
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import pytest
@@ -24,18 +29,39 @@ KEY = "tournaments/ant-x1/objects/aa/object"
 LIFETIME_SECONDS = 60.0
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[weed.S3Server]:
+@pytest.fixture(scope="module", params=[False, True], ids=["keys", "sts"])
+def server(request: pytest.FixtureRequest) -> Iterator[weed.S3Server]:
     if weed.binary() is None:
         pytest.skip(weed.MISSING)
-    with weed.running_server() as running:
+    with weed.running_server(sts=request.param) as running:
         yield running
 
 
 @pytest.fixture
 def bucket(server: weed.S3Server) -> Bucket:
+    """The bucket with the keys of the operator."""
     address = parse_address(server.uri(f"test/{uuid.uuid4().hex[:12]}"))
     return Bucket(address, read_access(address, server.environ), RetryPolicy(10.0))
+
+
+@pytest.fixture(params=["keys", "session"])
+def signer(request: pytest.FixtureRequest, bucket: Bucket, server: weed.S3Server) -> Bucket:
+    """The same bucket with the credentials that sign: those of the operator, or temporary ones."""
+    if request.param == "keys":
+        return bucket
+    if not server.sts:
+        pytest.skip("a server without an identity service has no temporary credentials")
+    own = f"arn:aws:s3:::{weed.BUCKET}/{bucket.address.prefix}tournaments/*"
+    given = server.session(
+        [{"Effect": "Allow", "Action": ["s3:PutObject", "s3:GetObject"], "Resource": [own]}]
+    ).retrieve()
+    temporary = replace(
+        bucket.access,
+        access_key=given.access_key,
+        secret_key=given.secret_key,
+        session_token=given.session_token or "",
+    )
+    return Bucket(bucket.address, temporary, RetryPolicy(10.0))
 
 
 @pytest.fixture
@@ -44,8 +70,8 @@ def key(bucket: Bucket) -> str:
 
 
 @pytest.fixture
-def grant(bucket: Bucket, key: str) -> UrlGrant:
-    return bucket.grant_put(key, digest(DATA), len(DATA), LIFETIME_SECONDS)
+def grant(signer: Bucket, key: str) -> UrlGrant:
+    return signer.grant_put(key, digest(DATA), len(DATA), LIFETIME_SECONDS)
 
 
 def send(grant: UrlGrant, body: bytes, *, method: str = "PUT", url: str = "", **changed: str | None) -> int:
@@ -95,16 +121,17 @@ def test_a_grant_to_write_allows_no_other_method(bucket: Bucket, key: str, grant
 
 
 @pytest.mark.parametrize("method", ["DELETE", "PUT"])
-def test_a_grant_to_read_allows_no_other_method(bucket: Bucket, key: str, method: str) -> None:
+def test_a_grant_to_read_allows_no_other_method(bucket: Bucket, signer: Bucket, key: str, method: str) -> None:
     bucket.put(key, DATA, digest(DATA), "object")
-    assert send(bucket.grant_get(key, LIFETIME_SECONDS), OTHER, method=method) == 403
+    assert send(signer.grant_get(key, LIFETIME_SECONDS), b"", method="GET") == 200
+    assert send(signer.grant_get(key, LIFETIME_SECONDS), OTHER, method=method) == 403
     assert bucket.get(key, "object")[0].data == DATA
 
 
-def test_a_grant_names_one_object(bucket: Bucket, key: str, grant: UrlGrant) -> None:
+def test_a_grant_names_one_object(bucket: Bucket, signer: Bucket, key: str, grant: UrlGrant) -> None:
     theirs = key.replace("ant-x1", "ant-y2")
     bucket.put(theirs, OTHER, digest(OTHER), "object")
-    reading = bucket.grant_get(key, LIFETIME_SECONDS)
+    reading = signer.grant_get(key, LIFETIME_SECONDS)
     for granted, method in ((grant, "PUT"), (reading, "GET")):
         parts = urlsplit(granted.url)
         moved = urlunsplit(parts._replace(path=parts.path.replace("ant-x1", "ant-y2")))
@@ -120,6 +147,7 @@ def test_the_lifetime_of_a_grant_cannot_be_extended(grant: UrlGrant) -> None:
     assert send(grant, DATA, url=urlunsplit(parts._replace(query=urlencode(query)))) == 403
 
 
-def test_a_url_shows_no_secret(grant: UrlGrant) -> None:
+def test_a_url_shows_no_secret(signer: Bucket, grant: UrlGrant) -> None:
     assert weed.SECRET_KEY not in grant.url
+    assert signer.access.secret_key not in grant.url
     assert os.environ.get("PODRACE_STORE_SECRET_KEY", weed.SECRET_KEY) not in str(grant.headers)

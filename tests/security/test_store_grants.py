@@ -53,11 +53,12 @@ NOW = 1_700_000_000.0
 CREDENTIALS = {"PODRACE_STORE_ACCESS_KEY", "PODRACE_STORE_SECRET_KEY"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[weed.S3Server]:
+@pytest.fixture(scope="module", params=[False, True], ids=["keys", "sts"])
+def server(request: pytest.FixtureRequest) -> Iterator[weed.S3Server]:
+    """A server that knows keys only, and one with an identity service."""
     if weed.binary() is None:
         pytest.skip(weed.MISSING)
-    with weed.running_server() as running:
+    with weed.running_server(sts=request.param) as running:
         yield running
 
 
