@@ -33,7 +33,7 @@ class Network:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
-        self._ports = {"orchestrator": free_port(), "leaderboard": free_port()}
+        self._ports = {name: free_port() for name in ("orchestrator", "leaderboard", "simulators")}
         now = datetime.now(UTC)
         self.certificates = CertificateFolder.create(folder / "certs", now)
         for name, hosts in {**STANDARD, SpiffeName("user", "alice"): ()}.items():
