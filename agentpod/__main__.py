@@ -23,7 +23,7 @@ from podrace.config import config_from_arguments
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.ownership import make_private_folder
 from podrace.printable import printable
-from podrace.processes import group_reaper
+from podrace.processes import container_init, group_reaper
 from podrace.telemetry import TelemetryConfig
 
 
@@ -165,4 +165,5 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 """Processes that are not a single role of a pod."""
 
 if __name__ == "__main__":
+    container_init.run_below_process_1()
     sys.exit(main(sys.argv[1:]))

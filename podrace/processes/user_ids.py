@@ -64,6 +64,12 @@ def hide_memory() -> None:
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
+def show_memory() -> None:
+    """Undoes hide_memory, for a child process that has inherited it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
 def limit(memory_bytes: int = 0, *, processes: bool = False) -> None:
     """Limits this process, before it becomes one of another user.
 

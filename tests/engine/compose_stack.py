@@ -57,6 +57,8 @@ class Stack:
     profile: str = "docker"
     orchestrator: str = "orchestrator"
     """The service whose address is used for calls."""
+    reports: Path = Path()
+    """Folder that the containers of pods can write to."""
     _requests: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
     # --- the engine -------------------------------------------------------------------------------------------
@@ -161,10 +163,18 @@ class Stack:
             stub = pb_grpc.OrchestratorServiceStub(channel)
             return getattr(stub, method)(request, timeout=CALL_SECONDS, wait_for_ready=True)
 
-    def create(self, *, pods: tuple[int, int], objective: Mapping[str, Any], **pod: Any) -> str:
-        """Creates a tournament of the example, with these limits."""
+    def create(
+        self,
+        *,
+        pods: tuple[int, int],
+        objective: Mapping[str, Any],
+        sections: Mapping[str, Any] | None = None,
+        **pod: Any,
+    ) -> str:
+        """Creates a tournament of the example, with these limits and other sections."""
         values = read_toml(REPOSITORY / "examples/cartpole.toml")
         values |= {"pool": {"minimum_pods": pods[0], "maximum_pods": pods[1]}, "objective": dict(objective)}
+        values |= sections or {}
         spec = parse({**values, "pod": pod}, source="examples/cartpole.toml")
         request = pb.CreateTournamentRequest(request_id=f"create-{next(self._requests)}", spec=spec)
         return str(self.call("CreateTournament", request).tournament.tournament_id)

@@ -24,6 +24,15 @@ ENDLESS = {"target_return": 501.0, "wall_clock_duration": "10m"}
 """CartPole's return is at most 500: the tournament runs until a lower target is set."""
 SHARED_MEMORY = Path("/dev/shm")
 SMALL = {"layout": "fused", "cores": 1.0, "memory_bytes": 1 << 30}
+SPIES = (REPOSITORY / "tests/engine/container_spy.py", REPOSITORY / "tests/security/spying.py")
+"""User code that is mounted into the containers of pods."""
+SPYING = {
+    "environment": {"id": "python:container_spy:make", "count": 2},
+    "algorithms": {"ppo": {"hyperparameters": {"horizon": 16, "minibatch_size": 32, "hidden_sizes": [8]}}},
+    "assignment": {"environment_steps": 256},
+    "evaluation": {"episodes": 2, "evaluator": "python:container_spy:score"},
+    "evolution": {"initial_agents": 1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +45,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         (secrets / name).chmod(0o644)
     socket = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
     project = f"podrace-test-{os.getpid()}"
+    reports = tmp_path_factory.mktemp("reports")
+    for folder in (reports, *reports.parents[:2]):
+        folder.chmod(0o755)
+    reports.chmod(0o777)
+    mounts = [f"{reports}:/reports:rw", *(f"{spy}:/opt/own/{spy.name}:ro" for spy in SPIES)]
     environment = {
         # Engines without a registry have the image of this name, and none with the digest of deploy/compose/.env.
         "PODRACE_PYTHON_IMAGE": "python:3.11-slim-bookworm",
@@ -49,9 +63,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         "PODRACE_DOCKER_SOCKET": str(socket),
         "PODRACE_DOCKER_GROUP": str(socket.stat().st_gid),
         "PODRACE_PROMETHEUS_PORT": "0",
+        "PODRACE_TEST_MOUNTS": ",".join(mounts),
         "COMPOSE_PROJECT_NAME": project,
     }
-    made = Stack(project, environment)
+    made = Stack(project, environment, reports=reports)
     shared_memory = set(SHARED_MEMORY.glob("podrace-*"))
     for services in (("leaderboard", "orchestrator", "store", "prometheus"), ("agentpod",)):
         made.compose("build", *services)
@@ -132,6 +147,29 @@ def test_a_killed_worker_of_a_separate_pod_is_restarted(stack: Stack) -> None:
     stack.update(name, target=100.0)
     seen = stack.watch(name, lambda seen: seen.tournament.state == COMPLETED, "the end")
     assert "pod_died" not in seen.kinds()
+    no_pods(stack)
+
+
+@pytest.mark.parametrize("layout", ["fused", "separate"])
+def test_user_code_finds_no_secret_of_its_pod_and_no_way_to_services_and_store(stack: Stack, layout: str) -> None:
+    """An environment in a container of its own, and an evaluation function in that of the leader."""
+    (stack.reports / "found").unlink(missing_ok=True)
+    pod = {"layout": layout, "cores": 1.0, "memory_bytes": 2 << 30}
+    name = stack.create(pods=(1, 1), objective={"environment_steps": 256}, sections=SPYING, **pod)
+    ended = stack.watch(name, lambda seen: seen.tournament.state in (COMPLETED, FAILED), "the end", seconds=300.0)
+    assert ended.tournament.state == COMPLETED, ended.tournament.reason
+    found = [json.loads(line) for line in (stack.reports / "found").read_text().splitlines()]
+    assert {each["part"] for each in found} == {"environment", "evaluator"}
+    for each in found:
+        beside_leader = each["part"] == "evaluator"
+        assert any("agentpod learner" in command for command in each["commands"]) == beside_leader, each
+        assert each["uid"] == 10001
+        assert each["secret in"] == [], each
+        assert not any(each[way] for way in ("root", "writes to the image", "engine")), each
+        assert set(each["store"].values()) <= {401, 403}, each
+        assert set(each["calls"].values()) == {"PERMISSION_DENIED"}, each
+        if beside_leader:
+            assert each["memory of"] == [], each
     no_pods(stack)
 
 

@@ -33,6 +33,8 @@ class Network:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
+        self.tokens = ""
+        """Address for callers with tokens of other issuers, if there is one."""
         self._ports = {name: free_port() for name in ("orchestrator", "leaderboard", "simulators")}
         now = datetime.now(UTC)
         self.certificates = CertificateFolder.create(folder / "certs", now)
@@ -57,7 +59,8 @@ class Network:
         self._stack.callback(process.send_signal, signal.SIGTERM)
         return process
 
-    def serve(self) -> None:
+    def serve(self, **settings: Any) -> None:
+        """Starts the services; the settings are further ones of the orchestrator."""
         folder, certs = self.folder, self.certificates.path
         common = {"store": f"folder://{folder}/store"}
         self.start(
@@ -79,6 +82,7 @@ class Network:
             log_folder=folder / "logs",
             launcher="external",
             **common,
+            **settings,
         )
 
 

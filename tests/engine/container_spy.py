@@ -1,0 +1,130 @@
+"""User code that looks for secrets from inside a container of a pod: `python:container_spy:make` and `:score`.
+
+It appends what it found to a file below REPORTS, one JSON object a line. It uses `spying` of tests/security, which is
+mounted beside it.
+"""
+
+import json
+import os
+import re
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import gymnasium
+from spying import Walk, link, regions, works
+
+REPORTS = Path("/reports")
+SECRET = re.compile(rb"test-(?:access|secret)-ke[y]|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{40,}")
+"""The keys of the store that the tests give it, and tokens that are signed."""
+FOLDERS = ("/run", "/etc/podrace", "/var/lib/podrace", "/tmp", "/home")
+LARGEST_FILE = 1 << 20
+METHODS = {
+    "orchestrator:50051": (
+        "podrace.orchestrator.v1.OrchestratorService/ListTournaments",
+        "podrace.orchestrator.v1.OrchestratorService/CancelTournament",
+        "podrace.orchestrator.v1.OrchestratorService/AcquireAssignment",
+    ),
+    "leaderboard:50052": (
+        "podrace.leaderboard.v1.LeaderboardService/ListCandidates",
+        "podrace.leaderboard.v1.UpdaterService/SubmitCandidate",
+        "podrace.checkpoint.v1.StoreService/GrantUploads",
+    ),
+}
+
+
+def make() -> gymnasium.Env[Any, Any]:
+    report("environment")
+    return Walk()
+
+
+def score(*arguments: object) -> object:
+    """An evaluation function that looks around and fails, so that the built-in one is used."""
+    report("evaluator")
+    raise RuntimeError("seen enough")
+
+
+def report(part: str) -> None:
+    found = {"part": part, "host": socket.gethostname(), **look()}
+    with (REPORTS / "found").open("a") as file:
+        file.write(json.dumps(found) + "\n")
+
+
+def look() -> dict[str, object]:
+    others = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    others.remove(os.getpid())
+    return {
+        "uid": os.getuid(),
+        "commands": sorted(filter(None, map(command, others))),
+        "secret in": sorted({*own_secrets(), *secrets_of(others), *files_with_secrets()}),
+        "memory of": [pid for pid in others if works(Path(f"/proc/{pid}/mem").open, "rb")],
+        "root": works(os.setuid, 0),
+        "writes to the image": works(Path("/opt/own/changed").touch),
+        "engine": Path("/var/run/docker.sock").exists(),
+        "store": {method: request(method) for method in ("GET", "PUT", "DELETE")},
+        "calls": {name: call(address, name) for address, names in METHODS.items() for name in names},
+    }
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
+def own_secrets() -> Iterator[str]:
+    if SECRET.search("\n".join(f"{name}={value}" for name, value in os.environ.items()).encode()):
+        yield "own environment"
+    with Path("/proc/self/mem").open("rb") as memory:
+        for start, size in regions():
+            memory.seek(start)
+            if SECRET.search(memory.read(size)):
+                yield "own memory"
+    yield from (f"own file {name}" for name in map(link, Path("/proc/self/fd").iterdir()) if "token" in name)
+
+
+def secrets_of(others: list[int]) -> Iterator[str]:
+    for pid in others:
+        try:
+            if SECRET.search(Path(f"/proc/{pid}/environ").read_bytes()):
+                yield f"environment of {command(pid)}"
+        except OSError:
+            continue
+
+
+def files_with_secrets() -> Iterator[str]:
+    for folder in FOLDERS:
+        for place, _, names in os.walk(folder):
+            for name in names:
+                path = Path(place, name)
+                try:
+                    if path.is_file() and path.stat().st_size <= LARGEST_FILE and SECRET.search(path.read_bytes()):
+                        yield str(path)
+                except OSError:
+                    continue
+
+
+def request(method: str) -> int:
+    """Sends a request without credentials to the store; returns the status."""
+    data = b"x" if method == "PUT" else None
+    asked = urllib.request.Request("http://store:9000/podrace/stolen", method=method, data=data)
+    try:
+        return int(urllib.request.urlopen(asked, timeout=10).status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def call(address: str, name: str) -> str:
+    """Calls a service with the certificate that the container has; returns the status."""
+    files = (Path("/etc/podrace/tls", file).read_bytes() for file in ("ca.crt", "tls.key", "tls.crt"))
+    with grpc.secure_channel(address, grpc.ssl_channel_credentials(*files)) as channel:
+        try:
+            channel.unary_unary(f"/{name}")(b"", timeout=10)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+    return "OK"
