@@ -38,7 +38,7 @@ def _fork() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     child = os.fork()
     if child == 0:
-        # Planes on GPUs read memory of this process; a leader with user code beside it hides its memory itself.
+        # Planes on GPUs read memory of this process; a leader with user code in its container hides its memory itself.
         show_memory()
         os.setsid()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)

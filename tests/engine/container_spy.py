@@ -1,7 +1,7 @@
 """User code that looks for secrets from inside a container of a pod: `python:container_spy:make` and `:score`.
 
 It appends what it found to a file below REPORTS, one JSON object a line. It uses `spying` of tests/security, which is
-mounted beside it.
+mounted with it.
 """
 
 import json

@@ -152,7 +152,7 @@ def test_a_killed_worker_of_a_separate_pod_is_restarted(stack: Stack) -> None:
 
 @pytest.mark.parametrize("layout", ["fused", "separate"])
 def test_user_code_finds_no_secret_of_its_pod_and_no_way_to_services_and_store(stack: Stack, layout: str) -> None:
-    """An environment in a container of its own, and an evaluation function in that of the leader."""
+    """An environment in a separate container, and an evaluation function in that of the leader."""
     (stack.reports / "found").unlink(missing_ok=True)
     pod = {"layout": layout, "cores": 1.0, "memory_bytes": 2 << 30}
     name = stack.create(pods=(1, 1), objective={"environment_steps": 256}, sections=SPYING, **pod)
@@ -161,14 +161,14 @@ def test_user_code_finds_no_secret_of_its_pod_and_no_way_to_services_and_store(s
     found = [json.loads(line) for line in (stack.reports / "found").read_text().splitlines()]
     assert {each["part"] for each in found} == {"environment", "evaluator"}
     for each in found:
-        beside_leader = each["part"] == "evaluator"
-        assert any("agentpod learner" in command for command in each["commands"]) == beside_leader, each
+        with_leader = each["part"] == "evaluator"
+        assert any("agentpod learner" in command for command in each["commands"]) == with_leader, each
         assert each["uid"] == 10001
         assert each["secret in"] == [], each
         assert not any(each[way] for way in ("root", "writes to the image", "engine")), each
         assert set(each["store"].values()) <= {401, 403}, each
         assert set(each["calls"].values()) == {"PERMISSION_DENIED"}, each
-        if beside_leader:
+        if with_leader:
             assert each["memory of"] == [], each
     no_pods(stack)
 

@@ -165,13 +165,13 @@ async def test_a_service_account_is_the_owner_of_its_tournaments_in_its_namespac
         mesh.cluster.namespace("team-a"),
     )
     # The group of its namespace may read it, and not change it; another namespace finds nothing.
-    auditor, stranger = mesh.cluster.token("team-a", "auditor"), mesh.cluster.token("team-b", "trainer")
+    auditor, outsider = mesh.cluster.token("team-a", "auditor"), mesh.cluster.token("team-b", "trainer")
     assert (await mesh.call(auditor, "GetTournament", tournament_id=tournament_id)).tournament == found
     with pytest.raises(PermissionDenied):
         await mesh.call(auditor, "CancelTournament", request_id="c", tournament_id=tournament_id)
     with pytest.raises(NotFound):
-        await mesh.call(stranger, "CancelTournament", request_id="c", tournament_id=tournament_id)
-    assert not (await mesh.call(stranger, "ListTournaments", page_size=10)).tournaments
+        await mesh.call(outsider, "CancelTournament", request_id="c", tournament_id=tournament_id)
+    assert not (await mesh.call(outsider, "ListTournaments", page_size=10)).tournaments
 
 
 async def test_tokens_for_others_and_of_accounts_without_a_role_are_refused(mesh: Mesh) -> None:

@@ -1,4 +1,4 @@
-"""Process 1 of an agent pod's container, in a process namespace of its own.
+"""Process 1 of an agent pod's container, in a separate process namespace.
 
 Before, process 1 was an init program whose environment, with the token of the pod, every process of its user could
 read: an evaluation function in the container of the leader is such a process.

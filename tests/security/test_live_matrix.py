@@ -233,7 +233,7 @@ async def test_no_method_answers_tokens_that_are_expired_or_meant_for_others(
 
 
 async def test_a_token_of_another_tournament_finds_nothing_in_this_one(world: World) -> None:
-    """That of a pod of bob's tournament, and one that alice gave to a helper for another tournament of hers."""
+    """That of a pod of bob's tournament, and one that alice gave to a helper for another of her tournaments."""
 
     async def tried(program: str, service: str, method: str, role: str) -> grpc.StatusCode:
         bound = {"tournament_id": world.foreign["tournament_id"]}

@@ -1,6 +1,6 @@
 """What a pod could do with temporary credentials of the store (STS), on a real S3 server with an identity service.
 
-A session policy keeps its holder inside a tournament, but lets it replace objects there. The server knows no condition
+A session policy keeps its holder inside a tournament, but lets it replace objects there. The server has no condition
 that would prevent that. A leaderboard therefore signs a URL for each object instead of giving out sessions; see
 test_presigned_urls and leaderboard/store_access/access.py.
 """
@@ -111,7 +111,7 @@ def test_a_session_replaces_objects_unless_it_states_the_condition_itself(
 def test_a_policy_that_demands_the_condition_refuses_every_write(
     server: weed.S3Server, operator: Holder, condition: Mapping[str, Any]
 ) -> None:
-    """Amazon's policies know this key. If this test fails, the server knows it too, and a session could be enough."""
+    """Policies of Amazon have this key. If this test fails, the server has it too, and a session could be enough."""
     pod = session(server, operator, condition)
     assert pod.get(OWN, "stored") == b"stored"
     for headers in ({}, {"if_none_match": "*"}):
