@@ -1,0 +1,29 @@
+"""What the broken services break is a promise of the contracts, in their words."""
+
+from pathlib import Path
+
+import foreign_evaluators
+import foreign_plugins
+import foreign_pods
+import foreign_simulators
+import foreign_workers
+import pytest
+
+PROTOS = Path(__file__).parents[3] / "protos"
+MODULES = (foreign_simulators, foreign_plugins, foreign_evaluators, foreign_workers, foreign_pods)
+BROKEN = [broken for module in MODULES for broken in module.BROKEN]
+
+
+def contract_text() -> str:
+    """All comments of the contracts as one line."""
+    lines = [line.strip() for path in sorted(PROTOS.rglob("*.proto")) for line in path.read_text().splitlines()]
+    return " ".join(" ".join(line.removeprefix("//") for line in lines if line.startswith("//")).split())
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_every_broken_service_breaks_a_promise_in_the_words_of_a_contract(broken: type) -> None:
+    assert broken.breaks in contract_text()
+
+
+def test_there_are_more_than_ten_broken_services_of_every_kind_together() -> None:
+    assert len({broken.__name__ for broken in BROKEN}) == len(BROKEN) > 50
