@@ -56,6 +56,10 @@ class ClumsyEvaluator(pb_grpc.EvaluatorServiceServicer):
 
     def OpenEvaluator(self, request: Any, context: Any) -> pb.OpenEvaluatorResponse:
         """Opens a session; returns the sum of the probe, which proves that the service can read the pod's tensors."""
+        if request.environment.id not in ("CartPole-v1", "cartpole"):
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"'{request.environment.id}': only CartPole-v1 is known here"
+            )
         self.opened[request.session] = request
         return pb.OpenEvaluatorResponse(probe_sum=read(request.probe, np.float64).sum())
 
@@ -76,7 +80,7 @@ class ClumsyEvaluator(pb_grpc.EvaluatorServiceServicer):
         returns = [play(environment, policy, (request.seed + index) % 2**31) for index in range(request.episodes)]
         response = pb.EvaluatePolicyResponse()
         response.evaluation.mean_return = float(np.mean(returns))
-        response.evaluation.variance = float(np.var(returns, ddof=1))
+        response.evaluation.variance = float(np.var(returns, ddof=1)) if len(returns) > 1 else 0.0
         response.evaluation.episodes = len(returns)
         response.evaluation.policy_digest = hashlib.sha256(safetensors.numpy.save(policy)).hexdigest()
         return response

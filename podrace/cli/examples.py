@@ -92,6 +92,11 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace doctor --orchestrator mesh.example.org:50051", "also version and clock of a server"),
         ("podrace doctor --kubeconfig kubeconfig --namespace podrace", "also rights in a cluster"),
     ],
+    "conform": [
+        ("podrace conform 127.0.0.1:50053 --as simulator --id cartpole", "a simulator"),
+        ("podrace conform 127.0.0.1:50070 --as evolution", "a generator or an updater"),
+        ("podrace conform 127.0.0.1:50051 --as pod", "a pod, which is started with this orchestrator and leaderboard"),
+    ],
     "qualify": [("podrace qualify --quick --part machine --part planes", "two parts of the examination")],
     "completion": [
         ('eval "$(podrace completion bash)"', "in ~/.bashrc"),

@@ -1,0 +1,1 @@
+"""Implements `podrace conform`."""

@@ -1,0 +1,151 @@
+"""Implements `podrace conform`: examines whether a service keeps its contract, and shows what it breaks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from podrace.cli import EXIT_FAILED, session
+from podrace.cli.terminal.interrupts import Interrupts
+from podrace.cli.terminal.options import output_options, parse_options
+from podrace.cli.terminal.output import notify, show, show_json
+from podrace.conformance.examine import CONTRACTS
+from podrace.conformance.findings import Grade, Report, line, report_value
+from podrace.conformance.sessions import Examination, check_address, examine, read_token
+from podrace.errors import InvalidArgument
+from podrace.specification.files import load
+
+_FILE = click.Path(path_type=Path)
+SHOWN = (Grade.BROKEN, Grade.ADVISED)
+"""Findings that are shown without --all."""
+
+
+@click.command()
+@click.argument("address")
+@click.option("--as", "contract", type=click.Choice(CONTRACTS), required=True, help="What ADDRESS is.")
+@click.option("--id", "id", default="cartpole", show_default=True, help="Name of the simulator to examine.")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Option of the simulator or environment; repeatable.",
+)
+@click.option(
+    "--environments",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(min=1, max=1_000_000),
+    help="Environments in the largest batch of a simulator.",
+)
+@click.option(
+    "--environment", default="CartPole-v1", show_default=True, help="Environment of an evaluator, a worker or a pod."
+)
+@click.option("--observations", type=click.IntRange(min=1), help="Numbers in an observation of --environment.")
+@click.option(
+    "--actions", type=click.IntRange(min=1), help="Choices of --environment, or with --continuous numbers in an action."
+)
+@click.option("--continuous", is_flag=True, help="The actions of --environment are continuous.")
+@click.option("--spec", type=_FILE, help="Specification of the tournaments that a generator or updater decides in.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Where an evaluator or a worker reads tensors.",
+)
+@click.option("--insecure", is_flag=True, help="Listen on an address that other machines reach, without TLS.")
+@click.option("--token-file", type=_FILE, help="File with a token to send with every call.")
+@click.option(
+    "--deadline",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1, max=1800.0),
+    metavar="SECONDS",
+    help="Longest wait for one answer, where the contract allows as much.",
+)
+@click.option(
+    "--seconds",
+    default=300.0,
+    show_default=True,
+    type=click.FloatRange(min=1.0),
+    metavar="SECONDS",
+    help="Time for the whole examination.",
+)
+@click.option("--all", "everything", is_flag=True, help="Also show the promises that are kept or were not examined.")
+@output_options
+def conform(
+    address: str,
+    contract: str,
+    id: str,
+    options: Sequence[str],
+    environments: int,
+    environment: str,
+    observations: int | None,
+    actions: int | None,
+    continuous: bool,
+    spec: Path | None,
+    listen: str,
+    insecure: bool,
+    token_file: Path | None,
+    deadline: float,
+    seconds: float,
+    everything: bool,
+    as_json: bool,
+    debug: bool,
+) -> int:
+    """Examine whether a service keeps the promises of its contract.
+
+    ADDRESS is that of the service. A pod calls instead of being called: with --as pod, ADDRESS is where the
+    examination listens as orchestrator and leaderboard, and the pod is started with this address. Each line names a
+    promise that is broken, what was observed, what the contract says, and what to do. The exit code is 0 if nothing is
+    broken, otherwise 1.
+    """
+    check_address(address)
+    if (observations is None) != (actions is None):
+        raise InvalidArgument("--observations and --actions: state both or none")
+    wanted = Examination(
+        contract,
+        address,
+        id=id,
+        options=parse_options(options),
+        environments=environments,
+        environment=environment,
+        spaces=(observations, actions, continuous) if observations and actions else None,
+        spec=load(spec) if spec else None,
+        listen=listen,
+        insecure=insecure,
+        token=read_token(token_file) if token_file else None,
+        deadline_seconds=deadline,
+        most_seconds=seconds,
+    )
+
+    async def command(interrupts: Interrupts) -> int:
+        report = await examine(wanted)
+        if as_json:
+            show_json(report_value(report))
+        else:
+            _show(report, everything)
+        return 0 if report.conforms else EXIT_FAILED
+
+    return session.run(command)
+
+
+def _show(report: Report, everything: bool) -> None:
+    for finding in report.findings:
+        if everything or finding.grade in SHOWN:
+            show(line(finding))
+    counts = ", ".join(f"{number} {grade.lower()}" for grade, number in report.counts().items() if number)
+    verdict = "conforms" if report.conforms else "does not conform"
+    notify(
+        f"{report.address} {verdict} to the contract of {_ARTICLES[report.contract]}: {counts}; {report.seconds:.1f} s"
+    )
+
+
+_ARTICLES = {
+    "simulator": "a simulator",
+    "evolution": "a generator or updater",
+    "evaluator": "an evaluator",
+    "worker": "a worker",
+    "pod": "a pod",
+}

@@ -1,0 +1,18 @@
+"""Examines whether a service of a third party keeps the promises of its contract (`podrace conform`).
+
+The promises are those of the comments in `protos/`. Imports neither torch nor click.
+
+podrace/conformance/
+  examine.py      runs the examination of a contract within its time, and returns the report
+  findings.py     promises, findings and the report (pure)
+  promises/       what each contract promises, in its words (data)
+  calls.py        calls with deadlines, whose failures are answers
+  simulator.py    a SimulatorService; stepping.py has one of its streams, rejections.py what it must refuse
+  evolution.py    a generator or updater; boards.py has the tournaments, proposals.py the rules of a proposal
+  evaluator.py    an EvaluatorService
+  worker.py       a WorkerService; slots.py has the rollouts
+  pod.py          a pod, which calls: mesh.py plays the services, store.py the checkpoint store, manifests.py reads it
+  spaces.py       spaces, their sizes and random actions (pure)
+  policies.py     small policies: blocks, outputs and digests (pure)
+  tensors.py      a TensorService in memory, which records what is written
+"""

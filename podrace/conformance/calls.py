@@ -1,0 +1,83 @@
+"""Makes calls with deadlines, and returns failures as answers: a status code is what is examined here."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import grpc
+
+from podrace import rpc
+from podrace.conformance.findings import Judge
+from podrace.errors import Unavailable
+
+Response = TypeVar("Response")
+CONNECT_SECONDS = 10.0
+OK = "OK"
+
+
+@dataclass(frozen=True)
+class Answer(Generic[Response]):
+    """What a call returned."""
+
+    code: str
+    """Name of the status code; `OK` with a response."""
+    message: str = ""
+    response: Response | None = None
+
+    def __str__(self) -> str:
+        return f"{self.code} ({self.message})" if self.message else self.code
+
+    def get(self) -> Response:
+        """Returns the response of a call that succeeded."""
+        assert self.response is not None
+        return self.response
+
+
+def failure(error: grpc.aio.AioRpcError) -> Answer[Any]:
+    """Returns a failed call as an answer."""
+    return Answer(error.code().name, " ".join((error.details() or "").split())[:300])
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Calls the examined service, and judges whether it answers in time."""
+
+    judge: Judge
+    most_seconds: float
+    """Longest wait for one answer; the contract may allow less, and allows more only where this is larger."""
+
+    async def call(
+        self, method: Callable[..., Awaitable[Response]], request: Any, promise: str, *, contract_seconds: float
+    ) -> Answer[Response]:
+        """Makes one unary call.
+
+        Args:
+            method: The method of a stub.
+            request: The request.
+            promise: Name of the promise that the call answers in time.
+            contract_seconds: The deadline of the contract.
+        """
+        seconds = min(contract_seconds, self.most_seconds)
+        try:
+            answer = Answer(OK, response=await method(request, timeout=seconds))
+        except grpc.aio.AioRpcError as error:
+            answer = failure(error)
+        late = answer.code == "DEADLINE_EXCEEDED"
+        name = type(request).__name__
+        self.judge.require(promise, not late, f"no answer to {name} within {seconds:g} s")
+        return answer
+
+
+async def check_reachable(channel: grpc.aio.Channel, address: str) -> None:
+    """Waits until a connection is open.
+
+    Raises:
+        Unavailable: There is none.
+    """
+    try:
+        await rpc.wait_until_ready(channel, CONNECT_SECONDS)
+    except Unavailable:
+        raise Unavailable(
+            f"{address}: no connection within {CONNECT_SECONDS:g} s; start the service first, and if it uses TLS, set "
+            "PODRACE_TLS_CERTIFICATE_FILE, PODRACE_TLS_KEY_FILE and PODRACE_TLS_AUTHORITY_FILE"
+        ) from None

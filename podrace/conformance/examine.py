@@ -1,0 +1,70 @@
+"""Runs the examination of a contract within its time, and returns the report."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+
+from podrace import rpc
+from podrace.access.guard import Guard
+from podrace.conformance.findings import Broken, Judge, Promise, Report
+from podrace.conformance.tensors import Blocks
+from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
+
+CONTRACTS = ("simulator", "evolution", "evaluator", "worker", "pod")
+Part = Callable[[], Awaitable[None]]
+
+
+def judge_of(contract: str) -> Judge:
+    """Returns a judge of the promises of a contract."""
+    promises: dict[str, Promise] = import_module(f"podrace.conformance.promises.{contract}").PROMISES
+    return Judge(promises)
+
+
+@asynccontextmanager
+async def tensor_server(listen: str, *, insecure: bool = False) -> AsyncIterator[Blocks]:
+    """Serves tensors for the block; the examined service reads and writes them.
+
+    Raises:
+        Unavailable, FailedPrecondition: The address cannot be used.
+    """
+    blocks = Blocks()
+    service = rpc.Service(
+        tensor_pb2.DESCRIPTOR.services_by_name["TensorService"],
+        tensor_pb2_grpc.add_TensorServiceServicer_to_server,
+        blocks,
+    )
+    config = rpc.ServerConfig(listen=listen, grace_seconds=0.0, insecure=insecure)
+    server = await rpc.Server.start(config, [service], guard=Guard.of_anyone())
+    blocks.address = server.address
+    try:
+        yield blocks
+    finally:
+        await server.drain()
+
+
+async def run_parts(contract: str, address: str, judge: Judge, parts: Sequence[Part], *, most_seconds: float) -> Report:
+    """Runs one part of an examination after another; a broken promise may end a part, and never the next one.
+
+    Args:
+        contract: What is examined.
+        address: Where.
+        judge: Records what is found.
+        parts: The parts, in order.
+        most_seconds: Time for all of them; what is not examined by then is reported as untested.
+    """
+    begun = time.monotonic()
+    late = f"the {most_seconds:g} s of the examination were over (--seconds)"
+    try:
+        async with asyncio.timeout(most_seconds):
+            for part in parts:
+                try:
+                    await part()
+                except Broken:
+                    continue
+    except TimeoutError:
+        judge.expect("deadline", False, late)
+        for promise in judge.promises:
+            judge.skip(promise, late)
+    return Report(contract, address, tuple(judge.findings()), time.monotonic() - begun)

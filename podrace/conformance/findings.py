@@ -1,0 +1,174 @@
+"""Defines promises, the findings about them, and the report. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Grade(StrEnum):
+    """What was found about one promise."""
+
+    KEPT = "KEPT"
+    """It was examined and is kept."""
+    BROKEN = "BROKEN"
+    """It is broken."""
+    ADVISED = "ADVISED"
+    """The contract allows it, and podrace can do more with a service that does otherwise."""
+    UNTESTED = "UNTESTED"
+    """Nothing in the examination depended on it."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One promise of a contract."""
+
+    name: str
+    """Short name, unique in its contract."""
+    words: str
+    """What the contract says, literally."""
+    where: str
+    """Where it says so: a service, a method, a message or a field."""
+    mend: str
+    """What to do if it is broken, in one sentence."""
+    advice: bool = False
+    """Whether the contract only recommends it."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found about one promise: one line of the report."""
+
+    promise: Promise
+    grade: Grade
+    problem: str = ""
+    """What was observed, if the promise is not kept; else why it was not examined."""
+    times: int = 0
+    """How often it was examined, or how often it was broken."""
+
+
+class Broken(Exception):
+    """A promise is broken in a way that ends a part of the examination."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(problem)
+        self.name, self.problem = name, problem
+
+
+@dataclass
+class Judge:
+    """Records what is observed about the promises of one contract.
+
+    judge.expect("step-number", stepped.step == 3, f"the response to step 3 has step {stepped.step}")
+    """
+
+    promises: Mapping[str, Promise]
+    _kept: dict[str, int] = field(default_factory=dict)
+    _broken: dict[str, list[str]] = field(default_factory=dict)
+    _untested: dict[str, str] = field(default_factory=dict)
+
+    def expect(self, name: str, holds: bool, problem: str) -> bool:
+        """Records whether a promise was kept once; returns whether it was."""
+        assert name in self.promises, name
+        if holds:
+            self._kept[name] = self._kept.get(name, 0) + 1
+        else:
+            self._broken.setdefault(name, []).append(" ".join(problem.split()))
+        return holds
+
+    def require(self, name: str, holds: bool, problem: str) -> None:
+        """Records like `expect`, and ends the part of the examination if the promise is broken.
+
+        Raises:
+            Broken: It is broken.
+        """
+        if not self.expect(name, holds, problem):
+            raise Broken(name, problem)
+
+    def skip(self, name: str, reason: str) -> None:
+        """Records why a promise cannot be examined."""
+        assert name in self.promises, name
+        self._untested[name] = reason
+
+    def is_broken(self, name: str) -> bool:
+        """Whether a promise has been found broken."""
+        return name in self._broken
+
+    def findings(self) -> list[Finding]:
+        """Returns one finding for each promise, the broken ones first."""
+        found = [self._finding(promise) for promise in self.promises.values()]
+        order = [Grade.BROKEN, Grade.ADVISED, Grade.KEPT, Grade.UNTESTED]
+        return sorted(found, key=lambda finding: order.index(finding.grade))
+
+    def _finding(self, promise: Promise) -> Finding:
+        if problems := self._broken.get(promise.name):
+            grade = Grade.ADVISED if promise.advice else Grade.BROKEN
+            return Finding(promise, grade, problems[0], len(problems))
+        if times := self._kept.get(promise.name):
+            return Finding(promise, Grade.KEPT, times=times)
+        return Finding(promise, Grade.UNTESTED, self._untested.get(promise.name, "no case depended on it"))
+
+
+@dataclass(frozen=True)
+class Report:
+    """The findings about one service."""
+
+    contract: str
+    """What was examined: `simulator`, `evolution`, `evaluator`, `worker` or `pod`."""
+    address: str
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    @property
+    def conforms(self) -> bool:
+        """Whether no promise is broken, and something was examined."""
+        grades = {finding.grade for finding in self.findings}
+        return Grade.BROKEN not in grades and Grade.KEPT in grades
+
+    def counts(self) -> dict[str, int]:
+        """Returns the number of findings of each grade."""
+        return {grade.value: sum(finding.grade == grade for finding in self.findings) for grade in Grade}
+
+
+def line(finding: Finding) -> str:
+    """Returns a finding as one line for a person."""
+    promise = finding.promise
+    if finding.grade == Grade.KEPT:
+        return f"{finding.grade} {promise.name}: {promise.words}"
+    if finding.grade == Grade.UNTESTED:
+        return f"{finding.grade} {promise.name}: {finding.problem}"
+    often = f" ({finding.times} times)" if finding.times > 1 else ""
+    quoted = f'contract, {promise.where}: "{promise.words}"'
+    return f"{finding.grade} {promise.name}: {finding.problem}{often}; {quoted}; {promise.mend}"
+
+
+def report_value(report: Report) -> dict[str, object]:
+    """Returns a report as a JSON value."""
+    return {
+        "contract": report.contract,
+        "address": report.address,
+        "conforms": report.conforms,
+        "seconds": round(report.seconds, 3),
+        "counts": report.counts(),
+        "findings": [_value(finding) for finding in report.findings],
+    }
+
+
+def _value(finding: Finding) -> dict[str, object]:
+    promise = finding.promise
+    return {
+        "name": promise.name,
+        "grade": finding.grade.value,
+        "problem": finding.problem,
+        "times": finding.times,
+        "promise": promise.words,
+        "where": promise.where,
+        "mend": "" if finding.grade == Grade.KEPT else promise.mend,
+    }
+
+
+def by_name(promises: Iterable[Promise]) -> dict[str, Promise]:
+    """Returns promises by their names, which are unique."""
+    found = list(promises)
+    named = {promise.name: promise for promise in found}
+    assert len(named) == len(found), "the names of promises are unique"
+    return named

@@ -1,0 +1,164 @@
+"""Lists the promises of WorkerService of `podrace.agentpod.v1`, on the plane `grpc`."""
+
+from podrace.conformance.findings import Promise, by_name
+
+_SERVICE = "WorkerService"
+_SLOT = "RolloutSlot"
+
+PROMISES = by_name(
+    [
+        Promise(
+            "deadline",
+            "Blocks until the slot is full; until then only this worker may access the slot.",
+            f"{_SERVICE}.CollectRollout",
+            "fill the slot and answer, or end the call with an error",
+        ),
+        Promise(
+            "opens",
+            "Opens a session: makes the environments and the policy network, and answers with the spaces.",
+            f"{_SERVICE}.OpenWorker",
+            "open the session; --environment names an environment that the worker knows",
+        ),
+        Promise(
+            "probe",
+            "The worker answers with the sum of its elements, which proves that the plane (transport) of this tensor"
+            " connects the two processes.",
+            "OpenWorkerRequest.probe",
+            "read the float64 tensor `probe` by ReadTensors of the address in its `plane_uri`, and answer with its sum",
+        ),
+        Promise(
+            "spaces",
+            "Set of values that an observation or an action can take.",
+            "podrace.agentpod.v1.Space",
+            "fill in kind, shape, data type and, by its kind, choices or bounds",
+        ),
+        Promise(
+            "listed-tensors",
+            "Name, type and shape of each part of the block, in order.",
+            "PolicySpec.tensors",
+            "list the parts of the policy with the names and shapes that the comment of PolicySpec states",
+        ),
+        Promise(
+            "unknown-environment",
+            "INVALID_ARGUMENT for an environment that cannot be made",
+            f"{_SERVICE}.OpenWorker",
+            "refuse an environment that cannot be made with INVALID_ARGUMENT; an exception becomes UNKNOWN",
+        ),
+        Promise(
+            "collects",
+            "Fills one slot with one rollout of one policy version.",
+            f"{_SERVICE}.CollectRollout",
+            "answer every valid request of the open session",
+        ),
+        Promise(
+            "own-columns",
+            "this worker writes the N columns from `first_environment` on and no others.",
+            _SLOT,
+            "begin each box at the column `first_environment`",
+        ),
+        Promise(
+            "rows",
+            "observation        [T + 1, M, ...]       what was acted on; the last row is the observation after the last"
+            " step",
+            _SLOT,
+            "write every row of every tensor of the slot, observation T included, before you answer",
+        ),
+        Promise(
+            "boxes",
+            "DATA_LOSS (BAD_DIGEST) if a chunk is damaged. INVALID_ARGUMENT if it does not fit its tensor.",
+            "podrace.tensor.v1.TensorService.WriteTensors",
+            "send boxes within the tensor, with as many bytes as their sizes say, at most 1 MiB",
+        ),
+        Promise(
+            "chunk-digest",
+            "SHA-256 of `data`, in lower-case hexadecimal.",
+            "podrace.tensor.v1.TensorChunk.digest",
+            "compute the digest of the bytes of each chunk",
+        ),
+        Promise(
+            "actions",
+            "[T, M] or [T, M, A]   float32 if continuous, before clipping and scaling (PolicySpec); else int64",
+            f"{_SLOT}, action",
+            "store the action of the policy, one of the choices if it is discrete",
+        ),
+        Promise(
+            "log-prob",
+            "logarithm of the probability (density) of that action",
+            f"{_SLOT}, log_prob",
+            "act with the policy of the request as the comment of PolicySpec describes, and store the logarithm",
+        ),
+        Promise(
+            "ends",
+            "the episode was cut off, for instance by a time limit",
+            f"{_SLOT}, truncated",
+            "write 0 or 1, and 0 to truncated where the episode terminated",
+        ),
+        Promise(
+            "final-observation",
+            "last observation of the episode; written only where truncated",
+            f"{_SLOT}, final_observation",
+            "write the last observation of each episode that was cut off",
+        ),
+        Promise(
+            "finite",
+            "DATA_LOSS (NON_FINITE) names the environment and the step that gave a value that is not finite.",
+            f"{_SERVICE}.CollectRollout",
+            "refuse numbers that are not finite",
+        ),
+        Promise(
+            "version",
+            "Version of the policy that acted.",
+            "CollectRolloutResponse.policy_version",
+            "repeat `policy.policy_version` of the request",
+        ),
+        Promise(
+            "steps",
+            "Steps taken, over all environments of this worker.",
+            "CollectRolloutResponse.environment_steps",
+            "report horizon times environments",
+        ),
+        Promise(
+            "returns",
+            "Undiscounted returns of the episodes that finished.",
+            "CollectRolloutResponse.episode_returns",
+            "report the sum of the rewards of each episode that ended in this rollout, and its length",
+        ),
+        Promise(
+            "continues",
+            "steps one batch of environments with the policy it is given",
+            _SERVICE,
+            "continue with the next rollout where the last one ended",
+        ),
+        Promise(
+            "generation",
+            "A reader that finds another generation in the block refuses the reference, because the content is no"
+            " longer what the reference was made for.",
+            "podrace.tensor.v1.TensorRef.generation",
+            "read the policy for each rollout, and end the call with an error if ReadTensors fails",
+        ),
+        Promise(
+            "two-calls",
+            "Callers have at most two calls in flight, which are served in order.",
+            f"{_SERVICE}.CollectRollout",
+            "queue a second rollout until the first one is answered",
+        ),
+        Promise(
+            "not-open",
+            "FAILED_PRECONDITION (NOT_OPEN) if the session is not open, for instance after a restart.",
+            f"{_SERVICE}.CollectRollout",
+            "answer FAILED_PRECONDITION, so that the learner opens another session; an exception becomes UNKNOWN",
+        ),
+        Promise(
+            "closing",
+            "Has no effect on another session.",
+            f"{_SERVICE}.CloseWorker",
+            "close only the session that is named",
+        ),
+        Promise(
+            "progress",
+            "Does not block, even during a rollout. A worker without this method is not watched",
+            f"{_SERVICE}.GetWorker",
+            "answer GetWorker at once, or leave it unimplemented",
+        ),
+    ]
+)
