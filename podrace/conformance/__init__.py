@@ -11,7 +11,6 @@ podrace/conformance/
   evolution.py    a generator or updater; boards.py has the tournaments, proposals.py the rules of a proposal
   evaluator.py    an EvaluatorService
   worker.py       a WorkerService; slots.py has the rollouts
-  pod.py          a pod, which calls: mesh.py plays the services, store.py the checkpoint store, manifests.py reads it
   spaces.py       spaces, their sizes and random actions (pure)
   policies.py     small policies: blocks, outputs and digests (pure)
   tensors.py      a TensorService in memory, which records what is written

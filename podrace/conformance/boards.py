@@ -4,11 +4,10 @@ import hashlib
 from collections.abc import Iterator
 from random import Random
 
-from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Value
 
 from podrace.evolution.v1.evolution_pb2 import JudgeCandidateRequest, ProposeAgentRequest, RankedCandidate
-from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_FRESH, VERDICT_ACCEPTED, Agent, Candidate
+from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_FRESH, VERDICT_ACCEPTED, VERDICT_UNSPECIFIED, Agent, Candidate
 from podrace.specification.files import from_values
 from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, TournamentSpec
 
@@ -55,7 +54,7 @@ def judgement_requests(spec: TournamentSpec, seed: int) -> Iterator[JudgeCandida
             *others, (agent, candidate) = board(spec, size + 1, random)
             candidate.episodes, candidate.standard_error = episodes, 0.0 if episodes == 1 else random.random()
             candidate.score *= random.choice((1.0, -1e9, 1e9))
-            candidate.verdict, candidate.reason, candidate.sequence = 0, "", 0
+            candidate.verdict, candidate.reason, candidate.sequence = VERDICT_UNSPECIFIED, "", 0
             request = JudgeCandidateRequest(tournament_id=TOURNAMENT, spec=spec, candidate=candidate, agent=agent)
             for rank, (_, other) in enumerate(others, 1):
                 other.rank = rank
@@ -109,4 +108,4 @@ def _drawn(declared: HyperparameterSpec, random: Random) -> Value:
     extra = [0.0] if declared.zero_probability and declared.low > 0.0 and declared.scale != 3 else []
     drawn = random.choice([declared.low, declared.high, random.uniform(declared.low, declared.high), *extra])
     whole = float(declared.low).is_integer() and float(declared.value.number_value).is_integer() and declared.high > 2
-    return json_format.ParseDict(float(round(drawn)) if whole else drawn, Value())
+    return Value(number_value=round(drawn) if whole else drawn)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Grade(StrEnum):
+class PromiseState(StrEnum):
     """What was found about one promise."""
 
     KEPT = "KEPT"
@@ -27,7 +27,7 @@ class Promise:
     words: str
     """What the contract says, literally."""
     where: str
-    """Where it says so: a service, a method, a message or a field."""
+    """Where the contract states it: a service, a method, a message or a field."""
     mend: str
     """What to do if it is broken, in one sentence."""
     advice: bool = False
@@ -35,11 +35,11 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Finding:
+class PromiseFinding:
     """What was found about one promise: one line of the report."""
 
     promise: Promise
-    grade: Grade
+    grade: PromiseState
     problem: str = ""
     """What was observed, if the promise is not kept; else why it was not examined."""
     times: int = 0
@@ -93,19 +93,21 @@ class Judge:
         """Whether a promise has been found broken."""
         return name in self._broken
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[PromiseFinding]:
         """Returns one finding for each promise, the broken ones first."""
         found = [self._finding(promise) for promise in self.promises.values()]
-        order = [Grade.BROKEN, Grade.ADVISED, Grade.KEPT, Grade.UNTESTED]
+        order = [PromiseState.BROKEN, PromiseState.ADVISED, PromiseState.KEPT, PromiseState.UNTESTED]
         return sorted(found, key=lambda finding: order.index(finding.grade))
 
-    def _finding(self, promise: Promise) -> Finding:
+    def _finding(self, promise: Promise) -> PromiseFinding:
         if problems := self._broken.get(promise.name):
-            grade = Grade.ADVISED if promise.advice else Grade.BROKEN
-            return Finding(promise, grade, problems[0], len(problems))
+            grade = PromiseState.ADVISED if promise.advice else PromiseState.BROKEN
+            return PromiseFinding(promise, grade, problems[0], len(problems))
         if times := self._kept.get(promise.name):
-            return Finding(promise, Grade.KEPT, times=times)
-        return Finding(promise, Grade.UNTESTED, self._untested.get(promise.name, "no case depended on it"))
+            return PromiseFinding(promise, PromiseState.KEPT, times=times)
+        return PromiseFinding(
+            promise, PromiseState.UNTESTED, self._untested.get(promise.name, "no case depended on it")
+        )
 
 
 @dataclass(frozen=True)
@@ -115,26 +117,26 @@ class Report:
     contract: str
     """What was examined: `simulator`, `evolution`, `evaluator`, `worker` or `pod`."""
     address: str
-    findings: tuple[Finding, ...]
+    findings: tuple[PromiseFinding, ...]
     seconds: float
 
     @property
     def conforms(self) -> bool:
         """Whether no promise is broken, and something was examined."""
         grades = {finding.grade for finding in self.findings}
-        return Grade.BROKEN not in grades and Grade.KEPT in grades
+        return PromiseState.BROKEN not in grades and PromiseState.KEPT in grades
 
     def counts(self) -> dict[str, int]:
         """Returns the number of findings of each grade."""
-        return {grade.value: sum(finding.grade == grade for finding in self.findings) for grade in Grade}
+        return {grade.value: sum(finding.grade == grade for finding in self.findings) for grade in PromiseState}
 
 
-def line(finding: Finding) -> str:
+def line(finding: PromiseFinding) -> str:
     """Returns a finding as one line for a person."""
     promise = finding.promise
-    if finding.grade == Grade.KEPT:
+    if finding.grade == PromiseState.KEPT:
         return f"{finding.grade} {promise.name}: {promise.words}"
-    if finding.grade == Grade.UNTESTED:
+    if finding.grade == PromiseState.UNTESTED:
         return f"{finding.grade} {promise.name}: {finding.problem}"
     often = f" ({finding.times} times)" if finding.times > 1 else ""
     quoted = f'contract, {promise.where}: "{promise.words}"'
@@ -153,7 +155,7 @@ def report_value(report: Report) -> dict[str, object]:
     }
 
 
-def _value(finding: Finding) -> dict[str, object]:
+def _value(finding: PromiseFinding) -> dict[str, object]:
     promise = finding.promise
     return {
         "name": promise.name,
@@ -162,7 +164,7 @@ def _value(finding: Finding) -> dict[str, object]:
         "times": finding.times,
         "promise": promise.words,
         "where": promise.where,
-        "mend": "" if finding.grade == Grade.KEPT else promise.mend,
+        "mend": "" if finding.grade == PromiseState.KEPT else promise.mend,
     }
 
 

@@ -1,4 +1,4 @@
-"""Makes requests that a SimulatorService must refuse, each on a stream of its own."""
+"""Makes requests that a SimulatorService must refuse, each on a new stream."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -33,7 +33,7 @@ GET_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Simulator:
+class SimulatorSubject:
     """What is examined."""
 
     judge: Judge
@@ -53,12 +53,12 @@ class Simulator:
 def parts(channel: grpc.aio.Channel, judge: Judge, **arguments: Any) -> list[Callable[[], Awaitable[None]]]:
     """Returns the parts of the examination, in order."""
     stub: Any = pb_grpc.SimulatorServiceStub(channel)
-    subject = Simulator(judge, stub, **arguments)
+    subject = SimulatorSubject(judge, stub, **arguments)
     examined = (examine_facts, examine_episodes, examine_repeats, examine_size, examine_offers, examine_rejections)
     return [lambda part=part: part(subject) for part in examined]  # type: ignore[misc]
 
 
-async def examine_facts(subject: Simulator) -> None:
+async def examine_facts(subject: SimulatorSubject) -> None:
     """Compares GetSimulator with an open stream."""
     judge, facts = subject.judge, await _facts(subject)
     async with opened(subject.stub, judge, subject.most_seconds) as stream:
@@ -73,7 +73,7 @@ async def examine_facts(subject: Simulator) -> None:
         judge.expect("closing", ended.code == "END", f"the stream ended with {ended}")
 
 
-async def _facts(subject: Simulator) -> pb.GetSimulatorResponse:
+async def _facts(subject: SimulatorSubject) -> pb.GetSimulatorResponse:
     caller = Caller(subject.judge, subject.most_seconds)
     request = pb.GetSimulatorRequest(id=subject.id, options=subject.options)
     answer: Answer[pb.GetSimulatorResponse] = await caller.call(
@@ -86,11 +86,11 @@ async def _facts(subject: Simulator) -> pb.GetSimulatorResponse:
     return facts
 
 
-async def _lanes(subject: Simulator) -> int:
+async def _lanes(subject: SimulatorSubject) -> int:
     return min(LANES, max(1, (await _facts(subject)).maximum_environments))
 
 
-async def examine_episodes(subject: Simulator) -> None:
+async def examine_episodes(subject: SimulatorSubject) -> None:
     """Steps a batch with random actions through the ends of episodes."""
     judge, random, count = subject.judge, Random(subject.seed), await _lanes(subject)
     async with opened(subject.stub, judge, subject.most_seconds) as stream:
@@ -184,7 +184,7 @@ async def _trajectory(stream: Stream, seed: int, actions: list[bytes]) -> list[S
     return [await stream.reset(seed), *[await stream.act(n, action) for n, action in enumerate(actions, 1)]]
 
 
-async def examine_repeats(subject: Simulator) -> None:
+async def examine_repeats(subject: SimulatorSubject) -> None:
     """Repeats steps on one stream, then on two at a time; all lanes get the same actions."""
     judge, random, facts = subject.judge, Random(subject.seed + 1), await _facts(subject)
     count = await _lanes(subject)
@@ -217,7 +217,9 @@ def _check_lanes(judge: Judge, size: int, count: int, first: list[Step], other: 
     judge.expect("lanes-differ", not alike, f"all {count} lanes have the same {len(first)} observations")
 
 
-async def _examine_two_streams(subject: Simulator, count: int, actions: list[bytes], expected: list[Step]) -> None:
+async def _examine_two_streams(
+    subject: SimulatorSubject, count: int, actions: list[bytes], expected: list[Step]
+) -> None:
     judge = subject.judge
     async with (
         opened(subject.stub, judge, subject.most_seconds) as one,
@@ -233,7 +235,7 @@ async def _examine_two_streams(subject: Simulator, count: int, actions: list[byt
                 judge.require("own-environments", step == expected[number], problem)
 
 
-async def examine_size(subject: Simulator) -> None:
+async def examine_size(subject: SimulatorSubject) -> None:
     """Steps a batch whose observations or actions do not fit into one message, if the service allows it."""
     judge, facts = subject.judge, await _facts(subject)
     count = min(subject.environments, facts.maximum_environments)
@@ -254,7 +256,7 @@ async def examine_size(subject: Simulator) -> None:
                 judge.expect("split-actions", True, "")
 
 
-async def examine_offers(subject: Simulator) -> None:
+async def examine_offers(subject: SimulatorSubject) -> None:
     """Offers memory that does not exist, and steps on."""
     judge = subject.judge
     async with opened(subject.stub, judge, subject.most_seconds) as stream:
@@ -291,6 +293,6 @@ def _missing_tensors(stream: Stream) -> list[TensorRef]:
     return found
 
 
-async def examine_rejections(subject: Simulator) -> None:
+async def examine_rejections(subject: SimulatorSubject) -> None:
     """Makes requests that the service must refuse."""
     await rejections.examine(subject.stub, subject.judge, subject.open_request(), subject.most_seconds)

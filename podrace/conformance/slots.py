@@ -162,7 +162,7 @@ def _judge_policy(judge: Judge, rollout: Rollout, values: dict[str, Any]) -> Non
             else:
                 expected = policies.log_prob_continuous(out, rollout.parameters["log_std"], action)
             worst = max(worst, abs(expected - given) / (1.0 + abs(expected)))
-    judge.expect("actions", not wrong, f"{wrong} actions are not one of {space.choices} choices")
+    judge.expect("actions", not wrong, f"{wrong} actions are outside of the {space.choices} choices")
     problem = f"log_prob differs by up to {worst:.3g} from what the policy of the request gives for the stored actions"
     judge.expect("log-prob", worst <= TOLERANCE, problem)
 

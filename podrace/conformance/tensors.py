@@ -70,7 +70,7 @@ class Tensor:
 
 
 @dataclass
-class Block:
+class TensorBlock:
     """Tensors that a reference names together."""
 
     name: str
@@ -88,7 +88,7 @@ class Blocks(pb_grpc.TensorServiceServicer):
     """
 
     address: str = ""
-    blocks: dict[str, Block] = field(default_factory=dict)
+    blocks: dict[str, TensorBlock] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     """What was wrong with chunks that were written, each in one clause."""
 
@@ -101,7 +101,7 @@ class Blocks(pb_grpc.TensorServiceServicer):
             size = count * array(CODES[spec.data_type]).itemsize
             tensors[spec.name] = Tensor(spec, offset, bytearray(size), bytearray(count))
             offset += -(-size // ALIGNMENT) * ALIGNMENT
-        self.blocks[name] = Block(name, tensors, generation)
+        self.blocks[name] = TensorBlock(name, tensors, generation)
         uri = f"grpc:{self.address}/{name}"
         return [
             pb.TensorRef(plane_uri=uri, offset_bytes=tensor.offset, spec=tensor.spec, generation=generation)

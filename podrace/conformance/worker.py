@@ -51,7 +51,7 @@ class Worker:
         request = self.open_request(session)
         answer = await self.caller.call(self.stub.OpenWorker, request, "deadline", contract_seconds=OPEN_SECONDS)
         self.judge.require("opens", answer.code == OK, f"OpenWorker is answered with {answer}")
-        opened = answer.get()
+        opened: pb.OpenWorkerResponse = answer.get()
         problem = f"probe_sum is {opened.probe_sum} instead of {sum(PROBE)}"
         self.judge.require("probe", opened.probe_sum == sum(PROBE), problem)
         for space, action in ((opened.observation_space, False), (opened.action_space, True)):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,13 +11,13 @@ from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import output_options, parse_options
 from podrace.cli.terminal.output import notify, show, show_json
 from podrace.conformance.examine import CONTRACTS
-from podrace.conformance.findings import Grade, Report, line, report_value
+from podrace.conformance.findings import PromiseState, Report, line, report_value
 from podrace.conformance.sessions import Examination, check_address, examine, read_token
 from podrace.errors import InvalidArgument
 from podrace.specification.files import load
 
 _FILE = click.Path(path_type=Path)
-SHOWN = (Grade.BROKEN, Grade.ADVISED)
+SHOWN = (PromiseState.BROKEN, PromiseState.ADVISED)
 """Findings that are shown without --all."""
 
 
@@ -58,6 +59,7 @@ SHOWN = (Grade.BROKEN, Grade.ADVISED)
 @click.option("--token-file", type=_FILE, help="File with a token to send with every call.")
 @click.option(
     "--deadline",
+    "deadline_seconds",
     default=60.0,
     show_default=True,
     type=click.FloatRange(min=0.1, max=1800.0),
@@ -66,6 +68,7 @@ SHOWN = (Grade.BROKEN, Grade.ADVISED)
 )
 @click.option(
     "--seconds",
+    "most_seconds",
     default=300.0,
     show_default=True,
     type=click.FloatRange(min=1.0),
@@ -74,51 +77,14 @@ SHOWN = (Grade.BROKEN, Grade.ADVISED)
 )
 @click.option("--all", "everything", is_flag=True, help="Also show the promises that are kept or were not examined.")
 @output_options
-def conform(
-    address: str,
-    contract: str,
-    id: str,
-    options: Sequence[str],
-    environments: int,
-    environment: str,
-    observations: int | None,
-    actions: int | None,
-    continuous: bool,
-    spec: Path | None,
-    listen: str,
-    insecure: bool,
-    token_file: Path | None,
-    deadline: float,
-    seconds: float,
-    everything: bool,
-    as_json: bool,
-    debug: bool,
-) -> int:
+def conform(address: str, everything: bool, as_json: bool, debug: bool, **given: Any) -> int:
     """Examine whether a service keeps the promises of its contract.
 
-    ADDRESS is that of the service. A pod calls instead of being called: with --as pod, ADDRESS is where the
-    examination listens as orchestrator and leaderboard, and the pod is started with this address. Each line names a
+    Each line names a
     promise that is broken, what was observed, what the contract says, and what to do. The exit code is 0 if nothing is
     broken, otherwise 1.
     """
-    check_address(address)
-    if (observations is None) != (actions is None):
-        raise InvalidArgument("--observations and --actions: state both or none")
-    wanted = Examination(
-        contract,
-        address,
-        id=id,
-        options=parse_options(options),
-        environments=environments,
-        environment=environment,
-        spaces=(observations, actions, continuous) if observations and actions else None,
-        spec=load(spec) if spec else None,
-        listen=listen,
-        insecure=insecure,
-        token=read_token(token_file) if token_file else None,
-        deadline_seconds=deadline,
-        most_seconds=seconds,
-    )
+    wanted = _examination(address, **given)
 
     async def command(interrupts: Interrupts) -> int:
         report = await examine(wanted)
@@ -129,6 +95,30 @@ def conform(
         return 0 if report.conforms else EXIT_FAILED
 
     return session.run(command)
+
+
+def _examination(
+    address: str,
+    *,
+    options: Sequence[str],
+    observations: int | None,
+    actions: int | None,
+    continuous: bool,
+    spec: Path | None,
+    token_file: Path | None,
+    **given: Any,
+) -> Examination:
+    check_address(address)
+    if (observations is None) != (actions is None):
+        raise InvalidArgument("--observations and --actions: state both or none")
+    return Examination(
+        address=address,
+        options=parse_options(options),
+        spaces=(observations, actions, continuous) if observations and actions else None,
+        spec=load(spec) if spec else None,
+        token=read_token(token_file) if token_file else None,
+        **given,
+    )
 
 
 def _show(report: Report, everything: bool) -> None:

@@ -285,7 +285,7 @@ class SubmitsAfterItsLease(Pod):
 
 
 class OldToken(Pod):
-    """Sends the first token of the lease for ever."""
+    """Always sends the first token of the lease."""
 
     breaks = "`lease_token` of the assignment, or of the last renewal that had one"
 
@@ -358,7 +358,7 @@ class PublishesWhenStopped(Pod):
 
 
 class AnotherRequest(Pod):
-    """Gives each repeat of a completion an id of its own."""
+    """Gives each repeat of a completion another id."""
 
     breaks = "Answers once the outcome is durable; a repeat has no further effect"
 

@@ -194,7 +194,7 @@ class FirstColumn(Worker):
 
 
 class StalePolicy(Worker):
-    """Acts with the first policy of the session for ever."""
+    """Always acts with the first policy of the session."""
 
     breaks = "logarithm of the probability (density) of that action"
     first: Any = None
