@@ -66,6 +66,8 @@ class PodConfig:
     """Key of podrace.specification.catalog.PRECISIONS."""
     plane: str = "auto"
     """Key of podrace.specification.catalog.PLANES."""
+    captured: bool = True
+    """Whether what runs on a GPU is replayed from CUDA graphs where that is possible (agentpod.capture)."""
     cores: float = 1.0
     """Processor cores reserved for the pod; used to account for the compute it spends."""
     memory_bytes: int = 0

@@ -95,6 +95,7 @@ def record_graph(
     generators: Sequence[torch.Generator],
     device: torch.device,
     graph: torch.cuda.CUDAGraph | None = None,
+    name: str = "a step of this simulator",
 ) -> tuple[Callable[[], None], Result]:
     """Captures a function as a CUDA graph on a device, after a few runs to warm up.
 
@@ -106,6 +107,7 @@ def record_graph(
         generators: All generators that it draws from.
         device: Device that it computes on.
         graph: Graph to capture into; None: a new one.
+        name: Of what is captured, for error messages.
 
     Returns:
         A function that replays the graph, and what the captured run returned.
@@ -130,13 +132,11 @@ def record_graph(
                     result = function()
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]
-                raise FailedPrecondition(
-                    f"a step of this simulator cannot be captured as a CUDA graph: {reason}"
-                ) from error
+                raise FailedPrecondition(f"{name} cannot be captured as a CUDA graph: {reason}") from error
     if any(EMPTY in str(warning.message) for warning in caught):
         raise FailedPrecondition(
-            f"a step of this simulator cannot be captured as a CUDA graph: it launched nothing on {device}; its tensors"
-            " must be on that device"
+            f"{name} cannot be captured as a CUDA graph: it launched nothing on {device}; its tensors must be on that"
+            " device"
         )
 
     def replay() -> None:

@@ -8,11 +8,11 @@ from torch import Tensor
 from agentpod.algorithms.on_policy import (
     OnPolicy,
     OnPolicySettings,
-    RolloutBatch,
     backpropagate_policy,
     backpropagate_value,
     standardize,
 )
+from agentpod.experience.rollout_batch import RolloutBatch
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,19 @@ class A2C(OnPolicy):
     METRICS = ("value_loss", "policy_loss", "entropy", "gradient_norm")
 
     def _train(self, batch: RolloutBatch) -> Tensor:
+        return self._step(batch).unsqueeze(0)
+
+    def _gradient_step(self, minibatch: RolloutBatch) -> Tensor:
         settings = self.hyperparameters
-        advantage = standardize(batch.advantage) if settings.normalize_advantages else batch.advantage
+        advantage = standardize(minibatch.advantage) if settings.normalize_advantages else minibatch.advantage
 
         def objective(log_prob: Tensor) -> tuple[Tensor, Tensor]:
             return log_prob * advantage, advantage
 
         def error(value: Tensor) -> tuple[Tensor, Tensor]:
-            difference = value - batch.target
+            difference = value - minibatch.target
             return difference.square(), difference * 2.0
 
-        value_loss = backpropagate_value(batch, self._networks, error, settings.value_coefficient)
-        _, surrogate, entropy = backpropagate_policy(batch, self._networks, objective, settings.entropy_coefficient)
-        return torch.stack((value_loss, -surrogate, entropy, self._optimizer.step())).unsqueeze(0)
+        value_loss = backpropagate_value(minibatch, self._networks, error, settings.value_coefficient)
+        _, surrogate, entropy = backpropagate_policy(minibatch, self._networks, objective, settings.entropy_coefficient)
+        return torch.stack((value_loss, -surrogate, entropy, self._optimizer.step()))

@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from agentpod.algorithms.fusible import Fusible
+from agentpod.capture.graph_replay import Record
 from agentpod.experience.memory_spec import MemorySpec
 from agentpod.models.cnn import NO_TORSO
 from agentpod.models.policy import NetworkSpec, Policy
@@ -188,6 +189,47 @@ class Algorithm(Protocol):
             InvalidArgument: A tensor is missing or has another shape.
         """
         ...
+
+
+SHARED_GRADIENTS = "the learners share gradients in every step (fusion.mode = 'allreduce')"
+"""Why a step is not captured: it waits for other learners."""
+
+
+@runtime_checkable
+class Capturable(Protocol):
+    """An algorithm whose gradient steps may be replayed from CUDA graphs."""
+
+    def capture(self, record: Record | None = None) -> str:
+        """Replays gradient steps from now on; steps with shared gradients and steps of rare sizes stay eager.
+
+        Args:
+            record: How a step is recorded; None: as a CUDA graph.
+
+        Returns:
+            Why nothing is replayed; empty if steps are.
+        """
+        ...
+
+
+def capture_updates(algorithm: object, *, wanted: bool, device: str, record: Record | None = None) -> str:
+    """Makes an algorithm replay its gradient steps from CUDA graphs, if it can.
+
+    Args:
+        algorithm: The algorithm.
+        wanted: Setting `captured` of the pod.
+        device: Device that it trains on.
+        record: How a step is recorded; None: as a CUDA graph.
+
+    Returns:
+        Why it does not; empty if it does.
+    """
+    if not wanted:
+        return "pod.captured is false"
+    if torch.device(device).type != "cuda":
+        return f"the learner computes on {device}"
+    if not isinstance(algorithm, Capturable):
+        return "the algorithm has no method capture"
+    return algorithm.capture(record)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings, step_critics
-from agentpod.algorithms.trainable import Trainable
+from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings
+from agentpod.algorithms.trainable import Trainable, step_critics
 from agentpod.experience.replay_buffer import TransitionBatch
 from agentpod.models.distributions import output_count
 from agentpod.models.policy import NetworkSpec
@@ -66,10 +66,6 @@ class DDPG(OffPolicy):
         """Returns the target policy's actions: [B, A]."""
         return self._trained["actor"].target.forward(next_observation).tanh_()
 
-    def _is_actor_due(self) -> bool:
-        """Whether this gradient step also updates the actor."""
-        return True
-
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         critics = self._trained["critic"]
         next_action = self._next_action(batch.next_observation, noise)
@@ -77,7 +73,7 @@ class DDPG(OffPolicy):
         target = torch.addcmul(batch.reward, batch.discount, next_values.amin(0))
         inputs = torch.cat((batch.observation, batch.action), -1)
         loss, errors, mean_value, norm = step_critics(critics, inputs, target, batch.weight)
-        if self._is_actor_due():
+        if self._due.actor:
             self._policy_metrics.copy_(self._actor_step(batch.observation))
         return torch.cat((torch.stack((loss, mean_value, norm)), self._policy_metrics)), errors
 

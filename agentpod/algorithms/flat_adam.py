@@ -21,7 +21,7 @@ class FlatAdam:
     Attributes:
         parameters: [P] float32, changed by every step.
         gradient: [P] float32; a step clips it in place.
-        rate: [] float64 on the CPU, the learning rate; it may be changed between steps.
+        rate: [] float64 on the CPU, the learning rate; call `apply_rate` after a change.
         reduce: Averages the gradient over the learners of an agent, in place, before it is used; None for a single
             learner.
     """
@@ -42,9 +42,17 @@ class FlatAdam:
         """
         self.parameters, self.gradient = parameters, gradient
         self.rate = torch.tensor(learning_rate, dtype=torch.float64)
+        on_host = parameters.device.type == "cpu"
+        # A number would be a constant of a CUDA graph. The kernel for GPUs takes the rate as float32.
+        self._live_rate = self.rate if on_host else torch.full((), learning_rate, device=parameters.device)
         self._epsilon, self._maximum_norm = epsilon, maximum_norm
         self._moments = torch.zeros_like(parameters), torch.zeros_like(parameters)
         self._steps = torch.zeros((), device=parameters.device)
+
+    def apply_rate(self) -> None:
+        """Makes the following steps use the present value of `rate`, without waiting for the device."""
+        if self._live_rate is not self.rate:
+            self._live_rate.fill_(float(self.rate))
 
     def step(self) -> Tensor:
         """Makes one step; returns the norm of the gradient before clipping: [] float32."""
@@ -61,7 +69,7 @@ class FlatAdam:
             [self._moments[1]],
             [],
             [self._steps.add_(1.0)],
-            lr=float(self.rate),
+            lr=self._live_rate,
             beta1=FIRST_DECAY,
             beta2=SECOND_DECAY,
             weight_decay=0.0,

@@ -7,12 +7,13 @@ package.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from agentpod.algorithms.base import (
+    SHARED_GRADIENTS,
     Settings,
     linear_schedule,
     load_tensors,
@@ -23,6 +24,7 @@ from agentpod.algorithms.base import (
 from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam
 from agentpod.algorithms.fusible import Fusible
 from agentpod.algorithms.trainable import Trainable
+from agentpod.capture.graph_replay import GraphReplay, Record
 from agentpod.experience.memory_spec import MemorySpec
 from agentpod.experience.replay_buffer import ReplayBuffer, TransitionBatch
 from agentpod.models.mlp import element_count
@@ -98,6 +100,13 @@ COUNTS = ("tokens", "environment_steps", "gradient_steps")
 """Names of the counters, which are equal on all learners that share gradients."""
 
 
+class DueUpdates(NamedTuple):
+    """What a gradient step updates besides the critics."""
+
+    actor: bool
+    targets: bool
+
+
 class OffPolicy:
     """Base class of off-policy algorithms; see agentpod.algorithms.base.Algorithm for the loop and attributes.
 
@@ -129,6 +138,8 @@ class OffPolicy:
         self._counts = {name: torch.zeros((), dtype=torch.float64) for name in COUNTS}
         self._seed, self._device = seed, torch.device(device)
         self._reduce: Callable[[Tensor], None] | None = None
+        self._replay: GraphReplay[tuple[Tensor, Tensor]] | None = None
+        self._due = DueUpdates(actor=True, targets=True)
         self.policy = Policy(observation_space, action_space, self.network, device=device)
         self._observations = SharedMoments((math.prod(observation_space.shape),), device)
         self._action_space, self._inputs = action_space, math.prod(observation_space.shape)
@@ -146,10 +157,20 @@ class OffPolicy:
 
     def _noise(self, updates: int, generator: torch.Generator) -> Tensor:
         """Draws the noise of several gradient steps at once: [updates, ...]; empty by default."""
-        return torch.empty(updates, 0)
+        return torch.empty(updates, 0, device=generator.device)
+
+    def _draw(self, generator: torch.Generator) -> None:
+        """Draws what one gradient step needs besides its noise, into tensors that it reads; by default nothing."""
+
+    def _is_actor_due(self) -> bool:
+        """Whether the next gradient step also updates the actor, of algorithms that do not always do that."""
+        return True
 
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Makes one gradient step; returns METRICS [metrics] and the absolute temporal-difference errors [B]."""
+        """Makes one gradient step; returns METRICS [metrics] and the absolute temporal-difference errors [B].
+
+        See the invariants of agentpod.capture.graph_replay. Which of the due updates it makes is in `self._due`.
+        """
         raise NotImplementedError
 
     def _set_exploration(self) -> None:
@@ -250,28 +271,51 @@ class OffPolicy:
         settings = self.hyperparameters
         generator = derive_generator(self._device, self._seed, "update", self.update_number)
         noise = self._noise(updates, generator)
+        for optimizer in self._optimizers():
+            optimizer.apply_rate()
         arguments = (settings.batch_size, settings.n_step, settings.discount, generator)
         if not settings.prioritized:
             batches = replay.sample_many(updates, *arguments)
-            return torch.stack([self._step(*pair)[0] for pair in zip(batches, noise, strict=True)])
+            return torch.stack([self._step(*pair, generator)[0] for pair in zip(batches, noise, strict=True)])
         progress = self.environment_steps / settings.priority_annealing_steps
         beta, metrics = linear_schedule(settings.priority_correction, 1.0, progress), []
         for row in noise:
             batch = replay.sample(*arguments, beta=beta)
-            values, errors = self._step(batch, row)
+            values, errors = self._step(batch, row, generator)
             replay.update_priorities(batch.index, errors)
             metrics.append(values)
         return torch.stack(metrics)
 
-    def _step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalizes a batch as it was stored, makes one gradient step, and updates the target networks if due."""
-        normalize = self.policy.normalize
+    def _step(self, batch: TransitionBatch, noise: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Makes one gradient step, from a graph if steps are captured; returns what `_gradient_step` does."""
+        self._draw(generator)
+        self._due = DueUpdates(
+            actor=self._is_actor_due(), targets=(self.gradient_steps + 1) % self.hyperparameters.target_period == 0
+        )
+        if self._replay is None or self._reduce:
+            result = self._learn(*batch, noise)
+        else:
+            metrics, errors = self._replay((*batch, noise), self._due)
+            result = metrics.clone(), errors
+        self._counts["gradient_steps"] += 1
+        return result
+
+    def _learn(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalizes a batch as it was stored, makes one gradient step, and updates the target networks if due.
+
+        Args:
+            tensors: The fields of the batch, and the noise.
+
+        Returns:
+            As `_gradient_step`.
+        """
+        *fields, noise = tensors
+        batch, normalize = TransitionBatch(*fields), self.policy.normalize
         seen = batch._replace(
             observation=normalize(batch.observation), next_observation=normalize(batch.next_observation)
         )
         result = self._gradient_step(seen, noise)
-        self._counts["gradient_steps"] += 1
-        if self.gradient_steps % self.hyperparameters.target_period == 0:
+        if self._due.targets:
             for trainable in self._trained.values():
                 trainable.update_target(self.hyperparameters.target_rate)
         return result
@@ -304,6 +348,17 @@ class OffPolicy:
             counts={name: tensor for name, tensor in live.items() if name.endswith(".step")} | self._counts,
             statistics={"observations": self._observations},
         )
+
+    def capture(self, record: Record | None = None) -> str:
+        """See agentpod.algorithms.base.Capturable."""
+        if self._reduce:
+            return SHARED_GRADIENTS
+        self._replay = GraphReplay(self._learn, self._changed_tensors, "a gradient step", record)
+        return ""
+
+    def _changed_tensors(self) -> list[Tensor]:
+        """Returns the tensors that a gradient step changes, gradients included."""
+        return [*self._live_tensors().values(), *(optimizer.gradient for optimizer in self._optimizers())]
 
     def share_gradients(self, reduce: Callable[[Tensor], None]) -> None:
         """See Algorithm.share_gradients."""
@@ -343,42 +398,3 @@ class OffPolicy:
 def actor_shapes(policy: Policy) -> dict[str, tuple[int, ...]]:
     """Returns names and shapes of an actor's tensors."""
     return {name: tuple(view.shape) for name, view in policy.tensors().items() if name.startswith("actor.")}
-
-
-def step_critics(critics: Trainable, inputs: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-    """Makes one gradient step of every critic of an ensemble towards the same targets.
-
-        loss = sum over critics c of mean over b of weight_b (Q_c(inputs_b) - target_b)^2
-
-    Args:
-        critics: C critics with one output.
-        inputs: [B, D].
-        target: [B], held fixed.
-        weight: [B].
-
-    Returns:
-        The loss []; the absolute errors [B], mean over the critics; the mean value []; the gradient norm [].
-    """
-    trace = critics.network.trace(inputs)
-    values = trace[-1].squeeze(-1)
-    error = values - target
-    weighted = error * weight
-    loss = (weighted * error).sum() / len(target)
-    critics.network.backward(weighted.mul_(2.0 / len(target)).unsqueeze(-1), trace, critics.gradient)
-    return loss, error.abs().mean(0), values.mean(), critics.optimizer.step()
-
-
-def reduce_critics(values: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    """Reduces the values of an ensemble, and computes the derivative of the reduction.
-
-    Args:
-        values: [C, ...], of C critics.
-        reduction: `min` or `mean`.
-
-    Returns:
-        The minimum or the mean [...]; its derivative with respect to each value [C, ...].
-    """
-    if reduction == "mean" or len(values) == 1:
-        return values.mean(0), torch.full_like(values, 1.0 / len(values))
-    least, member = values.min(0)
-    return least, torch.zeros_like(values).scatter_(0, member.unsqueeze(0), 1.0)

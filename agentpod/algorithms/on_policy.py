@@ -4,18 +4,26 @@ A subclass implements `_train`, which minimizes its loss over the prepared batch
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import starmap
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.base import Settings, load_tensors, non_finite_error, parse_hyperparameters, restored_on_error
+from agentpod.algorithms.base import (
+    SHARED_GRADIENTS,
+    Settings,
+    load_tensors,
+    non_finite_error,
+    parse_hyperparameters,
+    restored_on_error,
+)
 from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam
 from agentpod.algorithms.fusible import Fusible
+from agentpod.capture.graph_replay import GraphReplay, Record
 from agentpod.experience.rollout import Rollout
+from agentpod.experience.rollout_batch import RecurrentStates, RolloutBatch
 from agentpod.models.actor_critic import ActorCritic
 from agentpod.models.gru import RecurrentNetwork
 from agentpod.models.mlp import Sequences
@@ -56,90 +64,6 @@ class OnPolicySettings(Settings):
     def network(self) -> NetworkSpec:
         """Structure of the policy."""
         return replace(super().network, recurrent_size=self.recurrent_size)
-
-
-class RecurrentStates(NamedTuple):
-    """Recurrent states for a batch of T steps of L whole lanes; row t L + l is step t of lane l.
-
-    Backpropagation through time stops at the first step: the states before it are constants.
-    """
-
-    keep: Tensor
-    """[T, L, 1], see agentpod.models.mlp.Sequences."""
-    actor: Tensor
-    """[L, H], state of the actor before the first step, as when it acted."""
-    critic: Tensor
-    """[L, H], state of the critic before the first step."""
-    next_critic: Tensor
-    """[L, H], state of the critic after the last step, for the next rollout; zero where the episode ended there."""
-
-    def select(self, lanes: Tensor) -> "RecurrentStates":
-        """Returns the states of some lanes, given as int64 indices."""
-        return RecurrentStates(self.keep.index_select(1, lanes), *(state.index_select(0, lanes) for state in self[1:]))
-
-
-class RolloutBatch(NamedTuple):
-    """Steps of all environments, with B rows in all fields but the last; in any order unless recurrent."""
-
-    observation: Tensor
-    """[B, D] float32, as the networks receive it."""
-    action: Tensor
-    """[B] int64, [B, A] int64 or [B, A] float32; see Policy."""
-    log_prob: Tensor
-    """[B], under the acting policy."""
-    advantage: Tensor
-    """[B]."""
-    value: Tensor
-    """[B], V(s) before the update."""
-    target: Tensor
-    """[B], target of V(s): advantage + value."""
-    recurrent_states: RecurrentStates | None = None
-    """Only for recurrent networks."""
-
-    def diagnostics(self) -> dict[str, float]:
-        """Returns metrics of the batch itself."""
-        return {"explained_variance": explained_variance(self.value, self.target)}
-
-    @property
-    def units(self) -> int:
-        """Number of units that minibatches are composed of: steps, or whole lanes of recurrent networks."""
-        return len(self.value) if self.recurrent_states is None else len(self.recurrent_states.actor)
-
-    def minibatches(self, order: Tensor, minibatch_size: int) -> Iterator["RolloutBatch"]:
-        """Yields every unit once, in the order of `order` [units] int64.
-
-        Minibatches have nearly equal sizes of at most `minibatch_size` steps.
-        """
-        if self.recurrent_states is not None:
-            return self._lane_minibatches(self.recurrent_states, order, minibatch_size)
-        pieces = math.ceil(len(order) / minibatch_size)
-        shuffled = [tensor.index_select(0, order).tensor_split(pieces) for tensor in self._steps()]
-        return starmap(RolloutBatch, zip(*shuffled, strict=True))
-
-    def _lane_minibatches(
-        self, recurrent_states: RecurrentStates, order: Tensor, minibatch_size: int
-    ) -> Iterator["RolloutBatch"]:
-        steps, lanes = recurrent_states.keep.shape[:2]
-        first_of_step = torch.arange(0, steps * lanes, lanes, device=order.device).unsqueeze(1)
-        for chosen in order.tensor_split(math.ceil(lanes / (minibatch_size // steps))):
-            rows = (first_of_step + chosen).flatten()
-            fields = [tensor.index_select(0, rows) for tensor in self._steps()]
-            yield RolloutBatch._make((*fields, recurrent_states.select(chosen)))
-
-    def _steps(self) -> tuple[Tensor, ...]:
-        return self.observation, self.action, self.log_prob, self.advantage, self.value, self.target
-
-    @property
-    def actor_sequences(self) -> Sequences | None:
-        """Sequences over which the actor is unrolled; None without recurrence."""
-        states = self.recurrent_states
-        return None if states is None else Sequences(states.keep, states.actor)
-
-    @property
-    def critic_sequences(self) -> Sequences | None:
-        """Sequences over which the critic is unrolled; None without recurrence."""
-        states = self.recurrent_states
-        return None if states is None else Sequences(states.keep, states.critic)
 
 
 def standardize(advantage: Tensor) -> Tensor:
@@ -191,11 +115,6 @@ def backpropagate_value(batch: RolloutBatch, networks: ActorCritic, error: Objec
     return value.mean()
 
 
-def explained_variance(value: Tensor, target: Tensor) -> float:
-    """Returns the fraction of the variance of targets [B] that values [B] explain; 1 is perfect, 0 a constant."""
-    return 1.0 - float((target - value).var(correction=0) / target.var(correction=0).clamp(min=1e-8))
-
-
 class OnPolicy:
     """Base class of on-policy algorithms; see agentpod.algorithms.base.Algorithm for the loop and attributes.
 
@@ -225,6 +144,7 @@ class OnPolicy:
         self._returns = SharedMoments((), device)
         self._return_carry = torch.zeros(0, dtype=torch.float64, device=device)
         self._critic_state = torch.zeros(0, settings.recurrent_size, device=device)
+        self._replay: GraphReplay[Tensor] | None = None
 
     def _build(self, observation_space: Space, action_space: Space) -> None:
         """Creates networks, policy and optimizer."""
@@ -255,6 +175,7 @@ class OnPolicy:
         if self.hyperparameters.learning_rate_steps:
             taken = self.update_number * experience["reward"].numel()
             self._optimizer.rate.fill_(self.hyperparameters.learning_rate_after(taken))
+        self._optimizer.apply_rate()
         with restored_on_error(self._trained_tensors()):
             metrics = self._train(batch)
             if not metrics.isfinite().all():
@@ -273,6 +194,16 @@ class OnPolicy:
     def _train(self, batch: RolloutBatch) -> Tensor:
         """Minimizes the loss; returns METRICS of every minibatch: [minibatches, metrics]."""
         raise NotImplementedError
+
+    def _gradient_step(self, minibatch: RolloutBatch) -> Tensor:
+        """Makes one optimizer step; returns METRICS [metrics]. See the invariants of agentpod.capture.graph_replay."""
+        raise NotImplementedError
+
+    def _step(self, minibatch: RolloutBatch) -> Tensor:
+        """Makes one optimizer step, from a graph if steps are captured; returns METRICS [metrics]."""
+        if self._replay is None or self._optimizer.reduce:
+            return self._gradient_step(minibatch)
+        return self._replay(minibatch.tensors()).clone()
 
     def _prepare(self, rollout: Rollout, reward: Tensor) -> RolloutBatch:
         """Computes values, advantages and targets with the present critic, flattened over time and lanes."""
@@ -348,6 +279,10 @@ class OnPolicy:
         """Returns the tensors that a minibatch changes."""
         return [self._optimizer.parameters, *self._optimizer.tensors().values(), self._optimizer.rate]
 
+    def _changed_tensors(self) -> list[Tensor]:
+        """Returns the tensors that a gradient step changes, gradients included."""
+        return [*self._trained_tensors(), self._optimizer.gradient]
+
     def _state_tensors(self) -> dict[str, Tensor]:
         """Returns the tensors that are restored in place; statistics and counters are replaced instead."""
         optimizer = {f"optimizer.{name}": tensor for name, tensor in self._optimizer.tensors().items()}
@@ -362,6 +297,17 @@ class OnPolicy:
             counts={"optimizer.step": optimizer["step"]},
             statistics={"observations": self._observations, "returns": self._returns},
         )
+
+    def capture(self, record: Record | None = None) -> str:
+        """See agentpod.algorithms.base.Capturable."""
+        if self._optimizer.reduce:
+            return SHARED_GRADIENTS
+
+        def step(*tensors: Tensor) -> Tensor:
+            return self._gradient_step(RolloutBatch.of(*tensors))
+
+        self._replay = GraphReplay(step, self._changed_tensors, "a gradient step", record)
+        return ""
 
     def share_gradients(self, reduce: Callable[[Tensor], None]) -> None:
         """See Algorithm.share_gradients."""

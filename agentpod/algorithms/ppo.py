@@ -15,12 +15,12 @@ from agentpod.algorithms.fusible import Fusible
 from agentpod.algorithms.on_policy import (
     OnPolicy,
     OnPolicySettings,
-    RolloutBatch,
     backpropagate_policy,
     backpropagate_value,
     standardize,
 )
 from agentpod.experience.rollout import Rollout
+from agentpod.experience.rollout_batch import RolloutBatch
 from agentpod.models.actor_critic import ActorCritic
 from agentpod.seeding import derive_generator
 from podrace.errors import InvalidArgument
@@ -208,7 +208,7 @@ class PPO(OnPolicy):
         for _ in range(settings.epochs):
             order = torch.randperm(batch.units, generator=generator, device=self._device)
             minibatches = batch.minibatches(order, settings.minibatch_size)
-            epochs.append(torch.stack([self._gradient_step(minibatch) for minibatch in minibatches]))
+            epochs.append(torch.stack([self._step(minibatch) for minibatch in minibatches]))
             # Evaluated only if target_kl is set, because reading the value synchronizes with the device.
             if settings.target_kl > 0 and self._mean_kl(epochs[-1]) > settings.target_kl:
                 break
@@ -225,7 +225,6 @@ class PPO(OnPolicy):
         return float(divergence)
 
     def _gradient_step(self, minibatch: RolloutBatch) -> Tensor:
-        """Makes one optimizer step; returns METRICS [metrics]."""
         value_loss = value_gradient(minibatch, self._networks, self.hyperparameters)
         terms = policy_gradient(minibatch, self._networks, self.hyperparameters, self.surrogate)
         return torch.stack((value_loss, *terms, self._optimizer.step()))

@@ -10,9 +10,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.off_policy import reduce_critics, step_critics
 from agentpod.algorithms.soft import SoftActorCritic, SoftSettings, Temperature
-from agentpod.algorithms.trainable import Trainable
+from agentpod.algorithms.trainable import Trainable, reduce_critics, step_critics
 from agentpod.experience.replay_buffer import TransitionBatch
 from agentpod.models.action_heads import SquashedGaussian, SquashedSample
 from agentpod.models.distributions import output_count
@@ -52,7 +51,6 @@ class SAC(SoftActorCritic):
         return {"actor": self._actor(target=False), "critic": critics}
 
     def _noise(self, updates: int, generator: torch.Generator) -> Tensor:
-        self._subset_generator = generator
         shape = (updates, 2 * self.hyperparameters.batch_size, self._dimensions)
         return torch.randn(shape, generator=generator, device=generator.device)
 

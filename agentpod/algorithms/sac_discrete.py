@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentpod.algorithms.off_policy import reduce_critics
 from agentpod.algorithms.soft import SoftActorCritic, SoftSettings, Temperature
-from agentpod.algorithms.trainable import Trainable
+from agentpod.algorithms.trainable import Trainable, reduce_critics
 from agentpod.experience.replay_buffer import TransitionBatch
 
 
@@ -52,10 +51,6 @@ class SACDiscrete(SoftActorCritic):
             "critic": self._critics(generator, self._inputs, choices, settings.critics),
         }
 
-    def _noise(self, updates: int, generator: torch.Generator) -> Tensor:
-        self._subset_generator = generator
-        return super()._noise(updates, generator)
-
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         actor, critics, size = self._trained["actor"], self._trained["critic"], len(batch.reward)
         # Observations and next observations share one forward pass: the actor does not change before its own step.
@@ -95,7 +90,7 @@ class SACDiscrete(SoftActorCritic):
         return (most - valid.log().mean()) * scale
 
     def _step_critics(self, batch: TransitionBatch, target: Tensor) -> tuple[Tensor, ...]:
-        """Makes one gradient step of every critic at the taken actions; returns what `off_policy.step_critics` does."""
+        """Makes one gradient step of every critic at the taken actions; returns what `trainable.step_critics` does."""
         critics, size = self._trained["critic"], len(target)
         trace = critics.network.trace(batch.observation)
         values = trace[-1]

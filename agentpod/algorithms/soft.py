@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -88,7 +88,11 @@ class SoftActorCritic(OffPolicy):
 
     settings_type: ClassVar[type[SoftSettings]]
     _temperature: Temperature
-    _subset_generator: torch.Generator
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        """Creates new networks; see Algorithm."""
+        super().__init__(*arguments, **settings)
+        self._members = torch.arange(self.hyperparameters.critic_subset, device=self._device)
 
     def _optimizers(self) -> list[FlatAdam]:
         return [*super()._optimizers(), self._temperature.optimizer]
@@ -96,17 +100,16 @@ class SoftActorCritic(OffPolicy):
     def _live_tensors(self) -> dict[str, Tensor]:
         return super()._live_tensors() | self._temperature.tensors()
 
-    def _critic_subset(self, values: Tensor) -> Tensor:
-        """Selects the critics for a target: [C, ...] -> [M, ...], a new random subset for each call, or all."""
+    def _draw(self, generator: torch.Generator) -> None:
+        """Draws the critics of the next target."""
         settings = self.hyperparameters
-        if not settings.critic_subset:
-            return values
-        members = torch.randperm(settings.critics, generator=self._subset_generator, device=self._device)
-        return values[members[: settings.critic_subset]]
+        if settings.critic_subset:
+            members = torch.randperm(settings.critics, generator=generator, device=self._device)
+            self._members.copy_(members[: settings.critic_subset])
 
     def _target_value(self, values: Tensor) -> Tensor:
-        """Reduces the target critics' values [C, ...] to [...]."""
+        """Reduces the target critics' values [C, ...] to [...]: all of them, or the subset that was drawn last."""
         settings = self.hyperparameters
-        if settings.critic_reduction == "mean" and not settings.critic_subset:
-            return values.mean(0)
-        return self._critic_subset(values).amin(0)
+        if settings.critic_subset:
+            return values.index_select(0, self._members).amin(0)
+        return values.mean(0) if settings.critic_reduction == "mean" else values.amin(0)

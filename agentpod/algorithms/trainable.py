@@ -84,3 +84,42 @@ class Trainable:
             f"{self.name}.target": self.target_flat,
             **{f"{self.name}.optimizer.{name}": tensor for name, tensor in self.optimizer.tensors().items()},
         }
+
+
+def step_critics(critics: Trainable, inputs: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """Makes one gradient step of every critic of an ensemble towards the same targets.
+
+        loss = sum over critics c of mean over b of weight_b (Q_c(inputs_b) - target_b)^2
+
+    Args:
+        critics: C critics with one output.
+        inputs: [B, D].
+        target: [B], held fixed.
+        weight: [B].
+
+    Returns:
+        The loss []; the absolute errors [B], mean over the critics; the mean value []; the gradient norm [].
+    """
+    trace = critics.network.trace(inputs)
+    values = trace[-1].squeeze(-1)
+    error = values - target
+    weighted = error * weight
+    loss = (weighted * error).sum() / len(target)
+    critics.network.backward(weighted.mul_(2.0 / len(target)).unsqueeze(-1), trace, critics.gradient)
+    return loss, error.abs().mean(0), values.mean(), critics.optimizer.step()
+
+
+def reduce_critics(values: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """Reduces the values of an ensemble, and computes the derivative of the reduction.
+
+    Args:
+        values: [C, ...], of C critics.
+        reduction: `min` or `mean`.
+
+    Returns:
+        The minimum or the mean [...]; its derivative with respect to each value [C, ...].
+    """
+    if reduction == "mean" or len(values) == 1:
+        return values.mean(0), torch.full_like(values, 1.0 / len(values))
+    least, member = values.min(0)
+    return least, torch.zeros_like(values).scatter_(0, member.unsqueeze(0), 1.0)

@@ -15,7 +15,7 @@ from typing import Any
 import prometheus_client
 import structlog
 
-from agentpod.algorithms.base import Algorithm
+from agentpod.algorithms.base import Algorithm, capture_updates
 from agentpod.algorithms.matmul_precision import matmul_precision
 from agentpod.compute_thread import ComputeThread
 from agentpod.memory_errors import needs_memory_for
@@ -86,6 +86,7 @@ class CollectUpdateLoop:
         policy_version: int = 0,
         regroup: Callable[[], Awaitable[None]] | None = None,
         precision: str = "float32",
+        captured: bool = True,
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -102,6 +103,7 @@ class CollectUpdateLoop:
             regroup: Called when an update failed because a learner that shares its gradients was lost. The update is
                 repeated afterwards.
             precision: Precision of matrix products during updates, a key of podrace.specification.catalog.PRECISIONS.
+            captured: Whether gradient steps are replayed from CUDA graphs, if the device and the algorithm allow it.
             device: Device that the algorithm trains on.
             clock: Monotonic clock in seconds.
         """
@@ -110,6 +112,9 @@ class CollectUpdateLoop:
         self._regroup = regroup
         self.algorithm, self.policy_version, self.rollouts = algorithm, policy_version, session.rollouts
         self._pending: asyncio.Task[CollectedRollout] | None = None
+        reason = capture_updates(algorithm, wanted=captured, device=device)
+        if device != "cpu":
+            _log.info("gradient steps", captured=not reason, **({"reason": reason} if reason else {}))
         # The first updates may compile.
         compute.activity.open()
 

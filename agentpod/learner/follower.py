@@ -189,6 +189,7 @@ class Follower:
             overlap=self._config.layout != FUSED,
             regroup=member.fuse,
             precision=self._config.precision,
+            captured=self._config.captured,
             device=self._device,
         )
         try:

@@ -150,6 +150,7 @@ class TrainingSetup:
             policy_version=counters.policy_version,
             regroup=fusion.fuse if fusion else None,
             precision=context.config.precision,
+            captured=context.config.captured,
             device=context.device,
             clock=context.clock,
         )

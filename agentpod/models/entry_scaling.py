@@ -31,16 +31,17 @@ class EntryScaling:
             self._is_vector[place] = entry.encoding == VECTOR
             if entry.encoding == BYTES:
                 self._fixed[place] = PIXEL_SCALE
-        self._mean, self._factor = torch.zeros_like(self._fixed), self._fixed
+        self._mean, self._factor = torch.zeros_like(self._fixed), self._fixed.clone()
         self._limit = torch.full_like(self._fixed, math.inf)
 
     def refresh(self, mean: Tensor | None, variance: Tensor | None) -> None:
         """Uses new statistics of all columns [D], of which those of vectors count; None: vectors are unchanged."""
         if mean is None or variance is None:
             return
-        self._mean = torch.where(self._is_vector, mean, 0.0)
-        self._factor = torch.where(self._is_vector, (variance + VARIANCE_FLOOR).rsqrt(), self._fixed)
-        self._limit = torch.where(self._is_vector, OBSERVATION_CLIP, math.inf)
+        # In place: CUDA graphs keep the addresses.
+        self._mean.copy_(torch.where(self._is_vector, mean, 0.0))
+        self._factor.copy_(torch.where(self._is_vector, (variance + VARIANCE_FLOOR).rsqrt(), self._fixed))
+        self._limit.copy_(torch.where(self._is_vector, OBSERVATION_CLIP, math.inf))
 
     def apply(self, rows: Tensor) -> Tensor:
         """Returns rows [B, D] of any type, scaled: float32."""

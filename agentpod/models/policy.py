@@ -164,7 +164,7 @@ class Policy:
         self.head: Head = head_kind(network.head, action_space).make(action_space, self._views)
         self.action_bounds = _action_bounds(action_space, self.flat.device)
         self.to_environment = _action_map(action_space, self.action_bounds)
-        self._inverse_deviation = torch.empty(0)
+        self._inverse_deviation = torch.empty(0, device=self.flat.device)
         entries = observation_space.entries
         self._scaling = EntryScaling(entries, self.flat.device) if entries else None
         self.mask = output_mask(observation_space, action_space, network.head)
@@ -215,7 +215,8 @@ class Policy:
         if self._scaling:
             self._scaling.refresh(self._views.get("observation_mean"), self._views.get("observation_variance"))
         elif "observation_variance" in self._views:
-            self._inverse_deviation = (self._views["observation_variance"] + VARIANCE_FLOOR).rsqrt()
+            # In place: CUDA graphs keep the address.
+            torch.rsqrt(self._views["observation_variance"] + VARIANCE_FLOOR, out=self._inverse_deviation)
 
     def normalize(self, observation: Tensor) -> Tensor:
         """Returns observations [B, *shape] as the networks receive them: [B, D].

@@ -206,6 +206,7 @@ def pod_config(spec: PodSpec, config: RetrainConfig, store_uri: str) -> PodConfi
         learners=learners,
         precision=spec.precision or "float32",
         plane=spec.plane or "auto",
+        captured=spec.captured or not spec.HasField("captured"),
         cores=spec.cores,
         memory_bytes=spec.memory_bytes,
         threads=max(1, int(spec.cores / computing)),
@@ -261,7 +262,7 @@ def settings_of(pod: PodConfig) -> dict[str, object]:
     """Returns the configuration of a pod as keys and values for a command line."""
     names = (
         "pod_id", "orchestrator", "leaderboard", "store", "store_access", "folder", "layout", "isolated", "workers",
-        "learners", "precision", "plane", "cores", "memory_bytes", "pod_gpus", "threads", "lifeline",
+        "learners", "precision", "plane", "captured", "cores", "memory_bytes", "pod_gpus", "threads", "lifeline",
     )  # fmt: skip
     settings = {name: getattr(pod, name) for name in names}
     gpus = {"gpus": ",".join(pod.gpus)} if pod.gpus else {}

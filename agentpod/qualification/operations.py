@@ -1,4 +1,4 @@
-"""Counts the operations of a function and the bytes they touch, and bounds its duration by both."""
+"""Counts the operations of a function and the bytes they touch, and records and replays them as a CUDA graph would."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,21 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from podrace.errors import FailedPrecondition
+from simulators.cuda_graph import WARM_UP_STEPS
+
 VIEWS = frozenset({
     "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "expand", "lift_fresh", "permute", "select",
     "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view",
 })  # fmt: skip
 """Operations that launch nothing."""
+
+
+WAITS = frozenset({
+    "_local_scalar_dense", "_unique2", "equal", "is_nonzero", "item", "lift_fresh", "masked_select", "nonzero",
+    "unique_dim",
+})  # fmt: skip
+"""Operations whose result the host waits for, or which copy from it: a graph must not contain them."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +81,66 @@ def count_operations(function: Callable[[], object]) -> Counted:
     with torch.no_grad(), counter:
         function()
     return Counted(counter.operations, counter.touched_bytes)
+
+
+class OperationTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the operations within a block, and replays them on the same memory: a CUDA graph for any device.
+
+    As in a CUDA graph, numbers are constants, tensors keep their addresses, and what runs is decided by the recorded
+    run. Operations that do not go through torch (numpy) are not recorded.
+    """
+
+    def __init__(self) -> None:
+        """Starts without operations."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._calls: list[tuple[Any, Sequence[Any], Mapping[str, Any], list[Any]]] = []
+
+    @property
+    def operations(self) -> int:
+        """Number of recorded operations, views left out."""
+        return len(self._calls)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Runs an operation and records it.
+
+        Raises:
+            FailedPrecondition: The host would wait for its result.
+        """
+        name, options = str(func.overloadpacket.__name__), kwargs or {}
+        selects = name in ("index", "index_put_", "index_put") and any(
+            isinstance(leaf, Tensor) and leaf.dtype == torch.bool for leaf in tree_leaves(args[1])
+        )
+        if name in WAITS or selects:
+            raise FailedPrecondition(f"operation {name} waits for the device")
+        result = func(*args, **options)
+        if name not in VIEWS:
+            self._calls.append((func, args, options, tree_leaves(result)))
+        return result
+
+    def replay(self) -> None:
+        """Runs all operations again; results are written over those of the recorded run."""
+        for func, args, options, results in self._calls:
+            for kept, found in zip(results, tree_leaves(func(*args, **options)), strict=True):
+                if isinstance(kept, Tensor) and kept is not found:
+                    kept.copy_(found)
+
+
+def record_operations(
+    function: Callable[[], Any], generators: Sequence[torch.Generator], device: torch.device
+) -> tuple[Callable[[], None], Any]:
+    """Records a function as `simulators.cuda_graph.record_graph` does, on a tape; for processors.
+
+    Raises:
+        FailedPrecondition: The function waits for the device.
+    """
+    for _ in range(WARM_UP_STEPS):
+        function()
+    with OperationTape() as tape:
+        result = function()
+    return tape.replay, result

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms import ALGORITHMS, Algorithm, make
+from agentpod.algorithms.base import Capturable
+from agentpod.capture.graph_replay import Record
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields
 from agentpod.experience.rollout import Field, Lanes, collect, rollout_fields
@@ -51,20 +53,22 @@ def environment_of(name: str) -> str:
     return "cartpole" if "discrete" in ALGORITHMS[name].action_kinds else "pendulum"
 
 
-def new_algorithm(name: str, device: str) -> Algorithm:
+def new_algorithm(name: str, device: str, hyperparameters: Mapping[str, object] | None = None) -> Algorithm:
     """Creates an algorithm; the weights depend on the device, because they are drawn there."""
     simulator = make_simulator(environment_of(name), 1)
-    return make(name, simulator.observation_space, simulator.action_space, settings_of(name), SEED, device)
+    settings = settings_of(name) | dict(hyperparameters or {})
+    return make(name, simulator.observation_space, simulator.action_space, settings, SEED, device)
 
 
-def collected(name: str) -> Experience:
+def collected(name: str, hyperparameters: Mapping[str, object] | None = None) -> Experience:
     """Collects experience on the processor with a new policy."""
     simulator = make_simulator(environment_of(name), LANES)
     spaces = simulator.observation_space, simulator.action_space
-    algorithm = new_algorithm(name, "cpu")
+    algorithm = new_algorithm(name, "cpu", hyperparameters)
     lanes = Lanes.start(simulator.reset(SEED), algorithm.policy.state_size)
     replays = bool(algorithm.memory.replay_capacity)
-    fields = replay_fields(*spaces, HORIZON, LANES) if replays else rollout_fields(*spaces, HORIZON, LANES)
+    state_size = algorithm.policy.state_size
+    fields = replay_fields(*spaces, HORIZON, LANES) if replays else rollout_fields(*spaces, HORIZON, LANES, state_size)
     segments = []
     for number in range(SEGMENTS):
         segment = zeros(fields, "cpu")
@@ -80,25 +84,41 @@ def zeros(fields: Mapping[str, Field], device: str) -> dict[str, Tensor]:
     return {name: torch.zeros(field.shape, dtype=field.dtype, device=device) for name, field in fields.items()}
 
 
-def updated(experience: Experience, device: str, updates: int = SEGMENTS) -> tuple[Algorithm, list[Tensor]]:
+def updated(
+    experience: Experience,
+    device: str,
+    updates: int = SEGMENTS,
+    *,
+    hyperparameters: Mapping[str, object] | None = None,
+    record: Record | None = None,
+) -> tuple[Algorithm, list[Tensor]]:
     """Updates an algorithm from a fixed state, one time for each segment.
+
+    Args:
+        experience: What it learns from.
+        device: Where it learns.
+        updates: Number of updates.
+        hyperparameters: In addition to those of `settings_of`.
+        record: How gradient steps are recorded for replay; None: they run eagerly.
 
     Returns:
         The algorithm, and its policy before the first and after each update, on the processor.
     """
-    algorithm = new_algorithm(experience.algorithm, device)
-    start = new_algorithm(experience.algorithm, "cpu")
+    algorithm = new_algorithm(experience.algorithm, device, hyperparameters)
+    start = new_algorithm(experience.algorithm, "cpu", hyperparameters)
+    if record and isinstance(algorithm, Capturable):
+        algorithm.capture(record)
     algorithm.policy.load(start.policy.flat)
     algorithm.load_state_dict(start.state_dict())
     policies = [algorithm.policy.flat.cpu().clone()]
-    update = _update_of(algorithm, experience, device)
+    update = update_of(algorithm, experience, device)
     for number in range(updates):
         update(number)
         policies.append(algorithm.policy.flat.cpu().clone())
     return algorithm, policies
 
 
-def _update_of(algorithm: Algorithm, experience: Experience, device: str) -> Callable[[int], object]:
+def update_of(algorithm: Algorithm, experience: Experience, device: str) -> Callable[[int], object]:
     """Returns a function that updates an algorithm with the segment of a number."""
     segments = [{name: tensor.to(device) for name, tensor in one.items()} for one in experience.segments]
     if not algorithm.memory.replay_capacity:

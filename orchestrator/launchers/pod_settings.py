@@ -37,6 +37,7 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
         "hosts": hosts_of(pod.spec),
         "precision": pod.spec.precision or "float32",
         "plane": pod.spec.plane or "auto",
+        "captured": pod.spec.captured or not pod.spec.HasField("captured"),
         "cores": pod.spec.cores,
         "memory_bytes": pod.spec.memory_bytes,
         "pod_gpus": pod.spec.gpus // hosts_of(pod.spec),

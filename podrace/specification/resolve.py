@@ -48,6 +48,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "precision": "float32",
         "plane": "auto",
         "hosts": 1,
+        "captured": True,
     },
     "assignment": {
         "environment_steps": 200_000,

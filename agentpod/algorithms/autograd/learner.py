@@ -11,6 +11,7 @@ from agentpod.algorithms.autograd import actions
 from agentpod.algorithms.autograd.loss import LOSS, calls_user_code, evaluate
 from agentpod.algorithms.autograd.networks import TrainedNetworks
 from agentpod.algorithms.fusible import Fusible
+from agentpod.capture.graph_replay import Record
 from agentpod.models.normalizer import SharedMoments
 from agentpod.models.policy import Policy
 from podrace.errors import DataLoss
@@ -87,6 +88,10 @@ class LossDifferentiation:
     def squashed_sample(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Samples actions [B, A] of a `squashed` policy with their log-probabilities [B]."""
         return actions.squashed_sample(outputs, self.generator)
+
+    def capture(self, record: Record | None = None) -> str:
+        """See Capturable.capture: the loss is code of a user, which may wait for the device at any place."""
+        return "its loss is user code"
 
     # --- machinery --------------------------------------------------------------------------------------------
 

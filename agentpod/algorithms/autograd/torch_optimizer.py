@@ -76,6 +76,9 @@ class TorchOptimizer:
         parameters = [one for group in self._optimizer.param_groups for one in group["params"]]
         return [self._optimizer.state.get(one, {}) for one in parameters]
 
+    def apply_rate(self) -> None:
+        """Does nothing: every step reads `rate`."""
+
     def step(self) -> Tensor:
         """Makes one step; returns the norm of the gradient before clipping: [] float32."""
         if self.reduce:

@@ -872,6 +872,7 @@ class PodSpec(_message.Message):
     PRECISION_FIELD_NUMBER: _builtins.int
     PLANE_FIELD_NUMBER: _builtins.int
     HOSTS_FIELD_NUMBER: _builtins.int
+    CAPTURED_FIELD_NUMBER: _builtins.int
     layout: Global___Layout.ValueType
     """Whether the roles are separate processes. Default: by the number of cores and GPUs, see Layout."""
     workers: _builtins.int
@@ -907,6 +908,11 @@ class PodSpec(_message.Message):
     """Number of hosts the pod spans. Each host runs an equal part of the learners, with their workers, and gets an equal
     part of `cores`, `memory_bytes` and `gpus`. More than one needs the launcher `kubernetes`. Default 1.
     """
+    captured: _builtins.bool
+    """Whether what runs on a GPU is replayed from CUDA graphs where that is possible: gradient steps, and the steps of a
+    policy and its simulator. A graph launches all operations of a step at once. Where it is not possible, the log of
+    the role has the reason. Without `gpus` it has no effect. Default true.
+    """
     def __init__(
         self,
         *,
@@ -919,11 +925,14 @@ class PodSpec(_message.Message):
         precision: _builtins.str | None = ...,
         plane: _builtins.str | None = ...,
         hosts: _builtins.int | None = ...,
+        captured: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_captured", b"_captured", "_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "captured", b"captured", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "layout", b"layout", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_captured", b"_captured", "_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "captured", b"captured", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "layout", b"layout", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__captured: _TypeAlias = _typing.Literal["captured"]  # noqa: Y015
+    _WhichOneofArgType__captured: _TypeAlias = _typing.Literal["_captured", b"_captured"]  # noqa: Y015
     _WhichOneofReturnType__cores: _TypeAlias = _typing.Literal["cores"]  # noqa: Y015
     _WhichOneofArgType__cores: _TypeAlias = _typing.Literal["_cores", b"_cores"]  # noqa: Y015
     _WhichOneofReturnType__gpus: _TypeAlias = _typing.Literal["gpus"]  # noqa: Y015
@@ -940,6 +949,8 @@ class PodSpec(_message.Message):
     _WhichOneofArgType__precision: _TypeAlias = _typing.Literal["_precision", b"_precision"]  # noqa: Y015
     _WhichOneofReturnType__workers: _TypeAlias = _typing.Literal["workers"]  # noqa: Y015
     _WhichOneofArgType__workers: _TypeAlias = _typing.Literal["_workers", b"_workers"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__captured) -> _WhichOneofReturnType__captured | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cores) -> _WhichOneofReturnType__cores | None: ...
     @_typing.overload

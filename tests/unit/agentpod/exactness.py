@@ -68,7 +68,10 @@ def random_batch(kind: str, seed: int, size: int = BATCH) -> TransitionBatch:
 
 def random_noise(algorithm: OffPolicy, seed: int) -> Tensor:
     """Draws noise as the algorithm does, for one gradient step on BATCH steps."""
-    return algorithm._noise(1, torch.Generator().manual_seed(300 + seed))[0]
+    generator = torch.Generator().manual_seed(300 + seed)
+    noise = algorithm._noise(1, generator)[0]
+    algorithm._draw(generator)
+    return noise
 
 
 def doubled(batch: TransitionBatch) -> references.Batch:

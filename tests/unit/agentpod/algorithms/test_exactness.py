@@ -16,9 +16,9 @@ from experience import LANES, OFF_POLICY, ON_POLICY, SPACES, new_algorithm, rand
 from references import a2c_loss
 from torch import Tensor
 
-from agentpod.algorithms.on_policy import RolloutBatch
 from agentpod.algorithms.ppo import HIGHEST_RATE, LOWEST_RATE, adaptive_learning_rate
 from agentpod.experience.replay_buffer import TransitionBatch
+from agentpod.experience.rollout_batch import RolloutBatch
 
 EVERY_OFF_POLICY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), OFF_POLICY)
 SIZE = 7

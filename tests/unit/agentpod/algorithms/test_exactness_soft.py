@@ -164,10 +164,11 @@ def test_a_fixed_temperature_is_constant(name: str) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_subsets_of_critics_are_drawn_uniformly(name: str) -> None:
     algorithm = soft(name, 0, critics=4, critic_subset=2)
-    values = torch.tensor([1.0, 2.0, 4.0, 8.0]).unsqueeze(1)
-    random_noise(algorithm, 0)
-    drawn = torch.stack([algorithm._critic_subset(values) for _ in range(1200)]).squeeze(-1)
-    assert drawn.shape == (1200, 2)
+    values, generator = torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.Generator().manual_seed(0)
+    drawn = torch.empty(1200, 2)
+    for row in drawn:
+        algorithm._draw(generator)
+        row.copy_(values[algorithm._members])
     pairs = drawn.sum(1).unique(return_counts=True)
     assert pairs[0].tolist() == [3.0, 5.0, 6.0, 9.0, 10.0, 12.0]
     # 200 of each are expected, with a standard deviation of 13.

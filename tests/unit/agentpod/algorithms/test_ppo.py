@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
 from agentpod.algorithms import Algorithm, make
-from agentpod.algorithms.on_policy import RolloutBatch, explained_variance, standardize
+from agentpod.algorithms.on_policy import standardize
 from agentpod.algorithms.ppo import (
     PPOHyperparameters,
     clipped_surrogate,
@@ -19,6 +19,7 @@ from agentpod.algorithms.ppo import (
     value_gradient,
 )
 from agentpod.experience.rollout import rollout_fields
+from agentpod.experience.rollout_batch import RolloutBatch, explained_variance
 from agentpod.models.actor_critic import ActorCritic
 from agentpod.models.distributions import require_distribution
 from agentpod.models.policy import NetworkSpec

@@ -15,8 +15,8 @@ from small_worlds import Recall
 from torch import Tensor, nn
 
 from agentpod.algorithms import ALGORITHMS, Algorithm, make
-from agentpod.algorithms.on_policy import RecurrentStates, RolloutBatch
 from agentpod.experience.rollout import CollectResult, Lanes, collect, rollout_fields
+from agentpod.experience.rollout_batch import RecurrentStates, RolloutBatch
 from agentpod.models.actors import PolicyActor
 from agentpod.models.distributions import require_distribution
 from agentpod.models.factory import NetworkFactory

@@ -1,0 +1,1 @@
+"""Replays gradient steps and steps of collection from CUDA graphs."""
