@@ -4,7 +4,7 @@ The CPU version uses numpy, which takes a quarter of torch's time for a few lane
 uses torch and never waits for the device.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -184,6 +184,16 @@ class ClassicOnDevice:
         self._steps.masked_fill_(ended, 0)
         self._observe(live.observation)
         return live
+
+    @property
+    def capturable(self) -> "ClassicOnDevice":
+        """See simulators.cuda_graph.Capturable."""
+        return self
+
+    @property
+    def graph_generators(self) -> Sequence[torch.Generator]:
+        """See simulators.cuda_graph.Capturable."""
+        return (self.generator,)
 
     def _first_states(self) -> Tensor:
         noise = torch.rand(self._state.shape, generator=self.generator, device=self._device)

@@ -11,7 +11,7 @@ simulators.stocks.
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +28,26 @@ EMPTY = "CUDA Graph is empty"
 Result = TypeVar("Result")
 Record = Callable[[Callable[[], Step], Sequence[torch.Generator], torch.device], tuple[Callable[[], None], Step]]
 """Records what a function does on a device; returns a function that replays it, and the recorded result."""
+
+
+@runtime_checkable
+class Capturable(Protocol):
+    """A simulator whose step a CUDA graph can contain; its `reset` writes into the tensors that its steps use.
+
+    Attributes:
+        capturable: The simulator that makes the steps; the object itself unless it replays a graph.
+        graph_generators: All generators that steps draw from.
+    """
+
+    @property
+    def capturable(self) -> Simulator:
+        """The simulator that makes the steps."""
+        ...
+
+    @property
+    def graph_generators(self) -> Sequence[torch.Generator]:
+        """The generators."""
+        ...
 
 
 class CudaGraphSimulator:
@@ -60,7 +80,7 @@ class CudaGraphSimulator:
         self.observation_space: Space = simulator.observation_space
         self.action_space: Space = simulator.action_space
         self.count: int = simulator.count
-        self._simulator = simulator
+        self._simulator, self._generators = simulator, generators
         observation = simulator.reset(0)
         discrete = self.action_space.kind == "discrete"
         dtype = torch.int64 if discrete else self.action_space.dtype
@@ -80,6 +100,16 @@ class CudaGraphSimulator:
         self._action.copy_(action.reshape(self._action.shape))
         self._play()
         return self._step
+
+    @property
+    def capturable(self) -> Simulator:
+        """See Capturable: a graph cannot contain another one."""
+        return self._simulator
+
+    @property
+    def graph_generators(self) -> Sequence[torch.Generator]:
+        """See Capturable."""
+        return self._generators
 
     def report(self) -> Report:
         """See simulators.base.Simulator."""

@@ -192,7 +192,7 @@ class Algorithm(Protocol):
 
 
 SHARED_GRADIENTS = "the learners share gradients in every step (fusion.mode = 'allreduce')"
-"""Why a step is not captured: it waits for other learners."""
+"""Why a step is not captured: it waits for the gradients of all learners."""
 
 
 @runtime_checkable

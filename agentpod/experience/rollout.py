@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from agentpod.experience.captured_steps import CapturedSteps
 from agentpod.models.distributions import require_distribution
 from agentpod.models.policy import Policy
 from agentpod.returns import discounted_returns
@@ -133,6 +134,7 @@ def collect(
     lanes: Lanes,
     generator: torch.Generator,
     cancelled: threading.Event | None = None,
+    steps: CapturedSteps | None = None,
 ) -> CollectResult:
     """Steps every environment T times and writes the rollout in place.
 
@@ -152,6 +154,7 @@ def collect(
         lanes: What the previous call returned.
         generator: The noise of the whole rollout is drawn from it in one call.
         cancelled: Checked before each step.
+        steps: The same simulator and policy, whose steps are replayed from a graph; None: they step eagerly.
 
     Returns:
         The new state of the lanes, and the episodes that ended.
@@ -166,7 +169,11 @@ def collect(
     rollout["observation"][0].copy_(lanes.observation)
     if policy.state_size:
         rollout["state"][0].copy_(lanes.state)
-    lanes = _step_through(simulator, policy, rollout, lanes, noise, outputs, cancelled or threading.Event())
+    cancelled = cancelled or threading.Event()
+    if steps:
+        lanes = _replay_through(steps, rollout, lanes, noise, outputs, cancelled)
+    else:
+        lanes = _step_through(simulator, policy, rollout, lanes, noise, outputs, cancelled)
     if "log_prob" in rollout:
         # One pass over the whole rollout takes less time than T small ones.
         rollout["log_prob"].copy_(require_distribution(policy.head).log_prob(outputs, rollout["action"]))
@@ -249,6 +256,34 @@ def _step_through(
             final_observation.copy_(step.observation)
         _keep_final(final_observation, truncated, step.final_observation)
     return replace(lanes, observation=step.observation.clone(), state=state)
+
+
+def _replay_through(
+    steps: CapturedSteps,
+    rollout: Rollout,
+    lanes: Lanes,
+    noise: Tensor,
+    outputs: Tensor,
+    cancelled: threading.Event,
+) -> Lanes:
+    """Does what `_step_through` does, by steps that are replayed from a graph."""
+    steps.begin(lanes.observation, lanes.state)
+    fields = {name: rollout[name].unbind() for name in ("action", "reward", "terminated", "truncated")}
+    fields |= {"outputs": outputs.unbind(), "final_observation": rollout["final_observation"].unbind()}
+    observations = rollout["observation"].unbind()
+    for t, noise_row in enumerate(noise.unbind()):
+        if cancelled.is_set():
+            raise Cancelled(f"the rollout was cancelled at step {t}")
+        rows = {name: tensors[t] for name, tensors in fields.items()}
+        if t + 1 < len(observations):
+            steps.play(noise_row, rows | {"observation": observations[t + 1]})
+            continue
+        # In a replay segment, final_observation of the last row holds the observation that follows.
+        last = rows.pop("final_observation")
+        step = steps.play(noise_row, rows)
+        mask = step.truncated.view(-1, *(1,) * (last.dim() - 1))
+        last.copy_(torch.where(mask, step.final_observation, step.observation))
+    return replace(lanes, observation=steps.step.observation.clone(), state=steps.state.clone())
 
 
 def _keep_final(final_observation: Tensor, truncated: Tensor, found: Tensor) -> None:

@@ -89,8 +89,8 @@ class RolloutBatch(NamedTuple):
     @classmethod
     def of(cls, *tensors: Tensor) -> "RolloutBatch":
         """Makes a batch of what `tensors` returned."""
-        steps, states = tensors[:STEP_FIELDS], tensors[STEP_FIELDS:]
-        return cls(*steps, RecurrentStates(*states) if states else None)
+        states = tensors[STEP_FIELDS:]
+        return cls._make((*tensors[:STEP_FIELDS], RecurrentStates(*states) if states else None))
 
     def _steps(self) -> tuple[Tensor, ...]:
         return self.observation, self.action, self.log_prob, self.advantage, self.value, self.target

@@ -287,7 +287,7 @@ def _services_within(config: PodConfig, role: str, planes: Sequence[Plane], comp
 def _role_services(config: PodConfig, role: str, planes: Planes, compute: ComputeThread) -> list[Service]:
     place = placed(config, role)
     if role != "evaluator":
-        servicer = WorkerServicer(planes, compute, place, config.allow)
+        servicer = WorkerServicer(planes, compute, place, config.allow, captured=config.captured)
         return [Service(SERVICES["WorkerService"], pb_grpc.add_WorkerServiceServicer_to_server, servicer)]
     return [
         Service(

@@ -1,23 +1,31 @@
-"""Compares simulators that replay a CUDA graph with eager ones, on the first and the last GPU.
+"""Compares simulators, rollouts and updates that replay CUDA graphs with eager ones, on the first and the last GPU.
 
 A capture on another device than the current one gives an empty graph, which replays without an error and changes
-nothing. So the trajectories are compared, and the nodes of the graph are counted.
+nothing. So the results are compared, and the nodes of the graph are counted.
 """
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from agentpod.capture.graph_replay import Record
+from agentpod.experience.captured_steps import CapturedSteps
+from agentpod.experience.rollout import Lanes, collect, rollout_fields
+from agentpod.models.policy import NetworkSpec, Policy
+from agentpod.qualification import trials
 from agentpod.qualification.bench import Bench, seconds_per_call
+from agentpod.qualification.operations import OperationCounter, record_operations
 from podrace.errors import PodraceError, Unimplemented
 from podrace.qualification.findings import Finding, Grade
 from simulators.base import Simulator, Step
 from simulators.classic import ClassicOnDevice
 from simulators.classic_tasks import TASKS
-from simulators.cuda_graph import CudaGraphSimulator, record_graph
+from simulators.cuda_graph import Capturable, CudaGraphSimulator, record_graph
 from simulators.stocks.environment import StockSimulator
 from simulators.stocks.market import load_market
 from simulators.stocks.options import StockOptions
@@ -27,23 +35,27 @@ LANES, STEPS, SEED = 256, 60, 7
 SPEEDUP = 1.5
 """A captured step must be at least this many times as fast as an eager one."""
 UNKNOWN_NODES = -1
+HORIZON = 32
+UPDATES = ("ppo", "a2c", "dqn", "td3", "sac")
+"""Algorithms whose updates are compared."""
+MEND = "report this line; set pod.captured = false (of stocks: captured = false in environment.options)"
 Made = tuple[Simulator, torch.Generator]
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A captured simulator against an eager one."""
+    """A captured simulator, rollout or update against an eager one."""
 
-    simulator: str
+    subject: str
     device: str
     equal: bool
-    """Whether all steps were equal, bit by bit."""
+    """Whether all results were equal, bit by bit."""
     nodes: int
     """Nodes of the graph; UNKNOWN_NODES if they could not be counted."""
-    synchronizes: str
-    """What made a step wait for the device; empty if nothing did."""
+    synchronizes: str | None
+    """What made a step wait for the device; empty if nothing did; None: not examined."""
     eager_seconds: float
-    """Of a step of LANES lanes."""
+    """Of a step of LANES lanes, a step of a rollout, or an update."""
     captured_seconds: float
 
 
@@ -65,21 +77,27 @@ SIMULATORS: dict[str, Callable[[str], Made]] = {"cartpole": cartpole, "stocks": 
 
 
 def run(bench: Bench) -> Iterator[Finding]:
-    """Measures and grades each simulator on the first and the last device."""
+    """Measures and grades everything on the first and the last device."""
     for device in bench.ends:
         for name in SIMULATORS:
-            try:
-                yield from judge(measure(name, device))
-            except Unimplemented as error:
-                yield Finding(PART, f"{name}, {device}", Grade.ABSENT, error.message, mend="install the package")
-            except PodraceError as error:
-                mend = "report this line; set captured = false in environment.options"
-                yield Finding(PART, f"{name}, {device}", Grade.FAIL, error.message, mend=mend)
+            yield from _graded(measure, name, device)
+            yield from _graded(measure_rollout, name, device)
+        for name in UPDATES:
+            yield from _graded(measure_update, name, device)
+
+
+def _graded(measure: Callable[[str, str], Captured], name: str, device: str) -> Iterator[Finding]:
+    try:
+        yield from judge(measure(name, device))
+    except Unimplemented as error:
+        yield Finding(PART, f"{name}, {device}", Grade.ABSENT, error.message, mend="install the package")
+    except PodraceError as error:
+        yield Finding(PART, f"{name}, {device}", Grade.FAIL, error.message, mend=MEND)
 
 
 def judge(found: Captured) -> Iterator[Finding]:
-    """Grades a captured simulator. Pure."""
-    where, mend = f"{found.simulator}, {found.device}", "report this line; set captured = false"
+    """Grades what was captured. Pure."""
+    where, mend = f"{found.subject}, {found.device}", MEND
     equal = "equal, bit by bit" if found.equal else "differs from eager steps"
     yield Finding(PART, where, Grade.PASS if found.equal else Grade.FAIL, equal, mend="" if found.equal else mend)
     if found.nodes == UNKNOWN_NODES:
@@ -87,9 +105,10 @@ def judge(found: Captured) -> Iterator[Finding]:
     else:
         grade = Grade.PASS if found.nodes > 0 else Grade.FAIL
         yield Finding(PART, f"{where}, nodes", grade, str(found.nodes), "more than 0", mend="" if found.nodes else mend)
-    waits = found.synchronizes or "none"
-    grade = Grade.FAIL if found.synchronizes else Grade.PASS
-    yield Finding(PART, f"{where}, waits", grade, waits, "none", mend=mend if found.synchronizes else "")
+    if found.synchronizes is not None:
+        waits = found.synchronizes or "none"
+        grade = Grade.FAIL if found.synchronizes else Grade.PASS
+        yield Finding(PART, f"{where}, waits", grade, waits, "none", mend=mend if found.synchronizes else "")
     times = found.eager_seconds / found.captured_seconds
     fast = times >= SPEEDUP
     measured = f"{found.captured_seconds * 1e6:.0f} us a step, {times:.1f} times as fast as eager"
@@ -125,21 +144,98 @@ def measure(name: str, device: str) -> Captured:
     )
 
 
+def measure_rollout(name: str, device: str) -> Captured:
+    """Collects the same rollouts with eager and with captured steps of a policy and a simulator.
+
+    Raises:
+        FailedPrecondition: The steps cannot be captured.
+        Unimplemented: A package is missing.
+    """
+    tape = CountingGraph() if torch.device(device).type == "cuda" else None
+    record = tape.record if tape else record_operations
+    with _comparable(device), torch.no_grad():
+        eager, captured = _Collection(name, device, None), _Collection(name, device, record)
+        equal = all(one == other for one, other in zip(eager.rollouts(3), captured.rollouts(3), strict=True))
+        seconds = [seconds_per_call(each.collect, device, 3) / HORIZON for each in (eager, captured)]
+    return Captured(f"rollout of {name}", device, equal, tape.nodes() if tape else STEPS, None, *seconds)
+
+
+class _Collection:
+    """A policy in a simulator."""
+
+    def __init__(self, name: str, device: str, record: Record | None) -> None:
+        made, _ = SIMULATORS[name](device)
+        spaces = made.observation_space, made.action_space
+        self._policy, self._simulator = Policy(*spaces, NetworkSpec((64, 64)), device=device), made
+        start = Policy(*spaces, NetworkSpec((64, 64)))
+        start.initialize(torch.Generator().manual_seed(SEED))
+        self._policy.load(start.flat)
+        capturable = made if isinstance(made, Capturable) else None
+        self._steps = CapturedSteps(capturable, self._policy, record) if record and capturable else None
+        self._rollout = trials.zeros(rollout_fields(*spaces, HORIZON, LANES), device)
+        self._lanes = Lanes.start(made.reset(SEED))
+        self._generator = torch.Generator(device).manual_seed(SEED)
+
+    def collect(self) -> None:
+        """Collects the next rollout."""
+        result = collect(self._simulator, self._policy, self._rollout, self._lanes, self._generator, steps=self._steps)
+        self._lanes = result.lanes
+
+    def rollouts(self, number: int) -> list[list[float]]:
+        """Collects rollouts; returns rewards and log-probabilities of each."""
+        found = []
+        for _ in range(number):
+            self.collect()
+            found.append([value for name in ("reward", "log_prob") for value in self._rollout[name].flatten().tolist()])
+        return found
+
+
+def measure_update(name: str, device: str) -> Captured:
+    """Updates an algorithm with eager and with captured gradient steps, from one state.
+
+    Raises:
+        FailedPrecondition: The steps cannot be captured.
+    """
+    tape = CountingGraph() if torch.device(device).type == "cuda" else None
+    record = tape.record if tape else record_operations
+    experience = trials.collected(name)
+    with _comparable(device):
+        eager, expected = trials.updated(experience, device)
+        captured, found = trials.updated(experience, device, record=record)
+        equal = all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
+        updates = [trials.update_of(algorithm, experience, device) for algorithm in (eager, captured)]
+        for update in updates:
+            # Of a replay memory, the first segments only warm up.
+            update(0)
+            update(1)
+        seconds = [seconds_per_call(lambda update=update: update(2), device, 3) for update in updates]  # type: ignore[misc]
+    return Captured(f"update of {name}", device, equal, tape.nodes() if tape else STEPS, None, *seconds)
+
+
+def _comparable(device: str) -> AbstractContextManager[object]:
+    """Makes eager and recorded runs compute by the same functions on the processor: within the block, all by torch."""
+    return OperationCounter() if torch.device(device).type == "cpu" else nullcontext()
+
+
 class CountingGraph:
-    """Records a graph whose nodes can be counted."""
+    """Records graphs; the nodes of the last one can be counted."""
 
     def __init__(self) -> None:
-        # Otherwise torch frees the graph once it can be replayed.
-        self._graph = torch.cuda.CUDAGraph(keep_graph=True)
+        """Starts without a graph."""
+        self._graph: torch.cuda.CUDAGraph | None = None
 
     def record(
-        self, function: Callable[[], Step], generators: Sequence[torch.Generator], device: torch.device
-    ) -> tuple[Callable[[], None], Step]:
+        self, function: Callable[[], Any], generators: Sequence[torch.Generator], device: torch.device
+    ) -> tuple[Callable[[], None], Any]:
         """Records as simulators.cuda_graph.record_graph does."""
+        # Otherwise torch frees the graph once it can be replayed.
+        self._graph = torch.cuda.CUDAGraph(keep_graph=True)
         return record_graph(function, generators, device, self._graph)
 
     def nodes(self) -> int:
-        """Returns the number of nodes by the driver; UNKNOWN_NODES if it cannot be asked."""
+        """Returns the number of nodes by the driver; UNKNOWN_NODES if it cannot be asked; 0 without a graph."""
+        if self._graph is None:
+            return 0
         count = ctypes.c_size_t()
         try:
             get_nodes = ctypes.CDLL("libcuda.so.1").cuGraphGetNodes

@@ -13,6 +13,7 @@ import structlog
 import torch
 
 from agentpod.compute_thread import ComputeThread
+from agentpod.experience.captured_steps import CapturedSteps, captured_steps
 from agentpod.experience.rollout import CollectResult, Lanes, Staging, collect
 from agentpod.liveness.activity import Activity, CountedCancellation
 from agentpod.memory_errors import needs_memory_for
@@ -58,6 +59,8 @@ class Collector:
         device: torch.device,
         allowed: Allowed,
         activity: Activity,
+        *,
+        captured: bool = False,
     ) -> None:
         """Makes the simulator, or takes over that of the previous session if it is the same, and starts new episodes.
 
@@ -68,6 +71,7 @@ class Collector:
         self.simulator: Simulator
         self.reusable = True
         self._staging = Staging(device)
+        self._captured = captured and device.type == "cuda"
         if previous and previous.reusable and previous.makes(request.environment, device):
             self.simulator = previous.simulator
         else:
@@ -85,6 +89,7 @@ class Collector:
         request, simulator = self.request, self.simulator
         self.network = network_spec(request.policy)
         self.policy = Policy(simulator.observation_space, simulator.action_space, self.network, device=self.device)
+        self._steps: CapturedSteps | None = captured_steps(simulator, self.policy) if self._captured else None
         # The state of a simulator cannot be restored: after an interruption new episodes start, with other seeds.
         seed = derive_seed(request.seed, "reset", request.worker_index, request.rollouts)
         self.lanes = Lanes.start(simulator.reset(seed), self.policy.state_size)
@@ -115,7 +120,7 @@ class Collector:
         self.reusable = False
         with torch.no_grad(), self._activity.doing(ROLE_PHASE_COLLECTING):
             rollout = self._staging.of(own)
-            result = collect(self.simulator, self.policy, rollout, self.lanes, generator, cancelled)
+            result = collect(self.simulator, self.policy, rollout, self.lanes, generator, cancelled, self._steps)
             self._staging.copy_to(own)
         self.lanes, self.reusable = result.lanes, True
         return result
@@ -138,10 +143,24 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
     """Serves one worker of a pod."""
 
     def __init__(
-        self, planes: Planes, compute: ComputeThread, place: Place = at_the_plane, allowed: Allowed = NOTHING
+        self,
+        planes: Planes,
+        compute: ComputeThread,
+        place: Place = at_the_plane,
+        allowed: Allowed = NOTHING,
+        *,
+        captured: bool = False,
     ) -> None:
-        """Starts without a session; computes on the device that `place` chooses, in environments that are `allowed`."""
-        self._planes, self._place, self._allowed = planes, place, allowed
+        """Starts without a session.
+
+        Args:
+            planes: Connect it to its learner.
+            compute: Runs tensor work.
+            place: Chooses the device.
+            allowed: Environments that a session may name.
+            captured: Whether steps on a GPU are replayed from CUDA graphs where that is possible.
+        """
+        self._planes, self._place, self._allowed, self._captured = planes, place, allowed, captured
         self._compute = compute
         self._activity = Activity()
         self._collector: Collector | None = None
@@ -220,7 +239,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         """Makes a collector, from the previous one if possible. Runs on the compute thread, after earlier requests."""
         previous, self._made = self._made, None
         with self._activity.doing(ROLE_PHASE_OPENING):
-            self._made = Collector(request, previous, device, self._allowed, self._activity)
+            self._made = Collector(request, previous, device, self._allowed, self._activity, captured=self._captured)
         self._activity.open()
         return self._made
 

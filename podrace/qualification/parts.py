@@ -23,7 +23,9 @@ PARTS: Mapping[str, QualificationPart] = {
     "machine": QualificationPart("GPUs, driver, versions, names, shared memory, InfiniBand", 90, 90),
     "primitives": QualificationPart("copies, launches and graph launches", 120, 60),
     "numerics": QualificationPart("every algorithm's update on the GPU against the processor, and repeated", 300, 120),
-    "graphs": QualificationPart("captured simulators against eager ones, on the first and the last GPU", 300, 120),
+    "graphs": QualificationPart(
+        "captured simulators, rollouts and updates against eager ones, on the first and the last GPU", 300, 120
+    ),
     "planes": QualificationPart("pods on each plane; where the worker computed; either side killed", 400, 240),
     "rates": QualificationPart("steps per second of simulators, rollouts, updates and a whole pod", 400, 240),
     "learning": QualificationPart("returns reached in a time limit", 700, 240),

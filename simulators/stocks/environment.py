@@ -5,6 +5,7 @@ trades at that close, and its reward is the change of its value up to the next c
 shorter bar.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -119,6 +120,16 @@ class StockSimulator:
         if self._measures:
             self._measures.restart(self.account_value, self._windows.block)
         return self._live.observation
+
+    @property
+    def capturable(self) -> "StockSimulator":
+        """See simulators.cuda_graph.Capturable."""
+        return self
+
+    @property
+    def graph_generators(self) -> Sequence[torch.Generator]:
+        """See simulators.cuda_graph.Capturable."""
+        return (self.generator,)
 
     def step(self, action: Tensor) -> Step:
         """See simulators.base.Simulator."""

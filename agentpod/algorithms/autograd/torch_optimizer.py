@@ -77,7 +77,7 @@ class TorchOptimizer:
         return [self._optimizer.state.get(one, {}) for one in parameters]
 
     def apply_rate(self) -> None:
-        """Does nothing: every step reads `rate`."""
+        """Is part of the interface: here every step reads `rate`."""
 
     def step(self) -> Tensor:
         """Makes one step; returns the norm of the gradient before clipping: [] float32."""

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -34,6 +35,21 @@ def test_both_simulators_step_equally_on_the_processor() -> None:
     found = measure("cartpole", "cpu")
     assert (found.equal, found.synchronizes) == (True, "")
     assert min(found.eager_seconds, found.captured_seconds) > 0
+
+
+@pytest.mark.parametrize(("measure", "name"), [(graphs.measure_rollout, "cartpole"), (graphs.measure_update, "ppo")])
+def test_captured_rollouts_and_updates_equal_eager_ones_on_the_processor(
+    measure: Callable[[str, str], Captured], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = measure(name, "cpu")
+    assert (found.equal, found.synchronizes) == (True, None)
+    assert min(found.eager_seconds, found.captured_seconds) > 0
+    monkeypatch.setattr(graphs, "record_operations", lambda function, generators, device: (lambda: None, function()))
+    assert not measure(name, "cpu").equal
+
+
+def test_what_was_never_captured_has_no_nodes() -> None:
+    assert graphs.CountingGraph().nodes() == 0
 
 
 def test_a_simulator_that_replays_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
