@@ -5,7 +5,7 @@ stores. A simulator that a graph can contain (`simulators.cuda_graph.Capturable`
 three to five copies: the noise in, and one for each type of the results.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -66,7 +66,9 @@ class CapturedSteps:
         self._observation, self.state = observation.clone(), policy.initial_state(inner.count)
         self._noise = policy.noise((inner.count,), torch.Generator(device).manual_seed(0))
         with torch.no_grad():
-            self._play, self.step = (record or record_graph)(self._run, simulator.graph_generators, device)
+            play, step = (record or record_graph)(self._run, simulator.graph_generators, device)
+        self._play: Callable[[], None] = play
+        self.step: RecordedStep = step
 
     def _run(self) -> RecordedStep:
         policy = self._policy

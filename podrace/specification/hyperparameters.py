@@ -1,6 +1,7 @@
 """Fills in and checks the algorithms of a specification and their hyperparameters."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf import json_format, struct_pb2
@@ -17,6 +18,11 @@ from podrace.tournament.v1 import tournament_pb2 as pb
 
 PYTHON = "python:"
 """Prefix of the name of an algorithm that is a class of a module."""
+MINIBATCH_SIZE = "minibatch_size"
+MINIBATCHES = 16
+"""Smallest number of minibatches that a rollout is divided into by default where the simulator steps on a GPU."""
+LARGEST_MINIBATCH = 16_384
+"""Largest default there."""
 _SCALES = {"linear": pb.SCALE_LINEAR, "log": pb.SCALE_LOG, "reverse_log": pb.SCALE_REVERSE_LOG}
 
 
@@ -48,7 +54,7 @@ def _resolve_algorithm(spec: pb.TournamentSpec, name: str) -> None:
     known = dict(entry.hyperparameters)
     with problems.collect():
         known = declared_hyperparameters(name, algorithm, spec.environment)
-    for key, declared in known.items():
+    for key, declared in with_gpu_defaults(known, spec, algorithm).items():
         with problems.collect():
             if key.startswith(environment_search.PREFIX):
                 environment_search.prefer_present_value(algorithm.hyperparameters[key], declared)
@@ -101,6 +107,38 @@ def declared_hyperparameters(
             problems.add(unknown(f"{where}.{key}", "hyperparameter", key, known))
     problems.refuse()
     return known
+
+
+def with_gpu_defaults(
+    declared: Mapping[str, Hyperparameter], spec: pb.TournamentSpec, algorithm: pb.AlgorithmSpec
+) -> dict[str, Hyperparameter]:
+    """Returns the hyperparameters of an algorithm with the defaults for simulators that step on a GPU.
+
+    Thousands of environments make rollouts of a hundred thousand steps. A gradient step with 512 of them would take
+    about as long as one with several thousand, because a small minibatch leaves most of a GPU idle.
+    """
+    on_gpu = spec.pod.gpus and catalog.steps_on_gpu(spec.environment.id) and spec.pod.plane not in ("shared", "grpc")
+    if not on_gpu or MINIBATCH_SIZE not in declared or "horizon" not in declared:
+        return dict(declared)
+    given = algorithm.hyperparameters.get("horizon")
+    default = declared["horizon"].default
+    horizon = given.value.number_value if given and given.HasField("value") else default
+    smallest = declared[MINIBATCH_SIZE].default
+    if not isinstance(horizon, int | float) or not isinstance(smallest, int):
+        return dict(declared)
+    size = minibatch_size(spec.environment.count * spec.pod.workers * int(horizon), smallest)
+    return {**declared, MINIBATCH_SIZE: replace(declared[MINIBATCH_SIZE], default=size)}
+
+
+def minibatch_size(rollout_steps: int, smallest: int) -> int:
+    """Returns the largest power of two that divides a rollout into at least MINIBATCHES minibatches.
+
+    Args:
+        rollout_steps: Steps of a rollout, over all environments of a learner.
+        smallest: The default elsewhere, which is the least that is returned.
+    """
+    most = min(rollout_steps // MINIBATCHES, LARGEST_MINIBATCH)
+    return max(smallest, 1 << most.bit_length() - 1) if most > 0 else smallest
 
 
 def _check_starts(algorithm: pb.AlgorithmSpec, declared: Mapping[str, Hyperparameter], where: str) -> None:
