@@ -49,7 +49,20 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "serve": [
         ("podrace serve latest --listen 127.0.0.1:8001", "always the best champion so far"),
         ("podrace serve cartpole-dgdjxg-a7", "the best candidate of one agent"),
+        ("podrace serve stocks", "the champion of the continuous training stocks"),
         ("podrace serve policy", "what `podrace export` wrote"),
+    ],
+    "policy show": [("podrace policy show", "the versions of the server on this machine")],
+    "policy pin": [
+        ("podrace policy pin 3f9a1c2b7d", "a version that served before"),
+        ("podrace policy pin 3f9a1c2b7d --server podrace-serving-replicas:8001 --every", "on every replica"),
+    ],
+    "policy follow": [("podrace policy follow", "serve the champion again")],
+    "policy rollback": [("podrace policy rollback", "serve the version before")],
+    "policy compare": [
+        ("podrace policy compare 3f9a1c2b7d --share 0.1", "a tenth of the requests get its actions"),
+        ("podrace policy compare 3f9a1c2b7d --shadow", "it computes every request and answers none"),
+        ("podrace policy compare --end", "end the comparison"),
     ],
     "render": [("podrace render latest --file episode.gif", "one episode of the champion")],
     "tensorboard": [("podrace tensorboard latest events --follow", "then: tensorboard --logdir events")],

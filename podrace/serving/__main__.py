@@ -96,7 +96,7 @@ async def _opened(config: ServingConfig, stack: contextlib.AsyncExitStack) -> tu
     if config.folder:
         if config.gate.episodes:
             raise InvalidArgument("gate.episodes: a folder has no pods that could evaluate; follow a tournament")
-        folder = FolderSource(Path(config.folder))
+        folder = FolderSource(Path(config.folder), awaited=config.folder_awaited)
         await folder.newest()
         return folder, None
     client = await stack.enter_async_context(Client(config.orchestrator))

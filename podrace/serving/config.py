@@ -37,6 +37,8 @@ class ServingConfig:
     """Logs and metrics."""
     folder: str = ""
     """Folder that `podrace export` wrote. Another export into it is served when it is complete."""
+    folder_awaited: bool = False
+    """Start although the folder has no policy yet, and serve the first one that is written."""
     orchestrator: str = ""
     """Address of the orchestrator of a tournament."""
     tournament: str = ""

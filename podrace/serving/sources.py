@@ -57,8 +57,15 @@ class _Read(NamedTuple):
 class FolderSource:
     """A folder that `podrace export` wrote, or an ONNX file of one. An export replaces the file as a whole."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path / MODEL_FILE if path.is_dir() else path
+    def __init__(self, path: Path, *, awaited: bool = False) -> None:
+        """Reads nothing yet.
+
+        Args:
+            path: The folder, or the file.
+            awaited: Whether the policy may be missing until something writes it.
+        """
+        self._path = path / MODEL_FILE if awaited or path.is_dir() else path
+        self._awaited = awaited
         self._read: _Read | None = None
 
     @property
@@ -68,6 +75,8 @@ class FolderSource:
 
     async def newest(self) -> str:
         """See PolicySource."""
+        if self._awaited and not self._path.exists():
+            return ""
         return (await asyncio.to_thread(self._current)).version
 
     async def read(self, version: str) -> bytes:

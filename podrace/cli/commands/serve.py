@@ -13,11 +13,16 @@ from typing import Any
 import click
 
 from podrace.cli import session
+from podrace.cli.continuous.champion_files import CHAMPION
+from podrace.cli.continuous.journal import FOLDER as CONTINUOUS
+from podrace.cli.continuous.journal import NAME as CONTINUOUS_NAME
+from podrace.cli.continuous.journal import read_journal
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.client.named_checkpoints import find_checkpoints
 from podrace.errors import InvalidArgument, NotFound, Unimplemented
+from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
 from podrace.processes import lifeline
 from podrace.tasks import first_finished
@@ -29,7 +34,7 @@ STOP_SECONDS = 15.0
 
 
 @click.command()
-@click.argument("subject", metavar="TOURNAMENT|CANDIDATE|FOLDER")
+@click.argument("subject", metavar="TOURNAMENT|CANDIDATE|TRAINING|FOLDER")
 @click.option("--listen", default="127.0.0.1:8001", show_default=True, metavar="ADDRESS", help="Address for gRPC.")
 @click.option("--rest", default="127.0.0.1:8000", show_default=True, metavar="ADDRESS", help="Address for HTTP.")
 @click.option(
@@ -66,8 +71,9 @@ def serve(
     """Serve a champion, a candidate or an exported policy.
 
     Clients use PolicyService or the Open Inference Protocol, as those of Triton and KServe. With TOURNAMENT, a better
-    champion replaces the one that serves, and no request fails. CANDIDATE is pinned. FOLDER is what `podrace export`
-    wrote. Runs until Ctrl-C. TOURNAMENT and CANDIDATE are those of `podrace evaluate`.
+    champion replaces the one that serves, and no request fails. CANDIDATE is pinned. TRAINING is the name of a
+    continuous training: its champion is served, and replaced when a challenger passes the comparison. FOLDER is what
+    `podrace export` wrote. Runs until Ctrl-C. TOURNAMENT and CANDIDATE are those of `podrace evaluate`.
     """
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
@@ -93,6 +99,10 @@ async def _source_keys(
     """Returns the keys of the server that name what it serves. The mesh stays open as long as the stack."""
     if Path(subject).exists():
         return {"folder": json.dumps(str(Path(subject).absolute()))}
+    training = Folders.of(settings.home).home / CONTINUOUS / subject
+    if CONTINUOUS_NAME.fullmatch(subject) and read_journal(training):
+        # Its champion is replaced by the next one that passes the comparison; there may be none yet.
+        return {"folder": json.dumps(str((training / CHAMPION).absolute())), "folder_awaited": "true"}
     if not session.has_tournaments(settings):
         raise NotFound(f"{subject}: there is no such file, and {settings.where} has no tournaments")
     client = await stack.enter_async_context(session.open_client(settings, Use.QUERY, interrupts))

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from podrace.cli import EXIT_INTERRUPTED, session
 from podrace.cli.continuous import process, tables
 from podrace.cli.continuous.controller import Controller, TrainingPlan
 from podrace.cli.continuous.dataset import INCOMING, discard, open_source
-from podrace.cli.continuous.journal import FOLDER, Journal, JournalState, list_names, read_journal
+from podrace.cli.continuous.journal import FOLDER, NAME, Journal, JournalState, list_names, read_journal
 from podrace.cli.continuous.source import ENDPOINTS, S3, LocalSource, Source
 from podrace.cli.continuous.spec import check_reference
 from podrace.cli.terminal.interrupts import Interrupts
@@ -30,9 +29,6 @@ from podrace.specification.files import load
 from podrace.specification.messages import parse_duration
 
 SHORTEST_POLL_SECONDS = 0.1
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-"""Shorter than a tournament name, because tournament names add a suffix to it."""
-
 
 HELP = """Train on each new version of a dataset, and keep the best champion.
 
@@ -71,11 +67,11 @@ def start(
 
     Options of SPEC that name REF, or files below it, are replaced by the path of a read-only copy of the version. The
     tournament of the first version is an ordinary one; each later tournament starts from the champion. When a
-    tournament ends, its best agent (the challenger) and the champion are evaluated on the new validation slice with the
-    same fresh seeds. The challenger replaces the champion if it is ahead by more than the standard error of the
-    difference. A version that arrives during a tournament waits until the tournament has ended; if several versions
-    wait, only the newest is used. A watched folder may contain options.toml, which overrides environment.options, for
-    instance to set the splits of that version.
+    tournament ends, its best agent (the challenger) and the champion are evaluated on the new validation slice with
+    the same fresh seeds. The challenger replaces the champion if it is ahead by more than the standard error of the
+    difference. `podrace serve NAME` serves the champion. A version that arrives during a tournament waits until the
+    tournament has ended; if several versions wait, only the newest is used. A watched folder may contain options.toml,
+    which overrides environment.options, for instance to set the splits of that version.
 
     With --orchestrator, the pods must see the home under the same path, because the copies are stored there.
     """

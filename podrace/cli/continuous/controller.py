@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from podrace.cli import session
+from podrace.cli.continuous.champion_files import CHAMPION, deliver
 from podrace.cli.continuous.dataset import DIGEST_CHARACTERS, DatasetVersion, discard, folder_of, take_version
 from podrace.cli.continuous.decisions import Poller, PollResult, decide_champion, is_new
 from podrace.cli.continuous.journal import (
@@ -99,6 +100,7 @@ class Controller:
         notify: Callable[[str], None],
         draw: Callable[[TournamentView], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
+        deliver: Callable[..., Coroutine[Any, Any, None]] = deliver,
     ) -> None:
         """Creates a controller, which `run` starts.
 
@@ -112,10 +114,11 @@ class Controller:
             notify: Receives lines for the user.
             draw: Shows the running tournament.
             clock: Returns seconds since the epoch.
+            deliver: Makes a new champion available to policy servers; see champion_files.
         """
         self._settings, self._plan, self._source, self._diary = settings, plan, source, journal
         self._interrupts, self._stop, self._notify, self._draw, self._clock = interrupts, stop, notify, draw, clock
-        self._arrived = asyncio.Event()
+        self._arrived, self._deliver = asyncio.Event(), deliver
         self._failed_here: set[str] = set()
         self._troubles: dict[str, str] = {}
         self._copying = False
@@ -312,6 +315,13 @@ class Controller:
             return
         decision = decide_champion(new, old, incumbent_failure=incumbent_failure)
         challenger = replace(challenger, score=new)
+        if decision.replaces:
+            # Before it is recorded, so that it is repeated if this process is killed meanwhile.
+            target = self._plan.folder / CHAMPION
+            delivery = asyncio.create_task(self._deliver(tournament, challenger, target, self._notify))
+            if not await _first(delivery, self._stop.wait()):
+                return
+            delivery.result()
         incumbent = replace(state.champion, score=old) if state.champion else None
         verdict = KEPT if not decision.replaces else REPLACED if incumbent else FIRST
         entry = self._entry(work, verdict, decision.reason, challenger, incumbent)

@@ -7,6 +7,7 @@ journal.change(pending=pinned)
 import contextlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +20,8 @@ from podrace.errors import DataLoss, FailedPrecondition, PodraceError
 
 FOLDER = "continuous"
 """Folder in a home, with one folder per training."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+"""Name of a training; shorter than that of a tournament, because tournament names add a suffix to it."""
 FILE = "state.json"
 FORMAT = 1
 

@@ -34,6 +34,8 @@ class Rig:
     members: list[list[str]] = field(default_factory=list)
     """Digests of the other members of the ensemble of every evaluation."""
     lines: list[str] = field(default_factory=list)
+    delivered: list[str] = field(default_factory=list)
+    """Agent ids of the champions that policy servers got."""
     changes: int = 0
     killed_at: int = 0
     """Number of the journal change at which the controller is killed; 0: never."""
@@ -72,6 +74,7 @@ class Rig:
             Interrupts(task),
             stop,
             notify=self.lines.append,  # type: ignore[arg-type]
+            deliver=self._deliver,
         )
         change = journal.change
 
@@ -91,6 +94,11 @@ class Rig:
         async with asyncio.timeout(seconds):
             await controller.run()
         return journal.state
+
+    async def _deliver(self, tournament: Any, champion: Any, folder: Path, notify: Any) -> None:
+        assert folder == self.folder / "home" / "continuous" / "race" / "champion"
+        assert champion.agent_id.startswith(tournament.tournament_id)
+        self.delivered.append(champion.agent_id)
 
     def created(self) -> list[Any]:
         return [request.spec for request in self.mesh.known.asked(pb.CreateTournamentRequest)]

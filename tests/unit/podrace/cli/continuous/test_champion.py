@@ -41,6 +41,28 @@ def test_a_better_challenger_becomes_champion_and_the_comparison_is_recorded(rig
     assert second.champion.score.mean_return == 2.5
 
 
+def test_policy_servers_get_a_champion_that_passed_the_comparison_and_no_challenger_that_did_not(rig: Rig) -> None:
+    first = rig.keep(decided(1))
+    assert rig.delivered == [champion_of(first)]
+    rig.scores[f"race-{first.watch_id}-v2-abc123-a2"] = 1.5  # ahead by less than the error of the difference
+    rig.write("two")
+    assert rig.keep(decided(2)).history[-1].verdict == "kept"
+    assert rig.delivered == [champion_of(first)]
+    rig.scores[f"race-{first.watch_id}-v3-abc123-a2"] = 9.0
+    rig.write("three")
+    third = rig.keep(decided(3))
+    assert third.history[-1].verdict == "replaced"
+    assert rig.delivered == [champion_of(first), champion_of(third)]
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("killed_at", range(1, 9))
+def test_a_champion_is_recorded_only_after_policy_servers_got_it(rig: Rig, killed_at: int, written: bool) -> None:
+    rig.killed_at, rig.written = killed_at, written
+    first = rig.keep(decided(1))
+    assert set(rig.delivered) == {champion_of(first)}
+
+
 def test_an_incumbent_that_cannot_be_scored_stays(rig: Rig) -> None:
     first = rig.keep(decided(1))
     rig.scores[champion_of(first)] = -1.0

@@ -1,0 +1,1 @@
+"""The commands `podrace policy ...`: which versions a policy server serves."""
