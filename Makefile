@@ -112,7 +112,7 @@ test-chaos: install
 
 # Calls every method and reads every format with random, mutated and damaged inputs: make fuzz CASES=1000000
 fuzz: install
-	PYTHONPATH=.:tests/integration/leaderboard $(BIN)/python tests/security/fuzz/campaign.py --cases $(or $(CASES),1000000) $(if $(TARGET),--target $(TARGET))
+	PYTHONPATH=.:tests/integration/leaderboard:tests/unit/podrace/policy $(BIN)/python tests/security/fuzz/campaign.py --cases $(or $(CASES),1000000) $(if $(TARGET),--target $(TARGET))
 
 check: install
 	$(BIN)/ruff check .

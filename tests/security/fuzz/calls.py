@@ -15,15 +15,18 @@ from podrace.access.interceptor import AccessInterceptor
 from podrace.rpc.interceptor import ErrorTranslator, checked_request
 from podrace.rpc.server import LARGEST_MESSAGE_BYTES
 
-BLOCKING_SECONDS = 0.03
+WAITING_SECONDS = 0.03
 """A call that waits for something is cancelled after this time."""
+EVALUATION_SECONDS = 2.0
+"""An evaluation is cancelled after this time: a request may ask for a million episodes."""
 MOST_ANSWERS = 3
 """Messages that are read of a stream."""
-BLOCKING = {
-    "AcquireAssignment", "WaitEvaluation", "WatchTournament", "WatchCandidates", "GetTraining", "JoinFusion",
-    "CommitFusion",
-}  # fmt: skip
-"""Methods that wait for something that no case brings about."""
+WAITING = (
+    *("AcquireAssignment", "WaitEvaluation", "WatchTournament", "WatchCandidates"),
+    *("GetTraining", "JoinFusion", "CommitFusion"),
+)
+BLOCKING = dict.fromkeys(WAITING, WAITING_SECONDS) | {"EvaluatePolicy": EVALUATION_SECONDS}
+"""Methods that wait for something that no case brings about, or compute as long as the request demands."""
 
 
 class Ended(Exception):
@@ -128,7 +131,7 @@ async def call(method: Method, requests: Sequence[bytes]) -> FakeContext:
     decoded = [handler.request_deserializer(data) for data in requests]
     argument = _stream(decoded) if handler.request_streaming else decoded[0]
     behaviour = handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
-    seconds = BLOCKING_SECONDS if method.short_name in BLOCKING else None
+    seconds = BLOCKING.get(method.short_name)
     try:
         async with asyncio.timeout(seconds):
             await _answered(behaviour(argument, context))

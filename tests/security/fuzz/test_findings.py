@@ -10,6 +10,7 @@ from agentpod.roles.slot_checks import check_slot, open_policy
 from podrace.agentpod.v1 import agentpod_pb2 as pod_pb
 from podrace.checkpoint_store.manifest import manifest_from_bytes, pointer_from_bytes
 from podrace.errors import DataLoss, InvalidArgument
+from podrace.field_bounds import violations
 from podrace.tensor.v1 import tensor_pb2
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
 from podrace.tensor_transport.codec import size_bytes
@@ -101,3 +102,7 @@ def test_a_slot_must_have_the_tensors_that_the_worker_writes():
 def test_environments_that_are_objects_of_their_own_are_limited():
     with pytest.raises(InvalidArgument, match="at most"):
         make("CartPole-v1", 1_000_000)
+
+
+def test_an_evaluation_has_episodes():
+    assert [str(each) for each in violations(pod_pb.EvaluatePolicyRequest(session="s"))] == ["episodes: is missing"]

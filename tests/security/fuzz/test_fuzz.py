@@ -1,5 +1,10 @@
 """A small part of `make fuzz`: every method and every reader with some random, mutated and damaged inputs."""
 
+import os
+import re
+import subprocess
+import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 
@@ -9,6 +14,7 @@ import readers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+REPOSITORY = Path(__file__).resolve().parents[3]
 CASES = 4000
 """Cases of all targets together; `make fuzz` has a million."""
 NARROW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -16,6 +22,19 @@ NARROW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthC
 
 async def test_no_case_crashes_hangs_or_is_a_defect(tmp_path: Path):
     assert not await campaign.campaign(CASES, "", 0, 60.0, tmp_path)
+
+
+async def test_every_service_of_the_contracts_is_called(tmp_path: Path):
+    async with AsyncExitStack() as stack:
+        called = {target.name.partition(".")[0] for target in await campaign.targets(tmp_path, stack)}
+    contracts = REPOSITORY.glob("protos/podrace/**/*.proto")
+    assert {name for path in contracts for name in re.findall(r"^service (\w+)", path.read_text(), re.M)} <= called
+
+
+def test_make_fuzz_finds_what_the_campaign_imports():
+    (paths,) = re.findall(r"PYTHONPATH=(\S+) .*campaign\.py", (REPOSITORY / "Makefile").read_text())
+    command = [sys.executable, "tests/security/fuzz/campaign.py", "--help"]
+    subprocess.run(command, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": paths}, check=True, stdout=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("name", readers.READERS)

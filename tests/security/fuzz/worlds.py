@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,22 +26,30 @@ from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.worker import WorkerServicer
+from leaderboard.checkpoints.archiving import TournamentArchiving
+from leaderboard.checkpoints.deletion import TournamentDeletion
 from leaderboard.delivery.checkpoint_delivery import CheckpointDelivery
 from leaderboard.delivery.servicer import delivery_service
 from leaderboard.generator import Generator
 from leaderboard.plugins.function_server import EvolutionServicer
 from leaderboard.service import services as leaderboard_services
 from leaderboard.snapshots import SnapshotRecorder
+from leaderboard.store.owners import TournamentOwners
 from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
+from orchestrator.archiving import Archiving
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
+from orchestrator.config import Config
+from orchestrator.discovery import with_discovery
 from orchestrator.service import OrchestratorServicer
+from orchestrator.state.database import DATABASE_FORMAT as STATE_FORMAT
 from orchestrator.state.database import StateDatabase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.saved_state import load_saved_state
+from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments
 from orchestrator.tournaments.queries import Queries
@@ -51,7 +60,7 @@ from podrace.checkpoint.v1 import delivery_pb2, store_pb2
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Pointer
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish
-from podrace.database import Database
+from podrace.database import Database, _Change
 from podrace.digests import digest
 from podrace.evolution.v1 import evolution_pb2, evolution_pb2_grpc
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
@@ -113,6 +122,12 @@ class OwnLeaderboard:
         made = board_pb.Agent(agent_id=agent.agent_id, tournament_id=tournament.tournament_id, algorithm="ppo")
         return board_pb.GenerateAgentResponse(agent=made)
 
+    async def delete_tournament(self, tournament_id: str) -> None:
+        """Deletes nothing."""
+
+    async def archive_tournament(self, tournament_id: str, records: bytes) -> None:
+        """Keeps nothing."""
+
 
 @dataclass
 class Worlds:
@@ -123,13 +138,14 @@ class Worlds:
 
     async def build(self) -> list[World]:
         """Builds all of them."""
-        worlds = [await self._orchestrator(), *await self._leaderboard(), self._simulator()]
+        worlds = [await self._orchestrator(), discovery(), *await self._leaderboard(), self._simulator()]
         worlds += [*await self._roles(), self._learner(), self._tensors(), self._transfers(), await self._evolution()]
         return [*worlds, *(World(*served) for served in await served_policies(self.folder, self.stack))]
 
     async def _orchestrator(self) -> World:
         clock = StillClock()
-        state = StateDatabase.open(self.folder / "orchestrator.sqlite", clock)
+        database = run_inline(Database.open(self.folder / "orchestrator.sqlite", STATE_FORMAT, clock.wall))
+        state = StateDatabase(database)
         self.stack.callback(state.close)
         runtime = RuntimeState(10.0)
         runtime.restore(await state.transact(load_saved_state), clock.monotonic())
@@ -143,6 +159,7 @@ class Worlds:
             leaderboard_address="unix:/nowhere",
             watch_pause_seconds=0.0,
             evaluations=evaluations,
+            deletion=self._deletion(state, runtime, clock),
         )
         created = await tournaments.create(pb.CreateTournamentRequest(request_id="first", spec=given_spec()))
         name = created.tournament_id
@@ -164,6 +181,7 @@ class Worlds:
             pb.CancelTournamentRequest(request_id="x", tournament_id=name, reason="enough"),
             pb.PauseTournamentRequest(request_id="p", tournament_id=name, reason="the node is needed"),
             pb.ResumeTournamentRequest(request_id="r", tournament_id=name),
+            pb.DeleteTournamentRequest(tournament_id=name),
             queued,
             pb.GetEvaluationRequest(evaluation_id=f"{name}-e0"),
             pb.ListEvaluationsRequest(tournament_id=name),
@@ -181,8 +199,13 @@ class Worlds:
         )
         return World(service, seeds, words)
 
+    def _deletion(self, state: StateDatabase, runtime: RuntimeState, clock: Any) -> Deletion:
+        leaderboard: Any = OwnLeaderboard()
+        archive = Archiving(state, runtime, leaderboard, clock).archive
+        return Deletion(state, runtime, leaderboard, clock, log_folder=self.folder, archive=archive)
+
     async def _leaderboard(self) -> list[World]:
-        state = Database.open(self.folder / "leaderboard.sqlite", DATABASE_FORMAT, lambda: NOW)
+        state = run_inline(Database.open(self.folder / "leaderboard.sqlite", DATABASE_FORMAT, lambda: NOW))
         self.stack.callback(state.close)
         store, watch = FolderStore(self.folder / "store"), SubmissionWatch()
         self.stack.push_async_callback(watch.close)
@@ -220,6 +243,8 @@ class Worlds:
             board_pb.PlanEvaluationRequest(agent_id=f"{name}-a0", evaluation_epoch=1),
             board_pb.SnapshotChampionRequest(request_id="c", tournament_id=name, number=1),
             board_pb.ReviewAgentsRequest(tournament_id=name),
+            board_pb.ArchiveTournamentRequest(tournament_id=name, records=bytes(9)),
+            board_pb.DeleteTournamentRequest(tournament_id=name),
         ]
         words = (name, *(f"{name}-a{number}" for number in range(4)), candidate, "ppo", "WyJ0Iiw0XQ==")
         lease = {"tournament_id": name, "agent_id": f"{name}-a0", "lease_epoch": 1}
@@ -232,7 +257,12 @@ class Worlds:
             store_pb2.RenewObjectsRequest(**lease),
         ]
         access = StoreAccess(state, store, renew_after_seconds=1800.0)
-        found = leaderboard_services(state, watch, updater, generator, SnapshotRecorder(state, store), access)
+        recorder, owners = SnapshotRecorder(state, store), TournamentOwners()
+        deletion = await self.stack.enter_async_context(TournamentDeletion(state, store, owners))
+        archiving = TournamentArchiving(state, store, lambda: NOW)
+        found = leaderboard_services(
+            state, watch, updater, generator, recorder, access, None, owners, deletion, archiving
+        )
         delivery = CheckpointDelivery(store)
         self.stack.callback(delivery.close)
         named = {"tournament_id": name, "manifest_digest": candidate}
@@ -374,6 +404,23 @@ class Worlds:
             servicer,
         )
         return World(service, seeds, ("t", "ppo"))
+
+
+def run_inline(database: Database) -> Database:
+    """Lets a database execute changes in the thread of the caller: most of a case's time is waiting for another one."""
+
+    def submit(function: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        database._execute([_Change(function, done)])
+        return done
+
+    database.submit = submit  # type: ignore[method-assign]
+    return database
+
+
+def discovery() -> World:
+    """Describes an orchestrator with the default configuration."""
+    return World(with_discovery(Config(), ())[0])
 
 
 def given_spec() -> TournamentSpec:
