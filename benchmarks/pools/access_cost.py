@@ -1,8 +1,9 @@
 """Measures what authorization costs: calls of pods to services with it and to services without it, in turn.
 
-Both meshes run at the same time on ports of this machine. With authorization, each call has the token of its pod and of
-its lease; without it, no token is sent, and nothing but the bounds of fields is checked. Closed loops of a fixed number
-of callers measure calls per second and latencies; the processor time of the services is read from the kernel.
+Both meshes run at the same time on ports of this machine. With authorization, each call has the token that the launcher
+got for its pod, and that of its lease; without it, no token is sent, and nothing but the bounds of fields is checked.
+Closed loops of a fixed number of callers measure calls per second and latencies; the processor time of the services is
+read from the kernel.
 """
 
 import asyncio
@@ -17,8 +18,6 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from podrace import rpc
-from podrace.access.mesh_key import MeshKey
-from podrace.access.token_file import MESH_KEY
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.leaderboard.v1 import leaderboard_pb2
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -121,14 +120,19 @@ async def _arm(name: str, folder: Path, spec: TournamentSpec, count: int) -> Asy
             )
             for _ in range(CONNECTIONS)
         ]
-        key = MeshKey.load_or_make(folder / MESH_KEY) if guarded else None
         store, notes = FolderStore(mesh.store), Measurements()
         job = _job(mesh, tournament_id, count)
         pods = [
-            Pod(pod_id, job, notes, store, token_stubs(pod_id, tournament_id, key, *channels[number % CONNECTIONS]))
+            Pod(pod_id, job, notes, store, token_stubs(_token(mesh, pod_id), *channels[number % CONNECTIONS]))
             for number, pod_id in enumerate(f"{tournament_id}-p{number}" for number in range(count))
         ]
         yield Arm(name, mesh, pods, notes)
+
+
+def _token(mesh: Mesh, pod_id: str) -> str:
+    """Returns the token that the launcher got for a pod; empty without authorization."""
+    path = mesh.logs / f"{pod_id}.token"
+    return path.read_text() if path.exists() else ""
 
 
 def _job(mesh: Mesh, tournament_id: str, pods: int) -> Job:

@@ -80,6 +80,11 @@ class Mesh:
         return self.folder / "store"
 
     @property
+    def logs(self) -> Path:
+        """The folder in which the launcher writes the token of each pod, `POD.token`."""
+        return self.folder / "logs"
+
+    @property
     def generated(self) -> Path:
         """The file to which the orchestrator writes, on exit, how long the leaderboard took for each agent."""
         return self.folder / "generated.json"

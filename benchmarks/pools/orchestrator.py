@@ -23,17 +23,20 @@ from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.state.clock import SystemClock
 from orchestrator.state.records import AgentRecord, TournamentRecord
 from podrace import service
+from podrace.access.tokens import PodTokens
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 
 ENDLESS_CORES = 1e6
 ENDLESS_BYTES = 1 << 60
+TOKEN_SECONDS = 3600.0
 
 
 class SimulatedPods:
     """A launcher whose pods run as soon as they are started, simulated by other processes. See Launcher."""
 
-    def __init__(self) -> None:
+    def __init__(self, pod_tokens: PodTokens, folder: Path) -> None:
         self._pods: dict[str, ListedPod] = {}
+        self._pod_tokens, self._folder = pod_tokens, folder
 
     async def list(self) -> Sequence[ListedPod]:
         """See Launcher."""
@@ -42,6 +45,8 @@ class SimulatedPods:
     async def start(self, pod: NewPod) -> None:
         """See Launcher."""
         reserved = Resources(pod.spec.cores, pod.spec.memory_bytes, pod.spec.gpus)
+        if token := self._pod_tokens.first(pod.pod_id, pod.tournament_id, TOKEN_SECONDS):
+            (self._folder / f"{pod.pod_id}.token").write_text(token)
         self._pods[pod.pod_id] = ListedPod(pod.pod_id, pod.tournament_id, time.time(), pod.spec.layout, reserved)
 
     async def capacity(self) -> Capacity:
@@ -61,7 +66,7 @@ class SimulatedPods:
 async def _open(
     pod_environment: PodEnvironment, options: LauncherOptions, on_death: Callable[[], None]
 ) -> AsyncIterator[Launcher]:
-    yield SimulatedPods()
+    yield SimulatedPods(pod_environment.pod_tokens, pod_environment.log_folder)
 
 
 class TimedLeaderboardClient(LeaderboardClient):

@@ -305,15 +305,13 @@ def stubs_of(pod_id: str, job: Job, orchestrator: grpc.aio.Channel, leaderboard:
     """Returns the stubs of a pod, which sends its own token on the shared channels if the services have ports."""
     on_ports = not job.orchestrator.startswith("unix:")
     key = MeshKey.load_or_make(token_path().with_name(MESH_KEY)) if on_ports else None
-    return token_stubs(pod_id, job.tournament_id, key, orchestrator, leaderboard)
+    token = pod_token(key, pod_id, job.tournament_id, time.time() + TOKEN_SECONDS) if key else ""
+    return token_stubs(token, orchestrator, leaderboard)
 
 
-def token_stubs(
-    pod_id: str, tournament_id: str, key: MeshKey | None, orchestrator: grpc.aio.Channel, leaderboard: grpc.aio.Channel
-) -> tuple[Any, Any]:
-    """Returns the stubs of a pod, which sends a token that the key has signed; None: it sends none."""
-    if key:
-        token = pod_token(key, pod_id, tournament_id, time.time() + TOKEN_SECONDS)
+def token_stubs(token: str, orchestrator: grpc.aio.Channel, leaderboard: grpc.aio.Channel) -> tuple[Any, Any]:
+    """Returns the stubs of a pod, which sends a token; empty: it sends none."""
+    if token:
         orchestrator, leaderboard = (TokenChannel(each, lambda: token) for each in (orchestrator, leaderboard))
     return pb_grpc.OrchestratorServiceStub(orchestrator), leaderboard_pb2_grpc.UpdaterServiceStub(leaderboard)
 

@@ -1,6 +1,5 @@
 """Checks every call of a server: who calls, and whether the rule of the method allows it."""
 
-import hashlib
 import time
 from collections.abc import Callable, Container, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from podrace.access.authenticators.anyone import AnyoneAuthenticator
 from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
 from podrace.access.call_rates import CallRates
 from podrace.access.credentials import Authenticator, ConnectionCheck, Credentials
+from podrace.access.known_tokens import KEEP_SECONDS, KnownTokens
 from podrace.access.ownership import Owners, decide_owned, unknown_tournament, visible
 from podrace.access.principal import Principal
 from podrace.access.rules import (
@@ -27,11 +27,6 @@ from podrace.access.rules import (
     resource_of,
 )
 from podrace.errors import NotFound, PermissionDenied, PodraceError, Unauthenticated
-
-CACHED_TOKENS = 20_000
-"""Verified tokens that are kept until they expire, so that a signature is verified once and not with every call."""
-CACHE_SECONDS = 300.0
-"""Longest time that a verified token is kept: a token that its issuer revokes is noticed after this time."""
 
 HolderOf = Callable[[str], str]
 """Returns the pod that holds an assignment now; empty if the assignment is unknown or is held no longer."""
@@ -58,6 +53,7 @@ class Guard:
         audit: Audit | None = None,
         now: Callable[[], float] = time.time,
         rates: CallRates | None = None,
+        known: KnownTokens | None = None,
     ) -> None:
         """Creates the guard.
 
@@ -71,6 +67,7 @@ class Guard:
             audit: Receives every refusal, and every decision about a call that may change something.
             now: Returns the seconds since 1970.
             rates: Limits how many calls a caller makes; None: there is no limit.
+            known: Tokens that need no verification; None: none at first.
         """
         self._rates = rates
         self._authenticators, self._pod_id, self._now = tuple(authenticators), pod_id, now
@@ -79,7 +76,7 @@ class Guard:
         self._connection_checks = [
             each.check_connection for each in self._authenticators if isinstance(each, ConnectionCheck)
         ]
-        self._verified: dict[bytes, tuple[Principal, float]] = {}
+        self._known = known or KnownTokens()
 
     async def authenticate(self, credentials: Credentials, rule: Rule) -> Principal:
         """Returns who makes a call.
@@ -104,30 +101,18 @@ class Guard:
             # Before a token that is known: the certificate may have been revoked since.
             check(credentials)
         token, now = credentials.token, self._now()
-        digest = hashlib.sha256(token.encode()).digest() if token else b""
-        if digest in self._verified:
-            principal, forget_time = self._verified[digest]
-            if now < forget_time:
-                return principal
-            del self._verified[digest]
+        if token and (found := self._known.find(token, now)):
+            return found
         for authenticator in self._authenticators:
-            principal_or_none = await authenticator.authenticate(credentials)
-            if principal_or_none is None:
-                continue
-            if digest:
-                self._keep(digest, principal_or_none, now)
-            return principal_or_none
+            if found := await authenticator.authenticate(credentials):
+                if token:
+                    self._known.keep(token, found, now + KEEP_SECONDS)
+                return found
         presented = "a token that is not known here" if token else "the caller presented no token"
         raise Unauthenticated(
             f"{method}: {presented}; set PODRACE_TOKEN_FILE or PODRACE_TOKEN to a token of this mesh (podrace token"
             " makes one), or run as the user who runs the service"
         )
-
-    def _keep(self, digest: bytes, principal: Principal, now: float) -> None:
-        if len(self._verified) >= CACHED_TOKENS:
-            # The oldest entry: it is verified again with its next call.
-            del self._verified[next(iter(self._verified))]
-        self._verified[digest] = principal, min(principal.expire_time, now + CACHE_SECONDS)
 
     def check_role(self, principal: Principal, peer: str, rule: Rule, request: Any) -> None:
         """Checks that a caller may call a method at all, before its request is checked.

@@ -17,6 +17,8 @@ ISSUER = "podrace"
 ALGORITHM = "EdDSA"
 LEEWAY_SECONDS = 5.0
 """Difference between the clocks of two machines that is allowed when a token expires."""
+MOST_HEADERS = 64
+"""Headers of tokens that are remembered: all tokens that a key has signed have the same one."""
 REQUIRED_CLAIMS = ("iss", "aud", "sub", "exp")
 
 
@@ -87,6 +89,7 @@ class PublicKeys:
         self._now = now
         self.pems = tuple(pems)
         self._keys: dict[str, Ed25519PublicKey] = {}
+        self._keys_of_headers: dict[str, Ed25519PublicKey] = {}
         for pem in pems:
             key = load_pem_public_key(pem)
             if not isinstance(key, Ed25519PublicKey):
@@ -121,6 +124,13 @@ class PublicKeys:
         return self._key_of(token) is not None
 
     def _key_of(self, token: str) -> Any:
+        header = token.partition(".")[0]
+        key = self._keys_of_headers.get(header)
+        if key is None and (key := self._key_named_in(token)) and len(self._keys_of_headers) < MOST_HEADERS:
+            self._keys_of_headers[header] = key
+        return key
+
+    def _key_named_in(self, token: str) -> Any:
         import jwt
 
         try:

@@ -22,6 +22,7 @@ from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
 from podrace.access.call_rates import CallRates
 from podrace.access.credentials import Authenticator, TokenSource
 from podrace.access.guard import Guard, HolderOf
+from podrace.access.known_tokens import KnownTokens
 from podrace.access.lease_tokens import LeaseTokens, LeaseVerifier
 from podrace.access.mesh_key import MeshKey, PublicKeys
 from podrace.access.ownership import Owners
@@ -92,6 +93,8 @@ class ServiceAccess:
     """Limits how many calls a person makes; None: there is no limit."""
     token_file: str = ""
     """File with the token that callers on a port need; empty: callers identify themselves in another way."""
+    known: KnownTokens = field(default_factory=KnownTokens)
+    """Tokens that were verified, or that this service has issued to pods."""
 
     @property
     def lease_tokens(self) -> LeaseTokens:
@@ -106,7 +109,7 @@ class ServiceAccess:
     @property
     def pod_tokens(self) -> PodTokens:
         """Makes the tokens of pods; they get none if another machine would have to verify them without the key."""
-        return PodTokens(self.key if self.token else None)
+        return PodTokens(self.key if self.token else None, known=self.known)
 
     @classmethod
     def open(
@@ -172,6 +175,7 @@ class ServiceAccess:
             scoped=scoped,
             audit=self.audit,
             rates=self.rates,
+            known=self.known,
         )
 
 

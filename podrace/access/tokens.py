@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from podrace.access.known_tokens import KnownTokens
 from podrace.access.mesh_key import MeshKey
 from podrace.access.principal import ROLES_BY_NAME, Principal, role_name, roles_with_included
 from podrace.access.v1 import access_pb2
@@ -81,8 +82,13 @@ def pod_token(key: MeshKey, pod_id: str, tournament_id: str, expire_time: float)
         tournament_id: Its tournament; empty for a pod that works for any.
         expire_time: Seconds since 1970.
     """
+    return key.sign(pod_claims(pod_id, tournament_id, expire_time))
+
+
+def pod_claims(pod_id: str, tournament_id: str, expire_time: float) -> dict[str, Any]:
+    """Returns the claims of the token of the leader of a pod; arguments as for pod_token."""
     roles = {access_pb2.ROLE_POD_LEADER}
-    return key.sign(claims_of(f"{POD_PREFIX}{pod_id}", roles, tournament_id=tournament_id, expire_time=expire_time))
+    return claims_of(f"{POD_PREFIX}{pod_id}", roles, tournament_id=tournament_id, expire_time=expire_time)
 
 
 class PodTokens:
@@ -93,14 +99,17 @@ class PodTokens:
     response.pod_token = tokens.renewed(current_principal())           # with its answers
     """
 
-    def __init__(self, key: MeshKey | None, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, key: MeshKey | None, now: Callable[[], float] = time.time, known: KnownTokens | None = None
+    ) -> None:
         """Creates the source.
 
         Args:
             key: Key of the mesh; None: pods get no tokens.
             now: Returns the seconds since 1970.
+            known: Remembers the tokens, so that the service that issued them verifies no signature of its own.
         """
-        self._key, self._now = key, now
+        self._key, self._now, self._known = key, now, known
 
     def first(self, pod_id: str, tournament_id: str, lifetime_seconds: float) -> str:
         """Returns the token that a pod starts with; empty without a key.
@@ -112,7 +121,7 @@ class PodTokens:
         """
         if self._key is None:
             return ""
-        return pod_token(self._key, pod_id, tournament_id, self._now() + lifetime_seconds)
+        return self._issued(self._key, pod_id, tournament_id, self._now() + lifetime_seconds)
 
     def renewed(self, principal: Principal | None) -> str:
         """Returns a new token for the pod that calls; empty if it has none, or one that is still good for a while."""
@@ -121,7 +130,14 @@ class PodTokens:
         now = self._now()
         if principal.expire_time > now + POD_TOKEN_SECONDS / 2:
             return ""
-        return pod_token(self._key, principal.pod_id, principal.tournament_id, now + POD_TOKEN_SECONDS)
+        return self._issued(self._key, principal.pod_id, principal.tournament_id, now + POD_TOKEN_SECONDS)
+
+    def _issued(self, key: MeshKey, pod_id: str, tournament_id: str, expire_time: float) -> str:
+        claims = pod_claims(pod_id, tournament_id, expire_time)
+        token = key.sign(claims)
+        if self._known:
+            self._known.keep(token, principal_of(claims), expire_time)
+        return token
 
 
 class RenewedToken:
