@@ -9,6 +9,7 @@ from pathlib import Path
 
 import structlog
 
+from leaderboard.checkpoints.archiving import TournamentArchiving
 from leaderboard.checkpoints.deletion import TournamentDeletion
 from leaderboard.config import Config
 from leaderboard.delivery.checkpoint_delivery import CheckpointDelivery
@@ -65,7 +66,10 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
     delivery, deletion = CheckpointDelivery(store), TournamentDeletion(state, store, owners)
-    served = services(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion)
+    served = services(
+        *(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion),
+        TournamentArchiving(state, store),
+    )
     served.append(delivery_service(delivery))
     server = await Server.start(config.server, served, guard=access.guard(owners, SCOPED_METHODS))
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)

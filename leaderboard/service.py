@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import grpc.aio
 
 from leaderboard import decision_replay, queries, snapshots
+from leaderboard.checkpoints.archiving import TournamentArchiving
 from leaderboard.checkpoints.deletion import TournamentDeletion
 from leaderboard.checkpoints.held_candidates import wanted_verification
 from leaderboard.evolution.strategy import NoWork
@@ -55,6 +56,7 @@ def services(
     leases: LeaseVerifier | None = None,
     owners: TournamentOwners | None = None,
     deletion: TournamentDeletion | None = None,
+    archiving: TournamentArchiving | None = None,
 ) -> list[Service]:
     """Returns the four services of a leaderboard.
 
@@ -68,6 +70,7 @@ def services(
         leases: Verifies the tokens of pods; None: none are required.
         owners: Whose each tournament is; None: callers that depend on it see no tournament.
         deletion: Deletes tournaments; None: they cannot be deleted.
+        archiving: Archives tournaments; None: they cannot be archived.
     """
     contract = pb.DESCRIPTOR.services_by_name
     leases = leases or LeaseVerifier(None)
@@ -80,7 +83,7 @@ def services(
         Service(
             contract["UpdaterService"],
             pb_grpc.add_UpdaterServiceServicer_to_server,
-            UpdaterServicer(updater, kept, leases, deletion),
+            UpdaterServicer(updater, kept, leases, deletion, archiving),
         ),
         Service(
             contract["GeneratorService"],
@@ -183,8 +186,10 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
         kept: SnapshotRecorder,
         leases: LeaseVerifier,
         deletion: TournamentDeletion | None = None,
+        archiving: TournamentArchiving | None = None,
     ) -> None:
-        self._updater, self._snapshots, self._leases, self._deletion = updater, kept, leases, deletion
+        self._updater, self._snapshots, self._leases = updater, kept, leases
+        self._deletion, self._archiving = deletion, archiving
 
     def _check_lease(self, method: str, token: str, agent_id: str, lease_epoch: int | None = None) -> None:
         """Refuses a call of a pod that does not hold the agent; raises PermissionDenied."""
@@ -211,6 +216,14 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
     ) -> pb.RecordVerificationResponse:
         """Decides about a held candidate; see the contract."""
         return await self._updater.record_verification(request)
+
+    async def ArchiveTournament(
+        self, requests: AsyncIterable[pb.ArchiveTournamentRequest], context: Context
+    ) -> pb.ArchiveTournamentResponse:
+        """Archives a tournament; see the contract."""
+        if self._archiving is None:
+            raise Unimplemented("ArchiveTournament: this leaderboard archives nothing")
+        return pb.ArchiveTournamentResponse(manifest_digest=await self._archiving.archive(requests))
 
     async def DeleteTournament(
         self, request: pb.DeleteTournamentRequest, context: Context

@@ -7,6 +7,7 @@ import sys
 
 import structlog
 
+from orchestrator.archiving import Archiving
 from orchestrator.assignments import external_pods
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
@@ -127,7 +128,13 @@ def _deletion(
     config: Config, state: StateDatabase, runtime: RuntimeState, leaderboard: LeaderboardClient, clock: Clock
 ) -> Deletion:
     keep_seconds = config.keep_days * DAY_SECONDS
-    return Deletion(state, runtime, leaderboard, clock, log_folder=config.log_folder, keep_seconds=keep_seconds)
+    return Deletion(
+        *(state, runtime, leaderboard, clock),
+        log_folder=config.log_folder,
+        keep_seconds=keep_seconds,
+        archive=Archiving(state, runtime, leaderboard, clock).archive,
+        archive_all=config.archive,
+    )
 
 
 def _tournaments(config: Config, state: StateDatabase, runtime: RuntimeState) -> Tournaments:

@@ -84,6 +84,8 @@ class Config:
     """Time that pods have to publish when an embedded mesh stops."""
     keep_days: float = 0.0
     """Tournaments are deleted this many days after their end, with their checkpoints; 0: never."""
+    archive: bool = False
+    """Archive each tournament in the checkpoint store before it is deleted."""
     launcher: str = "process"
     """What starts pods: `process`, `docker`, `kubernetes`, or `external` for pods that are started elsewhere."""
     launchers: LauncherOptions = field(default_factory=LauncherOptions)

@@ -17,6 +17,9 @@ from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 
 BEST_DEADLINE_SECONDS = 2.0
 GENERATE_DEADLINE_SECONDS = 10.0
+ARCHIVE_DEADLINE_SECONDS = 60.0
+PIECE_BYTES = 1 << 20
+"""Bytes of records in one request."""
 CHAMPION_DEADLINE_SECONDS = 5.0
 SNAPSHOT_DEADLINE_SECONDS = 5.0
 BOARD_PAGE_SIZE = 100
@@ -208,6 +211,16 @@ class LeaderboardClient:
             self._updater.RecordVerification, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS
         )
         return response
+
+    async def archive_tournament(self, tournament_id: str, records: bytes) -> None:
+        """Archives a tournament: these records, and what the leaderboard has recorded.
+
+        Raises:
+            PodraceError: The error of the leaderboard.
+        """
+        pieces = (records[begin : begin + PIECE_BYTES] for begin in range(0, len(records), PIECE_BYTES))
+        requests = (pb.ArchiveTournamentRequest(tournament_id=tournament_id, records=piece) for piece in pieces)
+        await rpc.send(self._updater.ArchiveTournament, requests, deadline_seconds=ARCHIVE_DEADLINE_SECONDS)
 
     async def delete_tournament(self, tournament_id: str) -> None:
         """Deletes what the leaderboard and the checkpoint store have of a tournament.

@@ -183,7 +183,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         """Deletes a tournament."""
         if self._deletion is None:
             raise Unimplemented("DeleteTournament: this server deletes nothing")
-        await self._deletion.delete(request.tournament_id, current_principal())
+        await self._deletion.delete(request.tournament_id, current_principal(), archive=request.archive)
         return pb.DeleteTournamentResponse()
 
     async def CreateEvaluation(

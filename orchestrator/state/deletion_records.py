@@ -4,11 +4,23 @@ The rows go first, in one transaction that checks again that the tournament has 
 meanwhile. What the leaderboard has is deleted afterwards, and after a crash.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.decisions.deletion import Deletable, refusal
 from orchestrator.state.database import Transaction
-from orchestrator.state.records import END_STATES, PodPhase, PodRecord, TournamentRecord, WorkPhase, find, select
+from orchestrator.state.records import (
+    END_STATES,
+    EvaluationRecord,
+    EventRecord,
+    PodPhase,
+    PodRecord,
+    TournamentRecord,
+    WorkPhase,
+    find,
+    find_tournament,
+    select,
+)
 from podrace.errors import FailedPrecondition
 
 TABLES = ("agents", "evaluations", "pods", "events", "ownerships", "pauses", "tournaments")
@@ -19,6 +31,24 @@ class DeletedTournament:
     """A tournament whose rows were deleted; the cache forgets it."""
 
     tournament_id: str
+
+
+@dataclass(frozen=True)
+class KeptRecords:
+    """What is recorded about a tournament, oldest first."""
+
+    tournament: TournamentRecord
+    evaluations: Sequence[EvaluationRecord]
+    events: Sequence[EventRecord]
+
+
+def kept_records(transaction: Transaction, tournament_id: str) -> KeptRecords:
+    """Reads what is archived of a tournament; raises NotFound if there is none."""
+    return KeptRecords(
+        find_tournament(transaction, tournament_id),
+        select(transaction, EvaluationRecord, "tournament_id = ? ORDER BY number", tournament_id),
+        select(transaction, EventRecord, "tournament_id = ? ORDER BY sequence", tournament_id),
+    )
 
 
 def delete_rows(transaction: Transaction, tournament_id: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import structlog
@@ -17,13 +17,15 @@ from orchestrator.state.runtime import RuntimeState
 from podrace.access.authenticators.unix_socket import local_user
 from podrace.access.ownership import Reach, reach
 from podrace.access.principal import Principal
-from podrace.errors import FailedPrecondition, PodraceError
+from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.specification.ancestor import tournament_of
 
 CHECK_SECONDS = 60.0
 """Time between two checks for tournaments that are due, and between two attempts to reach the leaderboard."""
 MOST_AT_ONCE = 20
 """Tournaments that one check deletes, so that calls do not wait for it."""
+Archive = Callable[[str], Awaitable[None]]
+"""Archives a tournament, given by its id; raises PodraceError if that fails."""
 _log = structlog.get_logger(__name__)
 
 
@@ -43,6 +45,8 @@ class Deletion:
         *,
         log_folder: Path,
         keep_seconds: float = 0.0,
+        archive: Archive | None = None,
+        archive_all: bool = False,
     ) -> None:
         """Creates the service.
 
@@ -53,19 +57,24 @@ class Deletion:
             clock: Wall time and monotonic time.
             log_folder: Folder with the logs of pods.
             keep_seconds: Time for which ended tournaments are kept; 0: without end.
+            archive: Archives a tournament; None: they cannot be archived.
+            archive_all: Whether every tournament is archived before it is deleted.
         """
+        self._archive, self._archive_all = archive, archive_all
         self._state, self._runtime, self._leaderboard, self._clock = state, runtime, leaderboard, clock
         self._log_folder, self._keep_seconds = log_folder, keep_seconds
         self._next_check = 0.0
 
-    async def delete(self, tournament_id: str, caller: Principal | None = None) -> None:
+    async def delete(self, tournament_id: str, caller: Principal | None = None, *, archive: bool = False) -> None:
         """Deletes an ended tournament; has no effect if there is none that the caller may see.
 
         Args:
             tournament_id: The tournament.
             caller: Who makes the request; None: the user of this process.
+            archive: Whether it is archived first, even if the operator does not demand it.
 
         Raises:
+            PodraceError: It cannot be archived; nothing was deleted.
             FailedPrecondition: It has not ended, its pods or evaluations have not, or another tournament starts from
                 one of its agents; the message says what to do.
         """
@@ -75,6 +84,10 @@ class Deletion:
         found = self._deletable([tournament_id])
         if found and (reason := refusal(found[0])):
             raise FailedPrecondition(reason)
+        if found and (archive or self._archive_all):
+            if self._archive is None:
+                raise Unimplemented("archive: this server archives nothing")
+            await self._archive(tournament_id)
         pods = await self._state.transact(delete_rows, tournament_id)
         self._runtime.forget(tournament_id)
         await asyncio.to_thread(_delete_logs, self._log_folder, pods)

@@ -1,1 +1,1 @@
-"""Keeps copies of a service's database in the checkpoint store, and restores them. Works without torch."""
+"""Keeps copies of a service's database, and archives of tournaments, in the checkpoint store. Works without torch."""

@@ -10,6 +10,7 @@ from podrace.checkpoint_store.publish import read_manifest, read_part
 from podrace.checkpoint_store.replay_parts import is_replay
 from podrace.checkpoint_store.snapshots import is_snapshot
 from podrace.checkpoint_store.store import (
+    ARCHIVE_PREFIX,
     BACKUP_PREFIX,
     PROBE_AGENT_ID,
     PROBE_OBJECT,
@@ -43,7 +44,7 @@ class AgentFiles:
 
 def list_agents(store: CheckpointStore, now_seconds: float) -> list[AgentFiles]:
     """Reads every pointer and the manifest that it names, but no parts."""
-    pointers = (one for one in _pointers(store) if not one.agent_id.startswith(BACKUP_PREFIX))
+    pointers = (one for one in _pointers(store) if not one.agent_id.startswith((ARCHIVE_PREFIX, BACKUP_PREFIX)))
     return [_agent_files(store, pointer, now_seconds) for pointer in pointers]
 
 

@@ -31,6 +31,8 @@ parts has no digest that a signature could cover."""
 PROBE_AGENT_ID = "podrace-probe"
 BACKUP_PREFIX = "podrace-backup-"
 """Begins the ids of the pointers of backups, which are no agents."""
+ARCHIVE_PREFIX = "podrace-archive-"
+"""Begins the ids of the pointers of archives of tournaments, which are no agents."""
 PROBE_OBJECT = b"podrace probe"
 
 

@@ -78,6 +78,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace prune --state FAILED --results --yes", "failed tournaments with their results"),
         ("podrace prune --leftovers", "files whose tournaments no longer exist"),
     ],
+    "archive": [("podrace archive", "what was kept"), ("podrace archive cartpole-3f2a9c", "reads one into a folder")],
     "backup": [("podrace backup --store folder:///backups/podrace", "the databases of podrace-home")],
     "restore": [("podrace restore --store folder:///backups/podrace --replace", "from the newest backup")],
     "data build": [("podrace data build prices.csv --output prices.npz", "prices from a CSV file")],

@@ -9,5 +9,6 @@ FEATURES: Mapping[str, str] = {
     "update_mask": "`UpdateTournamentRequest.update_mask` and `etag`",
     "error_details": "ErrorInfo, ResourceInfo and RetryInfo with every error",
     "reflection_v1": "reflection under the name of version 1 too, where it is on",
+    "archive": "`DeleteTournamentRequest.archive`; a server without it deletes and archives nothing",
 }
 """What each feature adds. A name is never reused."""

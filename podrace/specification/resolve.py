@@ -77,6 +77,8 @@ LIMITS: Mapping[str, tuple[float, float]] = {
 }
 """Smallest and largest allowed value of numeric fields, inclusive, as the contract states them."""
 
+RESERVED_NAMES = ("podrace-archive-", "podrace-backup-")
+"""Begin ids in a checkpoint store (podrace.checkpoint_store.store) that are no tournaments."""
 REPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 """Name of a report. The command names files after it."""
 MOST_SHOWN = 63
@@ -182,6 +184,8 @@ def _resolve_environment(spec: pb.TournamentSpec) -> None:
         spec.name = re.sub(r"[^a-z0-9]+", "-", spec.environment.id.lower()).strip("-")[:40]
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", spec.name):
         raise bad_spec(f"name = {spec.name!r}: expected letters, digits, '-' and '_', starting with a letter or digit")
+    if spec.name.startswith(RESERVED_NAMES):
+        raise bad_spec(f"name = {spec.name!r}: {' and '.join(RESERVED_NAMES)} begin ids of other things in a store")
 
 
 def _default_layout(pod: pb.PodSpec, *, steps_on_gpu: bool) -> "pb.Layout.ValueType":

@@ -88,6 +88,7 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "SubmitSnapshot": ({"pod-leader"}, "checkpoint.agent_id"),
         "SnapshotChampion": ({"orchestrator"}, "tournament_id"),
         "RecordVerification": ({"orchestrator"}, "tournament_id"),
+        "ArchiveTournament": ({"orchestrator"}, ""),
         "DeleteTournament": ({"orchestrator"}, "tournament_id"),
     },
     "GeneratorService": {

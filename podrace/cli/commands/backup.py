@@ -1,4 +1,4 @@
-"""Implements `podrace backup` and `podrace restore`: the databases of a home whose mesh is not running."""
+"""Implements `podrace backup` and `podrace restore` for databases, and `podrace archive` for deleted tournaments."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from podrace.backup.archives import Archive, Archives
 from podrace.backup.copies import Backup, Backups, described
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
@@ -18,7 +19,7 @@ from podrace.cli.terminal.output import show as show_result
 from podrace.cli.terminal.output import show_json
 from podrace.cli.views.tables import plain_table
 from podrace.database_identity import copy_file
-from podrace.errors import FailedPrecondition, NotFound
+from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use, claim
 from podrace.mesh.store_choice import DEADLINE_SECONDS, choose_store
@@ -169,4 +170,95 @@ def _show(found: list[Backup], *, as_json: bool, nothing: str) -> None:
         for one in found:
             made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.time))
             table.add_row(one.service, one.manifest_digest[:SHORT], made, f"{formats.count(one.size_bytes)}B")
+        show_result(table)
+
+
+@click.command()
+@click.argument("tournament", required=False, default="")
+@click.option(
+    "--folder",
+    default=None,
+    type=click.Path(path_type=Path),
+    help="Folder for the files; created. [default: the id of the tournament]",
+)
+@click.option("--delete", is_flag=True, help="Delete the archive instead.")
+@home_option
+@store_option
+@output_options
+def archive(
+    tournament: str, folder: Path | None, delete: bool, home: Path, store: str, as_json: bool, debug: bool
+) -> int:
+    """List the archives of deleted tournaments, or read the one of TOURNAMENT, an id.
+
+    The files that end in .jsonl.gz have one record a line; `zcat` prints them. Every file is compared with its digest.
+    """
+    if delete and (not tournament or folder):
+        raise InvalidArgument("--delete: name the tournament, and no --folder")
+
+    async def work() -> int:
+        def opened() -> Archives:
+            chosen = store or choose_store(Folders.of(home), "", writes=False)
+            return Archives(open_store(chosen, deadline_seconds=DEADLINE_SECONDS))
+
+        archives = await asyncio.to_thread(opened)
+        if delete:
+            await asyncio.to_thread(archives.read, tournament)
+            await asyncio.to_thread(archives.delete, tournament)
+            _say(
+                {"tournament_id": tournament, "deleted": True}, f"deleted the archive of {tournament}", as_json=as_json
+            )
+        elif tournament:
+            target = folder or Path(tournament)
+            files = await asyncio.to_thread(archives.read, tournament)
+            names = await asyncio.to_thread(_write_files, files, target)
+            shown = f"wrote {', '.join(names)} to {target}"
+            _say({"tournament_id": tournament, "folder": str(target), "files": names}, shown, as_json=as_json)
+        else:
+            _show_archives(await asyncio.to_thread(archives.list), as_json=as_json)
+        return 0
+
+    return session.run(lambda interrupts: work())
+
+
+def _write_files(files: dict[str, bytes], folder: Path) -> list[str]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in files.items():
+            with (folder / Path(name).name).open("xb") as file:
+                file.write(data)
+    except OSError as error:
+        raise FailedPrecondition(
+            f"{error.filename}: cannot be written: {error.strerror}; choose another --folder"
+        ) from None
+    return sorted(files)
+
+
+def _say(values: dict[str, object], text: str, *, as_json: bool) -> None:
+    if as_json:
+        show_json(values)
+    else:
+        show_result(text)
+
+
+def _show_archives(found: list[Archive], *, as_json: bool) -> None:
+    if as_json:
+        show_json(
+            [
+                {
+                    "tournament_id": each.tournament_id,
+                    "manifest_digest": each.manifest_digest,
+                    "time": each.time,
+                    "size_bytes": each.size_bytes,
+                    "files": dict(each.files),
+                }
+                for each in found
+            ]
+        )
+    elif not found:
+        show_result("there are no archives")
+    else:
+        table = plain_table("tournament", "archived", "files", "size", right=("size",))
+        for each in found:
+            made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time))
+            table.add_row(each.tournament_id, made, " ".join(sorted(each.files)), f"{formats.count(each.size_bytes)}B")
         show_result(table)

@@ -13,13 +13,14 @@ from podrace.errors import InvalidArgument
 
 @click.command()
 @click.argument("tournament")
+@click.option("--archive", is_flag=True, help="Archive its records and its champion in the checkpoint store first.")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 @mesh_options
-def delete(settings: Settings, tournament: str, yes: bool) -> int:
+def delete(settings: Settings, tournament: str, archive: bool, yes: bool) -> int:
     """Delete a tournament that has ended, with its checkpoints, events and logs.
 
-    TOURNAMENT is an id, a prefix of one, or `latest`. It cannot be restored. Its folder of results on this machine
-    stays.
+    TOURNAMENT is an id, a prefix of one, or `latest`. It cannot be restored; `podrace archive` reads what --archive
+    has kept. Its folder of results on this machine stays.
     """
     if settings.as_json and not yes:
         raise InvalidArgument("--json: asks nothing; add --yes")
@@ -29,7 +30,7 @@ def delete(settings: Settings, tournament: str, yes: bool) -> int:
         name = found.tournament_id
         if not yes:
             click.confirm(f"Delete {name} with the checkpoints of {found.agents} agents?", abort=True, err=True)
-        await client.delete_tournament(name)
+        await client.delete_tournament(name, archive=archive)
         if settings.as_json:
             show_json({"tournament_id": name, "deleted": True})
         else:

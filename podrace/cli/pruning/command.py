@@ -64,6 +64,7 @@ class Outcome:
 @click.option(
     "--leftovers", is_flag=True, help="Also results and pod logs in the home whose tournaments no longer exist."
 )
+@click.option("--archive", is_flag=True, help="Archive records and champions in the checkpoint store first.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
 @mesh_options
@@ -75,13 +76,15 @@ def prune(
     everything: bool,
     results: bool,
     leftovers: bool,
+    archive: bool,
     dry_run: bool,
     yes: bool,
 ) -> int:
     """Delete tournaments that have ended, with their checkpoints, events and logs.
 
     A tournament is deleted if it meets all criteria. One that runs, or is ending, is never deleted. Results stay unless
-    --results is given. Nothing that is deleted can be restored.
+    --results is given. Nothing that is deleted can be restored; `podrace archive`
+    reads what --archive has kept.
     """
     _check(settings, everything or bool(older_than or states or keep), leftovers, dry_run=dry_run, yes=yes)
     criteria = Criteria(_seconds(older_than), {state.upper() for state in states}, keep)
@@ -96,7 +99,7 @@ def prune(
             if not yes:
                 things = formats.things(len(plan.doomed), "tournament")
                 click.confirm(f"Delete {things} and {formats.things(len(plan.files), 'file')}?", abort=True, err=True)
-            outcome = await _carry_out(client, plan)
+            outcome = await _carry_out(client, plan, archive=archive)
         _conclude(settings, plan, outcome, dry_run=dry_run)
         return EXIT_FAILED if outcome.failures else 0
 
@@ -141,12 +144,12 @@ async def _plan(
     return Plan(verdicts, files)
 
 
-async def _carry_out(client: Client, plan: Plan) -> Outcome:
+async def _carry_out(client: Client, plan: Plan, *, archive: bool) -> Outcome:
     """Deletes everything in a plan; what cannot be deleted is reported and does not stop the rest."""
     outcome = Outcome()
     for name in plan.doomed:
         try:
-            await client.delete_tournament(name)
+            await client.delete_tournament(name, archive=archive)
         except PodraceError as error:
             outcome.failures[name] = error.message
         else:

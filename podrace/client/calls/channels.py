@@ -22,6 +22,8 @@ PAGE_SIZE = 64
 """Entries a page. A page that exceeds the message limit of gRPC (4 MiB) is requested again with half as many."""
 LARGEST_PAGE = 1000
 """Entries a page, at most, by the contracts."""
+ARCHIVE_SECONDS = 90.0
+"""Deadline of a deletion: the operator may have tournaments archived first."""
 QUICK_SECONDS = 5.0
 """Deadline of calls to the orchestrator that write little or nothing, and of calls for a single agent."""
 DURABLE_SECONDS = 10.0

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.client.calls.channels import (
+    ARCHIVE_SECONDS,
     CHECK_SECONDS,
     DURABLE_SECONDS,
     PAGE_SIZE,
@@ -15,8 +16,9 @@ from podrace.client.calls.channels import (
     pages,
 )
 from podrace.client.champion import members_of_champion
+from podrace.client.discovery import get_server
 from podrace.client.reconnect import resumed
-from podrace.errors import NotFound
+from podrace.errors import NotFound, Unimplemented
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentSpec
@@ -131,10 +133,21 @@ class TournamentCalls(MeshChannels):
         )
         return (await self._ask(self._orchestrator.UpdateTournament, request, QUICK_SECONDS)).tournament
 
-    async def delete_tournament(self, tournament_id: str) -> None:
-        """Deletes a tournament that has ended; has no effect if there is none."""
-        request = pb.DeleteTournamentRequest(tournament_id=tournament_id)
-        await self._ask(self._orchestrator.DeleteTournament, request, QUICK_SECONDS)
+    async def delete_tournament(self, tournament_id: str, *, archive: bool = False) -> None:
+        """Deletes a tournament that has ended; has no effect if there is none.
+
+        Args:
+            tournament_id: The tournament.
+            archive: Whether it is archived in the checkpoint store first. The operator may have all archived.
+
+        Raises:
+            FailedPrecondition: It has not ended, or another tournament starts from one of its agents.
+            Unimplemented: This server cannot archive; nothing was deleted.
+        """
+        if archive and "archive" not in (await get_server(self._address)).features:
+            raise Unimplemented("archive: this server archives nothing; leave it out, or use a later version")
+        request = pb.DeleteTournamentRequest(tournament_id=tournament_id, archive=archive)
+        await self._ask(self._orchestrator.DeleteTournament, request, ARCHIVE_SECONDS)
 
     async def pause_tournament(self, tournament_id: str, reason: str = "") -> Tournament:
         """Pauses a running tournament: its pods publish and exit, and its clock stands still.

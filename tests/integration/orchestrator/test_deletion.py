@@ -1,10 +1,13 @@
 """Tournaments that their owner deletes, and those that were kept long enough."""
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.archiving import Archiving
 from orchestrator.state.deletion_records import pending_deletions
 from orchestrator.tournaments.deletion import CHECK_SECONDS, Deletion
 from podrace.errors import FailedPrecondition, NotFound, Unavailable
@@ -15,6 +18,7 @@ class Leaderboard:
 
     def __init__(self) -> None:
         self.deleted: list[str] = []
+        self.archived: dict[str, list[dict[str, Any]]] = {}
         self.refusal: Unavailable | None = None
 
     async def delete_tournament(self, tournament_id: str) -> None:
@@ -22,10 +26,23 @@ class Leaderboard:
             raise self.refusal
         self.deleted.append(tournament_id)
 
+    async def archive_tournament(self, tournament_id: str, records: bytes) -> None:
+        if self.refusal:
+            raise self.refusal
+        self.archived[tournament_id] = [json.loads(line) for line in gzip.decompress(records).splitlines()]
 
-def deletion_of(mesh: Any, folder: Path, keep_seconds: float = 0.0) -> tuple[Deletion, Leaderboard]:
+
+def deletion_of(
+    mesh: Any, folder: Path, keep_seconds: float = 0.0, archive_all: bool = False
+) -> tuple[Deletion, Leaderboard]:
     leaderboard: Any = Leaderboard()
-    deletion = Deletion(mesh.state, mesh.runtime, leaderboard, mesh.clock, log_folder=folder, keep_seconds=keep_seconds)
+    deletion = Deletion(
+        *(mesh.state, mesh.runtime, leaderboard, mesh.clock),
+        log_folder=folder,
+        keep_seconds=keep_seconds,
+        archive=Archiving(mesh.state, mesh.runtime, leaderboard, mesh.clock).archive,
+        archive_all=archive_all,
+    )
     return deletion, leaderboard
 
 
@@ -79,3 +96,35 @@ async def test_ended_tournaments_are_deleted_when_their_time_has_passed(mesh, sp
     await deletion.delete_due()
     assert leaderboard.deleted == [ended]
     assert (await mesh.get(running)).tournament_id == running
+
+
+async def test_a_tournament_is_archived_before_it_is_deleted(mesh, spec, tmp_path):
+    name = await mesh.create(spec())
+    await mesh.cancel(name)
+    deletion, leaderboard = deletion_of(mesh, tmp_path)
+    leaderboard.refusal = Unavailable("gone")
+    with pytest.raises(Unavailable):
+        await deletion.delete(name, archive=True)
+    assert (await mesh.get(name)).tournament_id == name
+    leaderboard.refusal = None
+    events = [event.kind for event in await mesh.events(name)]
+    await deletion.delete(name, archive=True)
+    kept = leaderboard.archived[name]
+    assert kept[0]["record"] == "tournament"
+    assert kept[0]["spec"]["environment"]["id"] == spec().environment.id
+    assert [line["kind"] for line in kept if line["record"] == "event"] == events
+    assert leaderboard.deleted == [name]
+
+
+async def test_the_operator_has_all_tournaments_archived(mesh, spec, tmp_path):
+    ended = await mesh.create(spec())
+    await mesh.cancel(ended)
+    deletion, leaderboard = deletion_of(mesh, tmp_path, keep_seconds=1000.0, archive_all=True)
+    mesh.clock.now += 1000.0
+    leaderboard.refusal = Unavailable("gone")
+    await deletion.delete_due()
+    assert (await mesh.get(ended)).tournament_id == ended
+    leaderboard.refusal = None
+    mesh.clock.now += CHECK_SECONDS
+    await deletion.delete_due()
+    assert (set(leaderboard.archived), leaderboard.deleted) == ({ended}, [ended])

@@ -14,6 +14,7 @@ from podrace.specification.files import from_values, to_values
 
 SCHEMAS = sorted(json_schemas.FOLDER.glob("*.json"))
 UNPUBLISHED = {
+    "archive",
     "backup",
     "certs ls",
     "certs renew",

@@ -201,6 +201,7 @@ def test_zero_is_searched_with_a_logarithmic_range_and_one_with_a_reverse_one():
         ({"evolution__strategy": "tornament"}, "did you mean 'tournament'"),
         ({"evolution__fresh_probability": 2}, "expected 0 to 1"),
         ({"name": "no spaces"}, "expected letters, digits"),
+        ({"name": "podrace-archive-x"}, "begin ids of other things"),
         ({"name": "n" * 64}, "expected at most 63 bytes"),
         (
             {"algorithms__ppo__hyperparameters": {"learning_rate": math.nan}},
