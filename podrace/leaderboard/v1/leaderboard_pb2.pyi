@@ -587,6 +587,54 @@ class Snapshot(_message.Message):
 Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
 
 @_typing.final
+class ArchiveTournamentRequest(_message.Message):
+    """A piece of what the orchestrator recorded about a tournament."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    tournament_id: _builtins.str
+    """The tournament, the same in all requests."""
+    records: _builtins.bytes
+    """Next bytes of the records: one JSON object a line, compressed by gzip."""
+    def __init__(
+        self,
+        *,
+        tournament_id: _builtins.str = ...,
+        records: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records", "tournament_id", b"tournament_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ArchiveTournamentRequest: _TypeAlias = ArchiveTournamentRequest  # noqa: Y015
+
+@_typing.final
+class ArchiveTournamentResponse(_message.Message):
+    """The archive."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
+    manifest_digest: _builtins.str
+    """Its manifest in the checkpoint store."""
+    def __init__(
+        self,
+        *,
+        manifest_digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest_digest", b"manifest_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ArchiveTournamentResponse: _TypeAlias = ArchiveTournamentResponse  # noqa: Y015
+
+@_typing.final
 class DeleteTournamentRequest(_message.Message):
     """Selects a tournament to delete."""
 

@@ -466,6 +466,11 @@ class UpdaterServiceStub:
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationRequest.SerializeToString,
                 response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationResponse.FromString,
                 _registered_method=True)
+        self.ArchiveTournament = channel.stream_unary(
+                '/podrace.leaderboard.v1.UpdaterService/ArchiveTournament',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ArchiveTournamentRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ArchiveTournamentResponse.FromString,
+                _registered_method=True)
         self.DeleteTournament = channel.unary_unary(
                 '/podrace.leaderboard.v1.UpdaterService/DeleteTournament',
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentRequest.SerializeToString,
@@ -537,6 +542,17 @@ class UpdaterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ArchiveTournament(self, request_iterator, context):
+        """Archives a tournament that is about to be deleted: stores the records of the orchestrator, which the requests carry,
+        the records of the leaderboard, and the policy of the best candidate in the checkpoint store. Called by the
+        orchestrator. Answers once the archive is complete and durable. A repeat replaces the archive. INVALID_ARGUMENT if the
+        requests name no tournament, or several. RESOURCE_EXHAUSTED if the records have more than 256 MiB or the store is
+        full. Deadline: 60 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTournament(self, request, context):
         """Deletes everything that is recorded about a tournament. Called by the orchestrator when no pod works for the tournament
         any more. Answers once the records are deleted durably; the objects in the checkpoint store are deleted later, also
@@ -573,6 +589,11 @@ def add_UpdaterServiceServicer_to_server(servicer, server):
                     servicer.RecordVerification,
                     request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationRequest.FromString,
                     response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationResponse.SerializeToString,
+            ),
+            'ArchiveTournament': grpc.stream_unary_rpc_method_handler(
+                    servicer.ArchiveTournament,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ArchiveTournamentRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ArchiveTournamentResponse.SerializeToString,
             ),
             'DeleteTournament': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTournament,
@@ -717,6 +738,33 @@ class UpdaterService:
             '/podrace.leaderboard.v1.UpdaterService/RecordVerification',
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationRequest.SerializeToString,
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ArchiveTournament(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/podrace.leaderboard.v1.UpdaterService/ArchiveTournament',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ArchiveTournamentRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ArchiveTournamentResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -273,6 +273,13 @@ class UpdaterServiceStub:
     lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
     for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
+    ArchiveTournament: _grpc.StreamUnaryMultiCallable[_leaderboard_pb2.ArchiveTournamentRequest, _leaderboard_pb2.ArchiveTournamentResponse]
+    """Archives a tournament that is about to be deleted: stores the records of the orchestrator, which the requests carry,
+    the records of the leaderboard, and the policy of the best candidate in the checkpoint store. Called by the
+    orchestrator. Answers once the archive is complete and durable. A repeat replaces the archive. INVALID_ARGUMENT if the
+    requests name no tournament, or several. RESOURCE_EXHAUSTED if the records have more than 256 MiB or the store is
+    full. Deadline: 60 s.
+    """
     DeleteTournament: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.DeleteTournamentRequest, _leaderboard_pb2.DeleteTournamentResponse]
     """Deletes everything that is recorded about a tournament. Called by the orchestrator when no pod works for the tournament
     any more. Answers once the records are deleted durably; the objects in the checkpoint store are deleted later, also
@@ -324,6 +331,13 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     """Records what another pod measured for a held candidate (`evaluation.verify`), and decides whether the candidate may
     lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
     for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    """
+    ArchiveTournament: _aio.StreamUnaryMultiCallable[_leaderboard_pb2.ArchiveTournamentRequest, _leaderboard_pb2.ArchiveTournamentResponse]  # type: ignore[assignment]
+    """Archives a tournament that is about to be deleted: stores the records of the orchestrator, which the requests carry,
+    the records of the leaderboard, and the policy of the best candidate in the checkpoint store. Called by the
+    orchestrator. Answers once the archive is complete and durable. A repeat replaces the archive. INVALID_ARGUMENT if the
+    requests name no tournament, or several. RESOURCE_EXHAUSTED if the records have more than 256 MiB or the store is
+    full. Deadline: 60 s.
     """
     DeleteTournament: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.DeleteTournamentRequest, _leaderboard_pb2.DeleteTournamentResponse]  # type: ignore[assignment]
     """Deletes everything that is recorded about a tournament. Called by the orchestrator when no pod works for the tournament
@@ -403,6 +417,19 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Records what another pod measured for a held candidate (`evaluation.verify`), and decides whether the candidate may
         lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
         for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+        """
+
+    @_abc_1.abstractmethod
+    def ArchiveTournament(
+        self,
+        request_iterator: _MaybeAsyncIterator[_leaderboard_pb2.ArchiveTournamentRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.ArchiveTournamentResponse, _abc.Awaitable[_leaderboard_pb2.ArchiveTournamentResponse]]:
+        """Archives a tournament that is about to be deleted: stores the records of the orchestrator, which the requests carry,
+        the records of the leaderboard, and the policy of the best candidate in the checkpoint store. Called by the
+        orchestrator. Answers once the archive is complete and durable. A repeat replaces the archive. INVALID_ARGUMENT if the
+        requests name no tournament, or several. RESOURCE_EXHAUSTED if the records have more than 256 MiB or the store is
+        full. Deadline: 60 s.
         """
 
     @_abc_1.abstractmethod

@@ -248,7 +248,8 @@ class OrchestratorServiceServicer:
         """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
         clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
         FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
-        of its agents. Deadline: 10 s.
+        of its agents. If it cannot be archived, the error says why, and nothing is deleted. Deadline: 10 s; 90 s with an
+        archive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

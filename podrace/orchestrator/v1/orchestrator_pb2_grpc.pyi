@@ -97,7 +97,8 @@ class OrchestratorServiceStub:
     """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
     clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
     FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
-    of its agents. Deadline: 10 s.
+    of its agents. If it cannot be archived, the error says why, and nothing is deleted. Deadline: 10 s; 90 s with an
+    archive.
     """
     CreateEvaluation: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateEvaluationRequest, _orchestrator_pb2.CreateEvaluationResponse]
     """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
@@ -221,7 +222,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
     clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
     FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
-    of its agents. Deadline: 10 s.
+    of its agents. If it cannot be archived, the error says why, and nothing is deleted. Deadline: 10 s; 90 s with an
+    archive.
     """
     CreateEvaluation: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CreateEvaluationRequest, _orchestrator_pb2.CreateEvaluationResponse]  # type: ignore[assignment]
     """Queues an evaluation of one published checkpoint, or of an ensemble of several. A pod receives it as an assignment.
@@ -396,7 +398,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
         clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
         FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
-        of its agents. Deadline: 10 s.
+        of its agents. If it cannot be archived, the error says why, and nothing is deleted. Deadline: 10 s; 90 s with an
+        archive.
         """
 
     @_abc_1.abstractmethod
