@@ -125,7 +125,7 @@ class PublicKeys:
 
     def _key_of(self, token: str) -> Any:
         header = token.partition(".")[0]
-        key = self._keys_of_headers.get(header)
+        key: Any = self._keys_of_headers.get(header)
         if key is None and (key := self._key_named_in(token)) and len(self._keys_of_headers) < MOST_HEADERS:
             self._keys_of_headers[header] = key
         return key
