@@ -125,10 +125,12 @@ class PublicKeys:
 
     def _key_of(self, token: str) -> Any:
         header = token.partition(".")[0]
-        key: Any = self._keys_of_headers.get(header)
-        if key is None and (key := self._key_named_in(token)) and len(self._keys_of_headers) < MOST_HEADERS:
-            self._keys_of_headers[header] = key
-        return key
+        if known := self._keys_of_headers.get(header):
+            return known
+        named = self._key_named_in(token)
+        if named and len(self._keys_of_headers) < MOST_HEADERS:
+            self._keys_of_headers[header] = named
+        return named
 
     def _key_named_in(self, token: str) -> Any:
         import jwt
