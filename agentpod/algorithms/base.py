@@ -4,7 +4,7 @@ There are two families. agentpod.algorithms.on_policy learns from one rollout an
 agentpod.algorithms.off_policy learns from a replay buffer. An algorithm is a subclass of one of them with its own loss.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_che
 import torch
 from torch import Tensor
 
+from agentpod.algorithms.flat_adam import Reduce
 from agentpod.algorithms.fusible import Fusible
 from agentpod.capture.graph_replay import Record
 from agentpod.experience.memory_spec import MemorySpec
@@ -167,10 +168,11 @@ class Algorithm(Protocol):
         """Returns the live state that the learners of one agent fuse; call `refresh` after changing it."""
         ...
 
-    def share_gradients(self, reduce: Callable[[Tensor], None]) -> None:
+    def share_gradients(self, reduce: Reduce) -> None:
         """Averages, from now on and in place by `reduce`, all that determines a step: gradients, divergences, warm-up.
 
-        An exception of `reduce` undoes the update in progress like any other error.
+        Every update calls `reduce.finish` before its changes are final. An exception of `reduce` undoes the update in
+        progress like any other error.
         """
         ...
 

@@ -1,6 +1,6 @@
 """Implements Adam over one flat buffer, so that a whole agent is clipped and stepped by a few operations."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -9,6 +9,22 @@ FIRST_DECAY, SECOND_DECAY = 0.9, 0.999
 """Decay rates of the two moments (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1)."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """Names of the moments."""
+
+
+class Reduce(Protocol):
+    """Averages what determines a step over the learners of an agent."""
+
+    def __call__(self, tensor: Tensor) -> None:
+        """Averages a tensor in place; on a GPU possibly later, in the order of the current stream.
+
+        Raises:
+            MemberLost: A learner was lost.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Waits for all averages, once before an update counts; raises MemberLost if some of them are undefined."""
+        ...
 
 
 class FlatAdam:
@@ -26,7 +42,7 @@ class FlatAdam:
             learner.
     """
 
-    reduce: Callable[[Tensor], None] | None = None
+    reduce: Reduce | None = None
 
     def __init__(
         self, parameters: Tensor, gradient: Tensor, *, learning_rate: float, epsilon: float, maximum_norm: float

@@ -1,11 +1,10 @@
 """Implements the base of off-policy algorithms: the update-to-data ratio, sampling, target networks and state.
 
-A subclass implements `_gradient_step` over one sampled batch, with hand-written gradients as everywhere in this
-package.
+A subclass implements `_gradient_step` over one sampled batch, with gradients written by hand.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +20,7 @@ from agentpod.algorithms.base import (
     parse_hyperparameters,
     restored_on_error,
 )
-from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam
+from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam, Reduce
 from agentpod.algorithms.fusible import Fusible
 from agentpod.algorithms.trainable import Trainable
 from agentpod.capture.graph_replay import GraphReplay, Record
@@ -137,7 +136,7 @@ class OffPolicy:
         self.network, self.memory, self.update_number = settings.network, settings.memory, 0
         self._counts = {name: torch.zeros((), dtype=torch.float64) for name in COUNTS}
         self._seed, self._device = seed, torch.device(device)
-        self._reduce: Callable[[Tensor], None] | None = None
+        self._reduce: Reduce | None = None
         self._replay: GraphReplay[tuple[Tensor, Tensor]] | None = None
         self._due = DueUpdates(actor=True, targets=True)
         self.policy = Policy(observation_space, action_space, self.network, device=device)
@@ -229,8 +228,9 @@ class OffPolicy:
                 self._counts["tokens"] += experience.segment_steps * self.hyperparameters.updates_per_step
             if owed := self._updates_owed():
                 metrics = self._train(experience, owed)
-                if not metrics.isfinite().all():
-                    # Checked once per update, because every check synchronizes with the device.
+                if self._reduce:
+                    self._reduce.finish()
+                if not metrics.isfinite().all():  # once per update, because this waits for the device
                     raise non_finite_error(self.METRICS, metrics, self.update_number)
                 means = dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
         self._counts["tokens"] -= owed
@@ -360,7 +360,7 @@ class OffPolicy:
         """Returns the tensors that a gradient step changes, gradients included."""
         return [*self._live_tensors().values(), *(optimizer.gradient for optimizer in self._optimizers())]
 
-    def share_gradients(self, reduce: Callable[[Tensor], None]) -> None:
+    def share_gradients(self, reduce: Reduce) -> None:
         """See Algorithm.share_gradients."""
         self._reduce = reduce
         for optimizer in self._optimizers():

@@ -19,7 +19,7 @@ from agentpod.algorithms.base import (
     parse_hyperparameters,
     restored_on_error,
 )
-from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam
+from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam, Reduce
 from agentpod.algorithms.fusible import Fusible
 from agentpod.capture.graph_replay import GraphReplay, Record
 from agentpod.experience.rollout import Rollout
@@ -178,6 +178,8 @@ class OnPolicy:
         self._optimizer.apply_rate()
         with restored_on_error(self._trained_tensors()):
             metrics = self._train(batch)
+            if self._optimizer.reduce:
+                self._optimizer.reduce.finish()
             if not metrics.isfinite().all():
                 # Checked once per update, because every check synchronizes with the device.
                 raise non_finite_error(self.METRICS, metrics, self.update_number)
@@ -309,7 +311,7 @@ class OnPolicy:
         self._replay = GraphReplay(step, self._changed_tensors, "a gradient step", record)
         return ""
 
-    def share_gradients(self, reduce: Callable[[Tensor], None]) -> None:
+    def share_gradients(self, reduce: Reduce) -> None:
         """See Algorithm.share_gradients."""
         self._optimizer.reduce = reduce
 

@@ -181,42 +181,6 @@ def collect(
     return _count_episodes(rollout, lanes)
 
 
-class Staging:
-    """Memory of the simulator's device for rollouts whose slot is elsewhere, for instance in memory of the host.
-
-    rollout = staging.of(slot)
-    collect(simulator, policy, rollout, lanes, generator)
-    staging.copy_to(slot)
-    """
-
-    def __init__(self, device: torch.device, *, always: bool = False) -> None:
-        """Allocates nothing yet.
-
-        Args:
-            device: Device that the simulator and the policy compute on.
-            always: Whether slots on the same device are staged too; for tests.
-        """
-        self._device, self._always = device, always
-        self._staged: dict[str, Tensor] = {}
-
-    def of(self, slot: Rollout) -> Rollout:
-        """Returns the slot itself if it is on the device, else tensors of the same shapes that are."""
-        if not self._always and all(tensor.device == self._device for tensor in slot.values()):
-            self._staged = {}
-            return slot
-        shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in slot.items()}
-        if shapes != {name: (tensor.shape, tensor.dtype) for name, tensor in self._staged.items()}:
-            self._staged = {
-                name: torch.zeros(shape, dtype=dtype, device=self._device) for name, (shape, dtype) in shapes.items()
-            }
-        return self._staged
-
-    def copy_to(self, slot: Rollout) -> None:
-        """Copies what was staged to the slot, if anything was."""
-        for name, tensor in self._staged.items():
-            slot[name].copy_(tensor)
-
-
 def _step_through(
     simulator: Simulator,
     policy: Policy,

@@ -213,6 +213,11 @@ class PolicyRing:
             self.close()
             raise
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the slots are in memory of a GPU."""
+        return self._slots[0].region[POLICY].is_cuda
+
     def publish(self, flat: Tensor, version: int) -> None:
         """Copies `flat` [P] float32 into a slot without readers and makes it the newest version.
 

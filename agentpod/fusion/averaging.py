@@ -63,7 +63,7 @@ class StateAverager:
     """Averages one learner's state with the other members'; agentpod.fusion.rounds coordinates the rounds.
 
         averager = StateAverager(fusible, options)
-        optimizer.reduce = averager.reduce
+        algorithm.share_gradients(averager.reduce)
         ...
         membership = await JoinFusion(...)
         if membership.epoch != epoch:
@@ -76,6 +76,7 @@ class StateAverager:
 
     Attributes:
         group: The members of the present epoch; None without a group.
+        reduce: Averages what determines a step of the optimizer, in mode `allreduce`.
         anchor: [P] float32, all parameters after the last outer step; empty in modes other than `diloco`.
         velocity: [P] float32, of the outer step; empty in modes other than `diloco`.
     """
@@ -87,21 +88,13 @@ class StateAverager:
         self._single: Tensor | None = None
         self._checked: Group | None = None
         self.group: Group | None = None
+        self.reduce = GradientAverage(self, enabled=options.mode == "allreduce")
         self.anchor = self._row(fusible.parameters.values() if self._diloco else (), torch.float32)
         self.velocity = torch.zeros_like(self.anchor)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the live tensors that a checkpoint must contain besides the fusible state."""
         return {"anchor": self.anchor, "velocity": self.velocity}
-
-    def reduce(self, tensor: Tensor) -> None:
-        """In mode `allreduce`, averages a tensor that determines a step (a gradient, a divergence), in place.
-
-        Raises:
-            MemberLost: Some members may have made this step and others not. All have to take part in a new round now.
-        """
-        if self.group and self._options.mode == "allreduce":
-            self.group.mean_(tensor)
 
     def broadcast_leader_state(self, *, joining: bool) -> None:
         """Sends the leader's state to all members; joiners take it but keep their own fresh samples.
@@ -227,6 +220,31 @@ class StateAverager:
                 tensor = held.common.mean if isinstance(held, SharedMoments) else held
                 lines.append(f"{kind} {name} {list(tensor.shape)} {tensor.dtype}")
         return torch.tensor(list(hashlib.sha256("\n".join(lines).encode()).digest()), dtype=torch.uint8)
+
+
+class GradientAverage:
+    """Averages tensors that determine a step (a gradient, a divergence) over the members of a group.
+
+    Implements agentpod.algorithms.flat_adam.Reduce.
+    """
+
+    def __init__(self, averager: StateAverager, *, enabled: bool) -> None:
+        """Averages over the group that `averager` has at the time of a call; nothing if it is not `enabled`."""
+        self._averager, self._enabled = averager, enabled
+
+    def __call__(self, tensor: Tensor) -> None:
+        """Averages a tensor in place; between GPUs without waiting for it.
+
+        Raises:
+            MemberLost: Some members may have made this step and others not. All have to take part in a new round now.
+        """
+        if self._enabled and self._averager.group:
+            self._averager.group.average_(tensor)
+
+    def finish(self) -> None:
+        """Waits for the averages of an update; raises MemberLost if some of them are undefined."""
+        if self._enabled and self._averager.group:
+            self._averager.group.finish()
 
 
 def outer_step(

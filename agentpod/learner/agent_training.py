@@ -162,7 +162,7 @@ class AgentTraining:
     async def _begin(self) -> None:
         if self._fusion:
             await self._fusion.open()
-        self._loop.publish()
+        await self._loop.publish()
         self._report()
         self._progress.enter(pb.POD_ACTIVITY_TRAINING)
 
@@ -170,7 +170,7 @@ class AgentTraining:
         self._account(result)
         if self._fusion:
             await self._fusion.fuse_if_due()
-        self._loop.publish()
+        await self._loop.publish()
         self._report(result.policy_lag)
         await self._snapshot_if_due()
         await self._score_if_due()

@@ -14,10 +14,12 @@ from typing import Any
 
 import prometheus_client
 import structlog
+import torch
 
 from agentpod.algorithms.base import Algorithm, capture_updates
 from agentpod.algorithms.matmul_precision import matmul_precision
 from agentpod.compute_thread import ComputeThread
+from agentpod.experience.staging import upload
 from agentpod.memory_errors import needs_memory_for
 from agentpod.session.role_client import CollectedRollout, SessionSpec
 from agentpod.session.session import Roles
@@ -62,10 +64,10 @@ class CollectUpdateLoop:
     """The training loop of one learner.
 
         loop = CollectUpdateLoop(roles, compute, algorithm, session, stop, overlap=True)
-        loop.publish()
+        await loop.publish()
         while budget_left:
             result = await loop.step(lambda coming_steps: steps + coming_steps < budget)
-            loop.publish()
+            await loop.publish()
         await loop.drop_pending()
 
     Attributes:
@@ -124,7 +126,7 @@ class CollectUpdateLoop:
         self._session = replace(self._session, opened=self._session.opened + 1, rollouts=self.rollouts)
         if await open_roles(self._roles, self._session, self._stop):
             self.algorithm.begin_episodes()
-            self.publish()
+            await self.publish()
 
     async def step(self, another: Callable[[int], bool]) -> UpdateResult | None:
         """Receives a rollout and updates the policy with it; the caller publishes the new version.
@@ -162,9 +164,14 @@ class CollectUpdateLoop:
         LAG.set(lag)
         return UpdateResult(collected.environment_steps, lag, collected.episode_returns)
 
-    def publish(self) -> None:
+    async def publish(self) -> None:
         """Makes the workers act with the current policy."""
-        self._roles.ring.publish(self.algorithm.policy.flat, self.policy_version)
+        flat, ring = self.algorithm.policy.flat, self._roles.ring
+        if flat.is_cuda and not ring.on_gpu:
+            # The copy waits for the GPU, and the event loop answers calls meanwhile.
+            await asyncio.to_thread(ring.publish, flat, self.policy_version)
+        else:
+            ring.publish(flat, self.policy_version)
 
     async def drop_pending(self) -> None:
         """Cancels the rollout that is under way, if any, and waits until the worker no longer writes into its slot."""
@@ -180,8 +187,6 @@ class CollectUpdateLoop:
 
     async def _update(self, experience: Any) -> bool:
         """Updates the policy; returns False if a stop came while the learners formed a new group."""
-        if self._device != "cpu" and isinstance(experience, Mapping):
-            experience = {name: tensor.to(self._device, non_blocking=True) for name, tensor in experience.items()}
         while True:
             try:
                 metrics = await self._compute.run(self._update_with_precision, experience)
@@ -198,6 +203,14 @@ class CollectUpdateLoop:
 
     @needs_memory_for("the hyperparameter minibatch_size (batch_size), hidden_sizes or horizon, or environment.count")
     def _update_with_precision(self, experience: Any) -> dict[str, float]:
+        if isinstance(experience, Mapping) and _is_elsewhere(experience["reward"].device, self._device):
+            experience = upload(experience, self._device)
         precision = matmul_precision(self._precision, self.algorithm.network.hidden_sizes, self._device)
         with self._compute.activity.doing(ROLE_PHASE_UPDATING), precision:
             return self.algorithm.update(experience)
+
+
+def _is_elsewhere(found: torch.device, wanted: str) -> bool:
+    """Whether tensors on one device are to be copied to the wanted one, which may leave the number of the GPU open."""
+    device = torch.device(wanted)
+    return found.type != device.type or device.index not in (None, found.index)

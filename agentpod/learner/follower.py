@@ -194,7 +194,7 @@ class Follower:
         )
         try:
             await member.fuse()
-            loop.publish()
+            await loop.publish()
             while not stop.done():
                 await self._step(loop, member)
         finally:
@@ -237,7 +237,7 @@ class Follower:
             member.count(result.environment_steps)
             if member.due:
                 await member.fuse()
-            loop.publish()
+            await loop.publish()
 
 
 def remove_leftover_memory(config: PodConfig, index: int) -> None:

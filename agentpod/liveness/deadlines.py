@@ -4,7 +4,7 @@ Rules:
 - A role makes progress when its phase or its counter changes. An idle role makes progress by answering.
 - The deadline is a multiple of the 99th percentile of the times between the role's earlier progress in this phase,
   within a floor and a ceiling.
-- A role that opens, prepares or warms up has the ceiling, because a simulator may compile. So has a role that has made
+- A role that opens, prepares, compiles or warms up has the ceiling. So has a role that has made
   progress less than a few times, unless its process is stopped.
 - Each time a role was stuck that answered and whose process was not stopped, the next deadline is twice as long: it may
   only have been slow.

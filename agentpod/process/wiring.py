@@ -130,7 +130,8 @@ def _plane(config: PodConfig, role: str, name: str) -> Plane:
     if name == "cuda":
         make_driver = partial(CupyDriver, torch.device(device).index or 0)
         return CudaPlane(config.region_prefix, make_driver, config.plane_folder, group=config.user_code_uid)
-    return SharedPlane(config.region_prefix, config.plane_folder, group=config.user_code_uid)
+    pinned = torch.device(device).type == "cuda"
+    return SharedPlane(config.region_prefix, config.plane_folder, group=config.user_code_uid, pinned=pinned)
 
 
 def _tensor_services(planes: Sequence[Plane], resources: ExitStack) -> list[Service]:

@@ -30,6 +30,9 @@ from simulators.base import SingleEpisodes
 MAXIMUM_EPISODE_STEPS = 100_000
 """Limit on the length of an episode, without which an endless environment would occupy the evaluator forever."""
 
+POLL_STEPS = 32
+"""Steps on a GPU between two examinations of whether all episodes have ended."""
+
 
 @dataclass(frozen=True)
 class Episodes:
@@ -100,9 +103,9 @@ def play(
     tallies, reports = [], []
     for batch in range(first_episode // lanes, -(-end // lanes)):
         numbers = torch.arange(batch * lanes, (batch + 1) * lanes)
-        tally = BatchTally((first_episode <= numbers) & (numbers < end))
         actor.begin(batch)
         observation = begin(derive_seed(seed, "reset", batch))
+        tally = BatchTally((first_episode <= numbers) & (numbers < end), observation.device)
         while not tally.complete:
             if cancelled is not None and cancelled.is_set():
                 raise Cancelled("the evaluation was cancelled")
@@ -112,8 +115,7 @@ def play(
             tally.add(step)
         tallies.append(tally)
         reports.append(simulator.report())
-    returns = torch.cat([tally.returns[tally.wanted] for tally in tallies])
-    lengths = torch.cat([tally.lengths[tally.wanted] for tally in tallies])
+    returns, lengths = (torch.cat(parts) for parts in zip(*(tally.finished() for tally in tallies), strict=True))
     if not bool(returns.isfinite().all()):
         raise DataLoss(
             "an evaluation return is not finite: check the rewards of the simulator",
@@ -123,33 +125,46 @@ def play(
 
 
 class BatchTally:
-    """Counts the first episode of each lane of a batch. All tensors have shape [N].
+    """Counts the first episode of each lane of a batch, on the device of the simulator. All tensors have shape [N].
+
+    On a GPU, whether the batch is complete is examined every `poll_steps` steps only, because the host waits for the
+    GPU then. The steps that follow the last episode change nothing.
 
     Attributes:
-        wanted: bool, which lanes play an episode that was requested.
+        wanted: bool on the CPU, which lanes play an episode that was requested.
         returns: float64, undiscounted return of the lane's first episode, so far.
         lengths: int64, its steps so far.
     """
 
-    def __init__(self, wanted: Tensor) -> None:
-        self.wanted = wanted
-        self.returns = torch.zeros(len(wanted), dtype=torch.float64)
-        self.lengths = torch.zeros(len(wanted), dtype=torch.int64)
-        self._running = torch.ones(len(wanted), dtype=torch.bool)
+    def __init__(self, wanted: Tensor, device: torch.device | str = "cpu", poll_steps: int | None = None) -> None:
+        """Starts with no steps; `poll_steps` is 1 on a processor and POLL_STEPS on a GPU, unless it is given."""
+        device = torch.device(device)
+        self.wanted, self._wanted = wanted, wanted.to(device)
+        self.returns = torch.zeros(len(wanted), dtype=torch.float64, device=device)
+        self.lengths = torch.zeros(len(wanted), dtype=torch.int64, device=device)
+        self._running = torch.ones(len(wanted), dtype=torch.bool, device=device)
+        self._poll_steps = poll_steps or (1 if device.type == "cpu" else POLL_STEPS)
         self._steps = 0
 
     @property
     def complete(self) -> bool:
-        """Whether every episode that was requested has ended."""
-        return not bool((self._running & self.wanted).any())
+        """Whether every episode that was requested has ended, as far as this is examined after the present step."""
+        return not self._steps % self._poll_steps and self._ended()
+
+    def _ended(self) -> bool:
+        return not bool((self._running & self._wanted).any())
+
+    def finished(self) -> tuple[Tensor, Tensor]:
+        """Returns the returns and the lengths [E] of the episodes that were requested, on the CPU."""
+        return self.returns.cpu()[self.wanted], self.lengths.cpu()[self.wanted]
 
     def add(self, step: Step) -> None:
         """Counts one step of every lane; raises DataLoss as `play` does."""
         self._steps += 1
-        self.returns += torch.where(self._running, step.reward.cpu().double(), 0.0)
+        self.returns += torch.where(self._running, step.reward.to(self.returns), 0.0)
         self.lengths += self._running
-        self._running &= ~(step.terminated | step.truncated).cpu()
-        if self._steps >= MAXIMUM_EPISODE_STEPS and not self.complete:
+        self._running &= ~(step.terminated | step.truncated).to(self._running.device)
+        if self._steps >= MAXIMUM_EPISODE_STEPS and not self._ended():
             raise DataLoss(
                 f"an evaluation episode has not ended after {MAXIMUM_EPISODE_STEPS} steps: give the environment a time"
                 " limit, for instance environment.options.max_episode_steps"

@@ -3,8 +3,10 @@
 `Collector` computes, on the compute thread. `WorkerServicer` only translates.
 """
 
+import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -14,7 +16,8 @@ import torch
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.captured_steps import CapturedSteps, captured_steps
-from agentpod.experience.rollout import CollectResult, Lanes, Staging, collect
+from agentpod.experience.rollout import CollectResult, Lanes, collect
+from agentpod.experience.staging import Staging
 from agentpod.liveness.activity import Activity, CountedCancellation
 from agentpod.memory_errors import needs_memory_for
 from agentpod.models.messages import network_spec, policy_message
@@ -49,6 +52,7 @@ class Collector:
         network: Description of the policy's network.
         policy: The policy that acts.
         lanes: State of the episodes under way.
+        finish_copies: Waits until the last rollout is in its slot; None if it was written there.
         reusable: False once a rollout has failed, because the state of the environments is then unknown.
     """
 
@@ -72,6 +76,7 @@ class Collector:
         self.reusable = True
         self._staging = Staging(device)
         self._captured = captured and device.type == "cuda"
+        self.finish_copies: Callable[[], None] | None = None
         if previous and previous.reusable and previous.makes(request.environment, device):
             self.simulator = previous.simulator
         else:
@@ -121,7 +126,7 @@ class Collector:
         with torch.no_grad(), self._activity.doing(ROLE_PHASE_COLLECTING):
             rollout = self._staging.of(own)
             result = collect(self.simulator, self.policy, rollout, self.lanes, generator, cancelled, self._steps)
-            self._staging.copy_to(own)
+            self.finish_copies = self._staging.copy_to(own)
         self.lanes, self.reusable = result.lanes, True
         return result
 
@@ -205,6 +210,9 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         finally:
             # A learner that no longer waits must not occupy the compute thread.
             cancelled.set()
+        if collector.finish_copies:
+            # Not on the compute thread, which can evaluate meanwhile.
+            await asyncio.to_thread(collector.finish_copies)
         busy_seconds = time.monotonic() - started
         await self._planes.push(request.slot.tensors, collector.own_boxes(request.slot))
         STEPS.inc(result.steps)

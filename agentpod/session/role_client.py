@@ -5,9 +5,12 @@ the reason NOT_OPEN.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import grpc.aio
 
 from agentpod.config import PodConfig
 from agentpod.experience.memory_spec import MemorySpec
@@ -15,6 +18,8 @@ from agentpod.experience.slots import Grant, PolicySlot
 from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec
 from agentpod.roles.user_evaluator import UserEvaluatorSettings
+from agentpod.session.opening import OPEN_DEADLINE_SECONDS, opened
+from agentpod.session.role_polls import POLL_DEADLINE_SECONDS
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
@@ -23,7 +28,6 @@ from podrace.errors import NOT_OPEN, DataLoss, DeadlineExceeded, FailedPrecondit
 from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 
-OPEN_DEADLINE_SECONDS = 120.0
 COLLECT_DEADLINE_SECONDS = 600.0
 EVALUATE_DEADLINE_SECONDS = 1800.0
 
@@ -105,7 +109,7 @@ class RoleClient:
             learner: Number of the learner whose workers are called; the leader is 0.
         """
         self.workers, self.has_evaluator = config.workers, learner == 0
-        self._wait_seconds = config.role_wait_seconds
+        self._wait_seconds, self._longest_seconds = config.role_wait_seconds, config.progress.ceiling_seconds
         self._first_worker = learner * config.workers
         self._addresses = [config.address(role) for role in config.workers_of(learner)]
         if self.has_evaluator:
@@ -142,17 +146,17 @@ class RoleClient:
         """Opens every role; returns the answers of the workers, followed by that of the evaluator if there is one.
 
         Raises:
-            RoleLost: A role was lost, or did not open within 120 s, the deadline in the contract.
+            RoleLost: A role was lost, or did not open within the deadline in the contract: 120 s besides compilation.
         """
         try:
             return await _all_or_first_error(self._open_calls(session, probe))
-        except DeadlineExceeded:
-            raise RoleLost(f"a role did not open within {OPEN_DEADLINE_SECONDS:g} s") from None
+        except DeadlineExceeded as error:
+            raise RoleLost(error.message) from None
 
     def _open_calls(self, session: SessionSpec, probe: TensorRef) -> list[Any]:
         policy = policy_message(session.network)
         calls = [
-            _call(
+            self._opened(
                 stub.OpenWorker,
                 pb.OpenWorkerRequest(
                     session=session.name,
@@ -164,7 +168,7 @@ class RoleClient:
                     rollouts=session.rollouts,
                     probe=probe,
                 ),
-                deadline_seconds=OPEN_DEADLINE_SECONDS,
+                partial(stub.GetWorker, pb.GetWorkerRequest()),
             )
             for index, stub in enumerate(self._workers)
         ]
@@ -177,7 +181,21 @@ class RoleClient:
             probe=probe,
             members=[policy_message(network) for network in session.members],
         )
-        return [*calls, _call(self._evaluator.OpenEvaluator, request, deadline_seconds=OPEN_DEADLINE_SECONDS)]
+        ask = partial(self._evaluator.GetEvaluator, pb.GetEvaluatorRequest())
+        return [*calls, self._opened(self._evaluator.OpenEvaluator, request, ask)]
+
+    def _opened(self, method: Any, request: Any, ask: Callable[..., Any]) -> Awaitable[Any]:
+        """Opens a role; `ask` calls the method that returns its progress."""
+
+        async def phase() -> Any:
+            try:
+                return (await ask(timeout=POLL_DEADLINE_SECONDS)).progress.phase
+            except grpc.aio.AioRpcError:
+                # Lost, busy, or a role of a third party that reports nothing: then the time counts.
+                return None
+
+        longest = max(OPEN_DEADLINE_SECONDS, self._longest_seconds)
+        return opened(_call(method, request, deadline_seconds=longest), phase)
 
     async def collect(self, session: SessionSpec, grant: Grant, held: PolicySlot, rollout: int) -> CollectedRollout:
         """Has all workers fill a granted slot, and waits until it is full.

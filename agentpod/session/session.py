@@ -120,7 +120,7 @@ class Roles:
         Raises:
             InvalidArgument: The environment cannot be made, or its spaces cannot be learned on.
             Unimplemented: None of the allowed planes connects all roles.
-            RoleLost: A role was lost, or did not open within 120 s, the deadline in the contract.
+            RoleLost: A role was lost, or did not open within the deadline in the contract.
         """
         self._session = None
         if session.opened <= 1:

@@ -10,6 +10,7 @@ region of its size. All slabs are freed when the plane is closed, after the peer
 the memory of a killed process.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,8 @@ class Driver(Protocol):
     same = driver.open(slab.handles)    # peer
     driver.record(slab.event)           # owner, after writing and before it sends a message
     driver.wait(same.event)             # peer, after it received the message and before reading
-    driver.finish()                     # peer, after writing and before it replies
+    wait = driver.submitted()           # peer, after writing
+    wait()                              # peer, in any thread, before it replies
     """
 
     def allocate(self, size: int) -> Slab:
@@ -84,8 +86,8 @@ class Driver(Protocol):
         """Lets work that is submitted from now on start after the recorded point."""
         ...
 
-    def finish(self) -> None:
-        """Waits for the work submitted to the GPU so far."""
+    def submitted(self) -> Callable[[], None]:
+        """Returns a function that waits, in any thread, for the work submitted to the GPU so far."""
         ...
 
 
@@ -184,7 +186,8 @@ class CudaPlane:
     async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
         """Waits until the writes of this process have finished: one event cannot signal the work of several peers."""
         if {ref.plane_uri for ref in refs} - self._slabs.keys():
-            self._driver.finish()
+            # In a thread: the event loop answers other calls meanwhile.
+            await asyncio.to_thread(self._driver.submitted())
 
     def forget(self, plane_uri: str) -> None:
         """Drops the mapping of a region; it is unmapped when no view is left."""

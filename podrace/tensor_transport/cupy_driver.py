@@ -4,6 +4,7 @@ CuPy's memory pool is not used: memory of its pool, and of torch's, cannot be ex
 """
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -112,9 +113,13 @@ class CupyDriver:
         with self._cupy.cuda.Device(self._index):
             self._runtime.streamWaitEvent(self._stream(), event.ptr)
 
-    def finish(self) -> None:
-        """Waits for torch's current stream."""
-        torch.cuda.current_stream(self._index).synchronize()
+    def submitted(self) -> Callable[[], None]:
+        """Records an event on torch's current stream; returns a function that waits for it without using a core."""
+        with torch.cuda.device(self._index):
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self._index))
+        wait: Callable[[], None] = event.synchronize
+        return wait
 
     def _stream(self) -> int:
         return int(torch.cuda.current_stream(self._index).cuda_stream)

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -19,10 +19,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
 
 from podrace.errors import InvalidArgument, Unavailable
+from podrace.tensor_transport.stream_collectives import StreamCollectives
 
 ABORT_SLICE_SECONDS = 0.1
 """Interval at which a waiting collective checks whether the group was aborted."""
-POLL_SECONDS = 0.0002
 MAXIMUM_THREADS = 8
 """Threads of gloo per group; each waits for the broadcast of one member."""
 CACHED_ELEMENTS = 32_768
@@ -79,11 +79,15 @@ class Group:
             ...                            # the others agree on the members and on a prefix never used before
             group = Group.join(store_address, another_prefix, rank, size, device, timeout_seconds=10.0)
 
-    Every collective broadcasts from all members at once and computes locally in the order of the ranks. So the results
-    have the same bits on every member, independent of the backend. Each member receives size x tensor; an all-reduce in
-    float64 would move two tensors of twice the width, which is not less for up to four members.
+    Every collective but `average_` receives the tensors of all members and computes locally in the order of the ranks.
+    So the results have the same bits on every member, independent of the backend. Each member receives size x tensor;
+    an all-reduce in float64 would move two tensors of twice the width, which is not less for up to four members.
 
-    A collective that fails has not changed the caller's tensors, except `broadcast_`. A group of one needs no store.
+    Between GPUs collectives run on the current stream. All but `average_` wait for it; a thread of the group aborts a
+    collective that takes longer than the timeout, which ends the wait.
+
+    A collective that fails has not changed the caller's tensors, except `broadcast_` and, between GPUs, `average_`. A
+    group of one needs no store.
 
     Attributes:
         rank: Rank of this member.
@@ -97,6 +101,10 @@ class Group:
         self._backend, self._timeout_seconds = backend, timeout_seconds
         self._closed = threading.Event()
         self._buffers: dict[torch.dtype, Tensor] = {}
+        self._problem = "aborted"
+        self._on_stream: StreamCollectives | None = None
+        if device.type == "cuda":
+            self._on_stream = StreamCollectives(device, timeout_seconds, self._lose)
 
     @classmethod
     def join(
@@ -161,6 +169,33 @@ class Group:
                 tensor.copy_(target)
         return tensor
 
+    def average_(self, tensor: Tensor) -> Tensor:
+        """Replaces a tensor by its mean over the members; between GPUs without waiting.
+
+        Between CPUs this is `mean_`. Between GPUs it is one all-reduce on the current stream, which sums in the type of
+        the tensor; all members get the same bits.
+
+        Raises:
+            MemberLost: A member was lost. Between GPUs this is noticed at the latest by `finish`; all tensors that were
+                averaged since the previous `finish` are then undefined.
+        """
+        on_stream = self._on_stream
+        if on_stream is None or self.size == 1 or not tensor.numel():
+            return self.mean_(tensor)
+        target = tensor.detach().contiguous()
+        self._run(lambda backend: on_stream.average(backend, target))
+        if target.data_ptr() != tensor.data_ptr():
+            tensor.copy_(target)
+        return tensor
+
+    def finish(self) -> None:
+        """Waits until all averages have been computed. Raises as `gather`."""
+        if self._on_stream is not None and self.size > 1:
+            self._run(lambda backend: None)
+            self._on_stream.finish()
+            if self._closed.is_set():
+                raise self._lost()
+
     def broadcast(self, tensor: Tensor, source: int) -> Tensor:
         """Returns the tensor of rank `source`; the others pass the same shape and dtype. Raises as `gather`."""
         received = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -177,6 +212,12 @@ class Group:
 
     def _exchange(self, tensor: Tensor, gathered: Tensor) -> None:
         """Fills [size, ...] with the tensors of all members."""
+        on_stream = self._on_stream
+        if on_stream is not None and self.size > 1 and tensor.numel():
+            source = tensor.detach().contiguous()
+            self._run(lambda backend: on_stream.gather(backend, source, gathered))
+            self.finish()
+            return
         gathered[self.rank].copy_(tensor.detach())
         # Received in place: gloo's own gather copies everything and allocates new pages each time.
         self._broadcast(list(enumerate(gathered)))
@@ -197,6 +238,8 @@ class Group:
         connections close, or at the latest at their timeout.
         """
         self._closed.set()
+        if self._on_stream is not None:
+            self._on_stream.close()
         # In a list, so that the thread drops the last reference to the backend.
         held, self._backend = [self._backend], None
         if held[0] is None:
@@ -211,7 +254,28 @@ class Group:
     def close(self) -> None:
         """Leaves the group. No member may be running a collective."""
         self._closed.set()
+        if self._on_stream is not None:
+            self._on_stream.close()
         self._backend = None
+
+    def _lose(self) -> None:
+        """Aborts the group because a collective on the stream takes too long."""
+        self._problem = f"a member did not respond for {self._timeout_seconds:g} s"
+        self.abort()
+
+    def _lost(self, problem: str = "") -> MemberLost:
+        reason = problem or self._problem
+        return MemberLost(f"rank {self.rank} of {self.size}: a member of the group was lost ({reason})")
+
+    def _run(self, collective: Callable[[Any], None]) -> None:
+        """Puts a collective on the stream; aborts the group if that fails."""
+        try:
+            collective(self._open_backend())
+        except MemberLost:
+            raise
+        except RuntimeError as error:
+            self.abort()
+            raise self._lost(_first_line(error)) from None
 
     def _broadcast(self, tensors: Sequence[tuple[int, Tensor]]) -> None:
         """Broadcasts tensors, each from the rank given with it, all at once, and waits for all.
@@ -219,6 +283,11 @@ class Group:
         Drops every reference to the operations before it raises, because they would keep connections open.
         """
         if self.size == 1 or not any(tensor.numel() for _, tensor in tensors):
+            return
+        on_stream = self._on_stream
+        if on_stream is not None:
+            self._run(lambda backend: on_stream.broadcast(backend, tensors))
+            self.finish()
             return
         deadline, problem, works = time.monotonic() + self._timeout_seconds, "", list[Any]()
         try:
@@ -234,7 +303,7 @@ class Group:
         works.clear()
         if problem:
             self.abort()
-            raise MemberLost(f"rank {self.rank} of {self.size}: a member of the group was lost ({problem})")
+            raise self._lost(problem)
 
     def _open_backend(self) -> Any:
         backend = self._backend
@@ -249,19 +318,11 @@ class Group:
                 return "aborted"
             if time.monotonic() > deadline:
                 return f"a member did not respond for {self._timeout_seconds:g} s"
-            self._pause(work)
-        work.wait()
-        # NCCL reports aborted operations as successful.
-        return "aborted" if self._closed.is_set() else ""
-
-    def _pause(self, work: Any) -> None:
-        if self.device.type == "cuda":
-            # After a wait with a timeout, NCCL would abort.
-            time.sleep(POLL_SECONDS)
-        else:
-            # Also raised by a failed operation; the caller checks for that.
+            # Also raised by a failed operation; the next call of is_completed shows that.
             with suppress(RuntimeError):
                 work.wait(timedelta(seconds=min(ABORT_SLICE_SECONDS, self._timeout_seconds)))
+        work.wait()
+        return "aborted" if self._closed.is_set() else ""
 
 
 def _open_store(address: str, prefix: str, timeout: timedelta) -> PrefixStore:

@@ -14,6 +14,7 @@ from torch import Tensor
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.tensor.v1.tensor_pb2 import TensorRef, TensorSpec
 from podrace.tensor_transport.codec import LAYOUT_VERSION, element_type, size_bytes
+from podrace.tensor_transport.pinned import PinnedMap
 
 ALIGNMENT_BYTES = 64
 HEADER_BYTES = 64
@@ -53,13 +54,18 @@ def place(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
     return offsets, end
 
 
-def mapped(descriptor: int, size: int, flags: int = mmap.MAP_SHARED) -> Tensor:
-    """Maps memory as uint8 [size]; its pages are allocated when they are first accessed.
+def mapped(descriptor: int, size: int, flags: int = mmap.MAP_SHARED, *, pinned: bool = False) -> Tensor:
+    """Maps memory as uint8 [size]; its pages are allocated when they are first accessed, or at once if it is pinned.
 
     The mapping exists as long as a tensor views it. It must not be closed explicitly: torch does not lock the buffer,
     so `mmap.close` would succeed and leave every view pointing at unmapped memory.
     """
-    return torch.frombuffer(mmap.mmap(descriptor, size, flags=flags), dtype=torch.uint8)
+    if not pinned:
+        return torch.frombuffer(mmap.mmap(descriptor, size, flags=flags), dtype=torch.uint8)
+    memory = PinnedMap(descriptor, size, flags=flags)
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)
+    memory.register(tensor.data_ptr())
+    return tensor
 
 
 def header(memory: Tensor) -> Tensor:

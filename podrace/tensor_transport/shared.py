@@ -42,20 +42,21 @@ class SharedPlane:
 
     scheme = "shared"
 
-    def __init__(self, prefix: str, folder: Path = FOLDER, *, group: int = 0) -> None:
+    def __init__(self, prefix: str, folder: Path = FOLDER, *, group: int = 0, pinned: bool = False) -> None:
         """Starts without regions.
 
         Args:
             prefix: Prefix of the name of every file created here; ends with a dash, for instance `podrace-POD-`.
             folder: Folder of the files; the same memory-backed folder for both ends.
             group: Group whose processes may open regions that are created here, if this is root; 0: only this user.
+            pinned: Whether to register the memory with CUDA, for a process that copies it to or from a GPU.
 
         Raises:
             InvalidArgument: The prefix is malformed.
         """
         _check_prefix(prefix)
         self._prefix = prefix
-        self._folder, self._group = folder, group
+        self._folder, self._group, self._pinned = folder, group, pinned
         self._regions: dict[str, Region] = {}
         self._mappings: dict[str, tuple[tuple[int, int], Tensor]] = {}
 
@@ -65,7 +66,7 @@ class SharedPlane:
         _, size = place(specs)
         path = self._folder / f"{self._prefix}{name}"
         _check_room(self._folder, path.name, size)
-        memory = _create_mapped(path, size, self._group)
+        memory = _create_mapped(path, size, self._group, pinned=self._pinned)
         write_header(memory)
         plane_uri = f"{self.scheme}:{path.name}"
         self._regions[plane_uri] = Region(plane_uri, memory, specs, partial(self._release, plane_uri, path))
@@ -103,7 +104,7 @@ class SharedPlane:
             identity = (status.st_dev, status.st_ino)
             known = self._mappings.get(plane_uri)
             if known is None or known[0] != identity:
-                known = _open_mapped(path)
+                known = _open_mapped(path, pinned=self._pinned)
                 check_header(known[1], plane_uri)
                 self._mappings[plane_uri] = known
         except OSError as error:
@@ -175,7 +176,7 @@ def _unallocated_bytes(folder: Path) -> int:
     return unallocated
 
 
-def _create_mapped(path: Path, size: int, group: int) -> Tensor:
+def _create_mapped(path: Path, size: int, group: int, *, pinned: bool) -> Tensor:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
@@ -190,7 +191,7 @@ def _create_mapped(path: Path, size: int, group: int) -> Tensor:
             share(descriptor, group, 0o660)
         # Checked again, because another pod may have created a file at the same moment. Both are refused then.
         _check_room(path.parent, path.name, size, already_counted=True)
-        return mapped(descriptor, size)
+        return mapped(descriptor, size, pinned=pinned)
     except ResourceExhausted:
         path.unlink()
         raise
@@ -201,7 +202,7 @@ def _create_mapped(path: Path, size: int, group: int) -> Tensor:
         os.close(descriptor)
 
 
-def _open_mapped(path: Path) -> tuple[tuple[int, int], Tensor]:
+def _open_mapped(path: Path, *, pinned: bool) -> tuple[tuple[int, int], Tensor]:
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         status = os.fstat(descriptor)
@@ -212,6 +213,6 @@ def _open_mapped(path: Path) -> tuple[tuple[int, int], Tensor]:
             raise FailedPrecondition(
                 f"{path} has {status.st_size} bytes, too few for a region; is it a file of podrace?"
             )
-        return (status.st_dev, status.st_ino), mapped(descriptor, status.st_size)
+        return (status.st_dev, status.st_ino), mapped(descriptor, status.st_size, pinned=pinned)
     finally:
         os.close(descriptor)

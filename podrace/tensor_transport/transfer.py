@@ -133,7 +133,7 @@ class GroupPlane(MirrorPlane):
             request.prefix = link.prefix
             answers = rpc.stream(getattr(stub, method), request, deadline_seconds=TRANSFER_DEADLINE_SECONDS)
             await anext(answers)
-            await asyncio.to_thread(group.broadcast_, flat_bytes(tensors), source)
+            await self.broadcast(group, flat_bytes(tensors), source)
             async for _ in answers:
                 pass
         except (FailedPrecondition, InvalidArgument):
@@ -141,6 +141,30 @@ class GroupPlane(MirrorPlane):
         except BaseException:
             link.drop()
             raise
+
+    async def broadcast(self, group: Group, tensors: Sequence[Tensor], source: int) -> None:
+        """Calls `broadcast_` of a group in a thread.
+
+        On a GPU this happens on another stream, after what the current stream has been given so far. So the thread
+        waits for the transfer alone, and a lost peer does not stop other work on the GPU.
+        """
+        if self.device.type != "cuda":
+            await asyncio.to_thread(group.broadcast_, tensors, source)
+            return
+        ready = torch.cuda.current_stream(self.device).record_event()
+
+        def transfer() -> None:
+            stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(stream):
+                stream.wait_event(ready)
+                group.broadcast_(tensors, source)
+
+        await asyncio.to_thread(transfer)
+
+    async def finish(self) -> None:
+        """Waits, in a thread, for what the current stream has been given so far: others may use another stream."""
+        if self.device.type == "cuda":
+            await asyncio.to_thread(torch.cuda.current_stream(self.device).record_event().synchronize)
 
     async def _joined(self, link: Link, stub: Any) -> Group:
         if link.group is None:
@@ -209,9 +233,7 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
         async with self._transfer(request.prefix) as group:
             views = self._plane.open_own(request.tensors)
             yield pb.SendTensorsResponse()
-            await asyncio.to_thread(
-                group.broadcast_, flat_bytes([views[ref.spec.name] for ref in request.tensors]), OWNER
-            )
+            await self._plane.broadcast(group, flat_bytes([views[ref.spec.name] for ref in request.tensors]), OWNER)
             # Raises if a region was handed out again, and possibly written, during the transfer.
             self._plane.open_own(request.tensors)
 
@@ -225,10 +247,10 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
                 torch.empty_like(target, memory_format=torch.contiguous_format) for target in self._targets(request)
             ]
             yield pb.ReceiveTensorsResponse()
-            await asyncio.to_thread(group.broadcast_, flat_bytes(received), PEER)
+            await self._plane.broadcast(group, flat_bytes(received), PEER)
             for target, data in zip(self._targets(request), received, strict=True):
                 target.copy_(data)
-            self._finish()
+            await self._plane.finish()
 
     def close(self) -> None:
         """Leaves every group."""
@@ -268,11 +290,6 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
                 )
             targets.append(view[box.index])
         return targets
-
-    def _finish(self) -> None:
-        """Waits for the writes: the owner may read the tensors on another stream after the reply."""
-        if self._plane.device.type == "cuda":
-            torch.cuda.current_stream(self._plane.device).synchronize()
 
 
 def flat_bytes(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -251,11 +251,13 @@ class IsaacSimulator:
         if opened["note"]:
             _log.warning("the simulator deviates from the interface", id=id, how=opened["note"])
         self._memory = self._share()
+        self._final: Tensor | None = None
+        """Final observations of the last step in which an episode ended, on the GPU."""
         self._live = Step(**{field.name: self._memory[field.name] for field in fields(Step)})
         self.reset(0)
 
     def _share(self) -> dict[str, Tensor]:
-        plane = SharedPlane(f"podrace-isaac-{secrets.token_hex(8)}-")
+        plane = SharedPlane(f"podrace-isaac-{secrets.token_hex(8)}-", pinned=self._device.type == "cuda")
         specs = step_specs(self.observation_space, self.action_space, self.count)
         try:
             region = plane.create("step", list(specs.values()))
@@ -271,17 +273,32 @@ class IsaacSimulator:
 
     def reset(self, seed: int) -> Tensor:
         """See simulators.base.Simulator."""
+        self._finish_copies()
         self._server.ask(f"reset {seed}", STEP_SECONDS)
         return self._live.observation.to(self._device)
 
     def step(self, action: Tensor) -> Step:
         """See simulators.base.Simulator; raises the errors of IsaacServer.ask."""
-        self._memory["action"].copy_(action.reshape(self.count, *self.action_space.shape))
+        shape, pinned = (self.count, *self.action_space.shape), self._device.type == "cuda"
+        self._memory["action"].copy_(action.reshape(shape), non_blocking=pinned)
+        # The one wait of a step: for the action, and for the copies of the step before.
+        self._finish_copies()
         self._server.ask("step", STEP_SECONDS)
         return self._live if self._device.type == "cpu" else self._copy_to_device()
 
+    def _finish_copies(self) -> None:
+        """Waits for copies between the GPU and the memory, which the server reads and writes next."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
     def _copy_to_device(self) -> Step:
-        return Step(**{field.name: getattr(self._live, field.name).to(self._device) for field in fields(Step)})
+        """Copies a step to the GPU without waiting; final observations only if an episode has ended."""
+        live = self._live
+        if self._final is None or bool((live.terminated | live.truncated).any()):
+            self._final = live.final_observation.to(self._device, non_blocking=True)
+        names = ("observation", "reward", "terminated", "truncated")
+        copies = {name: getattr(live, name).to(self._device, non_blocking=True) for name in names}
+        return Step(**copies, final_observation=self._final)
 
     def report(self) -> Report:
         """Returns an empty report: these simulators have no measure except the return."""

@@ -14,6 +14,7 @@ import warp
 from torch import Tensor
 
 from podrace.errors import ResourceExhausted
+from simulators.compilation import compiling
 from simulators.cuda_graph import record_graph
 from simulators.warp.models import Body
 from simulators.warp.tasks import Fields
@@ -109,7 +110,8 @@ class WarpPhysics:
         _wait_for(self._device)
         with warp.ScopedDevice(self._warp_device):
             # Compiles and loads modules, which must not happen during a capture.
-            function()
+            with compiling("MuJoCo Warp"):
+                function()
             with warp.ScopedCapture(self._warp_device) as capture:
                 function()
             warp.synchronize_device(self._warp_device)

@@ -1,5 +1,7 @@
 """Simulates a GPU in the memory of this process, with several drivers, for tests of the plane `cuda`."""
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -26,13 +28,16 @@ class FakeDriver:
     """The driver of one process.
 
     Attributes:
-        log: The calls of record, wait and finish, as (name, number of the event or -1).
+        log: The calls of record, wait, submitted and of what submitted returned (`finish`), as (name, number of the
+            event or -1).
+        waited_in: The threads that waited for submitted work.
     """
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self.log: list[tuple[str, int]] = []
         self.opened = 0
+        self.waited_in: list[threading.Thread] = []
 
     def allocate(self, size: int) -> Slab:
         gpu = self._gpu
@@ -67,5 +72,11 @@ class FakeDriver:
     def wait(self, event: Any) -> None:
         self.log.append(("wait", event))
 
-    def finish(self) -> None:
-        self.log.append(("finish", -1))
+    def submitted(self) -> Callable[[], None]:
+        self.log.append(("submitted", -1))
+
+        def finish() -> None:
+            self.log.append(("finish", -1))
+            self.waited_in.append(threading.current_thread())
+
+        return finish

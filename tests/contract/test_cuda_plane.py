@@ -5,6 +5,7 @@ With a GPU of memory here; the same two ends on a real one, in two processes, ar
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,8 @@ async def test_writes_are_ordered_before_reads_in_both_directions(tmp_path: Path
     await ends.peer.pull(refs)
     ends.peer.open(refs)["values"].fill_(1.0)
     await ends.peer.push(refs, WHOLE)
-    assert ends.peers.log == [("wait", 0), ("finish", -1)], "done before the reply, however many peers there are"
+    assert ends.peers.log == [("wait", 0), ("submitted", -1), ("finish", -1)], "done before the reply, for any peers"
+    assert threading.current_thread() not in ends.peers.waited_in, "the event loop waited for the GPU"
     assert ends.owners.log == [("record", 0)], "the event of the owner, which no peer records"
 
 

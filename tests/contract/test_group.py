@@ -87,8 +87,18 @@ def mean(state: Any, rank: int, count: int) -> list[torch.Tensor]:
     tensors.append(strided[:, 0].copy_(tensors[0]))
     for tensor in tensors:
         assert state.group.mean_(tensor) is tensor
+    if state.group.device.type == "cpu":
+        # Between GPUs NCCL sums in another order.
+        tensors.append(state.group.average_(own(state, rank, torch.float32, count)))
+        state.group.finish()
     assert not strided[:, 1].any()
     return [tensor.cpu() for tensor in tensors]
+
+
+def average(state: Any, rank: int) -> torch.Tensor:
+    tensor = state.group.average_(own(state, rank, torch.float32, 1000))
+    state.group.finish()
+    return tensor.cpu()
 
 
 def unusual_shapes(state: Any, rank: int) -> dict[str, list[torch.Tensor]]:
@@ -150,6 +160,13 @@ def test_a_mean_is_summed_in_float64_rounded_once_and_bitwise_equal_on_all_membe
         expected = (given[0].double() + given[1].double() + given[2].double()) / SIZE
         for answer in everywhere(members, mean, count):
             assert all(torch.equal(tensor, expected.float()) for tensor in answer)
+
+
+def test_an_average_has_the_same_bits_on_all_members(start: Start) -> None:
+    answers = everywhere(start(), average)
+    expected = sum(draw(rank, torch.float32, 1000).double() for rank in range(SIZE)) / SIZE
+    assert all(torch.equal(answer, answers[0]) for answer in answers)
+    torch.testing.assert_close(answers[0].double(), expected, rtol=1e-5, atol=1e-4)
 
 
 def test_empty_transposed_and_scalar_tensors_are_transferred(start: Start) -> None:

@@ -1,10 +1,9 @@
 """Adapts an optimizer of torch to flat buffers: its state can be saved, undone and fused from the first step on."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from agentpod.algorithms.flat_adam import Reduce
 from podrace.errors import UNUSABLE_ALGORITHM, InvalidArgument
 
 
@@ -21,7 +20,7 @@ class TorchOptimizer:
         reduce: As of FlatAdam.
     """
 
-    reduce: Callable[[Tensor], None] | None = None
+    reduce: Reduce | None = None
 
     def __init__(
         self,

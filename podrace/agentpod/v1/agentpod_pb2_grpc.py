@@ -70,8 +70,8 @@ class WorkerServiceServicer:
         of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
         until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
         UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
-        missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s, because a
-        simulator may have to compile.
+        missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s. The time in which
+        GetWorker answers with the phase COMPILING does not count, up to the longest deadline of the orchestrator's settings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -314,7 +314,7 @@ class EvaluatorServiceServicer:
 
     def OpenEvaluator(self, request, context):
         """Opens a session: makes the environments and the policy network. Called by the leader of a pod. Blocks until they
-        exist. Same errors as OpenWorker. Deadline: 120 s.
+        exist. Same errors as OpenWorker. Deadline: 120 s, without time in phase COMPILING.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

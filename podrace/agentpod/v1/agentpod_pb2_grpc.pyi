@@ -41,8 +41,8 @@ class WorkerServiceStub:
     of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
     until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
     UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
-    missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s, because a
-    simulator may have to compile.
+    missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s. The time in which
+    GetWorker answers with the phase COMPILING does not count, up to the longest deadline of the orchestrator's settings.
     """
     CollectRollout: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CollectRolloutRequest, _agentpod_pb2.CollectRolloutResponse]
     """Fills one slot with one rollout of one policy version. Called by the learner of the worker. Blocks until the slot
@@ -75,8 +75,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
     until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
     UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
-    missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s, because a
-    simulator may have to compile.
+    missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s. The time in which
+    GetWorker answers with the phase COMPILING does not count, up to the longest deadline of the orchestrator's settings.
     """
     CollectRollout: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CollectRolloutRequest, _agentpod_pb2.CollectRolloutResponse]  # type: ignore[assignment]
     """Fills one slot with one rollout of one policy version. Called by the learner of the worker. Blocks until the slot
@@ -112,8 +112,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         of the worker before the first rollout, and after any failure. A session that was open before is closed. Blocks
         until the environments exist. INVALID_ARGUMENT for an environment that cannot be made, with the reason
         UNSUITABLE_SPACE for one whose observations or actions do not suit the policy. UNIMPLEMENTED if a package is
-        missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s, because a
-        simulator may have to compile.
+        missing. FAILED_PRECONDITION (PLANE_UNUSABLE) if the worker cannot read the probe. Deadline: 120 s. The time in which
+        GetWorker answers with the phase COMPILING does not count, up to the longest deadline of the orchestrator's settings.
         """
 
     @_abc_1.abstractmethod
@@ -175,7 +175,7 @@ class EvaluatorServiceStub:
     def __new__(cls, channel: _aio.Channel) -> EvaluatorServiceAsyncStub: ...
     OpenEvaluator: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.OpenEvaluatorRequest, _agentpod_pb2.OpenEvaluatorResponse]
     """Opens a session: makes the environments and the policy network. Called by the leader of a pod. Blocks until they
-    exist. Same errors as OpenWorker. Deadline: 120 s.
+    exist. Same errors as OpenWorker. Deadline: 120 s, without time in phase COMPILING.
     """
     EvaluatePolicy: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.EvaluatePolicyRequest, _agentpod_pb2.EvaluatePolicyResponse]
     """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Called
@@ -213,7 +213,7 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     OpenEvaluator: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.OpenEvaluatorRequest, _agentpod_pb2.OpenEvaluatorResponse]  # type: ignore[assignment]
     """Opens a session: makes the environments and the policy network. Called by the leader of a pod. Blocks until they
-    exist. Same errors as OpenWorker. Deadline: 120 s.
+    exist. Same errors as OpenWorker. Deadline: 120 s, without time in phase COMPILING.
     """
     EvaluatePolicy: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.EvaluatePolicyRequest, _agentpod_pb2.EvaluatePolicyResponse]  # type: ignore[assignment]
     """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Called
@@ -254,7 +254,7 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.OpenEvaluatorResponse, _abc.Awaitable[_agentpod_pb2.OpenEvaluatorResponse]]:
         """Opens a session: makes the environments and the policy network. Called by the leader of a pod. Blocks until they
-        exist. Same errors as OpenWorker. Deadline: 120 s.
+        exist. Same errors as OpenWorker. Deadline: 120 s, without time in phase COMPILING.
         """
 
     @_abc_1.abstractmethod

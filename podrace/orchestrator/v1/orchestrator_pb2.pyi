@@ -92,6 +92,8 @@ class _RolePhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RolePhase.V
     """Updating the policy."""
     ROLE_PHASE_EVALUATING: _RolePhase.ValueType  # 7
     """Playing evaluation episodes."""
+    ROLE_PHASE_COMPILING: _RolePhase.ValueType  # 8
+    """Compiling the kernels of a simulator, once for each cache of kernels. This may take minutes."""
 
 class RolePhase(_RolePhase, metaclass=_RolePhaseEnumTypeWrapper):
     """What a role is doing."""
@@ -112,6 +114,8 @@ ROLE_PHASE_UPDATING: RolePhase.ValueType  # 6
 """Updating the policy."""
 ROLE_PHASE_EVALUATING: RolePhase.ValueType  # 7
 """Playing evaluation episodes."""
+ROLE_PHASE_COMPILING: RolePhase.ValueType  # 8
+"""Compiling the kernels of a simulator, once for each cache of kernels. This may take minutes."""
 Global___RolePhase: _TypeAlias = RolePhase  # noqa: Y015
 
 class _Directive:

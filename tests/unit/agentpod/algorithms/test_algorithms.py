@@ -16,6 +16,7 @@ from torch import Tensor
 from agentpod.algorithms import ALGORITHMS, Algorithm, make
 from agentpod.algorithms.ppo import PPO
 from podrace.errors import DataLoss, InvalidArgument
+from podrace.tensor_transport.group import MemberLost
 
 EVERY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), EVERY_CASE)
 NEVER_BOOTSTRAPS = ("python:reinforce:Reinforce",)
@@ -140,6 +141,39 @@ def test_an_update_that_is_not_finite_is_reported_and_undone(name: str, kind: st
     rewards.copy_(good)
     assert_same_bits(algorithm, untouched)
     assert algorithm.update(experience) == untouched.update(experience)
+
+
+class LosesALearner:
+    """Averages whose last ones are undefined, because a learner was lost in the update `lost_in`."""
+
+    def __init__(self, lost_in: int) -> None:
+        self.lost_in, self.update = lost_in, -1
+
+    def __call__(self, tensor: Tensor) -> None:
+        if self.update == self.lost_in:
+            # The warm-up flag decides how many collectives follow; it keeps its value.
+            tensor.mul_(1.0 if tensor.dim() == 0 else math.nan)
+
+    def finish(self) -> None:
+        if self.update == self.lost_in:
+            raise MemberLost("a learner was lost")
+
+
+@EVERY_ALGORITHM
+def test_an_update_is_undone_if_its_averages_turn_out_undefined_at_its_end(name: str, kind: str) -> None:
+    algorithm, untouched = new_algorithm(name, kind), new_algorithm(name, kind)
+    reduce = LosesALearner(lost_in=1)
+    algorithm.share_gradients(reduce)
+    course = Course(untouched, kind)
+    for number in range(2):
+        experience = course.next()
+        reduce.update = number
+        if number == reduce.lost_in:
+            with pytest.raises(MemberLost):
+                algorithm.update(experience)
+            assert_same_bits(algorithm, untouched)
+            reduce.update = -1
+        assert algorithm.update(experience) == untouched.update(experience)
 
 
 @EVERY_ALGORITHM

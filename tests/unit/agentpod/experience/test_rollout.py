@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentpod.experience.rollout import CollectResult, Lanes, Staging, collect, rollout_fields
+from agentpod.experience.rollout import CollectResult, Lanes, collect, rollout_fields
+from agentpod.experience.staging import Staging
 from agentpod.models.distributions import require_distribution
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.seeding import derive_generator
@@ -221,7 +222,8 @@ def test_a_rollout_that_is_staged_on_another_device_ends_in_the_slot() -> None:
             rollout = staging.of(slot)
             assert (rollout is slot) is not staging._always
             lanes = collect(simulator, new_policy(CONTINUOUS), rollout, lanes, generator).lanes
-            staging.copy_to(slot)
+            if finish := staging.copy_to(slot):
+                finish()
         slots.append(slot)
     direct, staged = slots
     truncated = direct["truncated"]

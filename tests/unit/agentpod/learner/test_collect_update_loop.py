@@ -1,9 +1,14 @@
 """The collect-update loop grants a slot to the workers before an update can read the memory."""
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
+import pytest
+import torch
+
 from agentpod.compute_thread import ComputeThread
+from agentpod.learner import collect_update_loop
 from agentpod.learner.collect_update_loop import CollectUpdateLoop
 from agentpod.session.role_client import CollectedRollout
 
@@ -32,7 +37,7 @@ class Roles:
 
     def __init__(self, notes):
         self.experience, self.notes = ExperienceSlots(notes), notes
-        self.ring = SimpleNamespace(publish=lambda flat, version: notes.append(f"publish {version}"))
+        self.ring = SimpleNamespace(publish=lambda flat, version: notes.append(f"publish {version}"), on_gpu=False)
 
     async def collect(self, grant, rollout):
         return CollectedRollout(grant, rollout, 8, [])
@@ -47,14 +52,14 @@ async def test_the_next_slot_is_granted_before_an_update_can_sample_the_memory()
 
     compute = ComputeThread()
     algorithm = SimpleNamespace(
-        update=update, policy=SimpleNamespace(flat=None), network=SimpleNamespace(hidden_sizes=(8,))
+        update=update, policy=SimpleNamespace(flat=torch.zeros(1)), network=SimpleNamespace(hidden_sizes=(8,))
     )
     stop = asyncio.get_running_loop().create_future()
     loop = CollectUpdateLoop(Roles(notes), compute, algorithm, SimpleNamespace(rollouts=0), stop, overlap=True)
     for more in (True, False):
         learned = await loop.step(lambda _, more=more: more)
         assert learned is not None
-        loop.publish()
+        await loop.publish()
     assert notes == [
         "grant 1",
         "receive 1",
@@ -68,4 +73,45 @@ async def test_the_next_slot_is_granted_before_an_update_can_sample_the_memory()
         "publish 2",
     ]
     assert (learned.policy_lag, loop.rollouts) == (0, 2)
+    compute.close()
+
+
+@pytest.mark.parametrize(("on_gpu", "in_the_event_loop"), [(True, True), (False, False)])
+async def test_the_event_loop_does_not_wait_while_a_policy_is_copied_from_a_gpu(on_gpu, in_the_event_loop):
+    threads = []
+    ring = SimpleNamespace(on_gpu=on_gpu, publish=lambda flat, version: threads.append(threading.current_thread()))
+    roles = SimpleNamespace(ring=ring)
+    algorithm = SimpleNamespace(policy=SimpleNamespace(flat=SimpleNamespace(is_cuda=True)))
+    compute, stop = ComputeThread("cuda:0"), asyncio.get_running_loop().create_future()
+    loop = CollectUpdateLoop(roles, compute, algorithm, SimpleNamespace(rollouts=0), stop, overlap=True)
+    await loop.publish()
+    assert [thread is threading.current_thread() for thread in threads] == [in_the_event_loop]
+    compute.close()
+
+
+async def test_a_rollout_in_memory_of_the_host_is_copied_to_the_gpu_by_the_compute_thread(monkeypatch):
+    uploads = []
+
+    def upload(rollout, device):
+        uploads.append((device, threading.current_thread().name.partition("_")[0]))
+        return {"uploaded": device}
+
+    monkeypatch.setattr(collect_update_loop, "upload", upload)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    compute, updated = ComputeThread("cuda:1"), []
+    algorithm = SimpleNamespace(
+        update=lambda rollout: updated.append(rollout) or {}, network=SimpleNamespace(hidden_sizes=(8,))
+    )
+    loop = CollectUpdateLoop(
+        Roles([]),
+        compute,
+        algorithm,
+        SimpleNamespace(rollouts=0),
+        asyncio.get_running_loop().create_future(),
+        overlap=True,
+        device="cuda:1",
+    )
+    await loop._update({"reward": torch.zeros(2)})
+    assert uploads == [("cuda:1", "compute")]
+    assert updated == [{"uploaded": "cuda:1"}]
     compute.close()

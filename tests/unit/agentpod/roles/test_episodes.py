@@ -9,7 +9,7 @@ from torch import Tensor
 from agentpod.models.actors import PolicyActor
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles import episodes as module
-from agentpod.roles.episodes import BatchTally, merged_report, play
+from agentpod.roles.episodes import POLL_STEPS, BatchTally, merged_report, play
 from podrace.errors import Cancelled, DataLoss
 from simulators import Report, Space, Step, make
 
@@ -165,6 +165,37 @@ def test_a_tally_counts_the_first_episode_of_each_lane_only():
     assert tally.complete
     assert tally.returns.tolist() == [1.0, 30.0]
     assert tally.lengths.tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("poll_steps", [1, 3, 8])
+def test_steps_between_two_polls_of_a_gpu_change_nothing(poll_steps: int, monkeypatch: pytest.MonkeyPatch):
+    steps = []
+
+    def tally(wanted, device):
+        return BatchTally(wanted, device, poll_steps)
+
+    exact = play(Countdown([2, 5, 3]), Idle(), 7, 3, first_episode=1)
+    monkeypatch.setattr(module, "BatchTally", tally)
+    simulator = Countdown([2, 5, 3])
+    step = simulator.step
+    simulator.step = lambda action: steps.append(1) or step(action)  # type: ignore[method-assign, func-returns-value]
+    polled = play(simulator, Idle(), 7, 3, first_episode=1)
+    assert torch.equal(polled.returns, exact.returns)
+    assert torch.equal(polled.lengths, exact.lengths)
+    batches = len(simulator.resets)
+    assert len(steps) == batches * -(-5 // poll_steps) * poll_steps
+
+
+def test_a_batch_is_examined_at_every_step_on_a_processor_only(monkeypatch: pytest.MonkeyPatch):
+    examined = []
+    for device in ("cpu", "meta"):
+        tally = BatchTally(torch.tensor([True]), device)
+        monkeypatch.setattr(tally, "_ended", lambda device=device: bool(examined.append(device)))
+        row = torch.zeros(1, device=device)
+        for _ in range(2 * POLL_STEPS):
+            assert not tally.complete
+            tally.add(Step(row, row, row.bool(), row.bool(), row))
+    assert (examined.count("cpu"), examined.count("meta")) == (2 * POLL_STEPS, 2)
 
 
 def test_reports_of_batches_are_averaged_by_episodes():

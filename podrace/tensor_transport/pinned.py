@@ -1,0 +1,46 @@
+"""Registers mapped memory with CUDA (pins it): copies between it and a GPU are direct and do not block the host."""
+
+import mmap
+import sys
+from typing import Any
+
+import structlog
+import torch
+
+MOST_BYTES = 4 << 30
+"""Larger mappings are not registered, because the pages of a registered one are all allocated and cannot be swapped."""
+_log = structlog.get_logger(__name__)
+
+
+class PinnedMap(mmap.mmap):
+    """A mapping that can be registered with CUDA as long as it exists.
+
+    memory = PinnedMap(descriptor, size)
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)
+    memory.register(tensor.data_ptr())
+    """
+
+    _address = 0
+
+    def register(self, address: int) -> None:
+        """Registers the mapping, which starts at `address`. If that fails, copies are only slower."""
+        if len(self) > MOST_BYTES:
+            _log.info("shared memory is too large to be pinned", bytes=len(self), most_bytes=MOST_BYTES)
+            return
+        code = int(_runtime().cudaHostRegister(address, len(self), 0))
+        if code:
+            _log.warning("shared memory could not be pinned; copies are slower", bytes=len(self), cuda_error=code)
+            return
+        self._address = address
+
+    def __del__(self) -> None:
+        # Before the base class unmaps the memory. At the exit of the process the driver does this itself.
+        if self._address and not sys.is_finalizing():
+            # The last view is gone, but copies that were started may still run.
+            torch.cuda.synchronize()
+            _runtime().cudaHostUnregister(self._address)
+
+
+def _runtime() -> Any:
+    cudart: Any = torch.cuda.cudart
+    return cudart()

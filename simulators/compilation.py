@@ -1,0 +1,40 @@
+"""Reports that a simulator compiles kernels in this process, so that it is not taken for a stuck one."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import structlog
+
+LONG_SECONDS = 5.0
+"""A compilation that took this long is logged: its kernels were not in the cache."""
+_log = structlog.get_logger(__name__)
+_lock = threading.Lock()
+_running = 0
+
+
+@contextlib.contextmanager
+def compiling(what: str) -> Iterator[None]:
+    """Marks the block as one in which kernels may be compiled.
+
+    Args:
+        what: What is compiled, for the log.
+    """
+    global _running
+    with _lock:
+        _running += 1
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+        seconds = time.monotonic() - started
+        if seconds >= LONG_SECONDS:
+            _log.info("kernels compiled", of=what, seconds=round(seconds, 1))
+
+
+def is_compiling() -> bool:
+    """Whether a thread of this process is in a block that may compile."""
+    return _running > 0
