@@ -44,6 +44,7 @@ POD_FOLDER = "/run/podrace"
 """Mount point of the pod's volume in its containers."""
 USER = 10001
 """User id of the images, and owner of the volume."""
+CACHE_FOLDER = "/var/cache/podrace"
 NANO = 1_000_000_000
 TIMEOUT_SECONDS = 30
 ROLE_RESTARTS = 3
@@ -242,8 +243,7 @@ class DockerLauncher:
             "environment": self._environment(pod, role, gpus),
             "volumes": [f"{self._volume(pod.pod_id)}:{POD_FOLDER}:rw", *self._tls_mounts(), *options.mounts],
             "read_only": True,
-            # Compiled kernels are stored there; nothing else is written outside the volume.
-            "tmpfs": {"/tmp": "", "/var/cache/podrace": f"uid={USER},gid={USER},exec"},
+            "tmpfs": {"/tmp": "", **self._own_cache()},
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges:true"],
             "nano_cpus": round(spec.cores * NANO),
@@ -279,6 +279,11 @@ class DockerLauncher:
         # Workers and evaluators run simulators of users; at most the leader has access to the store.
         opens_store = role == LEADER and self._pod_environment.store_access != GRANTED
         return environment(settings) | (credentials(self._environ) if opens_store else {}) | named
+
+    def _own_cache(self) -> dict[str, str]:
+        """Memory for compiled kernels, unless the operator mounts a cache; nothing else is written outside the volume."""
+        mounted = {mount.split(":")[1] for mount in self._options.mounts if ":" in mount}
+        return {} if CACHE_FOLDER in mounted else {CACHE_FOLDER: f"uid={USER},gid={USER},exec"}
 
     def _tls_mounts(self) -> Sequence[str]:
         return [f"{self._options.tls}:{TLS_FOLDER}:ro"] if self._options.tls else []

@@ -34,7 +34,9 @@ class DockerOptions:
     """Volume, or folder of the engine's machine, with the files tls.crt, tls.key and ca.crt of pods; empty: pods have
     no TLS."""
     mounts: tuple[str, ...] = ()
-    """Additional mounts of every container, for instance `/etc/ssl/store.crt:/etc/ssl/store.crt:ro`."""
+    """Additional mounts of every container, for instance `/etc/ssl/store.crt:/etc/ssl/store.crt:ro`. A volume at
+    `/var/cache/podrace` keeps compiled kernels, which each role otherwise compiles again; pods can run what other pods
+    stored there, so all of them must trust each other."""
     metrics_port: int = 9090
     """Port where the image's roles serve metrics, for the list at /pods; 0: none."""
     spare_memory_bytes: int = 1 << 30

@@ -48,6 +48,24 @@ def new_pod(pod_id: str = "race-p0", **changes: Any) -> NewPod:
     return NewPod(pod_id, "race", spec)
 
 
+@pytest.mark.parametrize(
+    ("mounts", "folders"),
+    [
+        (("/data:/data:ro",), {"/tmp", "/var/cache/podrace"}),
+        (("podrace-kernels:/var/cache/podrace",), {"/tmp"}),
+        (("/srv/kernels:/var/cache/podrace:rw",), {"/tmp"}),
+    ],
+)
+async def test_a_mounted_cache_of_kernels_replaces_that_of_each_container(
+    launcher: DockerLauncher, engine: Engine, mounts: tuple[str, ...], folders: set[str]
+) -> None:
+    launcher._options = replace(launcher._options, mounts=mounts)
+    await launcher.start(new_pod())
+    for container in engine.running.values():
+        assert set(container.arguments["tmpfs"]) == folders
+        assert set(mounts) < set(container.arguments["volumes"])
+
+
 async def test_a_separate_pod_has_one_container_per_role_and_the_leader_starts_first(
     launcher: DockerLauncher, engine: Engine
 ) -> None:
