@@ -281,7 +281,7 @@ class DockerLauncher:
         return environment(settings) | (credentials(self._environ) if opens_store else {}) | named
 
     def _own_cache(self) -> dict[str, str]:
-        """Memory for compiled kernels, unless the operator mounts a cache; nothing else is written outside the volume."""
+        """Memory for compiled kernels, unless the operator mounts a cache. Roles write only there and to the volume."""
         mounted = {mount.split(":")[1] for mount in self._options.mounts if ":" in mount}
         return {} if CACHE_FOLDER in mounted else {CACHE_FOLDER: f"uid={USER},gid={USER},exec"}
 
