@@ -19,17 +19,30 @@ import gymnasium
 from spying import Walk, link, regions, works
 
 REPORTS = Path("/reports")
-SECRET = re.compile(rb"test-(?:access|secret)-ke[y]|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{40,}")
+FILES = (Path(__file__), Path(__file__).parents[1] / "security/spying.py")
+"""Modules to mount into the containers of pods."""
+SECTIONS = {
+    "environment": {"id": "python:container_spy:make", "count": 2},
+    "algorithms": {"ppo": {"hyperparameters": {"horizon": 16, "minibatch_size": 32, "hidden_sizes": [8]}}},
+    "assignment": {"environment_steps": 256},
+    "evaluation": {"episodes": 2, "evaluator": "python:container_spy:score"},
+    "evolution": {"initial_agents": 1},
+}
+"""Sections of a specification that runs this code."""
+PORTS = {"orchestrator": 50051, "leaderboard": 50052, "store": 9000}
+PLACES = REPORTS / "places.json"
+"""Where the services are, if not at the names that Compose gives them."""
+SECRET = re.compile(rb"(?:test|local)-(?:access|secret)-ke[y]|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{40,}")
 """The keys of the store that the tests give it, and tokens that are signed."""
 FOLDERS = ("/run", "/etc/podrace", "/var/lib/podrace", "/tmp", "/home")
 LARGEST_FILE = 1 << 20
 METHODS = {
-    "orchestrator:50051": (
+    "orchestrator": (
         "podrace.orchestrator.v1.OrchestratorService/ListTournaments",
         "podrace.orchestrator.v1.OrchestratorService/CancelTournament",
         "podrace.orchestrator.v1.OrchestratorService/AcquireAssignment",
     ),
-    "leaderboard:50052": (
+    "leaderboard": (
         "podrace.leaderboard.v1.LeaderboardService/ListCandidates",
         "podrace.leaderboard.v1.UpdaterService/SubmitCandidate",
         "podrace.checkpoint.v1.StoreService/GrantUploads",
@@ -57,6 +70,7 @@ def report(part: str) -> None:
 def look() -> dict[str, object]:
     others = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     others.remove(os.getpid())
+    places = json.loads(PLACES.read_text()) if PLACES.exists() else {name: f"{name}:{PORTS[name]}" for name in PORTS}
     return {
         "uid": os.getuid(),
         "commands": sorted(filter(None, map(command, others))),
@@ -65,8 +79,9 @@ def look() -> dict[str, object]:
         "root": works(os.setuid, 0),
         "writes to the image": works(Path("/opt/own/changed").touch),
         "engine": Path("/var/run/docker.sock").exists(),
-        "store": {method: request(method) for method in ("GET", "PUT", "DELETE")},
-        "calls": {name: call(address, name) for address, names in METHODS.items() for name in names},
+        "service account": Path("/var/run/secrets/kubernetes.io").exists(),
+        "store": {method: request(places["store"], method) for method in ("GET", "PUT", "DELETE")},
+        "calls": {name: call(places[service], name) for service, names in METHODS.items() for name in names},
     }
 
 
@@ -109,10 +124,10 @@ def files_with_secrets() -> Iterator[str]:
                     continue
 
 
-def request(method: str) -> int:
+def request(store: str, method: str) -> int:
     """Sends a request without credentials to the store; returns the status."""
     data = b"x" if method == "PUT" else None
-    asked = urllib.request.Request("http://store:9000/podrace/stolen", method=method, data=data)
+    asked = urllib.request.Request(f"http://{store}/podrace/stolen", method=method, data=data)
     try:
         return int(urllib.request.urlopen(asked, timeout=10).status)
     except urllib.error.HTTPError as error:
@@ -128,3 +143,20 @@ def call(address: str, name: str) -> str:
         except grpc.RpcError as error:
             return str(error.code().name)
     return "OK"
+
+
+def check(found: list[dict[str, Any]]) -> None:
+    """Checks reports of an environment in a separate container, and of an evaluation function in that of the leader."""
+    # The evaluation function's process makes an environment as well.
+    with_leader = [any("agentpod learner" in command for command in each["commands"]) for each in found]
+    seen = {(each["part"], there) for each, there in zip(found, with_leader, strict=True)}
+    assert {("environment", False), ("evaluator", True)} <= seen, seen
+    assert ("evaluator", False) not in seen
+    for each, with_its_leader in zip(found, with_leader, strict=True):
+        assert each["uid"] == 10001
+        assert each["secret in"] == [], each
+        assert not any(each[way] for way in ("root", "writes to the image", "engine", "service account")), each
+        assert set(each["store"].values()) <= {401, 403}, each
+        assert set(each["calls"].values()) == {"PERMISSION_DENIED"}, each
+        if with_its_leader:
+            assert each["memory of"] == [], each

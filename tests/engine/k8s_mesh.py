@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import container_spy
 import yaml
 
 from podrace import rpc
@@ -34,6 +35,8 @@ class Mesh:
 
     namespace: str
     stub: Any
+    reports: Path
+    """Folder that user code of the tests writes to."""
 
     def kubectl(self, *arguments: str, check: bool = True) -> str:
         command = [KUBECTL, "-n", self.namespace, *arguments]
@@ -134,6 +137,21 @@ def create_secrets(certificates: Path, namespace: str) -> None:
     subprocess.run([KUBECTL, "apply", "-f", "-"], input=secrets, check=True, capture_output=True)
 
 
+def with_spies(data: Path) -> dict[str, Any]:
+    """Mounts user code of the tests into the containers of pods, and a folder for its reports."""
+    volumes = [
+        {"name": "spies", "configMap": {"name": "spies"}},
+        {"name": "reports", "hostPath": {"path": str(data / "reports"), "type": "Directory"}},
+    ]
+    files = [path.name for path in container_spy.FILES]
+    mounts = [{"name": "reports", "mountPath": str(container_spy.REPORTS)}]
+    mounts += [{"name": "spies", "mountPath": f"/opt/own/{name}", "subPath": name} for name in files]
+    changes = [{"op": "add", "path": "/template/spec/volumes/-", "value": value} for value in volumes]
+    place = "/template/spec/containers/0/volumeMounts/-"
+    changes += [{"op": "add", "path": place, "value": value} for value in mounts]
+    return {"target": {"kind": "PodTemplate"}, "patch": json.dumps(changes)}
+
+
 def write_overlay(folder: Path, name: str, data: Path) -> None:
     """Writes the overlay `local` with the namespace, images and folders of this test."""
 
@@ -155,10 +173,19 @@ def write_overlay(folder: Path, name: str, data: Path) -> None:
         return {"patch": json.dumps(patch)}
 
     services = ("orchestrator", "leaderboard", "store")
+    spies = {path.name: path.read_text() for path in container_spy.FILES}
+    spies_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "spies"}, "data": spies}
+    (folder / "spies.yaml").write_text(yaml.safe_dump(spies_map))
+    allowed = {
+        "name": "podrace-orchestrator",
+        "behavior": "merge",
+        "literals": ["PODRACE_ORCHESTRATOR__ALLOW__MODULES=container_spy"],
+    }
     overlay = {
         "namespace": name,
-        "resources": [os.path.relpath(REPOSITORY / "deploy/k8s/overlays/local", folder)],
+        "resources": [os.path.relpath(REPOSITORY / "deploy/k8s/overlays/local", folder), "spies.yaml"],
+        "configMapGenerator": [allowed],
         "images": [image(service) for service in (*services, "agentpod")],
-        "patches": [renamed("ClusterRole"), renamed("ClusterRoleBinding"), *map(moved, services)],
+        "patches": [renamed("ClusterRole"), renamed("ClusterRoleBinding"), *map(moved, services), with_spies(data)],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))

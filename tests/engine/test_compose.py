@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import container_spy
 import pytest
 from compose_stack import REPOSITORY, Stack
 
@@ -24,15 +25,6 @@ ENDLESS = {"target_return": 501.0, "wall_clock_duration": "10m"}
 """CartPole's return is at most 500: the tournament runs until a lower target is set."""
 SHARED_MEMORY = Path("/dev/shm")
 SMALL = {"layout": "fused", "cores": 1.0, "memory_bytes": 1 << 30}
-SPIES = (REPOSITORY / "tests/engine/container_spy.py", REPOSITORY / "tests/security/spying.py")
-"""User code that is mounted into the containers of pods."""
-SPYING = {
-    "environment": {"id": "python:container_spy:make", "count": 2},
-    "algorithms": {"ppo": {"hyperparameters": {"horizon": 16, "minibatch_size": 32, "hidden_sizes": [8]}}},
-    "assignment": {"environment_steps": 256},
-    "evaluation": {"episodes": 2, "evaluator": "python:container_spy:score"},
-    "evolution": {"initial_agents": 1},
-}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +41,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     for folder in (reports, *reports.parents[:2]):
         folder.chmod(0o755)
     reports.chmod(0o777)
-    mounts = [f"{reports}:/reports:rw", *(f"{spy}:/opt/own/{spy.name}:ro" for spy in SPIES)]
+    mounts = [f"{reports}:/reports:rw", *(f"{spy}:/opt/own/{spy.name}:ro" for spy in container_spy.FILES)]
     environment = {
         # Engines without a registry have the image of this name, and none with the digest of deploy/compose/.env.
         "PODRACE_PYTHON_IMAGE": "python:3.11-slim-bookworm",
@@ -155,21 +147,10 @@ def test_user_code_finds_no_secret_of_its_pod_and_no_way_to_services_and_store(s
     """An environment in a separate container, and an evaluation function in that of the leader."""
     (stack.reports / "found").unlink(missing_ok=True)
     pod = {"layout": layout, "cores": 1.0, "memory_bytes": 2 << 30}
-    name = stack.create(pods=(1, 1), objective={"environment_steps": 256}, sections=SPYING, **pod)
+    name = stack.create(pods=(1, 1), objective={"environment_steps": 256}, sections=container_spy.SECTIONS, **pod)
     ended = stack.watch(name, lambda seen: seen.tournament.state in (COMPLETED, FAILED), "the end", seconds=300.0)
     assert ended.tournament.state == COMPLETED, ended.tournament.reason
-    found = [json.loads(line) for line in (stack.reports / "found").read_text().splitlines()]
-    assert {each["part"] for each in found} == {"environment", "evaluator"}
-    for each in found:
-        with_leader = each["part"] == "evaluator"
-        assert any("agentpod learner" in command for command in each["commands"]) == with_leader, each
-        assert each["uid"] == 10001
-        assert each["secret in"] == [], each
-        assert not any(each[way] for way in ("root", "writes to the image", "engine")), each
-        assert set(each["store"].values()) <= {401, 403}, each
-        assert set(each["calls"].values()) == {"PERMISSION_DENIED"}, each
-        if with_leader:
-            assert each["memory of"] == [], each
+    container_spy.check([json.loads(line) for line in (stack.reports / "found").read_text().splitlines()])
     no_pods(stack)
 
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import container_spy
 import pytest
 from k8s_mesh import (
     AGENT_PODS,
@@ -70,7 +71,22 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def namespace(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[str]:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the node: databases, and what user code of the tests reports."""
+    folder = tmp_path_factory.mktemp("data")
+    reports = folder / "reports"
+    reports.mkdir()
+    # Containers write there; pytest keeps its folders private.
+    for each, mode in ((reports, 0o777), (folder, 0o755), (folder.parent, 0o755)):
+        each.chmod(mode)
+    addresses = {"orchestrator": ADDRESS, "leaderboard": "10.96.0.52", "store": "10.96.0.53"}
+    places = {name: f"{addresses[name]}:{port}" for name, port in container_spy.PORTS.items()}
+    (reports / "places.json").write_text(json.dumps(places))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def namespace(tmp_path_factory: pytest.TempPathFactory, certificates: Path, data: Path) -> Iterator[str]:
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("no cluster: set KUBECONFIG")
     if subprocess.run([KUBECTL, "get", "--raw", "/readyz"], capture_output=True).returncode:
@@ -86,8 +102,6 @@ def namespace(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> I
         done = subprocess.run([*build, *services], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
     name, folder = f"podrace-test-{os.getpid()}", tmp_path_factory.mktemp("k8s")
-    data = folder / "data"
-    data.mkdir(mode=0o755)
     write_overlay(folder, name, data)
     create_secrets(certificates, name)
     apply = subprocess.run([KUBECTL, "apply", "-k", str(folder)], capture_output=True, text=True)
@@ -104,9 +118,9 @@ def namespace(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> I
 
 
 @pytest.fixture
-async def mesh(namespace: str) -> AsyncIterator[Mesh]:
+async def mesh(namespace: str, data: Path) -> AsyncIterator[Mesh]:
     channel = rpc.connect(f"{ADDRESS}:50051", pb.DESCRIPTOR)
-    made = Mesh(namespace, pb_grpc.OrchestratorServiceStub(channel))
+    made = Mesh(namespace, pb_grpc.OrchestratorServiceStub(channel), data / "reports")
     try:
         yield made
     finally:
@@ -251,6 +265,25 @@ async def test_missing_resources_are_reported_and_waited_for(mesh: Mesh, changes
 
     await until(short, f"{reason!r} in the events")
     assert (await mesh.get(tournament)).state == tournament_pb2.TOURNAMENT_STATE_RUNNING
+
+
+@pytest.mark.parametrize("layout", ["fused", "separate"])
+async def test_user_code_finds_no_secret_of_its_pod_and_no_way_to_services_and_store(mesh: Mesh, layout: str) -> None:
+    (mesh.reports / "found").unlink(missing_ok=True)
+    sections = {
+        f"{section}__{key}": value for section, table in container_spy.SECTIONS.items() for key, value in table.items()
+    }
+    pod = {"pod__layout": layout, "pod__cores": 1.0, "pod__memory_bytes": 2 << 30}
+    objective = {"objective__environment_steps": 256, "pool__minimum_pods": 1, "pool__maximum_pods": 1}
+    tournament = await mesh.create(**sections, **pod, **objective)
+
+    async def ended() -> bool:
+        return (await mesh.get(tournament)).state != tournament_pb2.TOURNAMENT_STATE_RUNNING
+
+    await until(ended, "the end", seconds=300.0)
+    ended_tournament = await mesh.get(tournament)
+    assert ended_tournament.state == COMPLETED, ended_tournament.reason
+    container_spy.check([json.loads(line) for line in (mesh.reports / "found").read_text().splitlines()])
 
 
 async def test_a_missing_image_is_reported_and_waited_for(mesh: Mesh) -> None:

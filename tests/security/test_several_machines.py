@@ -5,6 +5,8 @@ Before, a service without TLS listened on any address, and with TLS every certif
 
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -15,13 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from test_one_machine import SECONDS, free_port, spec
 
 from podrace import rpc, tls
 from podrace.certificates.folder import STANDARD, CertificateFolder
 from podrace.certificates.names import SpiffeName
 from podrace.client import Client
-from podrace.errors import PermissionDenied, Unauthenticated, Unavailable
+from podrace.errors import PermissionDenied, PodraceError, Unauthenticated, Unavailable
+from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
+from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.rpc import renewing_channel
 from podrace.tournament.v1 import tournament_pb2
 
@@ -162,3 +169,64 @@ async def test_a_pod_with_its_certificate_trains_for_a_person_and_can_do_nothing
     become("")
     with pytest.raises(Unavailable):
         await rpc.wait_until_serving(orchestrator, deadline_seconds=1.0)
+
+
+def presented_serial(network: Network, program: str) -> int:
+    """Serial number of the certificate that a running program presents to a new connection."""
+    files = network.environment("user/alice")
+    context = ssl.create_default_context(cafile=files[tls.AUTHORITY])
+    context.load_cert_chain(files[tls.CERTIFICATE], files[tls.KEY])
+    context.set_alpn_protocols(["h2"])
+    address = network.address(program)
+    with (
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=SECONDS) as connection,
+        context.wrap_socket(connection, server_hostname="127.0.0.1") as encrypted,
+    ):
+        presented = encrypted.getpeercert(binary_form=True)
+    assert presented is not None
+    return x509.load_der_x509_certificate(presented).serial_number
+
+
+async def answer(address: str, stub: Any, method: str, request: Any) -> str:
+    """Makes a call over a new connection; returns the status."""
+    async with rpc.connect(address) as channel:
+        try:
+            await rpc.call(getattr(stub(channel), method), request, deadline_seconds=10.0)
+        except PodraceError as error:
+            return error.code
+    return "OK"
+
+
+@pytest.mark.e2e
+async def test_running_programs_use_renewed_certificates_and_refuse_revoked_ones(
+    network: Network, become: Callable[[str], None]
+) -> None:
+    network.serve()
+    become("operator/operator")
+    for program in ("orchestrator", "leaderboard"):
+        await rpc.wait_until_serving(network.address(program), deadline_seconds=SECONDS)
+        renewed = network.certificates.renew(program, datetime.now(UTC))
+        assert presented_serial(network, program) == renewed.serial
+
+    calls: dict[str, tuple[str, Any, Any, Any]] = {
+        "pod-leader": (
+            network.address("orchestrator"),
+            pb_grpc.OrchestratorServiceStub,
+            "AcquireAssignment",
+            pb.AcquireAssignmentRequest(pod_id="own-machine"),
+        ),
+        "orchestrator": (
+            network.address("leaderboard"),
+            board_grpc.LeaderboardServiceStub,
+            "ListCandidates",
+            board_pb.ListCandidatesRequest(tournament_id="none-x1"),
+        ),
+    }
+    for certificate, call in calls.items():
+        become(certificate)
+        before = await answer(*call)
+        assert before not in ("UNAUTHENTICATED", "PERMISSION_DENIED", "UNAVAILABLE")
+        network.certificates.revoke(certificate, datetime.now(UTC))
+        assert await answer(*call) == "UNAUTHENTICATED"
+        network.certificates.renew(certificate, datetime.now(UTC))
+        assert await answer(*call) == before
