@@ -75,7 +75,7 @@ def look() -> dict[str, object]:
         "uid": os.getuid(),
         "commands": sorted(filter(None, map(command, others))),
         "secret in": sorted({*own_secrets(), *secrets_of(others), *files_with_secrets()}),
-        "memory of": [pid for pid in others if works(Path(f"/proc/{pid}/mem").open, "rb")],
+        "memory of": [command(pid) for pid in others if works(Path(f"/proc/{pid}/mem").open, "rb")],
         "root": works(os.setuid, 0),
         "writes to the image": works(Path("/opt/own/changed").touch),
         "engine": Path("/var/run/docker.sock").exists(),
@@ -152,11 +152,11 @@ def check(found: list[dict[str, Any]]) -> None:
     seen = {(each["part"], there) for each, there in zip(found, with_leader, strict=True)}
     assert {("environment", False), ("evaluator", True)} <= seen, seen
     assert ("evaluator", False) not in seen
-    for each, with_its_leader in zip(found, with_leader, strict=True):
+    for each in found:
         assert each["uid"] == 10001
         assert each["secret in"] == [], each
         assert not any(each[way] for way in ("root", "writes to the image", "engine", "service account")), each
         assert set(each["store"].values()) <= {401, 403}, each
         assert set(each["calls"].values()) == {"PERMISSION_DENIED"}, each
-        if with_its_leader:
-            assert each["memory of"] == [], each
+        # A copy of the evaluation function's process waits for it; the leader and process 1 are hidden.
+        assert not any("agentpod learner" in command for command in each["memory of"]), each
