@@ -15,6 +15,7 @@ control access to them. Servers and channels read the files again when they have
 renewed.
 """
 
+import contextlib
 import os
 import ssl
 from collections.abc import Mapping
@@ -106,6 +107,37 @@ class TlsIdentity:
         return grpc.dynamic_ssl_server_credentials(
             self._configuration(), renewed, require_client_authentication=client_certificates
         )
+
+    def of_https_server(self) -> ssl.SSLContext:
+        """Returns the context of a server that asks for no certificate, and reads changed files again like `of_server`.
+
+        Raises:
+            FailedPrecondition: A file cannot be used, or there is no certificate.
+        """
+        self.check()
+        seen, current = [self.stamp()], [self._https_context()]
+
+        def renew(connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, listening: ssl.SSLContext) -> None:
+            with contextlib.suppress(OSError, FailedPrecondition):
+                # If the files are being replaced, the present context is kept.
+                if (stamp := self.stamp()) != seen[0]:
+                    self.check()
+                    current[0], seen[0] = self._https_context(), stamp
+            connection.context = current[0]
+
+        # The listening context is used for each handshake until this chooses the newest one.
+        listening = self._https_context()
+        listening.sni_callback = renew
+        return listening
+
+    def _https_context(self) -> ssl.SSLContext:
+        if not self.certificate:
+            raise FailedPrecondition(
+                f"a server needs a certificate: set {CERTIFICATE} and {KEY} together with {AUTHORITY}"
+            )
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
         pair = self._pair()

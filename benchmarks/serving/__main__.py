@@ -1,11 +1,12 @@
 """Measures a policy server from one client process: latency against an empty call, throughput, swaps under load.
 
-Usage: `python -m benchmarks.serving [--rate 1000] [--seconds 10] [--swaps 200]`. The network is 2 x 256. Prints
+Usage: `python -m benchmarks.serving [--rate 1000] [--seconds 10] [--swaps 1000]`. The network is 2 x 256. Prints
 one JSON object.
 
 - Latency: an open loop sends requests at fixed times, alternately `Act` with one observation and `ServerLive`, which is
   empty and passes through the same interceptors. A latency counts from the time at which a request was due.
-- Throughput: four requests of 512 observations are under way at any time.
+- Throughput: four requests of 512 observations are under way at any time. The floor is the same network in ONNX
+  Runtime alone, on one thread, per second of processor time; unlike rates, it can be compared on a machine in use.
 - Swaps: another export replaces the policy again and again while 8 clients act. Each answer is compared with the policy
   of the version that it names.
 """
@@ -13,6 +14,7 @@ one JSON object.
 import argparse
 import asyncio
 import json
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -63,7 +65,24 @@ async def latency(stub: Any, empty: Any, rate: float, seconds: float) -> dict[st
     return {**found, **ratios, "failed": sum(failed.values()), "requests_per_second_each": rate}
 
 
-async def throughput(stub: Any, seconds: float) -> dict[str, Any]:
+def processor_seconds(pid: int) -> float:
+    """Returns the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def floor(seconds: float) -> int:
+    """Returns actions per second of processor time of ONNX Runtime alone, on one thread."""
+    policy, seen, state = PolicyVersion(model(1)), observation(BATCH), np.zeros((BATCH, 0), np.float32)
+    policy.compute(seen, state, outputs=False)
+    done, started = 0, time.process_time()
+    while (taken := time.process_time() - started) < seconds:
+        policy.compute(seen, state, outputs=False)
+        done += BATCH
+    return round(done / taken)
+
+
+async def throughput(stub: Any, seconds: float, pid: int) -> dict[str, Any]:
     request, done = pb.ActRequest(observations=observation(BATCH).tobytes()), 0
     end = time.perf_counter() + seconds
 
@@ -73,9 +92,15 @@ async def throughput(stub: Any, seconds: float) -> dict[str, Any]:
             await stub.Act(request, timeout=30.0)
             done += BATCH
 
-    started = time.perf_counter()
+    started, used = time.perf_counter(), processor_seconds(pid)
     await asyncio.gather(*(client() for _ in range(UNDER_WAY)))
-    return {"batch": BATCH, "actions_per_second": round(done / (time.perf_counter() - started))}
+    used = processor_seconds(pid) - used
+    return {
+        "batch": BATCH,
+        "actions_per_second": round(done / (time.perf_counter() - started)),
+        "actions_per_processor_second": round(done / used) if used else 0,
+        "floor_per_processor_second": floor(seconds),
+    }
 
 
 async def swaps(stub: Any, server: Server, count: int) -> dict[str, Any]:
@@ -119,7 +144,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=float, default=1000.0, help="requests of each kind a second")
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of each of the first two parts")
-    parser.add_argument("--swaps", type=int, default=200)
+    parser.add_argument("--swaps", type=int, default=1000, help="replacements of the policy under load")
     options = parser.parse_args()
     files = pb.DESCRIPTOR, open_inference_pb2.DESCRIPTOR
     async with running() as server, rpc.connect(server.address, *files) as channel:
@@ -129,7 +154,7 @@ async def main() -> None:
             "network": f"{OBSERVATION}-256-256-{CHOICES}",
             "load_average": float(Path("/proc/loadavg").read_text().split()[0]),
             "latency": await latency(stub, empty, options.rate, options.seconds),
-            "throughput": await throughput(stub, options.seconds),
+            "throughput": await throughput(stub, options.seconds, server.process.pid),
             "swaps": await swaps(stub, server, options.swaps),
         }
     print(json.dumps(report, indent=1))

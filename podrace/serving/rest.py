@@ -84,10 +84,8 @@ class RestServer:
         identity = identity_for(listen)
         context: ssl.SSLContext | None = None
         if identity is not None and identity.certificate:
-            identity.check()
             # Callers identify themselves by tokens here, as at `server.token_listen`.
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            context.load_cert_chain(identity.certificate, identity.key)
+            context = identity.of_https_server()
         elif not insecure:
             check_local(listen)
         runner = web.AppRunner(application(engine, guard), access_log=None)

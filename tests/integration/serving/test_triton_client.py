@@ -1,14 +1,12 @@
 """Triton's client, in a separate environment, acts over gRPC and HTTP as it does with a Triton server."""
 
-import asyncio
 import json
-import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from client_environments import output_of, python_with
 from policy_world import PolicyWorld, model, name
 
 from podrace.serving.policy_version import PolicyVersion
@@ -17,31 +15,12 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("triton_client.py")
 REQUIREMENT = "tritonclient[grpc,http]==2.73.0"
-SECONDS = 300.0
-
-
-async def output_of(*command: str | Path) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-    )
-    printed, log = await asyncio.wait_for(process.communicate(), SECONDS)
-    return process.returncode or 0, printed.decode(), log.decode()
 
 
 @pytest.fixture
 async def python(tmp_path: Path) -> Path:
     """Python with Triton's client; PODRACE_TRITON_PYTHON names one that exists."""
-    if found := os.environ.get("PODRACE_TRITON_PYTHON"):
-        return Path(found)
-    folder = tmp_path / "triton"
-    await output_of(sys.executable, "-m", "venv", folder)
-    code, _, log = await output_of(folder / "bin/python", "-m", "pip", "install", "--quiet", REQUIREMENT)
-    if code:
-        pytest.skip(f"{REQUIREMENT} cannot be installed here: {log.strip().splitlines()[-1]}")
-    return folder / "bin/python"
+    return await python_with(REQUIREMENT, "PODRACE_TRITON_PYTHON", tmp_path / "triton")
 
 
 @pytest.fixture
