@@ -260,10 +260,12 @@ async def _start_role(pod: PodConfig, role: str) -> asyncio.subprocess.Process:
 
 def settings_of(pod: PodConfig) -> dict[str, object]:
     """Returns the configuration of a pod as keys and values for a command line."""
-    names = (
+    names: tuple[str, ...] = (
         "pod_id", "orchestrator", "leaderboard", "store", "store_access", "folder", "layout", "isolated", "workers",
         "learners", "precision", "plane", "captured", "cores", "memory_bytes", "pod_gpus", "threads", "lifeline",
     )  # fmt: skip
+    if pod.hosts > 1:
+        names += ("hosts", "host_index", "head", "host", "key", "insecure", "unprotected_collectives")
     settings = {name: getattr(pod, name) for name in names}
     gpus = {"gpus": ",".join(pod.gpus)} if pod.gpus else {}
     return {**settings, **gpus, **command_settings(pod.allow), "telemetry.log_level": pod.telemetry.log_level}

@@ -5,10 +5,13 @@ Every member is its own process, as in a pod.
 
 import multiprocessing
 import os
+import re
 import socket
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +27,11 @@ JOIN_SECONDS, LOST_SECONDS = 20.0, 15.0
 MEAN_GB_PER_SECOND = 5.0
 """Rate at which a tensor must be averaged; PCI Express 4.0 copies 25 GB/s."""
 REPEATS = 10
+LOG_VARIABLES = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,P2P,SHM,NET"}
+"""Make NCCL log the paths of its channels."""
+STAGED_PATHS = ("SHM", "NET/Socket")
+"""Paths through memory of the host, or without RDMA."""
+_PATH = re.compile(r"NCCL INFO Channel .* via (?P<path>[A-Z0-9]\w*(?:/[\w.-]+)*)")
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ class GroupTrial:
     """Whether all members got the mean."""
     lost_seconds: float | None
     """Time until the others noticed a member that was killed; None: they did not."""
+    paths: tuple[str, ...] = ()
+    """Paths of NCCL between the members of this machine and to others; empty: unknown, or gloo."""
     message: str = ""
     """Why there are no measurements."""
 
@@ -66,12 +76,31 @@ def judge(found: GroupTrial) -> Iterator[Finding]:
         fast = rate >= MEAN_GB_PER_SECOND
         mend = "" if fast else "check `nvidia-smi topo -m`; between nodes NCCL_IB_HCA and NCCL_DEBUG=INFO"
         yield Finding(part, f"{name}, mean", Grade.PASS if fast else Grade.SLOW, measured, expected, mend=mend)
+    yield _judge_paths(found)
     expected = f"noticed within {LOST_SECONDS:g} s"
     if found.lost_seconds is None or found.lost_seconds > LOST_SECONDS:
         yield Finding(part, f"{name}, member killed", Grade.FAIL, "not noticed in time", expected, mend=nccl)
     else:
         measured = f"noticed after {found.lost_seconds:.1f} s"
         yield Finding(part, f"{name}, member killed", Grade.PASS, measured, expected)
+
+
+def _judge_paths(found: GroupTrial) -> Finding:
+    name, expected = f"{found.members} members, paths", "P2P in a node, NET/IB between nodes"
+    if not found.paths:
+        return Finding(found.part, name, Grade.ABSENT, "unknown", mend="NCCL did not log them, or is not used")
+    staged = any(path.startswith(STAGED_PATHS) for path in found.paths)
+    mend = "see peer access and InfiniBand in the part machine, and docs/cluster.md" if staged else ""
+    return Finding(found.part, name, Grade.SLOW if staged else Grade.PASS, ", ".join(found.paths), expected, mend=mend)
+
+
+def paths_of(log: str) -> set[str]:
+    """Returns the paths that NCCL's log names: P2P/CUMEM, SHM/direct, NET/IB/GDRDMA or NET/Socket, for instance. Pure.
+
+    Numbers of adapters are left out.
+    """
+    found = (match["path"].split("/") for match in _PATH.finditer(log))
+    return {"/".join(part for part in path[:4] if not part.isdigit()) for path in found}
 
 
 # --- measuring ---------------------------------------------------------------------------------------------------
@@ -109,7 +138,7 @@ def node_trial(part: str, meet: str, node: int, nodes: int, device: str, element
     host, _, port = meet.rpartition(":")
     store = GroupStore(host, int(port)) if node == 0 else None
     try:
-        return _run(part, meet, {node: device}, nodes, elements, host=_own_address(host, int(port)))
+        return _run(part, meet, {node: device}, nodes, elements, host=own_address(host, int(port)))
     finally:
         if store:
             store.close()
@@ -138,6 +167,7 @@ def _run(
 def _gathered(part: str, ends: dict[int, Any], size: int, elements: int) -> GroupTrial:
     reports = [_received(end) for end in ends.values()]
     trial = GroupTrial(part, size, 0.0, 0.0, 4 * elements, right=False, lost_seconds=None)
+    paths = {path for report in reports for path in report.get("paths", ())}
     if failed := [report["error"] for report in reports if "error" in report]:
         return replace(trial, message=str(failed[0]))
     # The last member kills itself after its report; the others notice.
@@ -148,6 +178,7 @@ def _gathered(part: str, ends: dict[int, Any], size: int, elements: int) -> Grou
         join_seconds=max(report["join"] for report in reports),
         mean_seconds=max(report["mean"] for report in reports),
         right=all(report["right"] for report in reports),
+        paths=tuple(sorted(paths)),
         lost_seconds=max(known, default=0.0) if len(known) == len(lost) else None,
     )
 
@@ -164,6 +195,8 @@ def _received(end: Any) -> dict[str, Any]:
 
 def member(address: str, rank: int, size: int, device: str, elements: int, host: str, end: Any) -> None:
     """Runs one member: reports measurements, then how soon it noticed the loss of the last one, which kills itself."""
+    log = Path(tempfile.mkdtemp(prefix="podrace-nccl-")) / "log"
+    os.environ |= {**LOG_VARIABLES, "NCCL_DEBUG_FILE": str(log)}
     try:
         use_device(device)
         torch.set_num_threads(1)
@@ -172,9 +205,11 @@ def member(address: str, rank: int, size: int, device: str, elements: int, host:
             address, f"qualify-{size}", rank, size, device, timeout_seconds=REPORT_SECONDS / 2, host=host
         )
         join_seconds = time.monotonic() - started
-        end.send({"join": join_seconds, **measure_group(group, device, elements)})
-        group.mean_(torch.zeros(4, device=device))
+        measured = measure_group(group, device, elements)
+        paths = paths_of(log.read_text(errors="replace")) if log.exists() else set()
+        end.send({"join": join_seconds, "paths": paths, **measured})
         if rank == size - 1:
+            group.mean_(torch.zeros(4, device=device))
             os._exit(1)
         end.send({"lost": lost_seconds(group, device)})
     except (PodraceError, RuntimeError) as error:
@@ -196,17 +231,20 @@ def measure_group(group: Group, device: str, elements: int) -> dict[str, Any]:
 
 
 def lost_seconds(group: Group, device: str) -> float | None:
-    """Returns the time until a collective reports the loss of a member; None if three succeed."""
-    started = time.monotonic()
-    try:
-        for _ in range(3):
+    """Returns the time until a collective reports the loss of the last member; None if four succeed.
+
+    That member takes part in the first one and may exit before the others have completed it.
+    """
+    for _ in range(4):
+        started = time.monotonic()
+        try:
             group.mean_(torch.zeros(4, device=device))
-    except MemberLost:
-        return time.monotonic() - started
+        except MemberLost:
+            return time.monotonic() - started
     return None
 
 
-def _own_address(host: str, port: int) -> str:
+def own_address(host: str, port: int) -> str:
     """Returns the address of this machine from which another one is reached."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # Sends nothing.

@@ -7,7 +7,7 @@ something else, for instance for the host.
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,12 @@ import torch
 
 from agentpod.algorithms import make
 from agentpod.experience.rollout import Lanes, collect, rollout_fields
-from agentpod.qualification.bench import Bench, count, seconds_per_call
+from agentpod.qualification.bench import Bench, count, seconds_per_call, synchronize
 from agentpod.qualification.operations import Counted, count_operations
 from agentpod.qualification.primitives import memory_bandwidth
 from agentpod.qualification.trial_pod import specification, trial_pod
 from agentpod.qualification.trials import zeros
-from podrace.errors import Unimplemented
+from podrace.errors import PodraceError, Unimplemented
 from podrace.qualification.findings import Finding, Grade
 from simulators import make as make_simulator
 
@@ -61,6 +61,8 @@ class Rate:
     substeps: int = 1
     """Physics steps of an environment step."""
     reference: str = ""
+    utilisation: float | None = None
+    """Utilisation of the GPU while the work was repeated, in percent; None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,18 @@ class SimulatorCase:
 
 CASES = (
     SimulatorCase("cartpole", 65_536, 16_384),
+    SimulatorCase("pendulum", 65_536, 16_384),
+    SimulatorCase("acrobot", 65_536, 16_384),
+    SimulatorCase("mountaincar", 65_536, 16_384),
     SimulatorCase("stocks", 16_384, 4096),
     SimulatorCase("warp:ant", 4096, 2048, 5, reference=ANT_REFERENCE, on_processors=False),
     SimulatorCase("warp:humanoid", 8192, 2048, 5, HUMANOID, HUMANOID_REFERENCE, on_processors=False),
+    SimulatorCase("isaacgym:Ant", 4096, 2048, on_processors=False),
+    SimulatorCase("isaaclab:Isaac-Humanoid-Direct-v0", 4096, 2048, reference=END_TO_END_REFERENCE, on_processors=False),
 )
 STAND_IN_LANES = 32
+UTILISATION_SECONDS = 1.5
+"""Time for which work is repeated before the utilisation is read: the driver's value covers up to a second."""
 
 
 def run(bench: Bench) -> Iterator[Finding]:
@@ -121,6 +130,9 @@ def _simulator(bench: Bench, case: SimulatorCase, launch: float, bandwidth: floa
         yield judge(measure_simulator(bench, case, launch, bandwidth))
     except Unimplemented as error:
         yield Finding(PART, case.id, Grade.ABSENT, error.message, reference=case.reference, mend="install the package")
+    except PodraceError as error:
+        mend = f"train with environment.id = {case.id!r} alone, and read the log"
+        yield Finding(PART, case.id, Grade.FAIL, error.message, reference=case.reference, mend=mend)
 
 
 # --- judgement ---------------------------------------------------------------------------------------------------
@@ -130,6 +142,8 @@ def judge(found: Rate) -> Finding:
     """Grades a rate by the bound of the machine, and by a published rate if there is one. Pure."""
     rate = found.steps / found.seconds
     measured = f"{count(rate)} steps/s, {found.lanes} lanes"
+    if found.utilisation is not None:
+        measured += f", GPU utilisation {found.utilisation:.0f} %"
     bounds = []
     least = found.counted.least_seconds(found.launch_seconds, found.bandwidth) if found.counted else 0.0
     if found.counted and least:
@@ -184,12 +198,15 @@ def measure_simulator(bench: Bench, case: SimulatorCase, launch: float, bandwidt
     else:
         action = torch.zeros(lanes, *space.shape, device=device)
     simulator.reset(SEED)
-    # Kernels of Warp are not operations of torch.
-    counted = None if case.id.startswith("warp:") else count_operations(lambda: simulator.step(action))
+    # Kernels of Warp and of Isaac's simulators are not operations of torch.
+    counted = None if ":" in case.id else count_operations(lambda: simulator.step(action))
     seconds = seconds_per_call(lambda: simulator.step(action), device, 20 if bench.quick else 100)
+    used = utilisation_of(bench, lambda: simulator.step(action))
     simulator.close()
-    own = {"published": case.published, "substeps": case.substeps, "reference": case.reference}
-    return Rate(case.id, device, lanes, seconds, lanes, counted, launch, bandwidth, **own)  # type: ignore[arg-type]
+    return Rate(
+        case.id, device, lanes, seconds, lanes, counted, launch, bandwidth,
+        published=case.published, substeps=case.substeps, reference=case.reference, utilisation=used,
+    )  # fmt: skip
 
 
 def measure_training(bench: Bench, launch: float, bandwidth: float) -> tuple[Rate, Rate]:
@@ -212,8 +229,9 @@ def measure_training(bench: Bench, launch: float, bandwidth: float) -> tuple[Rat
     rates = []
     for name, function in (("rollout, PPO on cartpole", collected), ("update, PPO on cartpole", updated)):
         counted = count_operations(function)
-        seconds = seconds_per_call(function, device, 3)
-        rates.append(Rate(name, device, lanes, seconds, HORIZON * lanes, counted, launch, bandwidth))
+        seconds, steps = seconds_per_call(function, device, 3), HORIZON * lanes
+        used = utilisation_of(bench, function)
+        rates.append(Rate(name, device, lanes, seconds, steps, counted, launch, bandwidth, utilisation=used))
     return rates[0], rates[1]
 
 
@@ -248,6 +266,19 @@ async def measure_pod(bench: Bench, alone: float) -> PodRate:
         return PodRate(device, 0.0, alone, None, message)
     rate = (last.environment_steps - first.environment_steps) / (last.seconds - first.seconds)
     return PodRate(device, rate, alone, sum(used) / len(used) if used else None, message)
+
+
+def utilisation_of(bench: Bench, function: Callable[[], object]) -> float | None:
+    """Returns the utilisation of the first GPU while a function is repeated, in percent; None if it is unknown."""
+    if not bench.gpus:
+        return None
+    used, deadline = None, time.monotonic() + UTILISATION_SECONDS
+    while time.monotonic() < deadline:
+        function()
+        # Read before the wait, while the device has work.
+        used = utilisation(bench)
+        synchronize(bench.devices[0])
+    return used
 
 
 def utilisation(bench: Bench, nvml: Any = pynvml) -> float | None:

@@ -129,6 +129,39 @@ class TrialMesh(SingleAssignmentMesh):
         return response
 
 
+@dataclass(frozen=True)
+class TrialHost:
+    """The part of a pod of several hosts that this machine runs."""
+
+    hosts: int
+    index: int
+    """Number of this host; 0 has the leader."""
+    address: str
+    """Of this host, reachable from the others."""
+    head: str
+    """`host:port` at which the leader serves the other hosts."""
+
+    def of(self, base: PodConfig) -> PodConfig:
+        """Returns the configuration of this host's part of a pod.
+
+        All hosts have the same pod id and key, so they know each other.
+        """
+        gpus = base.gpus[: len(base.gpus) // self.hosts]
+        return replace(
+            base,
+            pod_id=TOURNAMENT,
+            hosts=self.hosts,
+            host_index=self.index,
+            host=self.address,
+            head=self.head,
+            key=f"{TOURNAMENT} {self.head}",
+            gpus=gpus,
+            pod_gpus=len(gpus),
+            insecure=True,
+            unprotected_collectives=True,
+        )
+
+
 @dataclass
 class TrialPod:
     """A running pod.
@@ -221,7 +254,12 @@ class TrialPod:
 
 @asynccontextmanager
 async def trial_pod(
-    folder: Path, spec: TournamentSpec, *, plane: str = "auto", wanted_return: float | None = None
+    folder: Path,
+    spec: TournamentSpec,
+    *,
+    plane: str = "auto",
+    wanted_return: float | None = None,
+    host: TrialHost | None = None,
 ) -> AsyncIterator[TrialPod]:
     """Runs a pod until the end of the block.
 
@@ -230,6 +268,7 @@ async def trial_pod(
         spec: What the agent trains, and the layout of the pod.
         plane: Plane between its roles.
         wanted_return: Mean return that ends the training; None: its budget does.
+        host: Part of the pod that this machine runs; None: all of it.
     """
     # Its sockets are for this user alone.
     folder.mkdir(mode=0o700)
@@ -237,6 +276,7 @@ async def trial_pod(
     mesh = TrialMesh(spec, store, wanted_return)  # type: ignore[abstract]
     base = pod_config(spec.pod, RetrainConfig(store="", manifest="", folder=folder), store.uri)
     config = replace(base, pod_id=f"qualify-{os.getpid()}-{folder.name}", plane=plane, folder=folder / "p")
+    config = host.of(config) if host else config
     async with AsyncExitStack() as resources:
         server = await rpc.Server.start(
             rpc.ServerConfig(listen=config.orchestrator, grace_seconds=0.0), mesh.services()

@@ -10,15 +10,19 @@ NAME_WIDTH = 30
 
 
 def lines_of(finding: Finding) -> Iterator[str]:
-    """Yields the lines of one finding: what was measured, and below it what it is compared with and what to do."""
-    head = f"{finding.grade:<6}  {finding.part:<11}  {finding.name:<{NAME_WIDTH}}  {finding.measured}"
-    yield printable(head.rstrip())
-    indent = " " * 21
-    if finding.expected and finding.grade != Grade.PASS:
+    """Yields the lines of one finding: what was measured, and below it what it is compared with and what to do.
+
+    What passed is one line with its bound, and what is absent is one line with what it needs.
+    """
+    note = {Grade.PASS: finding.expected, Grade.ABSENT: finding.mend}.get(finding.grade, "")
+    shown = " ".join(filter(None, (finding.measured, f"({note})" if note else "")))
+    yield printable(f"{finding.grade:<6}  {finding.part:<11}  {finding.name:<{NAME_WIDTH}}  {shown}".rstrip())
+    indent, remarkable = " " * 21, finding.grade in (Grade.SLOW, Grade.FAIL)
+    if finding.expected and remarkable:
         yield printable(f"{indent}expected: {finding.expected}")
     if finding.reference:
         yield printable(f"{indent}reference: {finding.reference}")
-    if finding.mend:
+    if finding.mend and remarkable:
         yield printable(f"{indent}mend: {finding.mend}")
 
 

@@ -27,10 +27,12 @@ PARTS: Mapping[str, QualificationPart] = {
         "captured simulators, rollouts and updates against eager ones, on the first and the last GPU", 300, 120
     ),
     "planes": QualificationPart("pods on each plane; where the worker computed; either side killed", 400, 240),
-    "rates": QualificationPart("steps per second of simulators, rollouts, updates and a whole pod", 400, 240),
+    "rates": QualificationPart("steps per second of simulators, rollouts, updates and a whole pod", 600, 300),
     "learning": QualificationPart("returns reached in a time limit", 700, 240),
     "resume": QualificationPart("kill -9 of a pod that trains on the GPU, and its continuation", 180, 120),
-    "collectives": QualificationPart("NCCL between GPUs: join, mean, a killed member, fusion of learners", 600, 300),
+    "collectives": QualificationPart(
+        "NCCL between GPUs: join, mean, paths, a killed member, fusion of learners", 600, 300
+    ),
     "nodes": QualificationPart("the same between two nodes, with --meet", 300, 300),
     "tournament": QualificationPart("one pod on each GPU, no two on the same", 240, 240),
 }

@@ -30,16 +30,21 @@ def pid_of(home, name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("layout", "cores", "victims"),
+    ("layout", "cores", "learners", "victims"),
     [
-        ("separate", 2, ["worker-0", "evaluator", "learner", "orchestrator", "leaderboard", "fork server", "worker-0"]),
-        ("fused", 1, ["learner", "orchestrator", "leaderboard", "fork server", "learner"]),
+        (
+            "separate",
+            2,
+            1,
+            ["worker-0", "evaluator", "learner", "orchestrator", "leaderboard", "fork server", "worker-0"],
+        ),
+        ("fused", 1, 1, ["learner", "orchestrator", "leaderboard", "fork server", "learner"]),
+        ("fused", 2, 2, ["learner-1", "learner", "learner-1"]),
     ],
 )
-def test_killing_any_process_neither_stops_the_tournament_nor_loses_candidates(home, layout, cores, victims):
-    spec = home.spec(
-        'wall_clock_duration = "100s"', pod=f'layout = "{layout}"\ncores = {cores}', pool="maximum_pods = 1"
-    )
+def test_killing_any_process_neither_stops_the_tournament_nor_loses_candidates(home, layout, cores, learners, victims):
+    pod = f'layout = "{layout}"\ncores = {cores}\nlearners = {learners}'
+    spec = home.spec('wall_clock_duration = "100s"', pod=pod, pool="maximum_pods = 1")
     training = home.start("train", str(spec), "--json")
     tournament = wait_for(home.tournament_id)
     wait_for(lambda: len(home.candidates(tournament)) >= 2)

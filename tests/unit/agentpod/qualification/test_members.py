@@ -1,14 +1,27 @@
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from agentpod.qualification.collectives import Scaling, judge_scaling, sizes
-from agentpod.qualification.members import LOST_SECONDS, GroupTrial, group_trial, judge
-from agentpod.qualification.nodes import check_address
+from agentpod.qualification import nodes
+from agentpod.qualification.bench import Bench
+from agentpod.qualification.collectives import Scaling, judge_killed, judge_scaling, sizes
+from agentpod.qualification.members import LOST_SECONDS, GroupTrial, group_trial, judge, paths_of
+from agentpod.qualification.nodes import check_address, judge_follower
 from podrace.errors import InvalidArgument
 from podrace.qualification.findings import Grade
 
-GOOD = GroupTrial("collectives", 8, 3.0, 0.02, 4 << 26, right=True, lost_seconds=1.0)
+GOOD = GroupTrial("collectives", 8, 3.0, 0.02, 4 << 26, right=True, lost_seconds=1.0, paths=("P2P/CUMEM",))
+LOG = """
+h:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>
+h:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
+h:1:2 [0] NCCL INFO Channel 01 : 0[0] -> 1[1] via SHM/direct/direct
+h:1:2 [0] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [send] via NET/IB/0/GDRDMA
+h:1:2 [0] NCCL INFO Channel 01/0 : 7[7] -> 8[0] [receive] via NET/Socket/1
+h:1:2 [0] NCCL INFO Connected all rings
+"""
 
 
 def test_a_fast_group_that_notices_a_loss_passes() -> None:
@@ -26,12 +39,32 @@ def test_a_fast_group_that_notices_a_loss_passes() -> None:
         ({"lost_seconds": None}, "8 members, member killed", Grade.FAIL),
         ({"lost_seconds": LOST_SECONDS + 1}, "8 members, member killed", Grade.FAIL),
         ({"message": "MemberLost: not all joined"}, "8 members, join", Grade.FAIL),
+        ({"paths": ("P2P/CUMEM", "SHM/direct/direct")}, "8 members, paths", Grade.SLOW),
+        ({"paths": ("NET/Socket",)}, "8 members, paths", Grade.SLOW),
+        ({"paths": ()}, "8 members, paths", Grade.ABSENT),
     ],
 )
 def test_each_defect_is_the_only_line_that_does_not_pass(changes: dict[str, object], name: str, grade: Grade) -> None:
     (found,) = (one for one in judge(replace(GOOD, **changes)) if one.grade != Grade.PASS)  # type: ignore[arg-type]
     assert (found.name, found.grade) == (name, grade)
     assert found.mend
+
+
+def test_the_paths_of_a_group_are_read_from_the_log_of_nccl() -> None:
+    assert paths_of(LOG) == {"P2P/CUMEM/read", "SHM/direct/direct", "NET/IB/GDRDMA", "NET/Socket"}
+    assert paths_of("") == set()
+
+
+def test_a_pod_must_train_with_a_new_follower_after_one_was_killed() -> None:
+    found = Scaling(8, 1.0, 8.0, killed=True)
+    assert judge_killed(found).grade == Grade.FAIL
+    assert judge_killed(replace(found, continued_seconds=4.0)).grade == Grade.PASS
+
+
+def test_the_second_node_must_take_part_and_exit_after_its_leader() -> None:
+    assert judge_follower(2, 0, "").grade == Grade.PASS
+    for fused, code in ((0, 0), (2, 1), (2, None)):
+        assert judge_follower(fused, code, "").grade == Grade.FAIL
 
 
 @pytest.mark.parametrize(("members", "learners"), [(2, [2]), (3, [2, 3]), (4, [2, 4]), (8, [2, 4, 8]), (16, [2, 4, 8])])
@@ -59,3 +92,17 @@ def test_two_processes_average_and_the_first_notices_that_the_second_was_killed(
 def test_a_malformed_address_and_a_third_node_are_refused(meet: str, node: int) -> None:
     with pytest.raises(InvalidArgument, match=r"meet = |node = 2"):
         check_address(meet, node)
+
+
+@pytest.mark.long
+def test_two_nodes_form_a_group_and_train_as_one_pod(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        meet = f"127.0.0.1:{free.getsockname()[1]}"
+    benches = [Bench(tmp_path / str(node), node=node, meet=meet) for node in range(2)]
+    for bench in benches:
+        bench.folder.mkdir(mode=0o700)
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(lambda bench: list(nodes.run(bench)), benches)
+    for findings in (first, second):
+        assert [(found.name, found.measured) for found in findings if found.grade == Grade.FAIL] == []
+    assert (first[-1].name, second[-1].name) == ("fusion of 2 learners", "pod of two nodes, second node")
