@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from agentpod.config import learner_role
 from agentpod.qualification.bench import Bench, count
 from agentpod.qualification.members import group_trial, judge
-from agentpod.qualification.trial_pod import TrialHost, TrialPod, specification, trial_pod
+from agentpod.qualification.trial_pod import PodReport, TrialHost, TrialPod, specification, trial_pod
 from podrace.qualification.findings import Finding, Grade
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -17,7 +17,7 @@ EFFICIENCY = 0.6
 """Share of the rate of one learner that each of several must reach."""
 STAND_IN = 2
 """Members of a group on processors."""
-START_SECONDS, CONTINUE_SECONDS, REPORT_SECONDS = 120.0, 90.0, 30.0
+START_SECONDS, CONTINUE_SECONDS, LATE_SECONDS = 120.0, 90.0, 45.0
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,13 @@ async def measure(
     async with trial_pod(bench.folder / f"learners-{learners}", spec, host=host) as pod:
         mesh = pod.mesh
         await pod.until(lambda: mesh.trains or mesh.ended, START_SECONDS)
-        first = mesh.latest
+        first = mesh.latest or PodReport(0.0, 0, 0.0, "")
         await pod.until(lambda: mesh.ended, 5.0 if bench.quick or not bench.gpus else 15.0)
-        # On a busy machine the next report is late.
-        await pod.until(lambda: mesh.ended or mesh.latest is not first, REPORT_SECONDS)
-        last = mesh.latest
+        # On a busy machine the next report that counts further steps is late.
+        await pod.until(lambda: mesh.ended or mesh.steps > first.environment_steps, LATE_SECONDS)
+        last = mesh.latest or first
         message = mesh.message or "; ".join(pod.warnings()[-1:]) or "the pod did not train in time"
-        if first is None or last is None or last.seconds <= first.seconds:
+        if mesh.steps <= first.environment_steps:
             return Scaling(learners, alone, 0.0, message)
         rate = (last.environment_steps - first.environment_steps) / (last.seconds - first.seconds)
         continued = await kill_follower(pod, learners - 1) if kill else None

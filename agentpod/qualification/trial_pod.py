@@ -99,7 +99,12 @@ class TrialMesh(SingleAssignmentMesh):
     @property
     def trains(self) -> bool:
         """Whether the pod has reported environment steps."""
-        return bool(self.reports and self.reports[-1].environment_steps)
+        return self.steps > 0
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of the latest report."""
+        return self.reports[-1].environment_steps if self.reports else 0
 
     def hand_out_again(self, spec: TournamentSpec, epoch: int) -> None:
         """Offers the agent to the next pod that asks."""

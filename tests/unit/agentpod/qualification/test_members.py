@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from agentpod.config import PodConfig
 from agentpod.qualification import nodes
 from agentpod.qualification.bench import Bench
 from agentpod.qualification.collectives import Scaling, judge_killed, judge_scaling, sizes
 from agentpod.qualification.members import LOST_SECONDS, GroupTrial, group_trial, judge, paths_of
 from agentpod.qualification.nodes import check_address, judge_follower
+from agentpod.qualification.trial_pod import TrialHost
 from podrace.errors import InvalidArgument
 from podrace.qualification.findings import Grade
 
@@ -106,3 +108,15 @@ def test_two_nodes_form_a_group_and_train_as_one_pod(tmp_path: Path) -> None:
     for findings in (first, second):
         assert [(found.name, found.measured) for found in findings if found.grade == Grade.FAIL] == []
     assert (first[-1].name, second[-1].name) == ("fusion of 2 learners", "pod of two nodes, second node")
+
+
+def test_each_node_runs_its_part_of_one_pod_with_its_own_gpus(tmp_path: Path) -> None:
+    base = PodConfig(
+        "p", "unix:o", "unix:l", "folder:///s", tmp_path, learners=4, gpus=("0", "1", "2", "3"), pod_gpus=4
+    )
+    hosts = [TrialHost(2, index, f"10.0.0.{index + 1}", "10.0.0.1:29601").of(base) for index in range(2)]
+    assert {host.pod_id for host in hosts} == {"qualify"}
+    assert hosts[0].key == hosts[1].key != ""
+    assert [host.leader_address for host in hosts] == [f"unix:{tmp_path}/learner.sock", "10.0.0.1:29601"]
+    for host in hosts:
+        assert (host.roles, host.gpus, host.gpus_of_pod) == (("learner", "learner-1"), ("0", "1"), 2)

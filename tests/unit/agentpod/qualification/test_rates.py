@@ -17,9 +17,11 @@ from agentpod.qualification.rates import (
     lanes_of,
     measure_training,
     utilisation,
+    utilisation_of,
 )
 from podrace.gpus import Gpu
 from podrace.qualification.findings import Grade
+from podrace.specification import catalog
 
 LAUNCHED = Rate("cartpole", "cuda:0", 1000, 1e-3, 1000, Counted(100, 10**6), launch_seconds=5e-6, bandwidth=1000.0)
 PHYSICS = Rate("warp:humanoid", "cuda:0", 8192, 0.01, 8192, published=5e6, substeps=5, reference=HUMANOID_REFERENCE)
@@ -53,6 +55,18 @@ def test_physics_is_compared_with_the_published_rate() -> None:
     assert (found.grade, found.reference) == (Grade.PASS, HUMANOID_REFERENCE)
     assert "4.1M physics steps/s" in found.measured
     assert judge(replace(PHYSICS, seconds=0.1)).grade == Grade.SLOW
+
+
+def test_every_simulator_that_steps_on_a_gpu_is_measured() -> None:
+    stepped = {name.partition("<")[0] for name, entry in catalog.SIMULATORS.items() if entry.on_gpu}
+    measured = [case.id for case in CASES]
+    assert [name for name in stepped if not any(id.startswith(name) for id in measured)] == []
+
+
+def test_a_rate_shows_the_utilisation_of_the_gpu_if_it_is_known(tmp_path: Path) -> None:
+    assert "GPU utilisation 97 %" in judge(replace(LAUNCHED, utilisation=97.2)).measured
+    assert "utilisation" not in judge(LAUNCHED).measured
+    assert utilisation_of(Bench(tmp_path), lambda: pytest.fail("repeated without a GPU")) is None
 
 
 def test_a_pod_is_compared_with_its_parts_and_shows_utilisation_and_reference() -> None:
