@@ -35,7 +35,7 @@ from podrace.errors import NOT_OPEN, DeadlineExceeded, PodraceError, Unavailable
 from podrace.limits.file_options import with_paths
 from podrace.orchestrator.v1.orchestrator_pb2 import StuckRole
 from podrace.specification.environment_search import algorithm_values, training_environment
-from podrace.tasks import finish_unless_stopped
+from podrace.tasks import ChangeSignal, cancel_all, finish_unless_stopped
 from podrace.tensor_transport import shared
 from podrace.tensor_transport.plane import Plane
 
@@ -70,6 +70,7 @@ class Follower:
         self._channel = rpc.connect(config.leader_address, token=lambda: config.key, private_network=True)
         self._leader: Any = pb_grpc.LearnerServiceStub(self._channel)
         self._roles, self._polls = Roles(config, planes, learner=index, device=device), RolePolls(config, index)
+        self._shared, self._changes = pb.GetTrainingResponse(), ChangeSignal()
         self._last_answer = time.monotonic()
         self._maximum_silence_seconds = STARTUP_FACTOR * config.orphan_seconds
         remove_leftover_memory(config, index)
@@ -80,38 +81,61 @@ class Follower:
         Raises:
             Unavailable: The leader is on another host and has not answered for too long.
         """
+        watching = asyncio.create_task(self._watch())
         try:
-            training = await self._wait_for_change("")
-            while not self._is_over(training):
-                change = asyncio.create_task(self._wait_for_change(training.session))
+            while not self._is_over(self._shared):
+                training = self._shared
+                change = asyncio.create_task(self._change_from(training.session, watching))
                 try:
                     if training.session:
                         await self._follow(training, change)
-                    training = await change
+                    await change
                 finally:
                     change.cancel()
         finally:
+            await cancel_all(watching)
             await self._roles.close()
             await self._polls.close()
             await self._channel.close()
+
+    async def _watch(self) -> None:
+        """Keeps what the leader shares up to date, also while this learner leaves a training.
+
+        A call is always under way, so the leader's answer that it ends is not missed.
+        """
+        while not self._is_over(self._shared):
+            self._shared = await self._wait_for_change(self._shared.session)
+            self._changes.notify_all()
+
+    async def _change_from(self, session: str, watching: "asyncio.Task[None]") -> None:
+        """Waits until the leader shares another session; raises what `_watch` has raised."""
+        while self._shared.session == session and not self._is_over(self._shared):
+            change = asyncio.create_task(self._changes.next_change().wait())
+            await asyncio.wait([change, watching], return_when=asyncio.FIRST_COMPLETED)
+            change.cancel()
+            if watching.done():
+                watching.result()
 
     async def _wait_for_change(self, session: str) -> pb.GetTrainingResponse:
         """Returns what the leader trains, as soon as it is another session."""
         request = pb.GetTrainingRequest(session=session, learner_index=self._index)
         request.wait_duration.FromSeconds(int(WAIT_SECONDS))
         while True:
+            pause = RETRY_SECONDS
             try:
                 response: pb.GetTrainingResponse = await rpc.call(
                     self._leader.GetTraining, request, deadline_seconds=2 * WAIT_SECONDS
                 )
                 self._last_answer = time.monotonic()
                 self._maximum_silence_seconds = self._config.orphan_seconds
+                # A leader that ends answers at once.
+                pause = RETRY_SECONDS if response.ending else 0.0
             except (Unavailable, DeadlineExceeded) as error:
                 self._check_silence(error)
                 response = pb.GetTrainingResponse(session=session)
             if response.session != session or self._is_over(response):
                 return response
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(pause)
 
     def _is_over(self, training: pb.GetTrainingResponse) -> bool:
         """Returns whether to exit because the leader has ended.
