@@ -18,7 +18,7 @@ from podrace.specification.resolve import parse
 
 PART = "tournament"
 SERVICES = ("orchestrator", "leaderboard")
-WALL_CLOCK_SECONDS, STAND_IN_SECONDS = 40, 20
+WALL_CLOCK_SECONDS, STAND_IN_SECONDS = 40, 45
 START_SECONDS = 60.0
 POLL_SECONDS = 0.2
 STAND_IN_PODS = 2
