@@ -11,13 +11,13 @@ from orchestrator.state.records import (
     AgentRecord,
     EvaluationRecord,
     EventRecord,
-    PodPhase,
     PodRecord,
     TournamentRecord,
     WorkPhase,
     WorkRecord,
 )
 from orchestrator.state.runtime import RuntimeState
+from orchestrator.tournaments.lists import activity_of
 from orchestrator.tournaments.updates import etag_of
 from podrace.access.lease_tokens import HeldLease
 from podrace.access.ownership import Ownership
@@ -62,7 +62,8 @@ def tournament_message(
         stopped_agents=runtime.counters.stopped_agents(name),
         steps_per_second=runtime.leases.steps_per_second(name, now),
         leaderboard_address=leaderboard_address,
-        etag=etag_of(record.spec),
+        etag=etag_of(record.spec, runtime.cache.labels.get(name, {})),
+        labels=runtime.cache.labels.get(name),
         pause_reason=runtime.pause_reason(name) if record.state == tournament_pb2.TOURNAMENT_STATE_RUNNING else "",
     )
     best = runtime.best.by_tournament.get(name)
@@ -82,23 +83,12 @@ def pod_message(record: PodRecord, runtime: RuntimeState) -> pb.Pod:
     return pb.Pod(
         pod_id=record.pod_id,
         tournament_id=record.tournament_id,
-        activity=_activity(record, runtime),
+        activity=activity_of(record, runtime),
         agent_id=lease.work_id if lease and lease.trains else "",
         progress=lease.progress if lease else None,
         start_time=timestamp(record.start_time),
         layout=cast(tournament_pb2.Layout.ValueType, record.layout),
     )
-
-
-def _activity(record: PodRecord, runtime: RuntimeState) -> pb.PodActivity.ValueType:
-    if record.drain_reason:
-        return pb.POD_ACTIVITY_DRAINING
-    lease = runtime.leases.latest_of_pod(record.pod_id)
-    if lease:
-        return lease.progress.activity or pb.POD_ACTIVITY_OPENING
-    if record.pod_id in runtime.connected_pods:
-        return pb.POD_ACTIVITY_IDLE
-    return pb.POD_ACTIVITY_STARTING if record.phase == PodPhase.SEEN else pb.POD_ACTIVITY_UNSPECIFIED
 
 
 def event_message(record: EventRecord) -> pb.Event:

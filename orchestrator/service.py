@@ -27,7 +27,7 @@ from orchestrator.state.runtime import RuntimeState
 from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments, request_key
-from orchestrator.tournaments.queries import Queries, TournamentView, has_ended, page_limit, token_number
+from orchestrator.tournaments.queries import Queries, TournamentView, has_ended, page_limit
 from orchestrator.validation import Validation
 from podrace.access.lease_tokens import HeldLease, LeaseTokens
 from podrace.access.principal import current_principal
@@ -122,10 +122,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     async def ListTournaments(self, request: pb.ListTournamentsRequest, context: Context) -> pb.ListTournamentsResponse:
         """Returns a page of tournaments."""
-        found = await self._queries.page(request.page_size, request.page_token, current_principal())
-        more = len(found) == page_limit(request.page_size)
+        found = await self._queries.page(request, current_principal())
         page, token = page_of(
-            found, self._tournament_message, lambda last: token_after(["tournaments"], last.sequence), more=more
+            found.records, self._tournament_message, lambda last: found.token(last, last.sequence), more=found.more
         )
         return pb.ListTournamentsResponse(tournaments=page, next_page_token=token)
 
@@ -224,21 +223,17 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     async def ListPods(self, request: pb.ListPodsRequest, context: Context) -> pb.ListPodsResponse:
         """Returns the pods of a tournament, or all pods."""
-        name = request.tournament_id
-        listed = self._queries.pods(name, current_principal())
-        begin = token_number(request.page_token, "pods", name)
-        page = fitting(pod_message(pod, self._runtime) for pod in listed[begin:])
-        end = begin + len(page)
-        token = token_after(["pods", name], end) if end < len(listed) else ""
+        listed, selection = self._queries.page_of_pods(request, current_principal())
+        page = fitting(pod_message(pod, self._runtime) for pod in listed[selection.position :])
+        end = selection.position + len(page)
+        token = token_after(selection.list_of, end) if end < len(listed) else ""
         return pb.ListPodsResponse(pods=page, next_page_token=token)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         """Returns a page of events."""
-        name, caller = request.tournament_id, current_principal()
-        found = await self._queries.events(name, request.page_size, request.page_token, caller)
-        more = len(found) == page_limit(request.page_size)
+        found = await self._queries.events(request, current_principal())
         page, token = page_of(
-            found, event_message, lambda last: token_after(["events", name], last.sequence), more=more
+            found.records, event_message, lambda last: found.token(last, last.sequence), more=found.more
         )
         return pb.ListEventsResponse(events=page, next_page_token=token)
 

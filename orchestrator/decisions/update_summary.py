@@ -1,5 +1,7 @@
 """Describes what an update changed in a tournament, for the message of its event. Pure functions."""
 
+from collections.abc import Mapping
+
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
@@ -7,14 +9,22 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 CHANGEABLE = "pool", "objective"
 UNSET = "none"
+EMPTY = "''"
 
 
-def describe_changes(before: TournamentSpec, after: TournamentSpec) -> str:
+def describe_changes(
+    before: TournamentSpec,
+    after: TournamentSpec,
+    labels_before: Mapping[str, str],
+    labels_after: Mapping[str, str],
+) -> str:
     """Lists the changed values among those that can change while a tournament runs: `pool.maximum_pods 2 -> 4`.
 
     Args:
         before: Resolved specification.
         after: Resolved specification.
+        labels_before: Labels of the tournament.
+        labels_after: Labels of the tournament.
     """
     found = []
     for section in CHANGEABLE:
@@ -23,6 +33,10 @@ def describe_changes(before: TournamentSpec, after: TournamentSpec) -> str:
             was, now = _display(old, field.name), _display(new, field.name)
             if was != now:
                 found.append(f"{section}.{field.name} {was} -> {now}")
+    for key in sorted({*labels_before, *labels_after}):
+        old_label, new_label = labels_before.get(key, UNSET), labels_after.get(key, UNSET)
+        if old_label != new_label:
+            found.append(f"labels.{key} {old_label or EMPTY} -> {new_label or EMPTY}")
     return ", ".join(found) or "no value changed"
 
 

@@ -6,6 +6,7 @@ the time (environment steps, running time, the best candidate) are outdated here
 owns this state.
 """
 
+import json
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from orchestrator.state.records import (
     END_STATES,
     AgentRecord,
     EvaluationRecord,
+    LabelsRecord,
     OwnershipRecord,
     PauseRecord,
     PodPhase,
@@ -39,6 +41,7 @@ class StateCache:
         tournaments: All tournaments, by id, oldest first.
         ownerships: Whose they are, by tournament.
         pauses: Why users have paused running tournaments, by tournament.
+        labels: The labels of tournaments that have some, by tournament.
         pods: Pods that are not gone, by id, oldest first.
         works: Agents that are neither finished nor failed and evaluations that are not done, by id.
     """
@@ -47,6 +50,7 @@ class StateCache:
         self.tournaments: dict[str, TournamentRecord] = {}
         self.ownerships: dict[str, Ownership] = {}
         self.pauses: dict[str, str] = {}
+        self.labels: dict[str, dict[str, str]] = {}
         self.pods: dict[str, PodRecord] = {}
         self.works: dict[str, WorkRecord] = {}
         self._agents: dict[str, dict[str, AgentRecord]] = {}
@@ -60,6 +64,7 @@ class StateCache:
             TournamentRecord: self._apply_tournament,
             OwnershipRecord: self._apply_ownership,
             PauseRecord: self._apply_pause,
+            LabelsRecord: self._apply_labels,
             DeletedTournament: self._apply_deleted,
             PodRecord: self._apply_pod,
             AgentRecord: self._apply_work,
@@ -138,6 +143,9 @@ class StateCache:
         if record.reason:
             self.pauses[record.tournament_id] = record.reason
 
+    def _apply_labels(self, record: LabelsRecord) -> None:
+        self.labels[record.tournament_id] = json.loads(record.labels)
+
     def _apply_deleted(self, deleted: DeletedTournament) -> None:
         name = deleted.tournament_id
         for work_id in [work.work_id for work in self.works.values() if work.tournament_id == name]:
@@ -145,6 +153,7 @@ class StateCache:
         self.tournaments.pop(name, None)
         self.ownerships.pop(name, None)
         self.pauses.pop(name, None)
+        self.labels.pop(name, None)
         self._agents.pop(name, None)
         self._evaluations.pop(name, None)
         self._ungenerated.pop(name, None)

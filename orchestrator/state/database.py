@@ -53,6 +53,8 @@ ADDITIONS = """
 CREATE TABLE IF NOT EXISTS deletions (tournament_id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS ownerships (tournament_id TEXT PRIMARY KEY, owner TEXT NOT NULL, namespace TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS pauses (tournament_id TEXT PRIMARY KEY, reason TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS labels (tournament_id TEXT PRIMARY KEY, labels TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS events_by_kind ON events (tournament_id, kind, sequence);
 """
 
 DATABASE_FORMAT = database.Format(

@@ -23,7 +23,7 @@ from orchestrator.state.records import (
 )
 from podrace.errors import FailedPrecondition
 
-TABLES = ("agents", "evaluations", "pods", "events", "ownerships", "pauses", "tournaments")
+TABLES = ("agents", "evaluations", "pods", "events", "ownerships", "pauses", "labels", "tournaments")
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,14 @@
-"""Runs the queries that depend on whose a tournament is: lists of what a caller may see, and the default owner."""
+"""Runs the queries that depend on whose a tournament is, and assigns the default owner."""
 
 import json
-from collections.abc import Collection
 
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
     END_STATES,
-    EventRecord,
     OwnershipRecord,
-    TournamentRecord,
-    events_after,
     find,
-    select,
 )
 from podrace.access.ownership import Ownership
-
-AMONG = "tournament_id IN (SELECT value FROM json_each(?))"
 
 
 def assign_owner(transaction: Transaction, owner: str) -> None:
@@ -37,23 +30,3 @@ def ownership_of(transaction: Transaction, tournament_id: str) -> Ownership:
     """Returns whose a tournament is."""
     found = find(transaction, OwnershipRecord, tournament_id)
     return Ownership(found.owner, found.namespace) if found else Ownership("")
-
-
-def tournaments_before(
-    transaction: Transaction, visible: Collection[str] | None, sequence: int, limit: int
-) -> list[TournamentRecord]:
-    """Returns visible tournaments (None: all are) with a lower sequence number, newest first."""
-    if visible is None:
-        return select(transaction, TournamentRecord, "sequence < ? ORDER BY sequence DESC LIMIT ?", sequence, limit)
-    condition = f"{AMONG} AND sequence < ? ORDER BY sequence DESC LIMIT ?"
-    return select(transaction, TournamentRecord, condition, json.dumps(sorted(visible)), sequence, limit)
-
-
-def events_of_visible(
-    transaction: Transaction, visible: Collection[str] | None, sequence: int, limit: int
-) -> list[EventRecord]:
-    """Returns the events of visible tournaments (None: all are) after a sequence number, oldest first."""
-    if visible is None:
-        return events_after(transaction, "", sequence, limit)
-    condition = f"{AMONG} AND sequence > ? ORDER BY sequence LIMIT ?"
-    return select(transaction, EventRecord, condition, json.dumps(sorted(visible)), sequence, limit)

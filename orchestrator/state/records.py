@@ -123,6 +123,16 @@ class PauseRecord:
 
 
 @dataclass(frozen=True)
+class LabelsRecord:
+    """The labels of a tournament."""
+
+    TABLE: ClassVar[str] = "labels"
+    tournament_id: str
+    labels: str
+    """JSON object of texts."""
+
+
+@dataclass(frozen=True)
 class AgentRecord:
     """An agent; its row is written before the generator is called, so that no number is lost or used twice."""
 
@@ -214,10 +224,11 @@ class EventRecord:
 
 WorkRecord = AgentRecord | EvaluationRecord
 Work = TypeVar("Work", AgentRecord, EvaluationRecord)
-SavedRecord = TournamentRecord | OwnershipRecord | PauseRecord | AgentRecord | EvaluationRecord | PodRecord
+SavedRecord = TournamentRecord | OwnershipRecord | PauseRecord | LabelsRecord | WorkRecord | PodRecord
 Record = TypeVar(
-    "Record", TournamentRecord, OwnershipRecord, PauseRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord
-)
+    "Record",
+    TournamentRecord, OwnershipRecord, PauseRecord, LabelsRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord,
+)  # fmt: skip
 
 
 # --- reading and writing -----------------------------------------------------------------------------------------
@@ -264,10 +275,11 @@ def _decoders(kind: type[Any]) -> Mapping[str, Any]:
     return {field.name: _decoder(hints[field.name]) for field in dataclasses.fields(kind)}
 
 
-DECODERS: Mapping[type[Any], Mapping[str, Any]] = {
-    kind: _decoders(kind)
-    for kind in (TournamentRecord, OwnershipRecord, PauseRecord, AgentRecord, EvaluationRecord, PodRecord, EventRecord)
-}
+KINDS = (
+    *(TournamentRecord, OwnershipRecord, PauseRecord, LabelsRecord),
+    *(AgentRecord, EvaluationRecord, PodRecord, EventRecord),
+)
+DECODERS: Mapping[type[Any], Mapping[str, Any]] = {kind: _decoders(kind) for kind in KINDS}
 """Decoder of each column, by record class and column name, in the order of the columns."""
 
 

@@ -64,7 +64,7 @@ class RuntimeState:
     def restore(self, saved: SavedState, now: float) -> None:
         """Resumes where a previous run stopped; each lease is valid for one full duration from `now` (monotonic)."""
         self.restored_epoch = saved.restored_epoch
-        self.cache.apply_saved([*saved.tournaments, *saved.ownerships, *saved.pauses])
+        self.cache.apply_saved([*saved.tournaments, *saved.ownerships, *saved.pauses, *saved.labels])
         self.cache.apply_saved([*saved.pods, *saved.works, *saved.failures])
         for tournament in saved.tournaments:
             self._restore_tournament(tournament)

@@ -10,6 +10,7 @@ from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
     AgentRecord,
     EvaluationRecord,
+    LabelsRecord,
     OwnershipRecord,
     PauseRecord,
     PodRecord,
@@ -42,6 +43,8 @@ class SavedState:
     """Whose the tournaments are."""
     pauses: Sequence[PauseRecord] = ()
     """Tournaments that users have paused."""
+    labels: Sequence[LabelsRecord] = ()
+    """Labels of tournaments."""
     restored_epoch: int = 0
     """Epoch of backups with which the database was restored last; 0: it never was."""
 
@@ -77,6 +80,7 @@ def load_saved_state(transaction: Transaction) -> SavedState:
         [failure for name, _ in failed for failure in _latest_failures(transaction, name)],
         records.select(transaction, OwnershipRecord, "true"),
         records.select(transaction, PauseRecord, "reason != ''"),
+        records.select(transaction, LabelsRecord, "true"),
         restored_epoch(transaction),
     )
 

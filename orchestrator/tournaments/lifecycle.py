@@ -9,6 +9,7 @@ from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
 from orchestrator.decisions.update_summary import describe_changes
 from orchestrator.state import pauses, records
 from orchestrator.state.database import StateDatabase, Transaction
+from orchestrator.state.labels import labels_of, save_labels
 from orchestrator.state.ownership_records import ownership_of, unended_tournaments
 from orchestrator.state.records import (
     CANCELLED,
@@ -21,7 +22,7 @@ from orchestrator.state.records import (
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.state.transitions import withdraw_target_checks
 from orchestrator.tournaments import evaluations
-from orchestrator.tournaments.updates import check_etag, updated
+from orchestrator.tournaments.updates import changed_labels, changes_specification, check_etag, updated
 from podrace.access.authenticators.unix_socket import local_user
 from podrace.access.ownership import Ownership, Reach, ownership_for, reach
 from podrace.access.principal import Principal
@@ -29,6 +30,7 @@ from podrace.access.v1 import access_pb2
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.limits.config import NOTHING, Allowed
 from podrace.limits.specification import check_specification
+from podrace.listing.labels import check_labels
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.printable import printable
 from podrace.specification.ancestor import KEY, tournament_of
@@ -89,6 +91,7 @@ class Tournaments:
         self.check_accepting()
         spec = resolve(request.spec)
         check_specification(spec, self._allowed)
+        check_labels(request.labels)
         caller = caller or local_user()
         self.check_limits(spec, caller)
         ancestor = spec.evolution.ancestor_agent_id
@@ -263,6 +266,7 @@ def create(
         )
         records.save(transaction, tournament)
         records.save(transaction, OwnershipRecord(tournament.tournament_id, ownership.owner, ownership.namespace))
+        save_labels(transaction, tournament.tournament_id, request.labels)
         transaction.record_event(
             "tournament_created", f"{spec.environment.id} with seed {spec.seed}", tournament_id=tournament.tournament_id
         )
@@ -286,15 +290,25 @@ def update(
     key: str,
     check_limits: Callable[[TournamentSpec, Ownership], None] = lambda spec, owner: None,
 ) -> TournamentRecord:
-    """Changes pool limits or the objective once per request id, if the limits of the owner allow the changed pool."""
+    """Changes pool limits, objective or labels once per request id, if the limits of the owner allow the pool."""
 
     def change(tournament: TournamentRecord) -> None:
+        name = tournament.tournament_id
+        labels = labels_of(transaction, name)
+        check_etag(tournament.spec, labels, request.etag)
+        new_labels = changed_labels(labels, request)
+        spec = change_spec(tournament) if changes_specification(request) else tournament.spec
+        changes = describe_changes(tournament.spec, spec, labels, new_labels)
+        if labels != new_labels:
+            save_labels(transaction, name, new_labels)
+        transaction.record_event("tournament_updated", changes, tournament_id=name)
+
+    def change_spec(tournament: TournamentRecord) -> TournamentSpec:
         if tournament.state != RUNNING:
             raise FailedPrecondition(
                 f"tournament {tournament.tournament_id} has ended ({tournament.reason}) and cannot be changed",
                 reason=pauses.TOURNAMENT_ENDED,
             )
-        check_etag(tournament.spec, request.etag)
         spec = resolve(updated(tournament.spec, request))
         if spec.synchronous and spec.pool.maximum_pods != tournament.spec.pool.maximum_pods:
             raise InvalidArgument(
@@ -303,8 +317,7 @@ def update(
         if spec.pool != tournament.spec.pool:
             check_limits(spec, ownership_of(transaction, tournament.tournament_id))
         records.save(transaction, replace(tournament, spec=spec))
-        changes = describe_changes(tournament.spec, spec)
-        transaction.record_event("tournament_updated", changes, tournament_id=tournament.tournament_id)
+        return spec
 
     return _once(transaction, key, request, change)
 

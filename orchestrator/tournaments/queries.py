@@ -6,7 +6,7 @@ not exist. Methods that name one tournament are called only if the caller may se
 
 from dataclasses import dataclass
 
-from orchestrator.state import ownership_records, records
+from orchestrator.state import records
 from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.records import (
     END_STATES,
@@ -16,10 +16,13 @@ from orchestrator.state.records import (
     TournamentRecord,
 )
 from orchestrator.state.runtime import RuntimeState
+from orchestrator.tournaments import lists
 from podrace.access.authenticators.unix_socket import local_user
 from podrace.access.ownership import Reach, reach, unknown_tournament, visible
 from podrace.access.principal import Principal
 from podrace.errors import NotFound
+from podrace.listing.selection import Found, ListSelection
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.page_tokens import LARGEST_POSITION, position_in
 
 DEFAULT_PAGE_SIZE = 100
@@ -64,11 +67,20 @@ class Queries:
             raise NotFound(f"evaluation_id {evaluation_id!r}: there is no such evaluation")
         return found
 
-    async def page(self, page_size: int, page_token: str, caller: Principal | None) -> list[TournamentRecord]:
-        """Returns tournaments, newest first; raises InvalidArgument for a bad token."""
-        before = token_number(page_token, "tournaments") or MAXIMUM_SEQUENCE
-        seen, limit = self._visible(caller), page_limit(page_size)
-        return await self._state.transact(ownership_records.tournaments_before, seen, before, limit)
+    async def page(self, request: pb.ListTournamentsRequest, caller: Principal | None) -> Found[TournamentRecord]:
+        """Returns tournaments, newest first; raises InvalidArgument for a bad token, filter or order."""
+        selection = ListSelection.of(request, lists.TOURNAMENT_FIELDS, ["tournaments"])
+        seen, limit = self._visible(caller), page_limit(request.page_size)
+        found = await self._state.transact(lists.tournaments, seen, selection, limit)
+        return Found(found, selection, more=len(found) == limit)
+
+    def page_of_pods(
+        self, request: pb.ListPodsRequest, caller: Principal | None
+    ) -> tuple[list[PodRecord], ListSelection]:
+        """Returns all pods that a list selects, in its order; raises InvalidArgument, and NotFound."""
+        selection = ListSelection.of(request, lists.POD_FIELDS, ["pods", request.tournament_id])
+        found = self.pods(request.tournament_id, caller)
+        return selection.apply(found, lambda pod, name: lists.pod_value(pod, name, self._runtime)), selection
 
     def pods(self, tournament_id: str, caller: Principal | None) -> list[PodRecord]:
         """Returns the pods of a tournament, or all pods for an empty id, oldest first; raises NotFound."""
@@ -77,16 +89,15 @@ class Queries:
         seen = frozenset({tournament_id}) if tournament_id else self._visible(caller)
         return [pod for pod in self._runtime.cache.pods.values() if seen is None or pod.tournament_id in seen]
 
-    async def events(
-        self, tournament_id: str, page_size: int, page_token: str, caller: Principal | None
-    ) -> list[EventRecord]:
-        """Returns events, oldest first; raises InvalidArgument for a bad token, and NotFound."""
-        if tournament_id:
-            self._check_known(tournament_id, caller)
-        after, limit = token_number(page_token, "events", tournament_id), page_limit(page_size)
-        if not tournament_id:
-            return await self._state.transact(ownership_records.events_of_visible, self._visible(caller), after, limit)
-        return await self._state.transact(records.events_after, tournament_id, after, limit)
+    async def events(self, request: pb.ListEventsRequest, caller: Principal | None) -> Found[EventRecord]:
+        """Returns events, oldest first; raises InvalidArgument for a bad token, filter or order, and NotFound."""
+        name = request.tournament_id
+        if name:
+            self._check_known(name, caller)
+        selection = ListSelection.of(request, lists.EVENT_FIELDS, ["events", name])
+        seen, limit = frozenset({name}) if name else self._visible(caller), page_limit(request.page_size)
+        found = await self._state.transact(lists.events, seen, selection, limit)
+        return Found(found, selection, more=len(found) == limit)
 
     async def evaluations(
         self, tournament_id: str, page_size: int, page_token: str, caller: Principal | None

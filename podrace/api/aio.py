@@ -212,21 +212,37 @@ class AsyncMesh:
         """Refers to the mesh of a client."""
         self.client, self.address = client, address
 
-    async def train(self, specification: Specification, overrides: Mapping[str, Any] | None = None) -> AsyncTournament:
+    async def train(
+        self,
+        specification: Specification,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+    ) -> AsyncTournament:
         """Creates a tournament and starts it; `wait` waits for its end.
 
         Args:
             specification: A TOML file, its content as nested dictionaries, or a message.
             overrides: Values that replace those of the specification, by dotted key: `{"pool.maximum_pods": 2}`.
+            labels: Short texts to find it by, with the rules of labels in Kubernetes.
 
         Raises:
             InvalidArgument: The specification is invalid; `violations` has all wrong keys.
         """
-        return AsyncTournament(self.client, await self.client.create_tournament(resolved(specification, overrides)))
+        wanted = resolved(specification, overrides)
+        return AsyncTournament(self.client, await self.client.create_tournament(wanted, labels=labels))
 
-    async def tournaments(self) -> Rows[TournamentStatus]:
-        """Returns all tournaments, newest first."""
-        return Rows(translation.status_of(one) for one in await self.client.list_tournaments())
+    async def tournaments(self, filter: str = "", order_by: str = "") -> Rows[TournamentStatus]:
+        """Returns tournaments, newest first.
+
+        Args:
+            filter: Which; empty: all. Conditions such as `state = RUNNING AND labels.team = rl`.
+            order_by: Fields, each perhaps with `desc`, such as `end_time desc`; empty: newest first.
+
+        Raises:
+            InvalidArgument: The filter or the order cannot be used.
+        """
+        return Rows(translation.status_of(one) for one in await self.client.list_tournaments(filter, order_by))
 
     async def tournament(self, name: str = resolve.LATEST) -> AsyncTournament:
         """Returns a tournament.

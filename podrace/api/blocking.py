@@ -170,13 +170,19 @@ class Mesh:
         """Starts a coroutine that calls the mesh; its future has the result."""
         return background.submit(self._held.within(work))
 
-    def train(self, specification: Specification, overrides: Mapping[str, Any] | None = None) -> Tournament:
+    def train(
+        self,
+        specification: Specification,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+    ) -> Tournament:
         """Creates a tournament and starts it; `wait` waits for its end. As `AsyncMesh.train`."""
-        return Tournament(self, self.run(self._held.value.train(specification, overrides)))
+        return Tournament(self, self.run(self._held.value.train(specification, overrides, labels=labels)))
 
-    def tournaments(self) -> Rows[TournamentStatus]:
-        """Returns all tournaments, newest first."""
-        return self.run(self._held.value.tournaments())
+    def tournaments(self, filter: str = "", order_by: str = "") -> Rows[TournamentStatus]:
+        """Returns tournaments, newest first. As `AsyncMesh.tournaments`."""
+        return self.run(self._held.value.tournaments(filter, order_by))
 
     def tournament(self, name: str = resolve.LATEST) -> Tournament:
         """Returns a tournament by its id, a unique prefix of it, or `latest`; raises NotFound if there is none."""

@@ -54,6 +54,8 @@ class TournamentStatus:
     best_score: float | None
     """Score of the candidate that ranks first, or reported score of the champion; None before the first."""
     best_score_standard_error: float | None
+    labels: dict[str, str]
+    """Labels that users have given it."""
 
 
 @dataclass(frozen=True)

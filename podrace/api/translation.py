@@ -32,6 +32,7 @@ def status_of(tournament: Tournament) -> records.TournamentStatus:
         stopped_agents=tournament.stopped_agents,
         best_score=tournament.best_score if scored else None,
         best_score_standard_error=tournament.best_score_standard_error if scored else None,
+        labels=dict(tournament.labels),
     )
 
 

@@ -11,6 +11,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace train examples/cartpole.toml", "train, and write a report"),
         ("podrace train examples/cartpole.toml --set seed=7 --check", "check what would be trained"),
         ("podrace train --resume latest", "continue a stopped tournament"),
+        ("podrace train examples/cartpole.toml --label team=rl", "give it a label"),
         ("podrace train examples/cartpole.toml --orchestrator mesh.example.org:50051", "train in a standing mesh"),
     ],
     "grid": [("podrace grid examples/cartpole.toml algorithm=ppo,a2c seed=0..4", "10 tournaments")],
@@ -19,7 +20,12 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     ],
     "continuous status": [("podrace continuous status", "all continuous trainings of the home")],
     "continuous stop": [("podrace continuous stop stocks", "stop it; the champion stays")],
-    "ls": [("podrace ls", "the tournaments of podrace-home"), ("podrace ls --json", "the same for programs")],
+    "ls": [
+        ("podrace ls", "the tournaments of podrace-home"),
+        ("podrace ls --json", "the same for programs"),
+        ("podrace ls --filter 'state = RUNNING' --label team=rl", "running tournaments with a label"),
+        ("podrace ls --order 'end_time desc'", "those that ended last come first"),
+    ],
     "show": [
         ("podrace show latest", "state, pods, statistics and events"),
         ("podrace show latest --champion --toml", "a specification with the champion's hyperparameters"),
@@ -68,7 +74,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "tensorboard": [("podrace tensorboard latest events --follow", "then: tensorboard --logdir events")],
     "curve": [("podrace curve latest --csv curve.csv --plot curve.png", "the champion over time and steps")],
     "dashboard": [("podrace dashboard", "the mesh of podrace-home")],
-    "update": [("podrace update latest --set pool.maximum_pods=4", "let it use four pods")],
+    "update": [
+        ("podrace update latest --set pool.maximum_pods=4", "let it use four pods"),
+        ("podrace update latest --label team=rl --label draft-", "set one label and remove another"),
+    ],
     "pause": [("podrace pause latest --reason maintenance", "stop its pods and its clock")],
     "resume": [("podrace resume latest", "start its pods again")],
     "stop": [("podrace stop latest", "end it and keep its results")],

@@ -7,6 +7,7 @@ import click
 from podrace.cli import EXIT_FAILED, session
 from podrace.cli.session import find_tournament
 from podrace.cli.terminal import formats
+from podrace.cli.terminal.labels import label_conditions
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show as show_result
 from podrace.cli.terminal.output import show_json
@@ -22,12 +23,27 @@ STOP_REASON = "stopped by `podrace stop`"
 
 
 @click.command()
+@click.option(
+    "--filter", "condition", default="", metavar="FILTER", help="Show only these, for instance 'state = RUNNING'."
+)
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Show only those with this label; also KEY!=VALUE, and KEY for any value; repeatable.",
+)
+@click.option("--order", default="", metavar="FIELDS", help="Order, for instance 'end_time desc'.")
 @mesh_options
-def ls(settings: Settings) -> int:
-    """List the tournaments, newest first."""
+def ls(settings: Settings, condition: str, labels: tuple[str, ...], order: str) -> int:
+    """List the tournaments, newest first.
+
+    FILTER is conditions `FIELD OPERATOR VALUE` connected by AND. Fields: tournament_id, name, state, create_time,
+    end_time, owner, namespace, labels.KEY. A value that ends with * matches all that begin with the rest.
+    """
 
     async def query(client: Client) -> int:
-        found = await client.list_tournaments()
+        found = await client.list_tournaments(wanted, order)
         if settings.as_json:
             known = await asyncio.gather(*(read_of_champion(client, one) for one in found))
             folders = [session.results_folder(settings, one) for one in found]
@@ -36,6 +52,7 @@ def ls(settings: Settings) -> int:
             _show_tournaments(settings, found)
         return 0
 
+    wanted = " AND ".join([*filter(None, [condition]), *label_conditions(labels)])
     if session.has_tournaments(settings):
         return session.run_query(settings, query)
     if settings.as_json:

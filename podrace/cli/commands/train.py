@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -12,6 +12,7 @@ from podrace.cli import EXIT_FAILED, EXIT_INTERRUPTED, session
 from podrace.cli.results.report import make_report, render
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.interrupts import Interrupts
+from podrace.cli.terminal.labels import read_labels
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import console, notify, show, show_json
 from podrace.cli.terminal.plugin_fallbacks import describe_fallbacks
@@ -52,6 +53,7 @@ STOP_REASON = "stopped from the keyboard"
     metavar="AGENT",
     help="Start the first agents from this agent, or from the champion of a tournament.",
 )
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the tournament; repeatable.")
 @click.option("--print-config", is_flag=True, help="Print the resolved specification as TOML and exit.")
 @click.option("--check", "only_check", is_flag=True, help="Check the specification where it would run, and exit.")
 @mesh_options
@@ -61,6 +63,7 @@ def train(
     resume: str,
     overrides: Sequence[str],
     ancestor: str,
+    labels: Sequence[str],
     print_config: bool,
     only_check: bool,
 ) -> int:
@@ -68,7 +71,10 @@ def train(
 
     SPEC is a TOML file. Ctrl-C stops the tournament and keeps its results. A second Ctrl-C does not wait for its pods.
     """
-    _check(spec, resume, [*overrides, *filter(None, [ancestor])], print_config or only_check)
+    _check(spec, resume, [*overrides, *filter(None, [ancestor]), *labels], print_config or only_check)
+    given, removed = read_labels(labels)
+    if removed:
+        raise InvalidArgument(f"--label {removed[0]}-: a new tournament has no label to remove")
     if spec is None:
         session.require_tournaments(settings)
         return session.run(functools.partial(_train, settings, resume))
@@ -78,7 +84,7 @@ def train(
         return 0
     if only_check:
         return session.run(functools.partial(_only_check, settings, specification))
-    return session.run(functools.partial(_train, settings, specification, ancestor=ancestor))
+    return session.run(functools.partial(_train, settings, specification, ancestor=ancestor, labels=given))
 
 
 async def _only_check(settings: Settings, specification: TournamentSpec, interrupts: Interrupts) -> int:
@@ -116,12 +122,18 @@ def _check(spec: Path | None, resume: str, overrides: Sequence[str], print_confi
         )
     if resume and (overrides or print_config):
         raise InvalidArgument(
-            "train: --set, --print-config, --check and --ancestor need a specification and cannot be used with --resume"
+            "train: --set, --label, --print-config, --check and --ancestor need a specification and cannot be used with"
+            " --resume"
         )
 
 
 async def _train(
-    settings: Settings, wanted: TournamentSpec | str, interrupts: Interrupts, *, ancestor: str = ""
+    settings: Settings,
+    wanted: TournamentSpec | str,
+    interrupts: Interrupts,
+    *,
+    ancestor: str = "",
+    labels: Mapping[str, str] | None = None,
 ) -> int:
     """Creates or resumes a tournament, follows it to its end, and writes its report."""
     # Results are written to the home in any case, so check early that it is writable.
@@ -131,7 +143,7 @@ async def _train(
         if ancestor and isinstance(wanted, TournamentSpec):
             _, checkpoints = await find_checkpoints(client, ancestor, where=settings.where)
             wanted.evolution.ancestor_agent_id = checkpoints[0].agent_id
-        begun = await _begin(settings, client, wanted)
+        begun = await _begin(settings, client, wanted, labels)
         tournament = await _follow(settings, client, begun, screen, interrupts)
         if tournament.state == TOURNAMENT_STATE_COMPLETED and not interrupts.count:
             await _report(settings, client, tournament)
@@ -139,14 +151,16 @@ async def _train(
     return _conclude(settings, tournament, known, interrupts)
 
 
-async def _begin(settings: Settings, client: Client, wanted: TournamentSpec | str) -> Tournament:
+async def _begin(
+    settings: Settings, client: Client, wanted: TournamentSpec | str, labels: Mapping[str, str] | None
+) -> Tournament:
     """Creates a tournament from a specification, or resumes the one that `wanted` names.
 
     Raises:
         FailedPrecondition: The tournament is complete.
     """
     if isinstance(wanted, TournamentSpec):
-        return await client.create_tournament(wanted)
+        return await client.create_tournament(wanted, labels=labels)
     tournaments = {tournament.tournament_id: tournament for tournament in await client.list_tournaments()}
     tournament = tournaments[resolve.resolve_tournament(wanted, list(tournaments), where=settings.where)]
     if tournament.state == TOURNAMENT_STATE_COMPLETED:

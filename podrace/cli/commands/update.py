@@ -1,4 +1,4 @@
-"""Implements `podrace update`: changes the pool limits or the objective of a running tournament."""
+"""Implements `podrace update`: changes the pool limits or the objective of a running tournament, or labels of any."""
 
 import click
 
@@ -6,6 +6,7 @@ from podrace import config
 from podrace.cli import session
 from podrace.cli.session import find_tournament
 from podrace.cli.terminal import formats
+from podrace.cli.terminal.labels import read_labels
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show as show_result
 from podrace.cli.terminal.output import show_json
@@ -25,21 +26,33 @@ CHANGEABLE = ("pool", "objective")
     "--set",
     "overrides",
     multiple=True,
-    required=True,
     metavar="KEY=VALUE",
     help="A key of pool or objective, for instance pool.maximum_pods=3; repeatable.",
 )
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a label, or remove it with KEY-; also of a tournament that has ended; repeatable.",
+)
 @mesh_options
-def update(settings: Settings, tournament: str, overrides: tuple[str, ...]) -> int:
-    """Change the pool limits or the objective of a running tournament.
+def update(settings: Settings, tournament: str, overrides: tuple[str, ...], labels: tuple[str, ...]) -> int:
+    """Change the pool limits or the objective of a running tournament, or the labels of any.
 
     TOURNAMENT is an id, a prefix of one, or `latest`. Surplus pods publish their results and exit.
     """
-    changes = read_changes(overrides)
+    if not overrides and not labels:
+        raise InvalidArgument("update: nothing to change; name it with --set KEY=VALUE or --label KEY=VALUE")
+    changes, (given, removed) = read_changes(overrides), read_labels(labels)
 
     async def query(client: Client) -> int:
         found = await find_tournament(client, tournament, settings)
-        changed = await client.update_tournament(found.tournament_id, changes)
+        changed = found
+        if overrides:
+            changed = await client.update_tournament(found.tournament_id, changes)
+        if labels:
+            changed = await client.label_tournament(found.tournament_id, given, removed)
         if settings.as_json:
             known = await read_of_champion(client, changed)
             show_json(json_shapes.listed(changed, session.results_folder(settings, changed), known))
@@ -47,7 +60,7 @@ def update(settings: Settings, tournament: str, overrides: tuple[str, ...]) -> i
             pool = changed.spec.pool
             most = f"at most {pool.maximum_pods}" if pool.HasField("maximum_pods") else "no upper limit"
             pods = f"at least {formats.things(pool.minimum_pods, 'pod')}, {most}"
-            show_result(f"changed {changed.tournament_id}: {pods}; {'; '.join(overrides)}")
+            show_result(f"changed {changed.tournament_id}: {pods}; {'; '.join([*overrides, *labels])}")
         return 0
 
     session.require_tournaments(settings)

@@ -79,6 +79,7 @@ def listed(tournament: Tournament, folder: Path, known: HyperparametersByAgent) 
     """Shape of one tournament in `ls`."""
     return result(tournament, folder, known) | {
         "environment": tournament.spec.environment.id,
+        "labels": dict(sorted(tournament.labels.items())),
         "pause_reason": tournament.pause_reason or None,
         "agents": tournament.agents,
         "steps_per_second": tournament.steps_per_second,

@@ -1,7 +1,7 @@
 """Creates, reads, follows and changes tournaments."""
 
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
@@ -33,18 +33,21 @@ END_STATES = {
 class TournamentCalls(MeshChannels):
     """Calls the methods of the orchestrator that are about tournaments, their pods and their events."""
 
-    async def create_tournament(self, spec: TournamentSpec, *, request_id: str = "") -> Tournament:
+    async def create_tournament(
+        self, spec: TournamentSpec, *, request_id: str = "", labels: Mapping[str, str] | None = None
+    ) -> Tournament:
         """Creates a tournament and starts it.
 
         Args:
             spec: Resolved specification, for instance from `podrace.specification.files.load`.
             request_id: A unique text that makes the call idempotent: a second call with it within a day returns the
                 tournament of the first. Default: a new one.
+            labels: Short texts to find it by, with the rules of labels in Kubernetes.
 
         Raises:
-            InvalidArgument: The specification is invalid.
+            InvalidArgument: The specification or a label is invalid.
         """
-        request = pb.CreateTournamentRequest(request_id=request_id or new_request_id(), spec=spec)
+        request = pb.CreateTournamentRequest(request_id=request_id or new_request_id(), spec=spec, labels=labels)
         return (await self._ask(self._orchestrator.CreateTournament, request, DURABLE_SECONDS)).tournament
 
     async def check_specification(self, spec: TournamentSpec) -> tuple[TournamentSpec, list[str]]:
@@ -66,9 +69,17 @@ class TournamentCalls(MeshChannels):
         request = pb.GetTournamentRequest(tournament_id=tournament_id)
         return (await self._ask(self._orchestrator.GetTournament, request, QUICK_SECONDS)).tournament
 
-    async def list_tournaments(self) -> list[Tournament]:
-        """Returns all tournaments, newest first."""
-        request = pb.ListTournamentsRequest(page_size=PAGE_SIZE)
+    async def list_tournaments(self, filter: str = "", order_by: str = "") -> list[Tournament]:
+        """Returns tournaments, newest first.
+
+        Args:
+            filter: Which; empty: all. Conditions such as `state = RUNNING AND labels.team = rl`.
+            order_by: Fields, each perhaps with `desc`, such as `end_time desc`; empty: newest first.
+
+        Raises:
+            InvalidArgument: The filter or the order cannot be used.
+        """
+        request = pb.ListTournamentsRequest(page_size=PAGE_SIZE, filter=filter, order_by=order_by)
         found = pages(self._address, self._orchestrator.ListTournaments, request, QUICK_SECONDS)
         return [tournament async for page in found for tournament in page.tournaments]
 
@@ -133,6 +144,27 @@ class TournamentCalls(MeshChannels):
         )
         return (await self._ask(self._orchestrator.UpdateTournament, request, QUICK_SECONDS)).tournament
 
+    async def label_tournament(
+        self, tournament_id: str, labels: Mapping[str, str], remove: Iterable[str] = (), *, etag: str = ""
+    ) -> Tournament:
+        """Sets labels of a tournament and removes others; also of one that has ended.
+
+        Args:
+            tournament_id: The tournament.
+            labels: Labels to set.
+            remove: Keys of labels to remove.
+            etag: `etag` of the tournament that the change is based on; empty: of any.
+
+        Raises:
+            InvalidArgument: A label is invalid.
+            Aborted: Another client has changed the tournament since.
+        """
+        request = pb.UpdateTournamentRequest(
+            request_id=new_request_id(), tournament_id=tournament_id, labels=labels, etag=etag
+        )
+        request.update_mask.paths.extend(f"labels.{key}" for key in dict.fromkeys([*labels, *remove]))
+        return (await self._ask(self._orchestrator.UpdateTournament, request, QUICK_SECONDS)).tournament
+
     async def delete_tournament(self, tournament_id: str, *, archive: bool = False) -> None:
         """Deletes a tournament that has ended; has no effect if there is none.
 
@@ -165,14 +197,16 @@ class TournamentCalls(MeshChannels):
         request = pb.ResumeTournamentRequest(request_id=new_request_id(), tournament_id=tournament_id)
         return (await self._ask(self._orchestrator.ResumeTournament, request, QUICK_SECONDS)).tournament
 
-    async def list_pods(self, tournament_id: str) -> list[pb.Pod]:
-        """Returns the pods of a tournament."""
-        request = pb.ListPodsRequest(tournament_id=tournament_id)
+    async def list_pods(self, tournament_id: str, filter: str = "", order_by: str = "") -> list[pb.Pod]:
+        """Returns the pods of a tournament, oldest first; `filter` and `order_by` as of `list_tournaments`."""
+        request = pb.ListPodsRequest(tournament_id=tournament_id, filter=filter, order_by=order_by)
         found = pages(self._address, self._orchestrator.ListPods, request, QUICK_SECONDS)
         return [pod async for page in found for pod in page.pods]
 
-    async def list_events(self, tournament_id: str) -> list[pb.Event]:
-        """Returns all events of a tournament, oldest first."""
-        request = pb.ListEventsRequest(tournament_id=tournament_id, page_size=PAGE_SIZE)
+    async def list_events(self, tournament_id: str, filter: str = "", order_by: str = "") -> list[pb.Event]:
+        """Returns events of a tournament, oldest first; `filter` and `order_by` as of `list_tournaments`."""
+        request = pb.ListEventsRequest(
+            tournament_id=tournament_id, page_size=PAGE_SIZE, filter=filter, order_by=order_by
+        )
         found = pages(self._address, self._orchestrator.ListEvents, request, QUICK_SECONDS)
         return [event async for page in found for event in page.events]

@@ -214,9 +214,30 @@ class CreateTournamentRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key: a repeat returns the tournament that was created first."""
     validate_only: _builtins.bool
@@ -228,16 +249,21 @@ class CreateTournamentRequest(_message.Message):
     def spec(self) -> _tournament_pb2.TournamentSpec:
         """The specification. The orchestrator fills in every default."""
 
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Labels of the tournament: short texts to find it by, with the rules of labels in Kubernetes for keys and values."""
+
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         spec: _tournament_pb2.TournamentSpec | None = ...,
         validate_only: _builtins.bool = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "spec", b"spec", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "request_id", b"request_id", "spec", b"spec", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -329,19 +355,32 @@ class ListTournamentsRequest(_message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Largest number of entries to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
     """`next_page_token` of the previous page; empty for the first page."""
+    filter: _builtins.str
+    """Which entries to return: conditions `FIELD OPERATOR VALUE` that are connected by AND, see "Filters and orders" in
+    docs/grpc.md. Fields: `tournament_id`, `name`, `state`, `create_time`,
+    `end_time`, `owner`, `namespace` and `labels.KEY`. Empty: all.
+    """
+    order_by: _builtins.str
+    """Names of these fields, with commas between them, each perhaps followed by `desc`; not
+    labels. Empty: newest first.
+    """
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -451,12 +490,33 @@ class UpdateTournamentRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     OBJECTIVE_FIELD_NUMBER: _builtins.int
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key."""
     tournament_id: _builtins.str
@@ -476,7 +536,13 @@ class UpdateTournamentRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """Fields to change, such as `pool.maximum_pods` or `objective`: those that are not set above are removed. Empty: all
-        that are set above. INVALID_ARGUMENT for a path that does not begin with `pool` or `objective`.
+        that are set above. INVALID_ARGUMENT for a path that does not begin with `pool`, `objective` or `labels`.
+        """
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Labels to set, also on a tournament that has ended; others keep their value. With `labels` in the mask: all labels.
+        With `labels.KEY`: that label, which is removed if it is not set here.
         """
 
     def __init__(
@@ -488,10 +554,11 @@ class UpdateTournamentRequest(_message.Message):
         objective: _tournament_pb2.ObjectiveSpec | None = ...,
         update_mask: _field_mask_pb2.FieldMask | None = ...,
         etag: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["objective", b"objective", "pool", b"pool", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "objective", b"objective", "pool", b"pool", "request_id", b"request_id", "tournament_id", b"tournament_id", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "labels", b"labels", "objective", b"objective", "pool", b"pool", "request_id", b"request_id", "tournament_id", b"tournament_id", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1142,19 +1209,32 @@ class ListPodsRequest(_message.Message):
 
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """Only pods of this tournament; empty: of all tournaments."""
     page_token: _builtins.str
     """`next_page_token` of the previous page; empty for the first page."""
+    filter: _builtins.str
+    """Which entries to return: conditions `FIELD OPERATOR VALUE` that are connected by AND, see "Filters and orders" in
+    docs/grpc.md. Fields: `pod_id`, `tournament_id`, `agent_id`, `activity`,
+    `layout` and `start_time`. Empty: all.
+    """
+    order_by: _builtins.str
+    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: oldest
+    first.
+    """
     def __init__(
         self,
         *,
         tournament_id: _builtins.str = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1247,22 +1327,35 @@ class ListEventsRequest(_message.Message):
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """Only events of this tournament; empty: of all tournaments."""
     page_size: _builtins.int
     """Largest number of entries to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
     """`next_page_token` of the previous page; empty for the first page."""
+    filter: _builtins.str
+    """Which entries to return: conditions `FIELD OPERATOR VALUE` that are connected by AND, see "Filters and orders" in
+    docs/grpc.md. Fields: `sequence`, `time`, `kind`, `tournament_id`,
+    `pod_id` and `agent_id`. Empty: all.
+    """
+    order_by: _builtins.str
+    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: oldest
+    first.
+    """
     def __init__(
         self,
         *,
         tournament_id: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -187,7 +187,7 @@ class OrchestratorServiceServicer:
 
     def ListTournaments(self, request, context):
         """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token of
-        another list. Deadline: 5 s.
+        another list, a filter or an order that cannot be used. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -205,8 +205,8 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTournament(self, request, context):
-        """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
-        change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+        """Changes the limits of the pool or the objective of a running tournament, or the labels of any. Called by user
+        clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
         tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
         Deadline: 5 s.
         """

@@ -60,7 +60,7 @@ class OrchestratorServiceStub:
     """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s."""
     ListTournaments: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListTournamentsRequest, _orchestrator_pb2.ListTournamentsResponse]
     """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token of
-    another list. Deadline: 5 s.
+    another list, a filter or an order that cannot be used. Deadline: 5 s.
     """
     WatchTournament: _grpc.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTournamentRequest, _orchestrator_pb2.WatchTournamentResponse]
     """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
@@ -70,8 +70,8 @@ class OrchestratorServiceStub:
     shuts down: call again with the last `resume_token`. No deadline.
     """
     UpdateTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]
-    """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
-    change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+    """Changes the limits of the pool or the objective of a running tournament, or the labels of any. Called by user
+    clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
     tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
     Deadline: 5 s.
     """
@@ -185,7 +185,7 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """Returns a tournament. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s."""
     ListTournaments: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListTournamentsRequest, _orchestrator_pb2.ListTournamentsResponse]  # type: ignore[assignment]
     """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token of
-    another list. Deadline: 5 s.
+    another list, a filter or an order that cannot be used. Deadline: 5 s.
     """
     WatchTournament: _aio.UnaryStreamMultiCallable[_orchestrator_pb2.WatchTournamentRequest, _orchestrator_pb2.WatchTournamentResponse]  # type: ignore[assignment]
     """Streams the state of a tournament: the tournament, all its pods, and its events after `resume_token`. Called by
@@ -195,8 +195,8 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     shuts down: call again with the last `resume_token`. No deadline.
     """
     UpdateTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]  # type: ignore[assignment]
-    """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
-    change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+    """Changes the limits of the pool or the objective of a running tournament, or the labels of any. Called by user
+    clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
     tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
     Deadline: 5 s.
     """
@@ -325,7 +325,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListTournamentsResponse, _abc.Awaitable[_orchestrator_pb2.ListTournamentsResponse]]:
         """Lists tournaments, newest first. Called by user clients. Does not block. INVALID_ARGUMENT for a page token of
-        another list. Deadline: 5 s.
+        another list, a filter or an order that cannot be used. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -347,8 +347,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.UpdateTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.UpdateTournamentResponse, _abc.Awaitable[_orchestrator_pb2.UpdateTournamentResponse]]:
-        """Changes the limits of the pool or the objective of a running tournament. Called by user clients. Answers once the
-        change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+        """Changes the limits of the pool or the objective of a running tournament, or the labels of any. Called by user
+        clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
         tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
         Deadline: 5 s.
         """

@@ -1790,6 +1790,26 @@ class Tournament(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
@@ -1812,6 +1832,7 @@ class Tournament(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """Unique name, `<name>-<six characters>`."""
     state: Global___TournamentState.ValueType
@@ -1849,7 +1870,7 @@ class Tournament(_message.Message):
     namespace: _builtins.str
     """Namespace of its owner, whose members may read it; empty: only the owner and operators may read it."""
     etag: _builtins.str
-    """Differs whenever `spec.pool` or `spec.objective` differ. UpdateTournament takes it, so that a change is not based on
+    """Differs whenever `spec.pool`, `spec.objective` or `labels` differ. UpdateTournament takes it, so that a change is not based on
     values that another client has changed since.
     """
     @_builtins.property
@@ -1871,6 +1892,10 @@ class Tournament(_message.Message):
     @_builtins.property
     def champion_selection(self) -> Global___ChampionSelection:
         """How the champion was selected; absent before, and with `champion.reevaluate_top = 0`."""
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Labels that users have given it."""
 
     def __init__(
         self,
@@ -1897,10 +1922,11 @@ class Tournament(_message.Message):
         owner: _builtins.str = ...,
         namespace: _builtins.str = ...,
         etag: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "best_score", b"best_score", "champion_selection", b"champion_selection", "create_time", b"create_time", "end_time", b"end_time", "running_duration", b"running_duration", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "agents", b"agents", "best_agent_id", b"best_agent_id", "best_score", b"best_score", "best_score_standard_error", b"best_score_standard_error", "champion_manifest_digest", b"champion_manifest_digest", "champion_selection", b"champion_selection", "create_time", b"create_time", "end_time", b"end_time", "environment_steps", b"environment_steps", "etag", b"etag", "failed_agents", b"failed_agents", "leaderboard_address", b"leaderboard_address", "namespace", b"namespace", "owner", b"owner", "pause_reason", b"pause_reason", "reason", b"reason", "running_duration", b"running_duration", "spec", b"spec", "state", b"state", "steps_per_second", b"steps_per_second", "stopped_agents", b"stopped_agents", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best_score", b"_best_score", "agents", b"agents", "best_agent_id", b"best_agent_id", "best_score", b"best_score", "best_score_standard_error", b"best_score_standard_error", "champion_manifest_digest", b"champion_manifest_digest", "champion_selection", b"champion_selection", "create_time", b"create_time", "end_time", b"end_time", "environment_steps", b"environment_steps", "etag", b"etag", "failed_agents", b"failed_agents", "labels", b"labels", "leaderboard_address", b"leaderboard_address", "namespace", b"namespace", "owner", b"owner", "pause_reason", b"pause_reason", "reason", b"reason", "running_duration", b"running_duration", "spec", b"spec", "state", b"state", "steps_per_second", b"steps_per_second", "stopped_agents", b"stopped_agents", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best_score: _TypeAlias = _typing.Literal["best_score"]  # noqa: Y015
     _WhichOneofArgType__best_score: _TypeAlias = _typing.Literal["_best_score", b"_best_score"]  # noqa: Y015

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.tournaments.updates import check_etag, etag_of, updated
+from orchestrator.tournaments.updates import changed_labels, changes_specification, check_etag, etag_of, updated
 from podrace.errors import Aborted, InvalidArgument
 from podrace.orchestrator.v1.orchestrator_pb2 import UpdateTournamentRequest
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -60,13 +60,46 @@ def test_the_given_specification_is_not_changed() -> None:
 def test_an_etag_differs_with_what_can_be_changed_and_with_nothing_else() -> None:
     before, named, grown = spec(), spec(), spec()
     named.name, grown.pool.maximum_pods = "other", 5
-    assert etag_of(before) == etag_of(spec()) == etag_of(named)
-    assert etag_of(before) != etag_of(grown)
+    assert etag_of(before, {}) == etag_of(spec(), {}) == etag_of(named, {})
+    assert etag_of(before, {}) != etag_of(grown, {})
 
 
 def test_an_update_of_another_version_is_aborted_with_the_present_etag() -> None:
-    check_etag(spec(), "")
-    check_etag(spec(), etag_of(spec()))
+    check_etag(spec(), {}, "")
+    check_etag(spec(), {}, etag_of(spec(), {}))
     with pytest.raises(Aborted, match="read it again") as caught:
-        check_etag(spec(), "0123")
-    assert caught.value.metadata == {"etag": etag_of(spec())}
+        check_etag(spec(), {}, "0123")
+    assert caught.value.metadata == {"etag": etag_of(spec(), {})}
+
+
+def labelled(*paths, **labels):
+    return UpdateTournamentRequest(update_mask={"paths": list(paths)}, labels=labels)
+
+
+def test_labels_are_merged_replaced_or_changed_one_by_one_as_the_mask_says():
+    labels = {"team": "rl", "run": "1"}
+    assert changed_labels(labels, labelled(run="2", new="x")) == {"team": "rl", "run": "2", "new": "x"}
+    assert changed_labels(labels, labelled("labels", new="x")) == {"new": "x"}
+    assert changed_labels(labels, labelled("labels.run", "labels.new", new="x", team="ignored")) == {
+        "team": "rl",
+        "new": "x",
+    }
+    assert changed_labels(labels, labelled("pool.maximum_pods", team="ignored")) == labels
+
+
+def test_an_update_of_labels_alone_leaves_the_specification_alone():
+    assert not changes_specification(labelled(team="rl"))
+    assert not changes_specification(labelled("labels", "labels.team"))
+    assert changes_specification(labelled("labels", "pool"))
+    assert changes_specification(request(pool={"maximum_pods": 2}))
+    assert changes_specification(labelled())
+
+
+def test_too_many_or_wrong_labels_are_refused_with_their_keys():
+    with pytest.raises(InvalidArgument) as caught:
+        changed_labels({}, labelled(team="a b"))
+    assert [one.field for one in caught.value.violations] == ["labels.team"]
+
+
+def test_the_etag_changes_with_the_labels():
+    assert len({etag_of(spec(), labels) for labels in ({}, {"a": "b"}, {"a": "c"}, {"b": "b"})}) == 4

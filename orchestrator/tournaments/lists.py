@@ -1,0 +1,121 @@
+"""Reads the lists of tournaments, pods and events: which fields filters and orders may name, and the queries."""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from google.protobuf.descriptor import EnumDescriptor
+
+from orchestrator.state import records
+from orchestrator.state.database import Transaction
+from orchestrator.state.records import EventRecord, PodPhase, PodRecord, TournamentRecord
+from orchestrator.state.runtime import RuntimeState
+from podrace.listing.filters import Field, Kind
+from podrace.listing.selection import ListSelection
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.page_tokens import LARGEST_POSITION
+from podrace.tournament.v1.tournament_pb2 import Layout, TournamentState
+
+ID_SUFFIX = 7
+"""Characters that an id of a tournament has after its name."""
+
+
+def choices(enum: EnumDescriptor, prefix: str) -> Mapping[str, int]:
+    """Returns the numbers of the values of an enum, by their names and by those without the prefix."""
+    return {name: one.number for one in enum.values for name in (one.name.removeprefix(prefix), one.name)}
+
+
+def _other(table: str, column: str) -> str:
+    """Returns an expression for a column of another table that has at most one row for each tournament."""
+    return f"(SELECT {column} FROM {table} WHERE {table}.tournament_id = tournaments.tournament_id)"
+
+
+TOURNAMENT_FIELDS = {
+    "tournament_id": Field(Kind.TEXT, "tournament_id"),
+    "name": Field(Kind.TEXT, f"substr(tournament_id, 1, length(tournament_id) - {ID_SUFFIX})"),
+    "state": Field(Kind.CHOICE, "state", choices(TournamentState.DESCRIPTOR, "TOURNAMENT_STATE_")),
+    "create_time": Field(Kind.TIME, "create_time"),
+    "end_time": Field(Kind.TIME, "end_time"),
+    "owner": Field(Kind.TEXT, _other("ownerships", "owner")),
+    "namespace": Field(Kind.TEXT, _other("ownerships", "namespace")),
+    "labels": Field(Kind.LABELS, _other("labels", "labels")),
+}
+POD_FIELDS = {
+    "pod_id": Field(Kind.TEXT),
+    "tournament_id": Field(Kind.TEXT),
+    "agent_id": Field(Kind.TEXT),
+    "activity": Field(Kind.CHOICE, "", choices(pb.PodActivity.DESCRIPTOR, "POD_ACTIVITY_")),
+    "layout": Field(Kind.CHOICE, "", choices(Layout.DESCRIPTOR, "LAYOUT_")),
+    "start_time": Field(Kind.TIME),
+}
+EVENT_FIELDS = {
+    "sequence": Field(Kind.NUMBER, "sequence"),
+    "time": Field(Kind.TIME, "time"),
+    "kind": Field(Kind.TEXT, "kind"),
+    "tournament_id": Field(Kind.TEXT, "tournament_id"),
+    "pod_id": Field(Kind.TEXT, "pod_id"),
+    "agent_id": Field(Kind.TEXT, "agent_id"),
+}
+
+
+def activity_of(record: PodRecord, runtime: RuntimeState) -> pb.PodActivity.ValueType:
+    """Returns what a pod is doing."""
+    if record.drain_reason:
+        return pb.POD_ACTIVITY_DRAINING
+    lease = runtime.leases.latest_of_pod(record.pod_id)
+    if lease:
+        return lease.progress.activity or pb.POD_ACTIVITY_OPENING
+    if record.pod_id in runtime.connected_pods:
+        return pb.POD_ACTIVITY_IDLE
+    return pb.POD_ACTIVITY_STARTING if record.phase == PodPhase.SEEN else pb.POD_ACTIVITY_UNSPECIFIED
+
+
+def pod_value(pod: PodRecord, name: str, runtime: RuntimeState) -> Any:
+    """Returns the value of a field of POD_FIELDS."""
+    if name == "activity":
+        return activity_of(pod, runtime)
+    if name == "agent_id":
+        lease = runtime.leases.latest_of_pod(pod.pod_id)
+        return lease.work_id if lease and lease.trains else ""
+    return getattr(pod, name)
+
+
+def tournaments(
+    transaction: Transaction, visible: Collection[str] | None, selection: ListSelection, limit: int
+) -> list[TournamentRecord]:
+    """Returns a page of the visible tournaments (None: all are), newest first unless the selection has an order."""
+    return _page(transaction, TournamentRecord, visible, selection, limit, newest_first=True)
+
+
+def events(
+    transaction: Transaction, visible: Collection[str] | None, selection: ListSelection, limit: int
+) -> list[EventRecord]:
+    """Returns a page of the events of visible tournaments (None: all are), oldest first unless ordered otherwise."""
+    return _page(transaction, EventRecord, visible, selection, limit, newest_first=False)
+
+
+def _page(
+    transaction: Transaction,
+    kind: type[records.Record],
+    visible: Collection[str] | None,
+    selection: ListSelection,
+    limit: int,
+    *,
+    newest_first: bool,
+) -> list[records.Record]:
+    """Returns a page; a sequence number continues the default order, and a number of entries any other."""
+    condition, values = selection.where()
+    if visible is not None and len(visible) == 1:
+        # An equality lets the query use the index of the tournament.
+        condition += " AND tournament_id = ?"
+        values += visible
+    elif visible is not None:
+        condition += " AND tournament_id IN (SELECT value FROM json_each(?))"
+        values.append(json.dumps(sorted(visible)))
+    default = "sequence DESC" if newest_first else "sequence"
+    if selection.order:
+        text = f"{condition} ORDER BY {selection.order_sql()}, {default} LIMIT ? OFFSET ?"
+        return records.select(transaction, kind, text, *values, limit, selection.position)
+    start = (selection.position or LARGEST_POSITION) if newest_first else selection.position
+    text = f"{condition} AND sequence {'<' if newest_first else '>'} ? ORDER BY {default} LIMIT ?"
+    return records.select(transaction, kind, text, *values, start, limit)
