@@ -118,6 +118,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "conform": [
         ("podrace conform 127.0.0.1:50053 --as simulator --id cartpole", "a simulator"),
         ("podrace conform 127.0.0.1:50070 --as evolution", "a generator or an updater"),
+        ("podrace conform 127.0.0.1:50051 --as pod", "a pod, which is then started with this orchestrator"),
     ],
     "qualify": [("podrace qualify --quick --part machine --part planes", "two parts of the examination")],
     "completion": [

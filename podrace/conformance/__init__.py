@@ -11,6 +11,9 @@ podrace/conformance/
   evolution.py    a generator or updater; boards.py has the tournaments, proposals.py the rules of a proposal
   evaluator.py    an EvaluatorService
   worker.py       a WorkerService; slots.py has the rollouts
+  pod.py          a pod, which calls; mesh.py plays the services, leases.py judges its calls, manifests.py what it
+                  submits, object_server.py is the checkpoint store
+  sessions.py     opens the connections of each examination
   spaces.py       spaces, their sizes and random actions (pure)
   policies.py     small policies: blocks, outputs and digests (pure)
   tensors.py      a TensorService in memory, which records what is written

@@ -12,7 +12,7 @@ from podrace.conformance.findings import Broken, Judge, Promise, Report
 from podrace.conformance.tensors import Blocks
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
 
-CONTRACTS = ("simulator", "evolution", "evaluator", "worker")
+CONTRACTS = ("simulator", "evolution", "evaluator", "worker", "pod")
 Part = Callable[[], Awaitable[None]]
 
 

@@ -9,7 +9,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from podrace import rpc
 from podrace.access.credentials import TokenSource
-from podrace.conformance import evaluator, evolution, policies, simulator, slots, worker
+from podrace.conformance import evaluator, evolution, pod, policies, simulator, slots, worker
 from podrace.conformance.calls import check_reachable
 from podrace.conformance.examine import CONTRACTS, judge_of, run_parts, tensor_server
 from podrace.conformance.findings import Report
@@ -58,6 +58,12 @@ class Examination:
     """Longest wait for one answer."""
     most_seconds: float = 300.0
     """Time for the whole examination."""
+    lease_seconds: float = 3.0
+    """Duration of the leases that a pod gets."""
+    store: str = ""
+    """Checkpoint store that a pod writes to directly; empty: it uses StoreService."""
+    notify: Callable[[str], None] = print
+    """Receives what the user has to do meanwhile, in one line."""
 
 
 async def examine(wanted: Examination) -> Report:
@@ -151,6 +157,23 @@ async def _examine_worker(wanted: Examination) -> Report:
         return await run_parts("worker", wanted.address, judge, parts, most_seconds=wanted.most_seconds)
 
 
+async def _examine_pod(wanted: Examination) -> Report:
+    judge = judge_of("pod")
+    async with pod.opened(
+        judge,
+        wanted.address,
+        spec=wanted.spec or pod.default_spec(wanted.environment),
+        store=wanted.store,
+        lease_seconds=wanted.lease_seconds,
+        most_seconds=wanted.deadline_seconds,
+        insecure=wanted.insecure,
+        notify=wanted.notify,
+    ) as (address, parts):
+        where = f"store {wanted.store}" if wanted.store else "StoreService at the same address"
+        wanted.notify(f"start the pod with orchestrator and leaderboard {address}, {where}")
+        return await run_parts("pod", address, judge, parts, most_seconds=wanted.most_seconds)
+
+
 def _spaces(wanted: Examination) -> tuple[int, int, bool]:
     found = wanted.spaces or KNOWN_SPACES.get(wanted.environment)
     if found is None:
@@ -166,5 +189,6 @@ _EXAMINATIONS: dict[str, Callable[[Examination], Any]] = {
     "evolution": _examine_evolution,
     "evaluator": _examine_evaluator,
     "worker": _examine_worker,
+    "pod": _examine_pod,
 }
-assert set(_EXAMINATIONS) <= set(CONTRACTS)
+assert set(_EXAMINATIONS) == set(CONTRACTS)

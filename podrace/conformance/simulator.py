@@ -283,9 +283,9 @@ def _missing_tensors(stream: Stream) -> list[TensorRef]:
         ("terminated", DATA_TYPE_BOOL, batch),
         ("truncated", DATA_TYPE_BOOL, batch),
         ("final_observation", stream.observations.data_type, [*batch, *stream.observations.shape]),
-        ("probe", DATA_TYPE_FLOAT64, [8]),
+        ("probe", DATA_TYPE_FLOAT64, [64]),
     ]
-    uri, found, offset = "shared:podrace-steps-conformance", [], 0
+    uri, found, offset = "shared:podrace-steps-conformance", [], ALIGNMENT
     for name, data_type, shape in specs:
         spec = TensorSpec(name=name, data_type=data_type, shape=shape, layout_version=1)
         found.append(TensorRef(plane_uri=uri, offset_bytes=offset, spec=spec, generation=1))

@@ -95,7 +95,7 @@ class Blocks(pb_grpc.TensorServiceServicer):
     def create(self, name: str, specs: Sequence[pb.TensorSpec]) -> list[pb.TensorRef]:
         """Makes a block, or another generation of it, and returns references to its tensors."""
         generation = self.blocks[name].generation + 1 if name in self.blocks else 1
-        tensors, offset = {}, 0
+        tensors, offset = {}, ALIGNMENT
         for spec in specs:
             count = math.prod(spec.shape)
             size = count * array(CODES[spec.data_type]).itemsize

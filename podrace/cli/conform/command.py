@@ -47,7 +47,7 @@ SHOWN = (PromiseState.BROKEN, PromiseState.ADVISED)
     "--actions", type=click.IntRange(min=1), help="Choices of --environment, or with --continuous numbers in an action."
 )
 @click.option("--continuous", is_flag=True, help="The actions of --environment are continuous.")
-@click.option("--spec", type=_FILE, help="Specification of the tournaments that a generator or updater decides in.")
+@click.option("--spec", type=_FILE, help="Specification of the tournament of a generator, an updater or a pod.")
 @click.option(
     "--listen",
     default="127.0.0.1:0",
@@ -75,12 +75,23 @@ SHOWN = (PromiseState.BROKEN, PromiseState.ADVISED)
     metavar="SECONDS",
     help="Time for the whole examination.",
 )
+@click.option(
+    "--lease",
+    "lease_seconds",
+    default=3.0,
+    show_default=True,
+    type=click.FloatRange(min=0.5, max=60.0),
+    metavar="SECONDS",
+    help="Duration of the leases of a pod.",
+)
+@click.option("--store", default="", metavar="URI", help="Store that a pod writes to.  [default: StoreService]")
 @click.option("--all", "everything", is_flag=True, help="Also show the promises that are kept or were not examined.")
 @output_options
 def conform(address: str, everything: bool, as_json: bool, debug: bool, **given: Any) -> int:
     """Examine whether a service keeps the promises of its contract.
 
-    Each line names a
+    ADDRESS is that of the service. A pod calls instead of being called: with --as pod, ADDRESS is where the
+    examination listens as orchestrator and leaderboard, and the pod is started with this address. Each line names a
     promise that is broken, what was observed, what the contract says, and what to do. The exit code is 0 if nothing is
     broken, otherwise 1.
     """
@@ -117,6 +128,7 @@ def _examination(
         spaces=(observations, actions, continuous) if observations and actions else None,
         spec=load(spec) if spec else None,
         token=read_token(token_file) if token_file else None,
+        notify=notify,
         **given,
     )
 

@@ -58,7 +58,7 @@ PROMISES = by_name(
         ),
         Promise(
             "rows",
-            "observation        [T + 1, M, ...]       what was acted on; the last row is the observation after the last"
+            "observation [T + 1, M, ...] what was acted on; the last row is the observation after the last"
             " step",
             _SLOT,
             "write every row of every tensor of the slot, observation T included, before you answer",
@@ -77,7 +77,7 @@ PROMISES = by_name(
         ),
         Promise(
             "actions",
-            "[T, M] or [T, M, A]   float32 if continuous, before clipping and scaling (PolicySpec); else int64",
+            "[T, M] or [T, M, A] float32 if continuous, before clipping and scaling (PolicySpec); else int64",
             f"{_SLOT}, action",
             "store the action of the policy, one of the choices if it is discrete",
         ),

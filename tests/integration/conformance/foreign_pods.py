@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import uuid
 from contextlib import suppress
 from typing import Any
 
@@ -44,6 +45,7 @@ class Pod(threading.Thread):
         self.store = store_pb2_grpc.StoreServiceStub(self.channel)
         self.closing = threading.Event()
         self.exited = ""
+        self.incarnation = uuid.uuid4().hex
         self.pod_token = ""
 
     def run(self) -> None:
@@ -70,7 +72,7 @@ class Pod(threading.Thread):
 
     def work(self) -> bool:
         """Takes one assignment; returns whether to continue."""
-        request = pb.AcquireAssignmentRequest(pod_id="foreign-1", incarnation="1")
+        request = pb.AcquireAssignmentRequest(pod_id="foreign-1", incarnation=self.incarnation)
         request.wait_duration.FromSeconds(1)
         answer = self.call(self.orchestrator.AcquireAssignment, request)
         self.pod_token = answer.pod_token or self.pod_token
@@ -107,6 +109,8 @@ class Pod(threading.Thread):
         budget = assignment.train.assignment_environment_steps or assignment.spec.assignment.environment_steps
         while self.steps < budget:
             time.sleep(STEP_SECONDS)
+            if self.closing.is_set():
+                raise Stopped
             self.steps += STEPS
             if time.monotonic() - self.renewed >= assignment.lease_duration.ToTimedelta().total_seconds() / 3:
                 directive = self.renew()

@@ -1,5 +1,7 @@
 """What the broken services break is a promise of the contracts, in their words."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import foreign_evaluators
@@ -8,6 +10,8 @@ import foreign_pods
 import foreign_simulators
 import foreign_workers
 import pytest
+
+from podrace.conformance.examine import CONTRACTS, judge_of
 
 PROTOS = Path(__file__).parents[3] / "protos"
 MODULES = (foreign_simulators, foreign_plugins, foreign_evaluators, foreign_workers, foreign_pods)
@@ -23,6 +27,18 @@ def contract_text() -> str:
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 def test_every_broken_service_breaks_a_promise_in_the_words_of_a_contract(broken: type) -> None:
     assert broken.breaks in contract_text()
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_every_promise_that_is_examined_is_in_the_words_of_a_contract(contract: str) -> None:
+    text = contract_text()
+    assert [promise.name for promise in judge_of(contract).promises.values() if promise.words not in text] == []
+
+
+def test_the_examination_imports_neither_torch_nor_numpy_nor_click() -> None:
+    code = "import sys, podrace.conformance.sessions; print({'torch', 'numpy', 'click'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_there_are_more_than_ten_broken_services_of_every_kind_together() -> None:
