@@ -11,8 +11,7 @@ podrace/conformance/
   evolution.py    a generator or updater; boards.py has the tournaments, proposals.py the rules of a proposal
   evaluator.py    an EvaluatorService
   worker.py       a WorkerService; slots.py has the rollouts
-  pod.py          a pod, which calls; mesh.py plays the services, leases.py judges its calls, manifests.py what it
-                  submits, object_server.py is the checkpoint store
+  pod.py          a pod, which calls; played/ has the services that it calls and judges its calls
   sessions.py     opens the connections of each examination
   spaces.py       spaces, their sizes and random actions (pure)
   policies.py     small policies: blocks, outputs and digests (pure)

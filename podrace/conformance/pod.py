@@ -11,10 +11,10 @@ from podrace import rpc
 from podrace.access.guard import Guard
 from podrace.checkpoint.v1 import store_pb2, store_pb2_grpc
 from podrace.checkpoint_store import open_store
-from podrace.conformance import mesh as played
 from podrace.conformance.findings import Broken, Judge
-from podrace.conformance.leases import TOURNAMENT, UNKNOWN_DIRECTIVE, ExaminedLease, Leases
-from podrace.conformance.object_server import Objects, serving_objects
+from podrace.conformance.played import mesh as played
+from podrace.conformance.played.leases import TOURNAMENT, UNKNOWN_DIRECTIVE, ExaminedLease, Leases
+from podrace.conformance.played.object_server import Objects, serving_objects
 from podrace.errors import NotFound, PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -314,7 +314,7 @@ async def examine_restart(subject: PodSubject) -> None:
     subject.judge.expect("incarnation", len(first) == 1 and again not in first, problem)
     await subject.give(lease, "an agent with an unknown directive")
     await _judge_drained(subject, lease, "unknown-directive", f"directive {UNKNOWN_DIRECTIVE}")
-    await calls.answers.put(pb.AcquireAssignmentResponse(drain="the examination is over"))
+    await calls.answers.put(pb.AcquireAssignmentResponse(drain="the examination has finished"))
     await asyncio.sleep(POLL_SECONDS)
 
 

@@ -35,7 +35,7 @@ PROMISES = by_name(
             "renews",
             "Called by the leader of the pod every third of `lease_duration`.",
             f"{_ORCHESTRATOR}.RenewAssignment",
-            "renew by a timer of its own process or thread, also while you train, evaluate and publish",
+            "renew in a separate thread or process, also while you train, evaluate and publish",
         ),
         Promise(
             "lease-token",

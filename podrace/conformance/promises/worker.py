@@ -58,8 +58,7 @@ PROMISES = by_name(
         ),
         Promise(
             "rows",
-            "observation [T + 1, M, ...] what was acted on; the last row is the observation after the last"
-            " step",
+            "observation [T + 1, M, ...] what was acted on; the last row is the observation after the last step",
             _SLOT,
             "write every row of every tensor of the slot, observation T included, before you answer",
         ),

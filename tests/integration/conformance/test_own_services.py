@@ -40,7 +40,7 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def child(*command: str, cwd: Path = REPOSITORY) -> Iterator[str]:
-    """Runs a program that prints its address, or only its port, as the last word of its first line."""
+    """Runs a program that prints its address, or only its port, at the end of its first line."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

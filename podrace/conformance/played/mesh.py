@@ -9,10 +9,10 @@ from podrace.access.credentials import Credentials
 from podrace.access.principal import ALL_ROLES, Principal
 from podrace.checkpoint.v1 import store_pb2, store_pb2_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
-from podrace.conformance import manifests
 from podrace.conformance.findings import Broken, Judge
-from podrace.conformance.leases import ExaminedLease
-from podrace.conformance.object_server import CONDITION, Objects
+from podrace.conformance.played import manifests
+from podrace.conformance.played.leases import ExaminedLease
+from podrace.conformance.played.object_server import CONDITION, Objects
 from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb

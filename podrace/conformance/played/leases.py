@@ -12,7 +12,7 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 TOURNAMENT = "conformance"
-HANDOVER_SECONDS = 0.25
+OVERLAP_SECONDS = 0.25
 """Time after a new token in which a call with the token before may still arrive."""
 UNKNOWN_DIRECTIVE = 99
 
@@ -52,7 +52,7 @@ class ExaminedLease:
         wanted = self.assignment.lease_epoch
         judge.expect("epoch", epoch == wanted, f"{name} has lease_epoch {epoch} instead of {wanted}")
         valid = {self.tokens[-1][1]}
-        if len(self.tokens) > 1 and self.clock() - self.tokens[-1][0] < HANDOVER_SECONDS:
+        if len(self.tokens) > 1 and self.clock() - self.tokens[-1][0] < OVERLAP_SECONDS:
             valid.add(self.tokens[-2][1])
         age = next((len(self.tokens) - n for n, (_, one) in enumerate(self.tokens, 1) if one == token), None)
         problem = "no token of this lease" if age is None else f"a token that was replaced {age} times"
