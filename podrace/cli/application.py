@@ -31,7 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "evaluate": ("podrace.cli.commands.evaluate", "Evaluate a champion or another candidate."),
     "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents as an ensemble, and each alone."),
     "export": ("podrace.cli.commands.export", "Export a champion or another candidate as ONNX or torch.export."),
-    "serve": ("podrace.cli.commands.serve", "Serve a champion, a candidate or an exported policy."),
+    "serve": ("podrace.cli.serve.command", "Serve a champion, a candidate or an exported policy."),
     "policy": ("podrace.cli.policy.command", "Show and change what a policy server serves."),
     "render": ("podrace.cli.render.command", "Draw one episode of a champion or another candidate."),
     "curve": ("podrace.cli.curve.command", "Draw learning curves from evaluated snapshots."),

@@ -1,0 +1,1 @@
+"""The command `podrace serve`: acts with a trained policy for others."""
