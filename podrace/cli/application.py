@@ -60,7 +60,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "simulators": ("podrace.cli.commands.catalog", "List the simulators."),
     "strategies": ("podrace.cli.commands.catalog", "List the evolution strategies."),
     "doctor": ("podrace.cli.doctor.command", "Examine whether podrace works here, and what to do where it does not."),
-    "conform": ("podrace.cli.conform.command", "Examine whether a service of yours keeps its contract."),
+    "conform": ("podrace.cli.conform.command", "Examine whether a service keeps the promises of its contract."),
     "qualify": ("podrace.cli.commands.qualify", "Examine the GPUs of this machine."),
     "completion": ("podrace.cli.completion", "Print a script that completes commands and options in a shell."),
     "version": ("podrace.cli.commands.catalog", "Show the version."),

@@ -107,6 +107,8 @@ def valid_request(method: MethodDescriptor) -> Any:
 def _set(request: Any, field: FieldDescriptor) -> None:
     if field.message_type is not None:
         getattr(request, field.name).SetInParent()
+    elif field.cpp_type in (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT32):
+        setattr(request, field.name, 1)
     elif field.type == FieldDescriptor.TYPE_BYTES:
         setattr(request, field.name, b"r")
     else:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = [Path(__file__).parents[2] / "deploy" / name for name in ("release.py", "signatures.py")]
-IMAGE_TAGS = ("deploy/compose/.env", "deploy/k8s/base/kustomization.yaml")
+KUSTOMIZATIONS = ("deploy/k8s/base/kustomization.yaml", "deploy/k8s/components/serving/kustomization.yaml")
+IMAGE_TAGS = ("deploy/compose/.env", *KUSTOMIZATIONS)
 NOTES = "### Added\n\n- A thing."
 CHANGES = f"# Changelog\n\nIntroduction.\n\n## Unreleased\n\n{NOTES}\n\n## 0.1.0 - 2026-11-22\n\nThe first version.\n"
 CONTRACT_CHANGES = "# Contracts\n\n## Unreleased\n\nA field.\n"
@@ -56,7 +57,7 @@ class Project:
             "protos/contracts.binpb": "old\n",
             "protos/CHANGELOG.md": CONTRACT_CHANGES,
             "deploy/compose/.env": "PODRACE_VERSION=latest\n",
-            "deploy/k8s/base/kustomization.yaml": "images:\n  - {name: podrace/agentpod, newTag: latest}\n",
+            **dict.fromkeys(KUSTOMIZATIONS, "images:\n  - {name: podrace/agentpod, newTag: latest}\n"),
             ".gitignore": "dist/\n",
         }
         for name, text in files.items():

@@ -207,6 +207,8 @@ def request_of(method: MethodDescriptor, path: str, ids: dict[str, str]) -> Any:
     others |= {"session_id": "s"}
     for name in others.keys() & method.input_type.fields_by_name.keys():
         setattr(request, name, others[name])
+    if "episodes" in method.input_type.fields_by_name:
+        request.episodes = 1
     if "observations" in method.input_type.fields_by_name:
         request.observations = b"1"
     if "pointer" in method.input_type.fields_by_name:

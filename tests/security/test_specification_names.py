@@ -89,7 +89,7 @@ async def test_a_standing_service_refuses_what_the_operator_has_not_allowed(
             await tournaments.create(pb.CreateTournamentRequest(spec=spec(**sections)))
         assert caught.value.reason == BAD_SPEC
         assert "\n" not in caught.value.message
-        assert not await Queries(state, RuntimeState(10.0)).page(10, "", None)
+        assert not (await Queries(state, RuntimeState(10.0)).page(pb.ListTournamentsRequest(), None)).records
     finally:
         state.close()
 

@@ -15,7 +15,9 @@ FAST = ProgressDeadlines(floor_seconds=2.0)
 
 
 def reports(mesh) -> list[pb.StuckRole]:
-    return [stuck for renewal in mesh.orchestrator.renewals for stuck in renewal.stuck_roles]
+    """Reports of stuck roles. One that was not acknowledged yet is repeated with its number."""
+    found = {stuck.number: stuck for renewal in mesh.orchestrator.renewals for stuck in renewal.stuck_roles}
+    return list(found.values())
 
 
 def collecting(mesh) -> bool:

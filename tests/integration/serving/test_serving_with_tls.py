@@ -78,6 +78,8 @@ async def secured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             monkeypatch.setenv(variable, str(folder.path / path / file) if path else "")
         monkeypatch.setenv(tls.AUTHORITY, str(folder.path / "authority/ca.crt"))
 
+    # Clients have certificates and no token, whatever tests before this one left there.
+    monkeypatch.setenv("PODRACE_TOKEN_FILE", str(tmp_path / "none"))
     become("policy-server")
     engine, source = PolicyEngine(EngineLimits(), clock=time.monotonic), FolderSource(tmp_path)
     (tmp_path / "policy.onnx").write_bytes(model(1))

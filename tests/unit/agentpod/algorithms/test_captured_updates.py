@@ -95,16 +95,26 @@ def test_a_gradient_step_stays_within_its_budget_of_operations(name: str, monkey
 def test_the_reason_for_eager_steps_is_reported(wanted: bool, device: str, reason: str) -> None:
     algorithm = trials.new_algorithm("ppo", "cpu")
     assert capture_updates(algorithm, wanted=wanted, device=device, record=record_operations) == reason
-    algorithm.share_gradients(lambda tensor: None)
+    algorithm.share_gradients(Alone())
     assert capture_updates(algorithm, wanted=True, device="cuda", record=record_operations) == SHARED_GRADIENTS
     assert "no method capture" in capture_updates(object(), wanted=True, device="cuda")
+
+
+class Alone:
+    """Shares gradients with no other learner."""
+
+    def __call__(self, tensor: torch.Tensor) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
 
 
 def test_steps_with_shared_gradients_are_eager() -> None:
     algorithm = trials.new_algorithm("ppo", "cpu")
     assert isinstance(algorithm, Capturable)
     assert algorithm.capture(record_operations) == ""
-    algorithm.share_gradients(lambda tensor: None)
+    algorithm.share_gradients(Alone())
     update = trials.update_of(algorithm, trials.collected("ppo"), "cpu")
     update(0)
     replay = algorithm._replay  # type: ignore[attr-defined]

@@ -250,7 +250,7 @@ def test_a_completed_tournament_is_not_resumed(type_: Any, mesh: Any) -> None:
         (["train", "good.toml", "--resume", "x"], "train: good.toml and --resume x: a tournament keeps its"),
         (
             ["train", "--resume", "x", "--set", "seed=1"],
-            "train: --set, --print-config, --check and --ancestor need a spec",
+            "train: --set, --label, --print-config, --check and --ancestor need a spec",
         ),
         (["train", "--resume", "x"], "podrace-home: there are no tournaments"),
         (["trian"], "podrace: unknown command 'trian'; did you mean 'train'?"),
