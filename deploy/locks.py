@@ -34,7 +34,7 @@ SETS: Mapping[str, Sequence[str]] = {
     "cuda13": (*GPU, "cuda13"),
     "development": (
         *("agentpod", "mujoco", "box2d", "warp", "envpool", "atari", "minio", "docker", "kubernetes"),
-        *("stocks", "pb2", "plots", "policy", "serve", "dashboard", "tensorboard", "docs", "dev"),
+        *("stocks", "pb2", "plots", "policy", "serve", "dashboard", "tensorboard", "video", "docs", "dev"),
     ),
 }
 """Extras of each lock. The build arguments of deploy/Dockerfile, and the Makefile, name the same."""

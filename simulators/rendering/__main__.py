@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import importlib.util
 import json
 import sys
 from dataclasses import asdict
@@ -36,11 +37,13 @@ def drawn(request: dict[str, Any]) -> dict[str, Any]:
         PodraceError: The policy cannot be loaded, or the simulator fails.
     """
     try:
-        from simulators.rendering.animation import Animation
+        from simulators.rendering.animation import VIDEO, Animation
         from simulators.rendering.cameras import camera_of, choose_graphics, options_for_camera
         from simulators.rendering.episode import play
     except ModuleNotFoundError as error:
         raise Unimplemented(f"rendering needs the package {error.name!r}: pip install 'podrace[render]'") from None
+    if request["suffix"] == VIDEO and importlib.util.find_spec("av") is None:
+        raise Unimplemented(f"writing {VIDEO} needs the package 'av': pip install 'podrace[video]', or write .gif")
     choose_graphics()
     environment = EnvironmentSpec.FromString(base64.b64decode(request["environment"]))
     id = environment.id

@@ -1,4 +1,4 @@
-"""Collects pictures of an episode of unknown length, and writes them as an animated file."""
+"""Collects pictures of an episode of unknown length, and writes them as an animated file or a video."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ from PIL import Image
 
 SIZE = 480
 """Longest side of a picture, in pixels."""
+VIDEO = ".mp4"
+"""Suffix of files that another library writes."""
 
 
 class Animation:
@@ -55,8 +57,13 @@ class Animation:
         Args:
             path: The file.
             frames_per_second: How fast they are shown, before any were left out.
-            suffix: `.gif` or `.webp`.
+            suffix: `.gif`, `.webp`, or `.mp4`, which needs PyAV.
         """
+        if suffix == VIDEO:
+            from simulators.rendering.video import write_video
+
+            write_video(path, self._pictures, frames_per_second / self._stride)
+            return
         first, *others = self._pictures
         milliseconds = max(20, round(1000 * self._stride / frames_per_second))
         format_name = suffix.removeprefix(".").upper()

@@ -18,4 +18,9 @@ def test_an_episode_of_the_champion_is_drawn(home):
     with image.open(file) as shown:
         # Pillow joins equal pictures.
         assert 1 < shown.n_frames <= facts["pictures"] <= 6
+    video = pytest.importorskip("av")
+    film = file.with_suffix(".mp4")
+    home.json("render", "latest", "--file", str(film), "--steps", "20", "--pictures", "6", seconds=200)
+    with video.open(str(film)) as shown:
+        assert len(list(shown.decode(video=0))) == facts["pictures"]
     assert not home.left_behind()

@@ -27,7 +27,7 @@ from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
 from podrace.mesh.home_lock import Use
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
-SUFFIXES = (".gif", ".webp")
+SUFFIXES = (".gif", ".mp4", ".webp")
 RENDER_SECONDS = 600.0
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -46,7 +46,13 @@ class RenderSettings:
 
 @click.command()
 @click.argument("subject", metavar="TOURNAMENT|CANDIDATE")
-@click.option("--file", "file", type=_FILE, metavar="FILE.gif|webp", help="File to write.  [default: the id and .gif]")
+@click.option(
+    "--file",
+    "file",
+    type=_FILE,
+    metavar="FILE.gif|mp4|webp",
+    help="File to write.  [default: the id and .gif]",
+)
 @click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the episode.")
 @click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely one.")
@@ -98,7 +104,9 @@ def render(
 def _check(path: Path) -> None:
     check_file(path, "--file")
     if path.suffix not in SUFFIXES:
-        raise InvalidArgument(f"--file {path}: expected a file name with the suffix {' or '.join(SUFFIXES)}")
+        raise InvalidArgument(
+            f"--file {path}: expected a file name with the suffix {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+        )
 
 
 def request_of(

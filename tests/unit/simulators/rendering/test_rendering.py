@@ -1,3 +1,4 @@
+import importlib.util
 import itertools
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from PIL import Image
 import simulators
 from podrace.errors import Unimplemented
 from simulators.base import Report
+from simulators.rendering.__main__ import drawn
 from simulators.rendering.account import account_pictures
 from simulators.rendering.animation import SIZE, Animation
 from simulators.rendering.cameras import CLASSIC, camera_of, options_for_camera
@@ -146,6 +148,34 @@ def test_an_animation_keeps_an_even_spread_of_at_most_the_given_number(tmp_path:
     with Image.open(tmp_path / "a") as file:
         assert file.format == "GIF"
         assert max(file.size) == SIZE
+
+
+@pytest.mark.parametrize("size", [(600, 400), (300, 225), (7, 5)])
+def test_a_video_shows_every_picture_in_order_at_the_rate_of_the_steps(tmp_path: Path, size: tuple[int, int]) -> None:
+    av = pytest.importorskip("av")
+    animation = Animation(8)
+    for number in range(10):
+        if animation.wants_next:
+            animation.add(Image.new("RGB", size, (20 * number, 0, 0)))
+        else:
+            animation.skip()
+    animation.write(tmp_path / "a", 25.0, ".mp4")
+    with av.open(str(tmp_path / "a")) as file:
+        stream = file.streams.video[0]
+        assert (file.format.name.split(",")[1], stream.codec_context.name) == ("mp4", "h264")
+        assert float(stream.average_rate) == 12.5
+        assert (stream.width % 2, stream.height % 2) == (0, 0)
+        shown = [frame.to_ndarray(format="rgb24") for frame in file.decode(stream)]
+    assert len(shown) == len(animation) == 5
+    reds = [float(one[..., 0].mean()) for one in shown]
+    assert reds == pytest.approx([0, 40, 80, 120, 160], abs=8)
+
+
+def test_a_video_without_its_library_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Unimplemented, match=r"writing \.mp4 needs the package 'av': pip install 'podrace\[video\]'"):
+        drawn({"suffix": ".mp4"})
 
 
 def test_an_account_grows_from_the_first_day_to_the_last() -> None:

@@ -10,7 +10,7 @@ from podrace.cli.render import command
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 
 
-@pytest.mark.parametrize("file", ["episode.mp4", "episode", "-"])
+@pytest.mark.parametrize("file", ["episode.avi", "episode", "-"])
 def test_a_file_of_another_kind_is_refused(type_: Any, mesh: Any, file: str) -> None:
     answer = type_("render", "latest", "--file", file, "--orchestrator", mesh.address)
     assert answer.code != 0
@@ -68,4 +68,4 @@ def test_why_an_environment_cannot_be_drawn_is_one_line(type_: Any, mesh: Any, c
     assert answer.code == 1
     assert answer.err == "error: render: envpool:Ant-v5: cannot be drawn; use another\n"
     assert not list(tmp_path.glob("*.gif"))
-    assert command.SUFFIXES == (".gif", ".webp")
+    assert command.SUFFIXES == (".gif", ".mp4", ".webp")
