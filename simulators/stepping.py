@@ -15,6 +15,7 @@ from podrace.limits.names import INTERPRETER, environment_problem, with_id
 from podrace.simulator.v1.simulator_pb2 import GetSimulatorRequest, GetSimulatorResponse
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest as Request
 from podrace.simulator.v1.simulator_pb2 import StreamStepsResponse as Response
+from podrace.tensor.v1.tensor_pb2 import TensorSpec
 from podrace.tensor_transport.codec import size_bytes
 from podrace.tensor_transport.probe import PROBE_SPEC
 from podrace.tensor_transport.shared import SharedPlane
@@ -33,6 +34,7 @@ from simulators.messages import (
 
 MOST_MEASURED_LANES = 4096
 """Number of lanes up to which measures of single episodes are sent, so that a report fits in a message."""
+LARGEST_PROBE_BYTES = 1 << 20
 COSTLY = ("threads", "processes")
 """Options by which a simulator takes more threads or processes of the machine."""
 
@@ -169,12 +171,13 @@ class Stepping:
         if self._shared or self._step is not None:
             raise InvalidArgument("memory can be shared only once, before the first reset")
         if len(request.tensors) != len(self._specs) or any(
-            ref.spec != self._specs.get(ref.spec.name)
+            not _suits(ref.spec, self._specs)
             or not ref.plane_uri.startswith(f"{SharedPlane.scheme}:{SHARED_PREFIX}")
             for ref in request.tensors
         ):
             raise InvalidArgument(
-                f"memory to step in must hold {', '.join(self._specs)} of this batch, in files named {SHARED_PREFIX}*"
+                f"memory to step in must hold {', '.join(self._specs)} of this batch, in files named {SHARED_PREFIX}*; "
+                f"{PROBE_SPEC.name} has float64 numbers, at most {LARGEST_PROBE_BYTES} bytes"
             )
         plane = SharedPlane(SHARED_PREFIX)
         try:
@@ -235,6 +238,13 @@ class Stepping:
 
 def _fields(step: Step) -> dict[str, Tensor]:
     return {name: getattr(step, name) for name in (*ROW_FIELDS, "final_observation")}
+
+
+def _suits(spec: TensorSpec, wanted: Mapping[str, TensorSpec]) -> bool:
+    """Whether an offered tensor is one of a step, or a probe of any shape; raises InvalidArgument if it is malformed."""
+    if spec.name != PROBE_SPEC.name:
+        return spec == wanted.get(spec.name)
+    return spec.data_type == PROBE_SPEC.data_type and size_bytes(spec) <= LARGEST_PROBE_BYTES
 
 
 def _check_choices(simulator: Simulator, action: Tensor) -> None:

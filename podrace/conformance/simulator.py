@@ -283,7 +283,7 @@ def _missing_tensors(stream: Stream) -> list[TensorRef]:
         ("terminated", DATA_TYPE_BOOL, batch),
         ("truncated", DATA_TYPE_BOOL, batch),
         ("final_observation", stream.observations.data_type, [*batch, *stream.observations.shape]),
-        ("probe", DATA_TYPE_FLOAT64, [64]),
+        ("probe", DATA_TYPE_FLOAT64, [4, 2]),
     ]
     uri, found, offset = "shared:podrace-steps-conformance", [], ALIGNMENT
     for name, data_type, shape in specs:

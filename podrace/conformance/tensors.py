@@ -14,6 +14,7 @@ from podrace.tensor.v1 import tensor_pb2 as pb
 from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
 
 ALIGNMENT = 64
+"""`TensorRef.offset_bytes` is a multiple of it."""
 LARGEST_CHUNK = 1 << 20
 
 
@@ -95,7 +96,7 @@ class Blocks(pb_grpc.TensorServiceServicer):
     def create(self, name: str, specs: Sequence[pb.TensorSpec]) -> list[pb.TensorRef]:
         """Makes a block, or another generation of it, and returns references to its tensors."""
         generation = self.blocks[name].generation + 1 if name in self.blocks else 1
-        tensors, offset = {}, ALIGNMENT
+        tensors, offset = {}, 0
         for spec in specs:
             count = math.prod(spec.shape)
             size = count * array(CODES[spec.data_type]).itemsize

@@ -115,6 +115,8 @@ def open_tensors(
     refs: Sequence[TensorRef],
     memory_of: Callable[[str], Tensor],
     words_of: Callable[[str], Tensor] | None = None,
+    *,
+    first_byte: int = HEADER_BYTES,
 ) -> dict[str, Tensor]:
     """Views the referenced tensors in place.
 
@@ -122,6 +124,7 @@ def open_tensors(
         refs: References with distinct names of tensors.
         memory_of: Returns the block of a plane URI, uint8 [size], with its header checked.
         words_of: Returns the header of a plane URI, int64 [8], if it is not at the start of the block.
+        first_byte: Smallest offset of a tensor.
 
     Raises:
         FailedPrecondition: A block has another generation than a reference.
@@ -132,21 +135,21 @@ def open_tensors(
     words = words_of or (lambda plane_uri: header(blocks[plane_uri]))
     generations = {plane_uri: int(words(plane_uri)[GENERATION_WORD]) for plane_uri in blocks}
     for ref in refs:
-        _check_ref(ref, blocks[ref.plane_uri].numel(), generations[ref.plane_uri])
+        _check_ref(ref, blocks[ref.plane_uri].numel(), generations[ref.plane_uri], first_byte)
     return {ref.spec.name: view(blocks[ref.plane_uri], ref.offset_bytes, ref.spec) for ref in refs}
 
 
-def _check_ref(ref: TensorRef, block_bytes: int, generation: int) -> None:
+def _check_ref(ref: TensorRef, block_bytes: int, generation: int, first_byte: int) -> None:
     if generation != ref.generation:
         raise FailedPrecondition(
             f"{ref.plane_uri} has generation {generation}, the reference to {ref.spec.name!r} has {ref.generation}:"
             " the owner has handed out the memory again"
         )
     begin, end = ref.offset_bytes, ref.offset_bytes + size_bytes(ref.spec)
-    if begin < HEADER_BYTES or begin % ALIGNMENT_BYTES or end > block_bytes:
+    if begin < first_byte or begin % ALIGNMENT_BYTES or end > block_bytes:
         raise InvalidArgument(
             f"tensor {ref.spec.name!r}: bytes {begin} to {end} do not fit into {ref.plane_uri} of {block_bytes} bytes"
-            f" (tensors start at multiples of {ALIGNMENT_BYTES}, at {HEADER_BYTES} or later)"
+            f" (tensors start at multiples of {ALIGNMENT_BYTES}, at {first_byte} or later)"
         )
 
 

@@ -17,7 +17,6 @@ from podrace.tensor_transport.layout import (
     mapped,
     open_tensors,
     place,
-    write_header,
     write_words,
 )
 from podrace.tensor_transport.plane import Region
@@ -88,8 +87,18 @@ class Block:
         words: The header, int64 [8] on the CPU.
     """
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        """Allocates memory; raises ResourceExhausted if there is not enough."""
+    def __init__(self, size: int, device: torch.device, *, header_apart: bool = False) -> None:
+        """Allocates memory.
+
+        Args:
+            size: Bytes, at least 1.
+            device: Where.
+            header_apart: Whether the header has memory of its own, as it always has for memory of a GPU. Otherwise it
+                is the first 64 bytes of the block.
+
+        Raises:
+            ResourceExhausted: There is not enough memory.
+        """
         if device.type == "cpu":
             try:
                 self.memory = mapped(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -98,8 +107,8 @@ class Block:
                     f"this machine has not enough memory for a region of {size} bytes ({error.strerror}): make the"
                     " slots smaller"
                 ) from error
-            write_header(self.memory)
-            self.words = header(self.memory)
+            self.words = torch.zeros(HEADER_WORDS, dtype=torch.int64) if header_apart else header(self.memory)
+            write_words(self.words, size)
             return
         try:
             self.memory = torch.zeros(size, dtype=torch.uint8, device=device)

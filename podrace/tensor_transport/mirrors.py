@@ -59,7 +59,13 @@ class MirrorPlane:
         others = [ref for ref in refs if self.address_of(ref) != self.address]
         for plane_uri, group in groupby(sorted(others, key=_uri), key=_uri):
             self._reflect(plane_uri, list(group))
-        mirrored = open_tensors(others, lambda uri: self._mirrors[uri].memory, lambda uri: self._mirrors[uri].words)
+        mirrored = open_tensors(
+            others,
+            lambda uri: self._mirrors[uri].memory,
+            lambda uri: self._mirrors[uri].words,
+            # The owner may keep its header, if it has one, outside of the block.
+            first_byte=0,
+        )
         return {**self._own.open(own), **mirrored}
 
     def open_own(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
@@ -75,7 +81,7 @@ class MirrorPlane:
         end = max(ref.offset_bytes + size_bytes(ref.spec) for ref in refs)
         mirror = self._mirrors.get(plane_uri)
         if mirror is None or mirror.memory.numel() < end:
-            mirror = self._mirrors[plane_uri] = Block(end, self.device)
+            mirror = self._mirrors[plane_uri] = Block(max(end, 1), self.device, header_apart=True)
         mirror.words[GENERATION_WORD] = refs[0].generation
 
     def forget(self, plane_uri: str) -> None:

@@ -52,19 +52,24 @@ async def answer_probe(planes: Planes, ref: TensorRef) -> ProbeAnswer:
 
     Raises:
         FailedPrecondition: It cannot be read, for any reason (PLANE_UNUSABLE).
-        InvalidArgument: The reference is of another tensor.
+        InvalidArgument: The reference is malformed, or not of float64 numbers.
     """
-    if ref.spec.name != PROBE_SPEC.name:
-        raise InvalidArgument(f"probe.spec.name = {ref.spec.name!r}: expected {PROBE_SPEC.name!r}")
+    if ref.spec.data_type != PROBE_SPEC.data_type:
+        raise InvalidArgument(f"probe.spec.data_type is {_type_name(ref.spec)}: expected {_type_name(PROBE_SPEC)}")
     try:
         await planes.pull([ref])
-        probe = planes.open([ref])[PROBE_SPEC.name]
+        probe = planes.open([ref])[ref.spec.name]
         found = await asyncio.to_thread(_sum, probe) if probe.is_cuda else _sum(probe)
         return ProbeAnswer(found, probe.device)
     except (FailedPrecondition, Unimplemented, Unavailable, DeadlineExceeded, DataLoss) as error:
         raise FailedPrecondition(error.message, reason=PLANE_UNUSABLE) from error
     finally:
         planes.forget(ref.plane_uri)
+
+
+def _type_name(spec: TensorSpec) -> str:
+    known = spec.data_type in tensor_pb2.DataType.values()
+    return tensor_pb2.DataType.Name(spec.data_type) if known else str(spec.data_type)
 
 
 def _sum(probe: Tensor) -> float:

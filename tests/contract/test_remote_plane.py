@@ -129,6 +129,26 @@ async def test_a_tensor_larger_than_a_message_is_transferred_in_chunks(short_fol
         assert torch.equal(mine[0], -region["large"][0])
 
 
+def test_a_block_of_an_owner_that_keeps_no_header_in_it_begins_with_a_tensor() -> None:
+    peer = GrpcPlane()
+    specs = [(STEP, 0), (TERMINATED, 64)]
+    refs = [
+        pb.TensorRef(plane_uri="grpc:owner:1/slot", offset_bytes=offset, spec=spec, generation=9)
+        for spec, offset in specs
+    ]
+    views = peer.open(refs)
+    assert views["step"].item() == 0
+    views["step"].fill_(-1)
+    assert not peer.open(refs)["terminated"].any()
+    assert peer.open(refs)["step"].item() == -1
+    empty = pb.TensorRef(plane_uri="grpc:owner:1/empty", spec=EMPTY, generation=1)
+    assert peer.open([empty])["empty"].numel() == 0
+    refs[1].offset_bytes = 8
+    with pytest.raises(InvalidArgument, match="tensors start at multiples of 64, at 0 or later"):
+        peer.open(refs)
+    peer.close()
+
+
 async def test_memory_that_was_handed_out_again_is_neither_read_nor_written(short_folder: Path) -> None:
     async with serving(short_folder) as ends:
         region = ends.owner.create("slot", SPECS)
@@ -247,6 +267,17 @@ async def test_the_probe_passes(short_folder: Path) -> None:
         answer = await answer_probe(planes, region.refs()[0])
         check_probe("grpc", sent, answer.sum)
         assert not ends.peer._mirrors, "the probe was not forgotten"
+
+
+async def test_a_probe_has_any_name_and_shape_and_float64_numbers(short_folder: Path) -> None:
+    spec = TensorSpec(name="numbers", data_type=pb.DATA_TYPE_FLOAT64, shape=[2, 3], layout_version=1)
+    async with serving(short_folder) as ends:
+        region = ends.owner.create("other", [spec, STEP])
+        region["numbers"].fill_(2.5)
+        numbers, step = region.refs()
+        assert (await answer_probe(Planes(ends.peer), numbers)).sum == 15.0
+        with pytest.raises(InvalidArgument, match="data_type is DATA_TYPE_INT64: expected DATA_TYPE_FLOAT64"):
+            await answer_probe(Planes(ends.peer), step)
 
 
 async def test_an_owner_that_does_not_answer_makes_the_plane_unusable(short_folder: Path) -> None:

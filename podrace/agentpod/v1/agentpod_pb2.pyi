@@ -359,7 +359,7 @@ class OpenWorkerRequest(_message.Message):
 
     @_builtins.property
     def probe(self) -> _tensor_pb2.TensorRef:
-        """A small float64 tensor that the learner wrote. The worker answers with the sum of its elements, which proves that
+        """A small float64 tensor, of any name and shape, that the learner wrote. The worker answers with the sum of its elements, which proves that
         the plane (transport) of this tensor connects the two processes.
         """
 

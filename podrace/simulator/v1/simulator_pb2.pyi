@@ -141,8 +141,8 @@ class StreamStepsRequest(_message.Message):
         @_builtins.property
         def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorRef]:
             """Tensors on the plane `shared`, in files named `podrace-steps-*`: `action`, `observation`, `reward`, `terminated`,
-            `truncated` and `final_observation`, each [N, ...] with the types of Act and Stepped, and `probe`, a small
-            float64 tensor that the caller wrote. The caller may remove the files after the response: mapped memory stays.
+            `truncated` and `final_observation`, each [N, ...] with the types of Act and Stepped, and `probe`, a float64
+            tensor of any shape and at most 1 MiB that the caller wrote. The caller may remove the files after the response: mapped memory stays.
             """
 
         def __init__(

@@ -120,9 +120,15 @@ class TensorRef(_message.Message):
     - `grpc:ADDRESS/NAME`: a block of the process whose TensorService listens on ADDRESS (`host:port` or `unix:/path`);
     - `cuda:NAME`: a block of GPU memory, whose CUDA IPC handles are in the shared file NAME;
     - `group:ADDRESS/NAME`: a block of the process whose TransferService listens on ADDRESS.
+
+    A file of the plane `shared` begins with a header of 64 bytes, which only its owner writes: eight little-endian
+    64-bit words. They are the ASCII letters `podrace` and a zero byte, the layout version (1), the generation, the size
+    of the file in bytes, and four zeros. A reader refuses a file with another header.
     """
     offset_bytes: _builtins.int
-    """Offset of the first byte of the tensor within the block; a multiple of 64."""
+    """Offset of the first byte of the tensor within the block; a multiple of 64. On the planes `shared`, `memory` and
+    `cuda` it is at least 64, because the first 64 bytes of a block are reserved for its header.
+    """
     generation: _builtins.int
     """Generation of the block. The owner increases it whenever it reuses the memory. A reader that finds another
     generation in the block refuses the reference, because the content is no longer what the reference was made for.

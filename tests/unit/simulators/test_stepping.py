@@ -1,6 +1,7 @@
 """The requests of one stream of a simulator service: their order, sizes and limits."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from podrace.errors import InvalidArgument, ResourceExhausted
 from podrace.simulator.v1.simulator_pb2 import GetSimulatorRequest
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest as Request
 from podrace.simulator.v1.simulator_pb2 import StreamStepsResponse as Response
+from podrace.tensor.v1.tensor_pb2 import DATA_TYPE_FLOAT32, DATA_TYPE_FLOAT64, DataType, TensorSpec
 from podrace.tensor_transport.plane import Region
 from podrace.tensor_transport.probe import write_probe
 from podrace.tensor_transport.shared import SharedPlane
@@ -188,6 +190,33 @@ def test_memory_with_a_wrong_name_or_shape_is_not_used(stepping: Stepping, tmp_p
     request.share.tensors[0].spec.shape[0] = 2
     with pytest.raises(InvalidArgument, match="memory to step in must hold"):
         stepping.answer(request)
+
+
+@pytest.mark.parametrize("shape", [[], [1], [2, 3], [131_072]])
+def test_a_probe_of_any_shape_is_read(stepping: Stepping, tmp_path: Path, shape: list[int]) -> None:
+    response = _offered(stepping, tmp_path, DATA_TYPE_FLOAT64, shape)
+    assert response.shared.probe_sum == 0.5 * math.prod(shape)
+
+
+@pytest.mark.parametrize(("data_type", "shape"), [(DATA_TYPE_FLOAT32, [64]), (DATA_TYPE_FLOAT64, [131_073])])
+def test_a_probe_of_another_type_or_more_than_1_mib_is_refused(
+    stepping: Stepping, tmp_path: Path, data_type: DataType.ValueType, shape: list[int]
+) -> None:
+    with pytest.raises(InvalidArgument, match="probe has float64 numbers, at most 1048576 bytes"):
+        _offered(stepping, tmp_path, data_type, shape)
+
+
+def _offered(stepping: Stepping, tmp_path: Path, data_type: DataType.ValueType, shape: list[int]) -> Response:
+    probe = TensorSpec(name="probe", data_type=data_type, shape=shape, layout_version=1)
+    plane = SharedPlane(f"{SHARED_PREFIX}{tmp_path.name}-")
+    region = plane.create("step", [*step_specs(OBSERVED, ACTION, COUNT).values()][:-1] + [probe])
+    region["probe"].fill_(0.5)
+    stepping.answer(opening())
+    try:
+        (response,) = stepping.answer(sharing(region))
+        return response
+    finally:
+        plane.close()
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
