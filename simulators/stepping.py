@@ -171,8 +171,7 @@ class Stepping:
         if self._shared or self._step is not None:
             raise InvalidArgument("memory can be shared only once, before the first reset")
         if len(request.tensors) != len(self._specs) or any(
-            not _suits(ref.spec, self._specs)
-            or not ref.plane_uri.startswith(f"{SharedPlane.scheme}:{SHARED_PREFIX}")
+            not _suits(ref.spec, self._specs) or not ref.plane_uri.startswith(f"{SharedPlane.scheme}:{SHARED_PREFIX}")
             for ref in request.tensors
         ):
             raise InvalidArgument(
@@ -241,7 +240,7 @@ def _fields(step: Step) -> dict[str, Tensor]:
 
 
 def _suits(spec: TensorSpec, wanted: Mapping[str, TensorSpec]) -> bool:
-    """Whether an offered tensor is one of a step, or a probe of any shape; raises InvalidArgument if it is malformed."""
+    """Whether an offered tensor is one of a step, or a probe; raises InvalidArgument if it is malformed."""
     if spec.name != PROBE_SPEC.name:
         return spec == wanted.get(spec.name)
     return spec.data_type == PROBE_SPEC.data_type and size_bytes(spec) <= LARGEST_PROBE_BYTES

@@ -8,7 +8,7 @@ import grpc
 
 from podrace import rpc
 from podrace.conformance.findings import Judge
-from podrace.errors import Unavailable
+from podrace.errors import Unauthenticated, Unavailable
 
 Response = TypeVar("Response")
 CONNECT_SECONDS = 10.0
@@ -34,8 +34,22 @@ class Answer(Generic[Response]):
 
 
 def failure(error: grpc.aio.AioRpcError) -> Answer[Any]:
-    """Returns a failed call as an answer."""
-    return Answer(error.code().name, " ".join((error.details() or "").split())[:300])
+    """Returns a failed call as an answer; raises Unauthenticated as `status` does."""
+    return status(error.code(), error.details())
+
+
+def status(code: grpc.StatusCode, details: str | None) -> Answer[Any]:
+    """Returns the status of a failed call as an answer.
+
+    Raises:
+        Unauthenticated: The service wants to know who calls, so nothing can be examined.
+    """
+    message = " ".join((details or "").split())[:300]
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        raise Unauthenticated(
+            f"the service answers UNAUTHENTICATED ({message}); --token-file names a file with a token that it accepts"
+        )
+    return Answer(code.name, message)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+MOST_PROBLEMS = 20
+"""More problems of one promise are not listed."""
+
 
 class PromiseState(StrEnum):
     """What was found about one promise."""
@@ -44,6 +47,8 @@ class PromiseFinding:
     """What was observed, if the promise is not kept; else why it was not examined."""
     times: int = 0
     """How often it was examined, or how often it was broken."""
+    problems: tuple[str, ...] = ()
+    """Everything different that was observed, if the promise is not kept; at most MOST_PROBLEMS."""
 
 
 class Broken(Exception):
@@ -89,6 +94,11 @@ class Judge:
         assert name in self.promises, name
         self._untested[name] = reason
 
+    def skip_rest(self, reason: str) -> None:
+        """Records why the promises that were neither examined nor skipped cannot be examined."""
+        for name in self.promises:
+            self._untested.setdefault(name, reason)
+
     def is_broken(self, name: str) -> bool:
         """Whether a promise has been found broken."""
         return name in self._broken
@@ -102,7 +112,8 @@ class Judge:
     def _finding(self, promise: Promise) -> PromiseFinding:
         if problems := self._broken.get(promise.name):
             grade = PromiseState.ADVISED if promise.advice else PromiseState.BROKEN
-            return PromiseFinding(promise, grade, problems[0], len(problems))
+            different = tuple(dict.fromkeys(problems))[:MOST_PROBLEMS]
+            return PromiseFinding(promise, grade, problems[0], len(problems), different)
         if times := self._kept.get(promise.name):
             return PromiseFinding(promise, PromiseState.KEPT, times=times)
         return PromiseFinding(
@@ -119,12 +130,14 @@ class Report:
     address: str
     findings: tuple[PromiseFinding, ...]
     seconds: float
+    unfinished: str = ""
+    """Why the examination ended early; empty if it did not."""
 
     @property
     def conforms(self) -> bool:
-        """Whether no promise is broken, and something was examined."""
+        """Whether no promise is broken, something was examined, and the examination was finished."""
         grades = {finding.grade for finding in self.findings}
-        return PromiseState.BROKEN not in grades and PromiseState.KEPT in grades
+        return PromiseState.BROKEN not in grades and PromiseState.KEPT in grades and not self.unfinished
 
     def counts(self) -> dict[str, int]:
         """Returns the number of findings of each grade."""
@@ -138,7 +151,8 @@ def line(finding: PromiseFinding) -> str:
         return f"{finding.grade} {promise.name}: {promise.words}"
     if finding.grade == PromiseState.UNTESTED:
         return f"{finding.grade} {promise.name}: {finding.problem}"
-    often = f" ({finding.times} times)" if finding.times > 1 else ""
+    different = f", {len(finding.problems)} different, which --json lists" if len(finding.problems) > 1 else ""
+    often = f" ({finding.times} times{different})" if finding.times > 1 else ""
     quoted = f'contract, {promise.where}: "{promise.words}"'
     return f"{finding.grade} {promise.name}: {finding.problem}{often}; {quoted}; {promise.mend}"
 
@@ -150,6 +164,7 @@ def report_value(report: Report) -> dict[str, object]:
         "address": report.address,
         "conforms": report.conforms,
         "seconds": round(report.seconds, 3),
+        "unfinished": report.unfinished,
         "counts": report.counts(),
         "findings": [_value(finding) for finding in report.findings],
     }
@@ -161,6 +176,7 @@ def _value(finding: PromiseFinding) -> dict[str, object]:
         "name": promise.name,
         "grade": finding.grade.value,
         "problem": finding.problem,
+        "problems": list(finding.problems),
         "times": finding.times,
         "promise": promise.words,
         "where": promise.where,

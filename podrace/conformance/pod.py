@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from podrace import rpc
-from podrace.access.guard import Guard
 from podrace.checkpoint.v1 import store_pb2, store_pb2_grpc
 from podrace.checkpoint_store import open_store
 from podrace.conformance.findings import Broken, Judge
 from podrace.conformance.played import mesh as played
+from podrace.conformance.played.guard import ExaminingGuard
 from podrace.conformance.played.leases import TOURNAMENT, UNKNOWN_DIRECTIVE, ExaminedLease, Leases
 from podrace.conformance.played.object_server import Objects, serving_objects
 from podrace.errors import NotFound, PodraceError
@@ -141,7 +141,7 @@ async def opened(
             ),
         ]
         config = rpc.ServerConfig(listen=listen, grace_seconds=0.0, insecure=insecure)
-        server = await rpc.Server.start(config, services, guard=Guard([played.AcceptsAll()]))
+        server = await rpc.Server.start(config, services, guard=ExaminingGuard(judge))
         subject = PodSubject(judge, calls, Leases(spec, lease_seconds), most_seconds, notify)
         subject.stored_manifest = _pointer_reader(shared) if shared else None
         try:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from podrace.agentpod.v1.agentpod_pb2 import Space
-from podrace.conformance.calls import OK, Answer, failure
+from podrace.conformance.calls import OK, Answer, failure, status
 from podrace.conformance.findings import Broken, Judge
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest, StreamStepsResponse
 
@@ -89,7 +89,7 @@ class Stream:
 
     async def _status(self) -> Answer[Any]:
         code = await self.call.code()
-        return Answer("END" if code.name == OK else code.name, await self.call.details() or "")
+        return Answer("END") if code.name == OK else status(code, await self.call.details())
 
     async def open(self, request: StreamStepsRequest.Open) -> StreamStepsResponse.Opened:
         """Makes the environments; ends the part of the examination if that is refused."""

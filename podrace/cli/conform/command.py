@@ -102,7 +102,7 @@ def conform(address: str, everything: bool, as_json: bool, debug: bool, **given:
         if as_json:
             show_json(report_value(report))
         else:
-            _show(report, everything)
+            show_report(report, everything=everything)
         return 0 if report.conforms else EXIT_FAILED
 
     return session.run(command)
@@ -133,15 +133,18 @@ def _examination(
     )
 
 
-def _show(report: Report, everything: bool) -> None:
+def show_report(report: Report, *, everything: bool) -> None:
+    """Prints what is broken, or all findings, and the verdict."""
     for finding in report.findings:
         if everything or finding.grade in SHOWN:
             show(line(finding))
     counts = ", ".join(f"{number} {grade.lower()}" for grade, number in report.counts().items() if number)
     verdict = "conforms" if report.conforms else "does not conform"
-    notify(
-        f"{report.address} {verdict} to the contract of {_ARTICLES[report.contract]}: {counts}; {report.seconds:.1f} s"
-    )
+    if report.unfinished and not report.counts()[PromiseState.BROKEN]:
+        verdict = "was not examined completely, so it is not known to conform"
+    ended = f"; {report.unfinished}" if report.unfinished else ""
+    contract, seconds = _ARTICLES[report.contract], f"{report.seconds:.1f} s"
+    notify(f"{report.address} {verdict} to the contract of {contract}: {counts}; {seconds}{ended}")
 
 
 _ARTICLES = {

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from podrace.access.credentials import Credentials
-from podrace.access.principal import ALL_ROLES, Principal
 from podrace.checkpoint.v1 import store_pb2, store_pb2_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.conformance.findings import Broken, Judge
@@ -21,14 +19,6 @@ from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 STALE = "ERROR_REASON_STALE_EPOCH"
 POD_TOKEN = "conformance-pod-token"
 LONGEST_WAIT_SECONDS = 30.0
-
-
-class AcceptsAll:
-    """Lets every caller make every call, whatever token it sends: the token is examined by the calls."""
-
-    async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """Returns a caller with all roles."""
-        return Principal("examined", ALL_ROLES)
 
 
 class ExaminedCalls:

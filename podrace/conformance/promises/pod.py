@@ -13,6 +13,12 @@ PROMISES = by_name(
             "make these calls in this order, and return for the next assignment when one has ended",
         ),
         Promise(
+            "bounds",
+            "A service refuses a request with INVALID_ARGUMENT if a field is out of bounds",
+            "podrace.bounds.v1.bounds, an option of the fields",
+            "keep each field within its bounds, which can be read from the protos or the descriptors",
+        ),
+        Promise(
             "incarnation",
             "Identifies this run of the pod. It is a new value each time the process of the leader starts.",
             "AcquireAssignmentRequest.incarnation",

@@ -1,8 +1,11 @@
 """`podrace conform` says in one line what is wrong, and answers with its exit code."""
 
+import asyncio
 import json
 import socket
+import threading
 from pathlib import Path
+from typing import Any
 
 import foreign_plugins
 import json_schemas
@@ -10,6 +13,8 @@ import pytest
 from third_party import served
 
 from podrace.cli import main
+from podrace.cli.conform.command import show_report
+from podrace.conformance.examine import judge_of, run_parts
 from podrace.evolution.v1.evolution_pb2_grpc import add_EvolutionServiceServicer_to_server as add
 
 
@@ -74,3 +79,57 @@ def test_an_address_where_nothing_listens_is_one_line(
     assert main(["conform", address, "--as", "simulator"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {address}: no connection within 0.2 s; start the service first")
+
+
+class Slow(foreign_plugins.Plugin):
+    """Answers nothing until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    def ProposeAgent(self, request: Any, context: Any) -> Any:
+        self.released.wait(60.0)
+        return super().ProposeAgent(request, context)
+
+
+def test_an_examination_that_takes_too_long_ends_without_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = Slow()
+    with served(add, plugin) as address:
+        try:
+            assert main(["conform", address, "--as", "evolution", "--seconds", "1", "--json"]) == 1
+        finally:
+            plugin.released.set()
+    value = json.loads(capsys.readouterr().out)
+    json_schemas.check(["conform"], value)
+    late = "the 1 s of the examination were over; --seconds gives it more"
+    assert value["unfinished"] == late
+    assert not value["conforms"]
+    # A service that is slow keeps its deadline until that has passed.
+    assert value["counts"]["BROKEN"] == 0
+    assert late in {finding["problem"] for finding in value["findings"]}
+
+
+async def test_what_was_found_before_the_time_was_over_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    judge = judge_of("worker")
+
+    async def finds() -> None:
+        judge.require("probe", False, "probe_sum is 1 instead of 2")
+
+    async def waits() -> None:
+        judge.expect("opens", True, "")
+        await asyncio.Event().wait()
+
+    report = await run_parts("worker", "host:1", judge, [finds, waits, finds], most_seconds=0.05)
+    grades = {finding.promise.name: finding.grade for finding in report.findings}
+    assert (grades["probe"], grades["opens"], grades["deadline"]) == ("BROKEN", "KEPT", "UNTESTED")
+    assert not report.conforms
+    show_report(report, everything=False)
+    out, err = capsys.readouterr()
+    assert out.startswith("BROKEN probe: ")
+    assert err.startswith("host:1 does not conform to the contract of a worker: 1 kept, 1 broken, ")
+    assert err.endswith(" s; the 0.05 s of the examination were over; --seconds gives it more\n")
+    unbroken = await run_parts("worker", "host:1", judge_of("worker"), [waits], most_seconds=0.05)
+    show_report(unbroken, everything=False)
+    message = "host:1 was not examined completely, so it is not known to conform to the contract of a worker: "
+    assert capsys.readouterr().err.startswith(message)

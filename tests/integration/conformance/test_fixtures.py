@@ -6,6 +6,7 @@ from pathlib import Path
 
 import foreign_evaluators
 import foreign_plugins
+import foreign_pod_requests
 import foreign_pods
 import foreign_simulators
 import foreign_workers
@@ -14,7 +15,7 @@ import pytest
 from podrace.conformance.examine import CONTRACTS, judge_of
 
 PROTOS = Path(__file__).parents[3] / "protos"
-MODULES = (foreign_simulators, foreign_plugins, foreign_evaluators, foreign_workers, foreign_pods)
+MODULES = (foreign_simulators, foreign_plugins, foreign_evaluators, foreign_workers, foreign_pods, foreign_pod_requests)
 BROKEN = [broken for module in MODULES for broken in module.BROKEN]
 
 

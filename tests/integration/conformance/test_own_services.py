@@ -1,6 +1,5 @@
-"""Services and pods of podrace, and the examples, pass the examination of their contracts."""
+"""Services of podrace, and the examples, pass the examination of their contracts."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -14,16 +13,12 @@ import pytest
 from reports import untested, wrong
 
 from agentpod.compute_thread import ComputeThread
-from agentpod.config import PodConfig
-from agentpod.process.wiring import run_leader
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.worker import WorkerServicer
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2, agentpod_pb2_grpc
 from podrace.conformance.findings import Report
 from podrace.conformance.sessions import Examination, examine
-from podrace.limits.config import EVERYTHING
-from podrace.telemetry import TelemetryConfig
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.remote import GrpcPlane
 
@@ -125,30 +120,3 @@ async def test_the_evaluator_of_a_pod_passes_but_for_its_single_session(folder: 
     async with serving(folder, "EvaluatorService", servicer) as address:
         report = await examine(Examination("evaluator", address))
     assert [words for words in wrong(report) if "Opening a session" not in words] == []
-
-
-async def test_a_pod_passes(folder: Path) -> None:
-    store, runs = f"folder://{folder}/store", []
-
-    def start(line: str) -> None:
-        config = PodConfig(
-            pod_id="examined",
-            orchestrator=f"unix:{folder}/m.sock",
-            leaderboard=f"unix:{folder}/m.sock",
-            store=store,
-            folder=folder / f"pod-{len(runs)}",
-            layout="fused",
-            orphan_seconds=5.0,
-            telemetry=TelemetryConfig(metrics_listen="", log_level="warning"),
-            allow=EVERYTHING,
-        )
-        config.folder.mkdir(mode=0o700)
-        runs.append(asyncio.ensure_future(run_leader(config)))
-
-    folder.chmod(0o700)
-    wanted = Examination("pod", f"unix:{folder}/m.sock", store=store, notify=start, lease_seconds=6.0)
-    report = await examine(wanted)
-    for run in runs:
-        run.cancel()
-    await asyncio.gather(*runs, return_exceptions=True)
-    assert_passes(report)

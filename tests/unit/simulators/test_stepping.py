@@ -209,7 +209,7 @@ def test_a_probe_of_another_type_or_more_than_1_mib_is_refused(
 def _offered(stepping: Stepping, tmp_path: Path, data_type: DataType.ValueType, shape: list[int]) -> Response:
     probe = TensorSpec(name="probe", data_type=data_type, shape=shape, layout_version=1)
     plane = SharedPlane(f"{SHARED_PREFIX}{tmp_path.name}-")
-    region = plane.create("step", [*step_specs(OBSERVED, ACTION, COUNT).values()][:-1] + [probe])
+    region = plane.create("step", list({**step_specs(OBSERVED, ACTION, COUNT), "probe": probe}.values()))
     region["probe"].fill_(0.5)
     stepping.answer(opening())
     try:
