@@ -19,6 +19,7 @@ from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.base import EventSink, Launcher, LauncherContext, PodEnvironment
 from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.leaderboard_client import LeaderboardClient
+from orchestrator.pool.log_folder import LogFolder
 from orchestrator.pool.prometheus_targets import PATH, PrometheusTargets
 from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, NEVER_SILENT, Reconciler
 from orchestrator.service import OrchestratorServicer
@@ -64,7 +65,7 @@ async def serve(config: Config, clock: Clock) -> None:
     make_folders(config)
     backed_up = await BackedUpDatabase.open(config.database, DATABASE_FORMAT, clock.wall, config.backup, config.store)
     async with backed_up as database:
-        await _serve_from(StateDatabase(database), config, clock, targets, metrics)
+        await _serve_from(StateDatabase(database, most_events=config.kept_events), config, clock, targets, metrics)
 
 
 async def _serve_from(
@@ -98,7 +99,12 @@ async def _serve_from(
             if isinstance(launcher, EventSink):
                 state.on_event(launcher.record_event)
             reconciler = _reconciler(config, state, runtime, leaderboard, launcher, clock, targets)
-            await _work(config, reconciler, servicer, server)
+            logs = LogFolder(config.log_folder, config.logs, runtime, clock, mesh=bool(config.mesh_id))
+            tidying = asyncio.create_task(logs.run())
+            try:
+                await _work(config, reconciler, servicer, server)
+            finally:
+                tidying.cancel()
     finally:
         await leaderboard.close()
 

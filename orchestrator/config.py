@@ -6,6 +6,8 @@ from pathlib import Path
 
 import structlog
 
+from orchestrator.decisions.event_retention import DEFAULT_EVENTS, LEAST_EVENTS
+from orchestrator.decisions.log_retention import LogLimits
 from orchestrator.decisions.quotas import Quotas
 from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.options import LauncherOptions
@@ -26,6 +28,7 @@ from podrace.telemetry import TelemetryConfig
 GRANTING_LAUNCHERS = ("docker", "kubernetes")
 """Launchers whose pods run apart from the service, so that they need no credentials."""
 LONGEST_KEEP_DAYS = 36_500
+MOST_EVENTS = 100_000_000
 _log = structlog.get_logger(__name__)
 
 
@@ -57,6 +60,8 @@ class Config:
     """Folder of sockets and of the pods' folders; keep it short, because Linux limits socket paths to 107 bytes."""
     log_folder: Path = Path("podrace-home/logs")
     """Folder with one log file per pod."""
+    logs: LogLimits = field(default_factory=LogLimits)
+    """How much is kept of the logs in `log_folder`."""
     lifeline: str = ""
     """Socket of a process that this service and its pods must not outlive; empty: none."""
     mesh_id: str = ""
@@ -84,6 +89,9 @@ class Config:
     """Time that pods have to publish when an embedded mesh stops."""
     keep_days: float = 0.0
     """Tournaments are deleted this many days after their end, with their checkpoints; 0: never."""
+    kept_events: int = DEFAULT_EVENTS
+    """Events that are kept of each tournament, at least 1,000; the oldest of the frequent kinds are deleted first, and
+    those that explain the result never. 0: all."""
     archive: bool = False
     """Archive each tournament in the checkpoint store before it is deleted."""
     launcher: str = "process"
@@ -110,6 +118,8 @@ def check(config: Config) -> None:
             raise InvalidArgument(f"{key} = {getattr(config, key):g}: expected more than 0")
     if not 0 <= config.keep_days < LONGEST_KEEP_DAYS:
         raise InvalidArgument(f"keep_days = {config.keep_days:g}: expected 0 to {LONGEST_KEEP_DAYS}")
+    if config.kept_events and not LEAST_EVENTS <= config.kept_events <= MOST_EVENTS:
+        raise InvalidArgument(f"kept_events = {config.kept_events}: expected {LEAST_EVENTS} to {MOST_EVENTS}, or 0")
     if config.kill_seconds < config.terminate_seconds:
         raise InvalidArgument(
             f"kill_seconds = {config.kill_seconds:g}:"

@@ -3,20 +3,28 @@
 import re
 from pathlib import Path
 
+from podrace.processes.log_rotation import rotated
+
 TAIL_BYTES = 4096
 LONGEST_LINE = 300
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def last_line(path: Path) -> str:
-    """Returns the last line of a file that is not blank, shortened, without colors; empty if there is none."""
+    """Returns the last line of a log that is not blank, shortened, without colors; empty if there is none.
+
+    The log may have been rotated just now: its last line is then in the rotated file.
+    """
+    return last_line_of(_tail(path)) or last_line_of(_tail(rotated(path)))
+
+
+def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            tail = file.read().decode(errors="replace")
+            return file.read().decode(errors="replace")
     except OSError:
         return ""
-    return last_line_of(tail)
 
 
 def last_line_of(text: str) -> str:

@@ -5,7 +5,7 @@ mean.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import structlog
 from google.protobuf.message import Message
 
+from orchestrator.decisions.event_retention import ASSIGNED, DEFAULT_EVENTS, FREQUENT_KINDS, RESULT_KINDS, excess
 from orchestrator.state.clock import Clock
 from podrace import database
 from podrace.errors import AlreadyExists, InvalidArgument
@@ -70,10 +71,66 @@ EventCallback = Callable[[str, str, Mapping[str, str]], None]
 """Receives kind, message and ids of an event."""
 
 
+class EventLimit:
+    """Limits the events of each tournament; used by the thread of the database alone.
+
+    limit.apply(transaction, tournament_id)  # after each event
+    """
+
+    def __init__(self, most: int) -> None:
+        """Creates the limit; 0 means none."""
+        self._most = most
+        # Upper bounds, because a change that fails takes its events back. They are counted again before a deletion.
+        self._counts: dict[str, int] = {}
+        self._left: dict[str, int] = {}
+
+    def apply(self, transaction: database.Transaction, tournament_id: str) -> None:
+        """Counts an event that was just stored, and deletes the oldest ones that may go if there are too many."""
+        if not self._most:
+            return
+        known = self._counts.get(tournament_id)
+        self._counts[tournament_id] = self._count(transaction, tournament_id) if known is None else known + 1
+        if not self._excess(tournament_id):
+            return
+        self._counts[tournament_id] = self._count(transaction, tournament_id)
+        surplus = self._excess(tournament_id)
+        if surplus:
+            deleted = delete_events(transaction, tournament_id, surplus)
+            self._left[tournament_id] = self._counts[tournament_id] = self._counts[tournament_id] - deleted
+            _log.info("old events deleted", tournament_id=tournament_id, deleted=deleted)
+
+    def _excess(self, tournament_id: str) -> int:
+        return excess(self._counts[tournament_id], self._left.get(tournament_id, 0), self._most)
+
+    @staticmethod
+    def _count(transaction: database.Transaction, tournament_id: str) -> int:
+        return int(transaction.execute("SELECT count(*) FROM events WHERE tournament_id = ?", tournament_id)[0][0])
+
+
+def delete_events(transaction: database.Transaction, tournament_id: str, count: int) -> int:
+    """Deletes up to `count` events of a tournament, frequent kinds first and oldest first; returns how many."""
+    frequent, result = _quoted(FREQUENT_KINDS), _quoted(RESULT_KINDS)
+    latest = (
+        f"SELECT max(sequence) FROM events WHERE tournament_id = ?1 AND kind = '{ASSIGNED}' GROUP BY agent_id, pod_id"
+    )
+    conditions = f"kind IN ({frequent}) AND sequence NOT IN ({latest})", f"kind NOT IN ({frequent}, {result})"
+    deleted = 0
+    for condition in conditions:
+        oldest = f"SELECT sequence FROM events WHERE tournament_id = ?1 AND {condition} ORDER BY sequence LIMIT ?2"
+        statement = f"DELETE FROM events WHERE sequence IN ({oldest}) RETURNING 1"
+        deleted += len(transaction.execute(statement, tournament_id, count - deleted))
+    return deleted
+
+
+def _quoted(kinds: Iterable[str]) -> str:
+    return ", ".join(f"'{kind}'" for kind in sorted(kinds))
+
+
 @dataclass(frozen=True)
 class Transaction(database.Transaction):
     """One transaction, with the events it recorded and the records it saved."""
 
+    event_limit: EventLimit | None = None
     events: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     """Kind, message and ids of each recorded event."""
     saved: list[Any] = field(default_factory=list)
@@ -91,6 +148,8 @@ class Transaction(database.Transaction):
             kind,
             message,
         )
+        if self.event_limit:
+            self.event_limit.apply(self, tournament_id)
         self.events.append((kind, message, {name: value for name, value in ids.items() if value}))
 
     def run_once(self, method: str, request_id: str, request: Message, action: Callable[[], str]) -> str:
@@ -127,8 +186,14 @@ class StateDatabase:
     state.close()
     """
 
-    def __init__(self, opened: database.Database) -> None:
-        self._database = opened
+    def __init__(self, opened: database.Database, *, most_events: int = DEFAULT_EVENTS) -> None:
+        """Wraps an open database.
+
+        Args:
+            opened: The database.
+            most_events: Events that are kept of each tournament; 0: all.
+        """
+        self._database, self._event_limit = opened, EventLimit(most_events)
         self._on_saved: Callable[[Sequence[Any]], None] = lambda saved: None
         self._on_event: EventCallback = lambda kind, message, ids: None
 
@@ -170,7 +235,7 @@ class StateDatabase:
         """
 
         def change(plain: database.Transaction) -> tuple[Result, Transaction]:
-            transaction = Transaction(plain.now, plain.connection)
+            transaction = Transaction(plain.now, plain.connection, self._event_limit)
             return function(transaction, *args, **kwargs), transaction
 
         loop = asyncio.get_running_loop()

@@ -5,7 +5,6 @@ transfers inside pods are recorded only when they are refused: there are hundred
 """
 
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Self
 
 import structlog
 
+from podrace.access.audit_file import AuditFile
 from podrace.access.principal import Principal
 from podrace.access.rules import NONE, Decision, Resource, Rule, kind_name
 from podrace.errors import FailedPrecondition
@@ -46,18 +46,23 @@ class AuditLog:
     audit(principal, "ipv4:192.0.2.1:40000", rule, resource, decision)
     """
 
-    def __init__(self, descriptor: int | None = None, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, file: AuditFile | None = None, now: Callable[[], float] = time.time) -> None:
         """Creates the log.
 
         Args:
-            descriptor: File descriptor, opened to append; None: the log of the service.
+            file: The file; None: the log of the service.
             now: Returns the seconds since 1970.
         """
-        self._descriptor, self._now = descriptor, now
+        self._file, self._now = file, now
 
     @classmethod
-    def open(cls, path: str) -> Self:
+    def open(cls, path: str, *, most_bytes: int = 0, kept_files: int = 1) -> Self:
         """Opens the file, which only this user can read; empty: the log of the service.
+
+        Args:
+            path: The file.
+            most_bytes: Length at which it is rotated; 0: it is not.
+            kept_files: Rotated files that are kept.
 
         Raises:
             FailedPrecondition: It cannot be written.
@@ -66,7 +71,7 @@ class AuditLog:
             return cls()
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return cls(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            return cls(AuditFile(Path(path), most_bytes=most_bytes, kept_files=kept_files))
         except OSError as error:
             raise FailedPrecondition(
                 f"access.audit_log = {path!r}: cannot be written: {error.strerror}; choose another file"
@@ -87,12 +92,11 @@ class AuditLog:
             "allowed": decision.allowed,
             "reason": decision.reason,
         }
-        if self._descriptor is None:
+        if self._file is None:
             _log.log(20 if decision.allowed else 30, "access", **record)
             return
         line = json.dumps({"time": round(self._now(), 3), **record}) + "\n"
         try:
-            # One write to a file opened to append: lines of several processes do not mix.
-            os.write(self._descriptor, line.encode())
+            self._file.append(line.encode())
         except OSError as error:
             _log.error("the audit log cannot be written", error=error.strerror, **record)

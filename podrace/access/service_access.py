@@ -15,6 +15,7 @@ from typing import Self
 import structlog
 
 from podrace.access.audit import AuditLog
+from podrace.access.audit_file import LARGEST_BYTES, LEAST_BYTES, MOST_KEPT_FILES
 from podrace.access.authenticators.anyone import AnyoneAuthenticator
 from podrace.access.authenticators.signed import SignedTokenAuthenticator
 from podrace.access.authenticators.token_file import StaticTokenAuthenticator
@@ -57,6 +58,11 @@ class AccessConfig:
     audit_log: str = ""
     """File to which decisions about access are appended, one JSON object a line; empty: the log of the service has
     them."""
+    audit_log_bytes: int = 67_108_864
+    """The audit log is renamed to `FILE.1`, and a new file is begun, before it gets longer; at least 65,536. 0: it is
+    not rotated."""
+    audit_log_files: int = 9
+    """Files of the audit log that are kept besides the current one: 1 to 1,000."""
     calls_per_second: float = 100.0
     """Calls per second of one user or viewer, after a burst of five times as many; further calls are refused. Pods,
     services and operators are not limited. 0: no limit."""
@@ -65,6 +71,12 @@ class AccessConfig:
     `access.owner_calls_per_second.dashboard=500`."""
 
     def __post_init__(self) -> None:
+        if self.audit_log_bytes and not LEAST_BYTES <= self.audit_log_bytes <= LARGEST_BYTES:
+            raise InvalidArgument(
+                f"access.audit_log_bytes = {self.audit_log_bytes}: expected {LEAST_BYTES} to {LARGEST_BYTES}, or 0"
+            )
+        if not 1 <= self.audit_log_files <= MOST_KEPT_FILES:
+            raise InvalidArgument(f"access.audit_log_files = {self.audit_log_files}: expected 1 to {MOST_KEPT_FILES}")
         limits = {f"owner_calls_per_second.{name}": value for name, value in self.owner_calls_per_second.items()}
         for key, value in {"calls_per_second": self.calls_per_second, **limits}.items():
             if not value >= 0:
@@ -136,7 +148,7 @@ class ServiceAccess:
         """
         authenticators: list[Authenticator] = [UnixSocketAuthenticator()]
         token_file = ""
-        audit = AuditLog.open(config.audit_log)
+        audit = AuditLog.open(config.audit_log, most_bytes=config.audit_log_bytes, kept_files=config.audit_log_files)
         local = any(is_loopback(address) for address in (listen, *called) if not address.startswith("unix:"))
         configured = bool(config.mesh_key or config.public_keys)
         if local:

@@ -158,6 +158,7 @@ def _describe_exit(code: int) -> str:
 def _last_line(log: Path, begin: int) -> str:
     """Returns the last line of a log after offset `begin`, in which a service reports why it does not start."""
     with log.open("rb") as file:
-        file.seek(begin)
+        # The log is shorter if it was rotated meanwhile.
+        file.seek(begin if begin <= os.fstat(file.fileno()).st_size else 0)
         lines = file.read().decode(errors="replace").split("\n")
     return next((line.strip().removeprefix("error: ") for line in reversed(lines) if line.strip()), "")

@@ -53,7 +53,7 @@ def logs(settings: Settings, pod: str, follow: bool, lines: int) -> int:
 def _follow(path: Path, lines: int, wait: Callable[[float], None] = time.sleep) -> None:
     with path.open("rb") as file:
         seek_last_lines(file, lines)
-        reader = GrowingLines(file)
+        reader = GrowingLines(file, path)
         while True:
             for line in reader.read():
                 show(line)

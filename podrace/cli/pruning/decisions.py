@@ -8,7 +8,7 @@ from podrace.cli.terminal import formats
 from podrace.client.calls.tournaments import END_STATES
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
-_POD_LOG = re.compile(r"(?P<tournament>.+)-p\d+\.log")
+_POD_LOG = re.compile(r"(?P<tournament>.+)-p\d+\.log(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def leftover_results(names: Iterable[str], known: Collection[str]) -> list[str]:
 
 
 def leftover_logs(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """Returns the logs of pods whose tournaments do not exist; logs of services are never among them.
+    """Returns the logs of pods whose tournaments do not exist, rotated ones included; none of a service.
 
     Args:
         names: Files in the folder of logs, listed before the tournaments were.

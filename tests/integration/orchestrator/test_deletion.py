@@ -50,7 +50,8 @@ async def test_a_tournament_is_deleted_after_its_end_and_with_its_logs(mesh, spe
     name = await mesh.create(spec())
     other = await mesh.create(spec())
     await mesh.cycle()
-    (tmp_path / f"{name}-p0.log").write_text("x")
+    for end in ("", ".1", ".2"):
+        (tmp_path / f"{name}-p0.log{end}").write_text("x")
     deletion, leaderboard = deletion_of(mesh, tmp_path)
     with pytest.raises(FailedPrecondition, match="has not ended; stop it first"):
         await deletion.delete(name)
@@ -66,7 +67,7 @@ async def test_a_tournament_is_deleted_after_its_end_and_with_its_logs(mesh, spe
     with pytest.raises(NotFound):
         await mesh.events(name)
     assert name not in {event.tournament_id for event in await mesh.events("")}
-    assert not list(tmp_path.glob("*.log"))
+    assert not list(tmp_path.glob("*.log*"))
     assert name not in mesh.runtime.cache.tournaments
     assert (await mesh.get(other)).tournament_id == other
     await deletion.delete(name)

@@ -206,12 +206,30 @@ async def test_pods_that_do_not_stop_are_killed_when_an_embedded_mesh_stops(serv
     assert list((service.folder / "pods").iterdir()) == []
 
 
+async def test_a_running_service_rotates_long_logs_and_deletes_those_of_exited_pods(service: Service) -> None:
+    logs = service.folder / "logs"
+    logs.mkdir(mode=0o700)
+    for name in ("orchestrator.log", "forkserver.log", "t-p0.log", "t-p1.log"):
+        (logs / name).write_bytes(bytes(65_537))
+    service.spawn(mesh_id="m", **{"logs.file_bytes": 65_536, "logs.pods": 1})
+    expected = {"orchestrator.log.1", "forkserver.log.1", "t-p1.log.1"}
+
+    async def tidied() -> bool:
+        return {path.name for path in logs.iterdir() if path.stat().st_size} == expected
+
+    await until(tidied)
+    assert not (logs / "t-p0.log").exists()
+    assert service.end(signal.SIGTERM) == 0
+
+
 async def test_a_service_that_cannot_start_says_why_in_one_line(service: Service) -> None:
     (service.folder / "file").touch()
     refused = {
         "error: log_folder = ": {"log_folder": service.folder / "file" / "logs"},
         "error: --set: nonsense: unknown key": {"nonsense": 1},
         "error: lease_duration_seconds = 0: expected more than 0": {"lease_duration_seconds": 0},
+        "error: kept_events = 999: expected 1000 to 100000000, or 0": {"kept_events": 999},
+        "error: logs.file_bytes = 9: expected 65536 to 1099511627776, or 0": {"logs.file_bytes": 9},
         "error: launcher: unknown launcher 'proces'; did you mean 'process'?": {"launcher": "proces"},
         "error: cannot listen on unix:/nowhere/o.sock": {"server.listen": "unix:/nowhere/o.sock"},
     }

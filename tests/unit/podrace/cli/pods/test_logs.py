@@ -11,6 +11,7 @@ import pytest
 
 from podrace.cli.pods import log_files
 from podrace.cli.pods.log_files import GrowingLines, last_lines, seek_last_lines
+from podrace.processes.log_rotation import copy_and_truncate
 
 
 @pytest.fixture
@@ -91,6 +92,30 @@ def test_a_line_is_read_once_when_it_is_complete_and_a_shorter_file_from_its_beg
         assert list(reader.read()) == ["half whole", "next"]
         path.write_text("new\n")
         assert list(reader.read()) == ["new"]
+
+
+def test_following_continues_over_rotations_without_losing_or_repeating_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "t-p0.log"
+    with path.open("ab", buffering=0) as writer, path.open("rb") as file:
+        reader = GrowingLines(file, path)
+        writer.write(b"one\ntwo\nhal")
+        assert list(reader.read()) == ["one", "two"]
+        writer.write(b"f\nthree\n")
+        copy_and_truncate(path, 3)
+        writer.write(b"four\n")
+        assert list(reader.read()) == ["half", "three", "four"]
+        copy_and_truncate(path, 3)
+        assert list(reader.read()) == []
+        writer.write(b"five\n")
+        assert list(reader.read()) == ["five"]
+
+
+def test_the_last_lines_include_those_before_a_rotation(type_: Any, folder: Path) -> None:
+    path = folder / "cartpole-abc-p1.log"
+    copy_and_truncate(path, 3)
+    path.write_text("line 100\n")
+    assert type_("logs", "cartpole-abc-p1", "--lines", "2").out == "line 99\nline 100\n"
+    assert type_("logs", "cartpole-abc-p1", "--lines", "1").out == "line 100\n"
 
 
 def test_a_line_without_an_end_is_returned_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

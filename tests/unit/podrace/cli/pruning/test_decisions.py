@@ -67,4 +67,7 @@ def test_leftovers_are_files_of_tournaments_that_do_not_exist() -> None:
     known: Any = {"cartpole-abc", "p1"}
     assert leftover_results(["cartpole-abc", "cartpole-xyz"], known) == ["cartpole-xyz"]
     logs = ["orchestrator.log", "leaderboard.log", "cartpole-abc-p1.log", "cartpole-xyz-p12.log", "notes-p1.txt"]
-    assert leftover_logs(logs, known) == ["cartpole-xyz-p12.log"]
+    assert leftover_logs([*logs, "cartpole-xyz-p12.log.1", "orchestrator.log.1"], known) == [
+        "cartpole-xyz-p12.log",
+        "cartpole-xyz-p12.log.1",
+    ]
