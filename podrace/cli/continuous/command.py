@@ -173,7 +173,12 @@ def _arguments(
 async def _train(settings: Settings, plan: TrainingPlan, name: str, spec: str, interrupts: Interrupts) -> int:
     """Trains until it is interrupted."""
     terminal = sys.stderr.isatty()
-    say = notify if terminal else tables.timed(notify)
+    write = notify if terminal else tables.timed(notify)
+
+    def say(line: str) -> None:
+        process.rotate_log(plan.folder)
+        write(line)
+
     with interrupts.polite() as stop, process.hold(plan.folder, name) as lock:
         journal = Journal.open(plan.folder, name=name, reference=_absolute(plan.reference))
         journal.change(spec=str(Path(spec).absolute()), trouble="")

@@ -19,8 +19,12 @@ from pathlib import Path
 from podrace.cli import EXIT_WRONG_REQUEST
 from podrace.errors import AlreadyExists, DeadlineExceeded, FailedPrecondition, InvalidArgument
 from podrace.processes.identity import Process, boot_id
+from podrace.processes.log_rotation import copy_and_truncate
 
 LOCK, LOG = "process.lock", "continuous.log"
+LOG_BYTES = 16_777_216
+"""A longer log is rotated."""
+KEPT_LOGS = 3
 RECORD_BYTES = 400
 CLAIM_SECONDS = 1.0
 """Time to wait for a lock whose holder is unknown."""
@@ -158,6 +162,14 @@ def detach(
     line = _last_line(log, begin) or f"it exited with code {child.returncode}"
     error = InvalidArgument if child.returncode == EXIT_WRONG_REQUEST else FailedPrecondition
     raise error(f"{line} (log: {log})")
+
+
+def rotate_log(folder: Path) -> None:
+    """Rotates the log of the process if it is long; one that cannot be rotated grows."""
+    log = folder / LOG
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > LOG_BYTES:
+            copy_and_truncate(log, KEPT_LOGS)
 
 
 def _last_line(log: Path, begin: int) -> str:

@@ -140,3 +140,19 @@ def test_a_process_that_does_not_stop_in_time_is_signalled_again_and_finally_kil
 def test_a_damaged_record_names_no_process(tmp_path: Path, text: str) -> None:
     (tmp_path / process.LOCK).write_text(text)
     assert process.running(tmp_path) is None
+
+
+def test_a_long_log_is_rotated_and_a_short_or_missing_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "LOG_BYTES", 10)
+    process.rotate_log(tmp_path)
+    with (tmp_path / process.LOG).open("ab", buffering=0) as log:
+        log.write(b"short\n")
+        process.rotate_log(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [process.LOG]
+        log.write(b"no longer short\n")
+        process.rotate_log(tmp_path)
+        log.write(b"new\n")
+    assert (tmp_path / f"{process.LOG}.1").read_text() == "short\nno longer short\n"
+    assert (tmp_path / process.LOG).read_text() == "new\n"
