@@ -1,16 +1,20 @@
 """Makes calls with deadlines, and returns failures as answers: a status code is what is examined here."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
 
 from podrace import rpc
 from podrace.conformance.findings import Judge
 from podrace.errors import Unauthenticated, Unavailable
+from podrace.rpc.status import DETAILS_KEY, DOMAIN
 
 Response = TypeVar("Response")
+Metadata = Iterable[tuple[str, Any]]
 CONNECT_SECONDS = 10.0
 OK = "OK"
 
@@ -23,6 +27,8 @@ class Answer(Generic[Response]):
     """Name of the status code; `OK` with a response."""
     message: str = ""
     response: Response | None = None
+    reason: str = ""
+    """Reason of the ErrorInfo of a failed call; empty if there is none with the domain of podrace."""
 
     def __str__(self) -> str:
         return f"{self.code} ({self.message})" if self.message else self.code
@@ -35,10 +41,10 @@ class Answer(Generic[Response]):
 
 def failure(error: grpc.aio.AioRpcError) -> Answer[Any]:
     """Returns a failed call as an answer; raises Unauthenticated as `status` does."""
-    return status(error.code(), error.details())
+    return status(error.code(), error.details(), error.trailing_metadata())
 
 
-def status(code: grpc.StatusCode, details: str | None) -> Answer[Any]:
+def status(code: grpc.StatusCode, details: str | None, metadata: Metadata | None = None) -> Answer[Any]:
     """Returns the status of a failed call as an answer.
 
     Raises:
@@ -49,7 +55,20 @@ def status(code: grpc.StatusCode, details: str | None) -> Answer[Any]:
         raise Unauthenticated(
             f"the service answers UNAUTHENTICATED ({message}); --token-file names a file with a token that it accepts"
         )
-    return Answer(code.name, message)
+    return Answer(code.name, message, reason=_reason(metadata or ()))
+
+
+def _reason(metadata: Metadata) -> str:
+    """Returns the reason in the details of an error; empty if they are missing or cannot be read."""
+    data = next((value for key, value in metadata if key == DETAILS_KEY), b"")
+    info = error_details_pb2.ErrorInfo()
+    try:
+        found = [
+            detail.Unpack(info) for detail in status_pb2.Status.FromString(data).details if detail.Is(info.DESCRIPTOR)
+        ]
+    except DecodeError:
+        return ""
+    return info.reason if found and info.domain == DOMAIN else ""
 
 
 @dataclass(frozen=True)

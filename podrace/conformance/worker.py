@@ -14,6 +14,7 @@ from podrace.conformance.calls import OK, Answer, Caller
 from podrace.conformance.evaluator import PROBE, UNKNOWN, probe
 from podrace.conformance.findings import Judge
 from podrace.conformance.tensors import Blocks
+from podrace.errors import NOT_OPEN
 from podrace.tensor.v1.tensor_pb2 import DATA_TYPE_FLOAT32, TensorSpec
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 
@@ -169,7 +170,9 @@ async def examine_sessions(subject: Worker) -> None:
         answer = await subject.collect(session, slot.create(), ref, 1)
         given = answer if answer.code != OK else "a rollout"
         problem = f"CollectRollout of a session {what} is answered with {given}"
-        judge.expect("not-open", answer.code == "FAILED_PRECONDITION", problem)
+        if judge.expect("not-open", answer.code == "FAILED_PRECONDITION", problem):
+            problem = f"the error for a session {what} has {answer.reason or 'no ErrorInfo of the domain podrace'}"
+            judge.expect("not-open-reason", answer.reason == NOT_OPEN, problem)
 
 
 async def examine_refusals(subject: Worker) -> None:

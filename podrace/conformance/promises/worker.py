@@ -148,6 +148,14 @@ PROMISES = by_name(
             "answer FAILED_PRECONDITION, so that the learner opens another session; an exception becomes UNKNOWN",
         ),
         Promise(
+            "not-open-reason",
+            "FAILED_PRECONDITION: the process that was called does not know this session or group, for instance because"
+            " it was restarted. Open the session, or join a group, again.",
+            "podrace.error.v1.ERROR_REASON_NOT_OPEN",
+            "send a google.rpc.Status with ErrorInfo{reason: ERROR_REASON_NOT_OPEN, domain: podrace} in the trailing"
+            " metadata `grpc-status-details-bin`: only by this reason does the learner open the worker again",
+        ),
+        Promise(
             "closing",
             "Has no effect on another session.",
             f"{_SERVICE}.CloseWorker",

@@ -14,6 +14,7 @@ import grpc
 import numpy as np
 from foreign_evaluators import named, read
 from foreign_simulators import ACTIONS, OBSERVATIONS, Walks
+from google.rpc import error_details_pb2, status_pb2
 
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
@@ -110,7 +111,14 @@ class Worker(pb_grpc.WorkerServiceServicer):
 
     def not_open(self, context: Any) -> None:
         """Refuses a session that is not open."""
+        self.give_reason(context, "ERROR_REASON_NOT_OPEN")
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the session is not open; open it")
+
+    def give_reason(self, context: Any, reason: str) -> None:
+        """Describes the error that follows."""
+        status = status_pb2.Status(code=grpc.StatusCode.FAILED_PRECONDITION.value[0])
+        status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain="podrace"))
+        context.set_trailing_metadata([("grpc-status-details-bin", status.SerializeToString())])
 
     def collect(self, request: Any, policy: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Any]:
         """Steps the environments."""
@@ -250,6 +258,24 @@ class OpenForEver(Worker):
         return pb.CloseWorkerResponse()
 
 
+class GivesNoReason(Worker):
+    """Leaves out why a call failed."""
+
+    breaks = "the process that was called does not know this session or group"
+
+    def give_reason(self, context: Any, reason: str) -> None:
+        pass
+
+
+class GivesAnotherReason(Worker):
+    """Gives a reason that does not fit."""
+
+    breaks = "the process that was called does not know this session or group"
+
+    def give_reason(self, context: Any, reason: str) -> None:
+        super().give_reason(context, "ERROR_REASON_FAILED_PRECONDITION")
+
+
 class ClosesAny(Worker):
     """Closes its session whatever session is named."""
 
@@ -309,6 +335,8 @@ BROKEN = [
     WrongVersion,
     OpenForEver,
     ClosesAny,
+    GivesNoReason,
+    GivesAnotherReason,
     BusyWorker,
     Unverified,
     WrongReturns,
