@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from podrace.errors import DataLoss, InvalidArgument
+from podrace.spaces.entries import EntryError, flattened
 from simulators.base import Report, Step, all_finite
 from simulators.gym.simulator import action_space_of, lane_seeds, observation_space_of
 from simulators.options import check_names, closest
@@ -113,8 +114,9 @@ class EnvPoolSimulator:
             line = " ".join(str(error).split())
             raise InvalidArgument(f"{id}: EnvPool refuses its options: {line}") from error
         observation_space, action_space = self._pool.observation_space, self._pool.action_space
-        self.observation_space = observation_space_of(id, observation_space)
+        self.observation_space = observation_space_of(id, observation_space, action_space)
         self.action_space = action_space_of(id, action_space)
+        self._entries = self.observation_space.entries
         self._first_action = int(getattr(action_space, "start", 0))
         self._action_type = action_space.dtype
         self._one_hot: NDArray[np.float32] | None = None
@@ -147,7 +149,7 @@ class EnvPoolSimulator:
         """See simulators.base.Simulator.
 
         Raises:
-            DataLoss: An environment returned a number that is not finite.
+            DataLoss: An environment returned a number that is not finite, or an observation outside of its space.
         """
         native = action.cpu().numpy().astype(self._action_type, copy=False)
         received, reward, terminated, truncated, _ = self._pool.step(native + self._first_action)
@@ -168,8 +170,10 @@ class EnvPoolSimulator:
             final_observation=self._final_observation.to(self._device),
         )
 
-    def _observed(self, received: Array, reward: Array | None = None, lanes: NDArray[np.int32] | None = None) -> Array:
+    def _observed(self, received: Any, reward: Array | None = None, lanes: NDArray[np.int32] | None = None) -> Array:
         """Returns the observations of `lanes` (None: all of them), in the type of the observation space."""
+        if self._entries:
+            received = self._flattened(received, self.count if lanes is None else len(lanes))
         if self._one_hot is not None:
             rows: Array = self._one_hot[received - self._first_observation]
             return rows
@@ -188,6 +192,12 @@ class EnvPoolSimulator:
                 f"{self._steps[lane]} of its episode"
             )
         return observation
+
+    def _flattened(self, received: Any, lanes: int) -> Array:
+        try:
+            return flattened(self._entries, received, lanes)
+        except EntryError as error:
+            raise DataLoss(f"{self._id}: EnvPool returned an observation whose {error}") from error
 
     def report(self) -> Report:
         """Returns an empty report: EnvPool has no measure except the return."""

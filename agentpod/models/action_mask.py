@@ -2,9 +2,11 @@
 
 The output of an invalid action is replaced by a number so low that its probability is exactly 0 in float32. A masked
 policy is therefore still a differentiable function of its parameters, whose gradient is 0 at masked outputs (their
-proposition 1), and every head, log-probability and entropy is that of the remaining actions.
+proposition 1), and every head, log-probability and entropy is that of the remaining actions. The mask of a
+multi-binary action says which elements may be 1; the others are 0.
 """
 
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -16,7 +18,7 @@ from simulators.base import Space
 
 MASKED = -1e8
 """Output of an invalid action, the value of the paper: finite, so that 0 log 0 is 0 instead of NaN."""
-MASKABLE = ("discrete", "multi_discrete")
+MASKABLE = ("discrete", "multi_discrete", "multi_binary")
 
 
 class OutputMask(NamedTuple):
@@ -58,11 +60,13 @@ def output_mask(observation_space: Space, action_space: Space, head: str) -> Out
     place = mask_columns(observation_space.entries)
     if place is None:
         return None
-    choices = action_space.n or sum(action_space.choices)
+    binary = prod(action_space.shape) if action_space.kind == "multi_binary" else 0
+    choices = action_space.n or sum(action_space.choices) or binary
     if action_space.kind not in MASKABLE or place.stop - place.start != choices:
         raise InvalidArgument(
             f"an action mask with {place.stop - place.start} elements does not fit {action_space.kind} actions with"
-            f" {choices} choices: a mask has one element for each choice of discrete or multi-discrete actions",
+            f" {choices} choices: a mask has one element for each choice of discrete or multi-discrete actions, or for"
+            " each element of multi-binary ones",
             reason=UNSUITABLE_SPACE,
         )
     return OutputMask(place, int(head == "dueling"))

@@ -180,7 +180,7 @@ def _random_rows(policy: Policy, count: int, generator: torch.Generator) -> Tens
         drawn = torch.rand(count, entry.size, generator=generator)
         if entry.encoding == BYTES:
             rows[:, place] = (drawn * 256.0).floor()
-        elif entry.encoding == FLAGS:
+        elif entry.encoding == FLAGS or (entry.encoding == MASK and actions.kind == "multi_binary"):
             rows[:, place] = drawn.round()
         elif entry.encoding in (ONE_HOT, MASK):
             groups = entry.choices or actions.choices or (actions.n,)

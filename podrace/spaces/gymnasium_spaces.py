@@ -4,6 +4,7 @@ Does not import torch.
 """
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any
 
 import gymnasium
@@ -39,7 +40,8 @@ def entries_of(observation: spaces.Space[Any], action: spaces.Space[Any]) -> tup
     Args:
         observation: Space of the observations.
         action: Space of the actions: the top-level key `action_mask` of a Dict is a mask if it has an element for each
-            choice of Discrete or MultiDiscrete actions; otherwise it is an entry like any other.
+            choice of Discrete or MultiDiscrete actions, or for each element of MultiBinary ones; with continuous
+            actions it is an entry like any other.
 
     Raises:
         UnsupportedSpaceError: A part is neither Box, Discrete, MultiDiscrete, MultiBinary, Dict nor Tuple, or the mask
@@ -59,9 +61,14 @@ def entries_of(observation: spaces.Space[Any], action: spaces.Space[Any]) -> tup
 
 
 def choices_of(action: spaces.Space[Any]) -> int:
-    """Returns the number of elements of an action mask; 0 if the actions cannot be masked."""
+    """Returns the number of elements of an action mask; 0 if the actions cannot be masked.
+
+    An element of a MultiBinary action has one: whether it may be 1. That it may be 0 cannot be forbidden.
+    """
     if isinstance(action, spaces.Discrete):
         return int(action.n)
+    if isinstance(action, spaces.MultiBinary):
+        return prod(action.shape)
     return int(action.nvec.sum()) if isinstance(action, spaces.MultiDiscrete) else 0
 
 
@@ -144,12 +151,12 @@ class MaskFromInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Wraps an environment.
 
         Raises:
-            ValueError: Its actions are neither Discrete nor MultiDiscrete.
+            ValueError: Its actions are continuous.
         """
         super().__init__(environment)
         choices, space = choices_of(environment.action_space), environment.observation_space
         if not choices:
-            raise ValueError("action masks are for Discrete and MultiDiscrete actions")
+            raise ValueError("action masks are for Discrete, MultiDiscrete and MultiBinary actions")
         self._is_dict = isinstance(space, spaces.Dict)
         own = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
         self._choices = choices

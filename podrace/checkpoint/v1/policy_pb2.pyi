@@ -108,8 +108,8 @@ class SpaceEntry(_message.Message):
     - `one_hot`: for each element as many numbers as it has choices: 1 at the place of its value, else 0; unchanged.
     - `flags`: 0 or 1 for each element; unchanged.
     - `mask`: the action mask, 1 for each valid action: one number for each choice of a discrete action, or for each
-      choice of each element of a multi-discrete one. It is not an input of the network, but decides in step 5. An
-      observation has at most one.
+      choice of each element of a multi-discrete one; or one for each element of a multi-binary action, 1 if it may be
+      1. It is not an input of the network, but decides in step 5. An observation has at most one.
     A reader refuses an encoding that it does not know.
     """
     @_builtins.property

@@ -1,16 +1,18 @@
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
 from podrace.errors import DataLoss, InvalidArgument
-from simulators import make
+from podrace.spaces.entries import flattened, mask_columns
+from simulators import Simulator, make
 from simulators.gym.simulator import lane_seeds
 
 if TYPE_CHECKING:
     from envpool import GymnasiumEnvPool
+    from numpy.typing import NDArray
 
 COUNT = 4
 
@@ -89,6 +91,41 @@ def test_images_are_bytes_and_choices_are_one_hot() -> None:
     assert images.reset(0).dtype == torch.uint8
     lake = make("envpool:FrozenLake-v1", 2)
     assert lake.reset(0).tolist() == [[1.0] + [0.0] * 15] * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
+@pytest.mark.parametrize("task", ["Game2048-v1", "WalkerWalk-v1", "Parking-v0"])
+def test_dict_observations_are_rows_of_their_entries(task: str) -> None:
+    simulator, reference = make(f"envpool:{task}", COUNT, {"max_episode_steps": 6}), pool(task, 7, max_episode_steps=6)
+    entries = simulator.observation_space.entries
+    assert (mask_columns(entries) is not None) == (task == "Game2048-v1")
+    same = make(f"envpool:{task}", COUNT + 1, {"max_episode_steps": 6})
+    rows = simulator.reset(7)
+    same.reset(7)
+    generator = np.random.default_rng(0)
+    np.testing.assert_array_equal(rows, flattened(entries, reference.reset()[0], COUNT))
+    for number in range(1, 9):
+        actions = drawn(simulator, rows, generator)
+        step = simulator.step(torch.from_numpy(actions))
+        received, *_ = reference.step(actions.astype(reference.action_space.dtype))
+        wanted = flattened(entries, received, COUNT)
+        # Some tasks of EnvPool have no limit of their own.
+        ended = np.flatnonzero(step.terminated | step.truncated).astype(np.int32)
+        assert list(ended) == ([*range(COUNT)] if number == 6 else [])
+        if len(ended):
+            np.testing.assert_array_equal(step.final_observation, wanted)
+            wanted = flattened(entries, reference.reset(ended)[0], COUNT)
+        np.testing.assert_array_equal(step.observation, wanted)
+        following = same.step(torch.from_numpy(np.concatenate((actions, actions[:1]))))
+        np.testing.assert_array_equal(following.observation[:COUNT], step.observation)
+        rows = step.observation
+
+
+def drawn(simulator: Simulator, rows: torch.Tensor, generator: np.random.Generator) -> "NDArray[Any]":
+    """Returns actions that are valid by the mask of the rows."""
+    if simulator.action_space.kind == "continuous":
+        return generator.uniform(-1, 1, (COUNT, *simulator.action_space.shape)).astype(np.float32)
+    return np.asarray(rows[:, mask_columns(simulator.observation_space.entries)].argmax(1))
 
 
 def test_a_number_that_is_not_finite_is_named_with_its_lane_and_step() -> None:

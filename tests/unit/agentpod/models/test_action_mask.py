@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import Bernoulli as TorchBernoulli
 from torch.distributions import Categorical as TorchCategorical
 
 from agentpod.models.action_heads import dueling_values
 from agentpod.models.action_mask import MASKED, output_mask
-from agentpod.models.distributions import Categorical, MultiCategorical, require_distribution
+from agentpod.models.distributions import Bernoulli, Categorical, MultiCategorical, require_distribution
 from agentpod.models.policy import NetworkSpec, Policy
 from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from podrace.spaces.entries import Entry
@@ -20,6 +21,7 @@ ENTRIES = (Entry("place", "vector", (2,)), Entry("action_mask", "mask", (CHOICES
 OBSERVED = Space("composite", (2 + CHOICES,), torch.float32, entries=ENTRIES)
 ONE = Space("discrete", (), torch.int64, n=CHOICES)
 TWO = Space("multi_discrete", (2,), torch.int64, choices=(2, 3))
+FLAGS = Space("multi_binary", (CHOICES,), torch.int64)
 
 
 def rows(groups: tuple[int, ...] = (CHOICES,)) -> Tensor:
@@ -86,6 +88,41 @@ def test_invalid_actions_have_probability_zero_to_the_bit_and_are_never_taken() 
                 assert all(part.gather(1, chosen.unsqueeze(1)).all() for chosen, part in columns)
 
 
+def test_flags_that_may_not_be_set_are_never_set_and_the_others_are_as_without_a_mask() -> None:
+    policy = Policy(OBSERVED, FLAGS, NetworkSpec())
+    policy.initialize(torch.Generator().manual_seed(0), 1.0)
+    seen = rows()
+    valid, free = seen[:, 2:] > 0, seen.clone()
+    free[:, 2:] = 1.0
+    outputs, unmasked = policy.outputs(seen), policy.outputs(free)
+    assert (outputs[valid] == unmasked[valid]).all()
+    assert (outputs.sigmoid()[~valid] == 0.0).all()
+    generator = torch.Generator().manual_seed(1)
+    drawn = torch.stack([policy.act(seen, policy.noise((ROWS,), generator)) for _ in range(200)])
+    assert not (drawn > valid.long()).any()
+    assert (drawn.float().mean(0) > 0.0)[valid].all()
+    assert not (policy.act_greedily(seen) > valid.long()).any()
+
+
+def test_gradients_of_masked_flags_are_those_of_the_remaining_flags_alone() -> None:
+    mask = output_mask(OBSERVED, FLAGS, "stochastic")
+    assert mask is not None
+    seen = rows()
+    valid = mask.valid(seen)
+    leaf = torch.randn(ROWS, CHOICES, dtype=torch.float64, generator=torch.Generator().manual_seed(4)).requires_grad_()
+    action = (valid & (torch.rand(ROWS, CHOICES, generator=torch.Generator().manual_seed(5)) < 0.5)).long()
+    log_prob, entropy, backward = Bernoulli(CHOICES).evaluate(mask.apply(leaf.detach(), seen), action)
+    weight = torch.randn(ROWS, dtype=torch.float64)
+    gradient = mask.backward(backward(weight, -0.3)[0], seen)
+    alone = TorchBernoulli(logits=leaf)
+    wanted = (alone.log_prob(action.double()) * valid).sum(1)
+    entropies = (alone.entropy() * valid).sum(1)
+    torch.testing.assert_close(log_prob, wanted.detach())
+    torch.testing.assert_close(entropy, entropies.mean().detach())
+    (found,) = torch.autograd.grad(weight @ wanted - 0.3 * entropies.mean(), leaf)
+    torch.testing.assert_close(gradient, found)
+
+
 @pytest.mark.parametrize("head", ["values", "dueling"])
 def test_exploration_draws_valid_choices_uniformly(head: str) -> None:
     policy = Policy(OBSERVED, ONE, NetworkSpec(head=head))
@@ -139,7 +176,7 @@ def test_masked_choices_of_two_elements_are_those_of_each() -> None:
     [
         replace(ONE, n=4),
         replace(TWO, choices=(2, 2)),
-        Space("multi_binary", (CHOICES,), torch.int64),
+        replace(FLAGS, shape=(2, 2)),
         Space("continuous", (CHOICES,), torch.float32),
     ],
 )

@@ -51,6 +51,7 @@ CASES = {
     "dict-pair": (MIXED, PAIR, NetworkSpec((8, 8), recurrent_size=4)),
     "dict-force": (VECTORS, BOUNDED, NetworkSpec((8,), head="squashed")),
     "dict-bytes": (BYTES, FLAGS, NetworkSpec((8,), torso="small")),
+    "dict-flags": (MIXED, FLAGS, NetworkSpec((8,), torso="small")),
     "grid": (VECTOR, GRID, NetworkSpec((8,))),
     "flags": (VECTOR, FLAGS, NetworkSpec((8,))),
     "recurrent-pixels": (PICTURE, CHOICE, NetworkSpec((8,), "relu", torso="small", recurrent_size=4)),

@@ -81,8 +81,11 @@ def test_the_key_action_mask_is_a_mask_only_where_actions_can_be_masked() -> Non
     assert place is not None
     assert place.stop - place.start == 7
     assert mask_columns(entries_of(MIXED, spaces.Box(-1.0, 1.0, (2,)))) is None
-    with pytest.raises(UnsupportedSpaceError, match="one flag for each of 5 choices"):
-        entries_of(MIXED, spaces.Discrete(5))
+    flags = mask_columns(entries_of(MIXED, spaces.MultiBinary((7, 1))))
+    assert flags == place, "one flag for each element of a MultiBinary action"
+    for actions in (spaces.Discrete(5), spaces.MultiBinary(5)):
+        with pytest.raises(UnsupportedSpaceError, match="one flag for each of 5 choices"):
+            entries_of(MIXED, actions)
     with pytest.raises(UnsupportedSpaceError, match="no entry besides the action mask"):
         entries_of(spaces.Dict({"action_mask": spaces.MultiBinary(5)}), spaces.Discrete(5))
 

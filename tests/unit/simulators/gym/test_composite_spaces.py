@@ -105,7 +105,7 @@ def test_clipping_needs_continuous_actions() -> None:
     ("id", "value", "problem"),
     [
         ("Taxi-v4", 1, "'info_action_mask' must be true or false"),
-        ("gym:Pendulum-v1", True, "action masks are for Discrete and MultiDiscrete actions"),
+        ("gym:Pendulum-v1", True, "action masks are for Discrete, MultiDiscrete and MultiBinary actions"),
         ("FrozenLake-v1", True, "info has no 'action_mask'"),
     ],
 )
