@@ -19,7 +19,7 @@ from leaderboard.generator import Generator
 from leaderboard.plugins.plugin_pool import PluginPool
 from leaderboard.service import services
 from leaderboard.snapshots import SnapshotRecorder
-from leaderboard.store.owners import SCOPED_METHODS, TournamentOwners
+from leaderboard.store.owners import TournamentOwners
 from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
@@ -65,13 +65,13 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     snapshots = SnapshotRecorder(state, store)
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
-    delivery, deletion = CheckpointDelivery(store), TournamentDeletion(state, store, owners)
+    delivery, deletion = CheckpointDelivery(store), TournamentDeletion(state, store, owners, watch)
     served = services(
         *(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion),
         TournamentArchiving(state, store),
     )
     served.append(delivery_service(delivery))
-    server = await Server.start(config.server, served, guard=access.guard(owners, SCOPED_METHODS))
+    server = await Server.start(config.server, served, guard=access.guard(owners, scoped=()))
     _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)

@@ -61,6 +61,11 @@ class Generator:
         self._running = RunningAgents()
         self._trials = TrialCache()
 
+    @property
+    def owners(self) -> TournamentOwners:
+        """Whose the tournaments are."""
+        return self._owners
+
     async def generate(self, request: GenerateAgentRequest) -> Agent | NoWork:
         """Generates an agent, or returns the one that was generated for this number, or why there is no work now.
 

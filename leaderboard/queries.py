@@ -33,7 +33,7 @@ LARGEST_LINEAGE = 1000
 
 
 def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest) -> ListCandidatesResponse:
-    """Returns a page of a board by rank, or of all submissions by arrival; empty for a tournament without agents.
+    """Returns a page of a board by rank, or of all submissions by arrival.
 
     Raises:
         InvalidArgument: The page token does not belong to this list.
@@ -172,11 +172,12 @@ def decision_log(transaction: Transaction, tournament_id: str) -> DecisionLog:
     Raises:
         NotFound: No agent of the tournament was ever generated here.
     """
+    spec = records.get_spec(transaction, tournament_id)
     return DecisionLog(
         tournament_id,
-        records.get_spec(transaction, tournament_id),
+        spec,
         records.list_generations(transaction, tournament_id),
         records.list_submissions(transaction, tournament_id),
         proposal_records.proposals_of(transaction, tournament_id),
-        ancestor_queries.find(transaction, tournament_id, records.get_spec(transaction, tournament_id)),
+        ancestor_queries.find(transaction, tournament_id, spec),
     )

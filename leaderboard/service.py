@@ -2,10 +2,8 @@
 
 import asyncio
 import functools
-import time
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -18,24 +16,22 @@ from leaderboard.evolution.strategy import NoWork
 from leaderboard.generator import Generator
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store import records
-from leaderboard.store.owners import TournamentOwners
+from leaderboard.store.owners import TournamentOwners, ownership_in
 from leaderboard.store.refusal_records import refusals_after
-from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.store_access.access import StoreAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace.access.lease_tokens import LeaseVerifier
-from podrace.access.ownership import Reach, reach
+from podrace.access.ownership import Ownership, Reach, reach
 from podrace.access.principal import current_principal
 from podrace.checkpoint.v1 import store_pb2 as store_pb
 from podrace.checkpoint.v1 import store_pb2_grpc as store_pb_grpc
-from podrace.database import LARGEST_NUMBER, Database
+from podrace.database import Database
 from podrace.errors import Unimplemented
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.page_bytes import fitting
 from podrace.rpc import Service
-from podrace.specification.ancestor import tournament_of
 
 WATCH_PAGE_SIZE = 100
 LARGEST_REPORT = 1000
@@ -44,6 +40,8 @@ LONGEST_DIFFERENCE = 1000
 """Characters of such a line."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Register = Callable[[Mapping[str, Ownership]], Awaitable[None]]
+"""Makes tournaments known, given whose each is."""
 
 
 def services(
@@ -68,27 +66,27 @@ def services(
         kept: Records snapshots.
         store_access: Grants pods access to the checkpoint store.
         leases: Verifies the tokens of pods; None: none are required.
-        owners: Whose each tournament is; None: callers that depend on it see no tournament.
+        owners: Which tournaments exist, and whose each is; None: those of the generator.
         deletion: Deletes tournaments; None: they cannot be deleted.
         archiving: Archives tournaments; None: they cannot be archived.
     """
     contract = pb.DESCRIPTOR.services_by_name
-    leases = leases or LeaseVerifier(None)
+    leases, owners = leases or LeaseVerifier(None), owners or generator.owners
     return [
         Service(
             contract["LeaderboardService"],
             pb_grpc.add_LeaderboardServiceServicer_to_server,
-            LeaderboardServicer(state, watch, owners or TournamentOwners()),
+            LeaderboardServicer(state, watch, owners),
         ),
         Service(
             contract["UpdaterService"],
             pb_grpc.add_UpdaterServiceServicer_to_server,
-            UpdaterServicer(updater, kept, leases, deletion, archiving),
+            UpdaterServicer(updater, kept, leases, functools.partial(owners.register, state), deletion, archiving),
         ),
         Service(
             contract["GeneratorService"],
             pb_grpc.add_GeneratorServiceServicer_to_server,
-            GeneratorServicer(generator, state),
+            GeneratorServicer(generator, state, owners),
         ),
         Service(
             store_pb.DESCRIPTOR.services_by_name["StoreService"],
@@ -101,30 +99,19 @@ def services(
 class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
     """Answers queries; the contract describes the methods.
 
-    Queries about a tournament that the caller may not see are answered from an empty database, so the answers are
-    exactly those about a tournament that does not exist.
+    The guard of the server answers callers who may not see a tournament exactly as if it did not exist.
     """
 
     def __init__(self, state: Database, watch: SubmissionWatch, owners: TournamentOwners) -> None:
         self._state, self._watch, self._owners = state, watch, owners
 
-    @functools.cached_property
-    def _nothing(self) -> Database:
-        return Database.open(Path(":memory:"), DATABASE_FORMAT, time.time)
+    def _check_known(self, tournament_id: str) -> None:
+        self._owners.check_known(tournament_id, current_principal())
 
     def _sees(self, tournament_id: str) -> bool:
         caller = current_principal()
         owned = self._owners.ownership_of(tournament_id)
         return caller is None or reach(caller, tournament_id, owned) >= Reach.READ
-
-    def _hides(self, request: pb.WatchCandidatesRequest) -> bool:
-        """Whether the tournament exists and the present caller may not see it."""
-        known = self._owners.ownership_of(request.tournament_id) is not None
-        return known and not self._sees(request.tournament_id)
-
-    def _of(self, tournament_id: str) -> Database:
-        """Returns the database from which the present caller is answered about a tournament."""
-        return self._state if self._sees(tournament_id) else self._nothing
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
         """Reads; see the contract."""
@@ -133,12 +120,14 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
 
     async def ListCandidates(self, request: pb.ListCandidatesRequest, context: Context) -> pb.ListCandidatesResponse:
         """Reads a page; see the contract."""
-        return await self._of(request.tournament_id).transact(queries.page_of_candidates, request)
+        self._check_known(request.tournament_id)
+        return await self._state.transact(queries.page_of_candidates, request)
 
     async def GetLineage(self, request: pb.GetLineageRequest, context: Context) -> pb.GetLineageResponse:
         """Reads a lineage; see the contract."""
-        of = tournament_of(request.agent_id) if request.agent_id else request.tournament_id
-        return await self._of(of).transact(queries.lineage, request, self._sees)
+        if not request.agent_id:
+            self._check_known(request.tournament_id)
+        return await self._state.transact(queries.lineage, request, self._sees)
 
     async def NameChampion(self, request: pb.NameChampionRequest, context: Context) -> pb.NameChampionResponse:
         """Reads and decides; see the contract."""
@@ -148,28 +137,34 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
         self, request: pb.WatchCandidatesRequest, context: Context
     ) -> AsyncIterator[pb.WatchCandidatesResponse]:
         """Sends existing submissions, then new ones; see the contract."""
-        token = request.resume_token
+        name, token = request.tournament_id, request.resume_token
         while True:
-            name = request.tournament_id
-            page = await self._of(name).transact(queries.submissions_after, name, token, WATCH_PAGE_SIZE)
+            # In each round, because the tournament may be deleted.
+            self._check_known(name)
+            page = await self._state.transact(queries.submissions_after, name, token, WATCH_PAGE_SIZE)
             for candidate in page:
                 token = candidate.sequence
                 yield pb.WatchCandidatesResponse(candidate=candidate, resume_token=token)
             if not page:
-                await self._watch.wait_after(request.tournament_id, LARGEST_NUMBER if self._hides(request) else token)
+                await self._watch.wait_after(name, token)
 
     async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
         """Reads a page; see the contract."""
-        return await self._of(request.tournament_id).transact(snapshots.page_of_snapshots, request)
+        self._check_known(request.tournament_id)
+        return await self._state.transact(snapshots.page_of_snapshots, request)
 
     async def GetStatistics(self, request: pb.GetStatisticsRequest, context: Context) -> pb.GetStatisticsResponse:
         """Reads and computes; see the contract."""
-        return await self._of(request.tournament_id).transact(queries.statistics, request)
+        self._check_known(request.tournament_id)
+        return await self._state.transact(queries.statistics, request)
 
     async def ReplayTournament(
         self, request: pb.ReplayTournamentRequest, context: Context
     ) -> pb.ReplayTournamentResponse:
         """Makes all decisions again, in a thread; see the contract."""
+        self._check_known(request.tournament_id)
+        if not await self._state.transact(records.find_spec, request.tournament_id):
+            return pb.ReplayTournamentResponse()  # It has no agent yet.
         log = await self._state.transact(queries.decision_log, request.tournament_id)
         lines = await asyncio.to_thread(lambda: list(islice(decision_replay.differences(log), LARGEST_REPORT)))
         counts = pb.ReplayTournamentResponse(agents=len(log.generations), submissions=len(log.submissions))
@@ -185,10 +180,11 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
         updater: Updater,
         kept: SnapshotRecorder,
         leases: LeaseVerifier,
+        register: Register,
         deletion: TournamentDeletion | None = None,
         archiving: TournamentArchiving | None = None,
     ) -> None:
-        self._updater, self._snapshots, self._leases = updater, kept, leases
+        self._updater, self._snapshots, self._leases, self._register = updater, kept, leases, register
         self._deletion, self._archiving = deletion, archiving
 
     def _check_lease(self, method: str, token: str, agent_id: str, lease_epoch: int | None = None) -> None:
@@ -217,6 +213,13 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
         """Decides about a held candidate; see the contract."""
         return await self._updater.record_verification(request)
 
+    async def RegisterTournaments(
+        self, request: pb.RegisterTournamentsRequest, context: Context
+    ) -> pb.RegisterTournamentsResponse:
+        """Makes tournaments known; see the contract."""
+        await self._register({one.tournament_id: ownership_in(one) for one in request.tournaments})
+        return pb.RegisterTournamentsResponse()
+
     async def ArchiveTournament(
         self, requests: AsyncIterable[pb.ArchiveTournamentRequest], context: Context
     ) -> pb.ArchiveTournamentResponse:
@@ -244,8 +247,8 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
 class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
     """Takes requests for agents."""
 
-    def __init__(self, generator: Generator, state: Database) -> None:
-        self._generator, self._state = generator, state
+    def __init__(self, generator: Generator, state: Database, owners: TournamentOwners) -> None:
+        self._generator, self._state, self._owners = generator, state, owners
 
     async def GenerateAgent(self, request: pb.GenerateAgentRequest, context: Context) -> pb.GenerateAgentResponse:
         """Generates an agent; see the contract."""
@@ -256,6 +259,7 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
 
     async def ReviewAgents(self, request: pb.ReviewAgentsRequest, context: Context) -> pb.ReviewAgentsResponse:
         """Reviews the agents in training; see the contract."""
+        self._owners.check_known(request.tournament_id, current_principal())
         found = await self._generator.review(request.tournament_id)
         # Agents that do not fit are listed in the next review.
         stops = fitting(pb.AgentStop(agent_id=agent_id, reason=reason) for agent_id, reason in sorted(found.items()))

@@ -171,7 +171,7 @@ def _snapshot_or_best(transaction: Transaction, request: SnapshotChampionRequest
 
 
 def page_of_snapshots(transaction: Transaction, request: ListSnapshotsRequest) -> ListSnapshotsResponse:
-    """Returns a page of the snapshots of a tournament by arrival; empty for an unknown tournament.
+    """Returns a page of the snapshots of a tournament by arrival.
 
     Raises:
         InvalidArgument: The page token does not belong to this list.

@@ -1,6 +1,7 @@
 """Wakes the callers that wait for new submissions of a tournament."""
 
 import asyncio
+import math
 
 from podrace.errors import Unavailable
 
@@ -14,7 +15,7 @@ class SubmissionWatch:
 
     def __init__(self) -> None:
         self._condition = asyncio.Condition()
-        self._newest: dict[str, int] = {}
+        self._newest: dict[str, float] = {}
         self._closing = False
 
     async def notify(self, tournament_id: str, sequence: int) -> None:
@@ -23,8 +24,16 @@ class SubmissionWatch:
             self._newest[tournament_id] = max(sequence, self._newest.get(tournament_id, 0))
             self._condition.notify_all()
 
+    async def end(self, tournament_id: str) -> None:
+        """Ends all waits for a tournament that was deleted, present and future."""
+        async with self._condition:
+            self._newest[tournament_id] = math.inf
+            self._condition.notify_all()
+
     async def wait_after(self, tournament_id: str, sequence: int) -> None:
         """Waits until a later submission of the tournament has arrived since this service was started.
+
+        Also returns if the tournament was deleted.
 
         Raises:
             Unavailable: The service is shutting down.

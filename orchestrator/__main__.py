@@ -33,6 +33,7 @@ from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments
 from orchestrator.tournaments.queries import SCOPED_METHODS, Queries
+from orchestrator.tournaments.registration import Registration
 from orchestrator.validation import Validation
 from podrace import rpc, service, telemetry
 from podrace.access.authenticators.unix_socket import user_name
@@ -73,7 +74,10 @@ async def _serve_from(
 ) -> None:
     runtime = RuntimeState(config.lease_duration_seconds)
     access = _open_access(config)
-    leaderboard = LeaderboardClient(config.leaderboard, runtime.best.update, token=access.token)
+    leaderboard = LeaderboardClient(
+        config.leaderboard, runtime.best.update, token=access.token, on_unknown=runtime.registered.discard
+    )
+    registration = Registration(runtime, leaderboard, clock)
     try:
         await _restore(config, state, runtime, clock)
         external = ExternalPods(state, runtime, clock, config.quota) if config.launcher == EXTERNAL else None
@@ -91,6 +95,7 @@ async def _serve_from(
             validation=Validation(config, opened),
             evaluations=Evaluations(state, runtime, clock),
             deletion=_deletion(config, state, runtime, leaderboard, clock),
+            registration=registration,
         )
         server = await _start_server(config, servicer, access, runtime)
         _announce(server, access, metrics=metrics, mesh_id=config.mesh_id)
@@ -98,7 +103,7 @@ async def _serve_from(
             opened.set_result(launcher)
             if isinstance(launcher, EventSink):
                 state.on_event(launcher.record_event)
-            reconciler = _reconciler(config, state, runtime, leaderboard, launcher, clock, targets)
+            reconciler = _reconciler(config, state, runtime, leaderboard, launcher, clock, targets, registration)
             logs = LogFolder(config.log_folder, config.logs, runtime, clock, mesh=bool(config.mesh_id))
             tidying = asyncio.create_task(logs.run())
             try:
@@ -220,6 +225,7 @@ def _reconciler(
     launcher: Launcher,
     clock: Clock,
     targets: PrometheusTargets,
+    registration: Registration,
 ) -> Reconciler:
     return Reconciler(
         state,
@@ -232,6 +238,7 @@ def _reconciler(
         on_list=targets.update,
         quotas=config.quota,
         deletion=_deletion(config, state, runtime, leaderboard, clock),
+        registration=registration,
         silence=(
             NEVER_SILENT
             if config.launcher == EXTERNAL

@@ -1,7 +1,7 @@
-"""Calls the leaderboard: best candidates, new agents, the champion and its snapshots."""
+"""Calls the leaderboard: registrations, best candidates, new agents, the champion and its snapshots."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -11,11 +11,12 @@ from podrace import rpc
 from podrace.access.credentials import TokenSource
 from podrace.access.ownership import Ownership
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import PodraceError
+from podrace.errors import NotFound, PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 
 BEST_DEADLINE_SECONDS = 2.0
+REGISTER_DEADLINE_SECONDS = 5.0
 GENERATE_DEADLINE_SECONDS = 10.0
 ARCHIVE_DEADLINE_SECONDS = 60.0
 PIECE_BYTES = 1 << 20
@@ -39,7 +40,12 @@ class LeaderboardClient:
     """
 
     def __init__(
-        self, address: str, on_best: Callable[[str, pb.Candidate], object], *, token: TokenSource | None = None
+        self,
+        address: str,
+        on_best: Callable[[str, pb.Candidate], object],
+        *,
+        token: TokenSource | None = None,
+        on_unknown: Callable[[str], object] = lambda _: None,
     ) -> None:
         """Creates the client; the connection is opened with the first call.
 
@@ -47,12 +53,14 @@ class LeaderboardClient:
             address: Address of the leaderboard.
             on_best: Called with a tournament id and its best candidate after each refresh.
             token: Identifies the orchestrator; None: the connection does.
+            on_unknown: Called with the id of a tournament that the leaderboard does not know.
         """
         self._channel = rpc.connect(address, pb.DESCRIPTOR, token=token)
         self._leaderboard: Any = pb_grpc.LeaderboardServiceStub(self._channel)
         self._generator: Any = pb_grpc.GeneratorServiceStub(self._channel)
         self._updater: Any = pb_grpc.UpdaterServiceStub(self._channel)
-        self._on_best = on_best
+        self._on_best, self._on_unknown = on_best, on_unknown
+        self._registering_or_deleting = asyncio.Lock()
         self._refreshing: dict[str, asyncio.Task[bool]] = {}
         self._reviewing: dict[str, asyncio.Task[pb.ReviewAgentsResponse | None]] = {}
         self._unreachable = False
@@ -78,6 +86,10 @@ class LeaderboardClient:
         request = pb.ListCandidatesRequest(tournament_id=tournament_id, page_size=1)
         try:
             response = await rpc.call(self._leaderboard.ListCandidates, request, deadline_seconds=BEST_DEADLINE_SECONDS)
+        except NotFound:
+            # Its database was restored from a backup, or the tournament is not registered yet.
+            self._on_unknown(tournament_id)
+            response = pb.ListCandidatesResponse()
         except PodraceError as error:
             if not self._unreachable:
                 _log.warning("the leaderboard does not respond; using the last known candidates", error=error.message)
@@ -93,14 +105,39 @@ class LeaderboardClient:
         return True
 
     async def list_board(self, tournament_id: str) -> list[pb.Candidate]:
-        """Returns the first candidates of the board of a tournament, by rank.
+        """Returns the first candidates of the board of a tournament, by rank; none if the leaderboard does not know it.
 
         Raises:
             DeadlineExceeded, Unavailable: The leaderboard does not respond.
         """
         request = pb.ListCandidatesRequest(tournament_id=tournament_id, page_size=BOARD_PAGE_SIZE)
-        response = await rpc.call(self._leaderboard.ListCandidates, request, deadline_seconds=BEST_DEADLINE_SECONDS)
+        try:
+            response = await rpc.call(self._leaderboard.ListCandidates, request, deadline_seconds=BEST_DEADLINE_SECONDS)
+        except NotFound:
+            self._on_unknown(tournament_id)
+            return []
         return list(response.candidates)
+
+    async def register_tournaments(self, read: Callable[[], Mapping[str, Ownership]]) -> Collection[str]:
+        """Makes tournaments known to the leaderboard, and returns their ids.
+
+        Args:
+            read: Returns whose each tournament is. It is called while no deletion is under way, so that a tournament
+                that was deleted meanwhile is not registered again.
+
+        Raises:
+            PodraceError: The error of the leaderboard.
+        """
+        async with self._registering_or_deleting:
+            owned = read()
+            request = pb.RegisterTournamentsRequest(
+                tournaments=[
+                    pb.RegisteredTournament(tournament_id=name, owner=one.owner, namespace=one.namespace)
+                    for name, one in owned.items()
+                ]
+            )
+            await rpc.call(self._updater.RegisterTournaments, request, deadline_seconds=REGISTER_DEADLINE_SECONDS)
+        return owned.keys()
 
     async def generate(
         self,
@@ -229,7 +266,8 @@ class LeaderboardClient:
             PodraceError: The error of the leaderboard.
         """
         request = pb.DeleteTournamentRequest(tournament_id=tournament_id)
-        await rpc.call(self._updater.DeleteTournament, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS)
+        async with self._registering_or_deleting:
+            await rpc.call(self._updater.DeleteTournament, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS)
 
     async def snapshot_champion(
         self, tournament_id: str, number: int, running_seconds: float, environment_steps: int

@@ -28,6 +28,7 @@ from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments, request_key
 from orchestrator.tournaments.queries import Queries, TournamentView, has_ended, page_limit
+from orchestrator.tournaments.registration import Registration
 from orchestrator.validation import Validation
 from podrace.access.lease_tokens import HeldLease, LeaseTokens
 from podrace.access.principal import current_principal
@@ -73,6 +74,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         validation: Validation | None = None,
         evaluations: Evaluations,
         deletion: Deletion | None = None,
+        registration: Registration | None = None,
     ) -> None:
         self._queries, self._tournaments, self._assignments = queries, tournaments, assignments
         self._runtime, self._clock = runtime, clock
@@ -82,7 +84,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._watch_pause_seconds = watch_pause_seconds
         self._pod_tokens = pod_tokens or PodTokens(None)
         self._validation, self._evaluations = validation, evaluations
-        self._deletion, self._closing = deletion, False
+        self._deletion, self._registration, self._closing = deletion, registration, False
 
     def refuse_new(self) -> None:
         """Rejects new tournaments and evaluations; calls of pods are answered as before."""
@@ -104,6 +106,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         if request.validate_only:
             return await self._validated(request.spec)
         created = await self._tournaments.create(request, current_principal())
+        if self._registration:
+            # Before the answer, so that a client that reads the board at once is not told that there is no tournament.
+            await self._registration.register(created.tournament_id)
         return pb.CreateTournamentResponse(tournament=self._tournament_message(created))
 
     async def _validated(self, given: tournament_pb2.TournamentSpec) -> pb.CreateTournamentResponse:

@@ -8,6 +8,7 @@ import structlog
 from leaderboard.evolution.agents import agent_id_of
 from leaderboard.store.deletion_records import delete_rows, finish_deletion, pending_deletions
 from leaderboard.store.owners import TournamentOwners
+from leaderboard.submission_watch import SubmissionWatch
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database
 from podrace.errors import PodraceError
@@ -24,15 +25,18 @@ class TournamentDeletion:
         await deletion.delete(tournament_id)
     """
 
-    def __init__(self, state: Database, store: CheckpointStore, owners: TournamentOwners) -> None:
+    def __init__(
+        self, state: Database, store: CheckpointStore, owners: TournamentOwners, watch: SubmissionWatch | None = None
+    ) -> None:
         """Prepares to delete.
 
         Args:
             state: Database of the leaderboard.
             store: Checkpoint store.
             owners: Forgets the owners of deleted tournaments.
+            watch: Ends the watches of deleted tournaments; None: there are none.
         """
-        self._state, self._store, self._owners = state, store, owners
+        self._state, self._store, self._owners, self._watch = state, store, owners, watch
         self._requested = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
 
@@ -51,6 +55,8 @@ class TournamentDeletion:
         """Deletes the rows of a tournament durably; its objects follow. Has no effect without rows."""
         await self._state.transact(delete_rows, tournament_id)
         self._owners.forget(tournament_id)
+        if self._watch:
+            await self._watch.end(tournament_id)
         self._requested.set()
 
     async def delete_objects(self) -> None:

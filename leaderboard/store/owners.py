@@ -1,32 +1,29 @@
-"""Keeps whose each tournament is, in the database and in memory, and how many bytes it has stored.
+"""Keeps which tournaments exist and whose each is, in the database and in memory, and how many bytes it has stored.
 
-The orchestrator says it with each request for an agent.
+The orchestrator registers its tournaments, and says whose they are with each request for an agent.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Self
 
 from podrace.access.authenticators.unix_socket import user_name
-from podrace.access.ownership import Ownership
+from podrace.access.ownership import Ownership, unknown_tournament, visible
+from podrace.access.principal import Principal
 from podrace.database import Database, Transaction
-from podrace.errors import QUOTA_EXCEEDED, ResourceExhausted
-from podrace.leaderboard.v1.leaderboard_pb2 import GenerateAgentRequest
+from podrace.errors import QUOTA_EXCEEDED, NotFound, ResourceExhausted
+from podrace.leaderboard.v1.leaderboard_pb2 import GenerateAgentRequest, RegisteredTournament
 
 RETRY_SECONDS = 60.0
 """Time after which it helps to ask again for an agent of an owner who had stored too much."""
-_SERVICE = "/podrace.leaderboard.v1.LeaderboardService"
-SCOPED_METHODS = frozenset(
-    f"{_SERVICE}/{name}"
-    for name in ("ListCandidates", "GetLineage", "WatchCandidates", "GetStatistics", "ListSnapshots")
-)
-"""Methods that answer about a tournament that the caller may not see as about one that has no agents."""
 
 
 class TournamentOwners:
     """Whose the tournaments are; implements podrace.access.ownership.Owners.
 
     owners = await TournamentOwners.load(state)
+    await owners.register(state, tournaments)               # when the orchestrator registers tournaments
     owners.learn(tournament_id, ownership_in(request))      # when an agent was generated
+    owners.check_known(tournament_id, current_principal())  # before a tournament is read
     """
 
     def __init__(self, known: Mapping[str, Ownership] | None = None) -> None:
@@ -43,6 +40,14 @@ class TournamentOwners:
         """Reads the database. Tournaments of earlier versions become those of the user of this process."""
         await state.transact(assign_owner, user_name())
         return cls(await state.transact(read_owners))
+
+    async def register(self, state: Database, tournaments: Mapping[str, Ownership]) -> None:
+        """Records the tournaments that are not known, and whose they are."""
+        new = {name: owned for name, owned in tournaments.items() if name not in self._known}
+        if new:
+            await state.transact(add_owners, new)
+            for name, owned in new.items():
+                self.learn(name, owned)
 
     def learn(self, tournament_id: str, ownership: Ownership) -> None:
         """Remembers whose a tournament is, unless it is known."""
@@ -79,8 +84,23 @@ class TournamentOwners:
                 retry_seconds=RETRY_SECONDS,
             )
 
+    def check_known(self, tournament_id: str, caller: Principal | None) -> None:
+        """Checks that a tournament exists; the guard of the server has checked that the caller may see it.
+
+        Args:
+            tournament_id: The tournament.
+            caller: Who makes the request; None: the user of this process.
+
+        Raises:
+            NotFound: There is no such tournament. The message suggests tournaments that the caller may see.
+        """
+        if tournament_id in self._known:
+            return
+        seen = visible(caller, self) if caller else None
+        raise NotFound(unknown_tournament(tournament_id, [one for one in self._known if seen is None or one in seen]))
+
     def ownership_of(self, tournament_id: str) -> Ownership | None:
-        """Returns whose a tournament is; None if no agent of it was generated."""
+        """Returns whose a tournament is; None if it is not known."""
         return self._known.get(tournament_id)
 
     def tournament_ids(self) -> Iterable[str]:
@@ -88,7 +108,7 @@ class TournamentOwners:
         return self._known
 
 
-def ownership_in(request: GenerateAgentRequest) -> Ownership:
+def ownership_in(request: GenerateAgentRequest | RegisteredTournament) -> Ownership:
     """Returns whose the tournament of a request is."""
     return Ownership(request.owner or user_name(), request.namespace)
 
@@ -100,6 +120,12 @@ def add_owner(transaction: Transaction, tournament_id: str, ownership: Ownership
     """Records whose a tournament is; a second call has no effect."""
     statement = "INSERT OR IGNORE INTO owners VALUES (?, ?, ?)"
     transaction.execute(statement, tournament_id, ownership.owner, ownership.namespace)
+
+
+def add_owners(transaction: Transaction, tournaments: Mapping[str, Ownership]) -> None:
+    """Records whose some tournaments are; has no effect for those that are recorded."""
+    for tournament_id, ownership in tournaments.items():
+        add_owner(transaction, tournament_id, ownership)
 
 
 def assign_owner(transaction: Transaction, owner: str) -> None:

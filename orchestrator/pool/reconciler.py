@@ -41,6 +41,7 @@ from orchestrator.state.transitions import fail_tournament
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.completion import CompletionCheck
 from orchestrator.tournaments.deletion import Deletion
+from orchestrator.tournaments.registration import Registration
 from orchestrator.tournaments.snapshots import ChampionSnapshots
 from podrace.errors import InvalidArgument, PodraceError, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -104,6 +105,7 @@ class Reconciler:
         on_list: Callable[[Sequence[ListedPod]], None] = lambda _: None,
         deletion: Deletion | None = None,
         quotas: Quotas = NO_QUOTAS,
+        registration: Registration | None = None,
     ) -> None:
         self._state, self._runtime, self._launcher, self._clock = state, runtime, launcher, clock
         self._completion_check = CompletionCheck(state, runtime, leaderboard)
@@ -111,6 +113,7 @@ class Reconciler:
         self._storage_watch = StorageWatch(state, runtime)
         self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
         self._silence, self._on_list, self._deletion, self._quotas = silence, on_list, deletion, quotas
+        self._registration = registration
         self._stopping = self._stopping_pods = False
         self._last_cycle = self._last_save = clock.monotonic()
         self._running, self._clocked = list[str](), list[str]()
@@ -173,6 +176,8 @@ class Reconciler:
         """Cancels starting pods and snapshots, and saves what must survive."""
         await self._cancel_starts()
         await self._snapshots.close()
+        if self._registration:
+            await self._registration.close()
         await save_changes(self._state, self._runtime)
 
     async def cycle(self) -> None:
@@ -180,6 +185,8 @@ class Reconciler:
         now = self._clock.monotonic()
         self._runtime.running_time.add(self._clocked, now - self._last_cycle)
         self._last_cycle = now
+        if self._registration:
+            self._registration.register_missing()
         unavailable = await self._compare_pods(now)
         # Before the completion check, which may end one of these tournaments.
         self._snapshots.take_due(now, self._running)

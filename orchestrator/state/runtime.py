@@ -40,6 +40,7 @@ class RuntimeState:
         paused: Why tournaments are paused by faults of storage, by id; `cache.pauses` has those that users paused.
         restored_epoch: Epoch of backups with which the database was restored last; 0: it never was.
         left_alone: Pods that run and whose tournaments the database does not know; None until pods were listed.
+        registered: Tournaments that the leaderboard knows, as far as this process knows.
         without_space: Why the leaderboard generates no agent for lack of space, by tournament.
     """
 
@@ -58,6 +59,7 @@ class RuntimeState:
         self.step_limits: dict[tuple[str, int], int] = {}
         self.paused: dict[str, str] = {}
         self.without_space: dict[str, str] = {}
+        self.registered: set[str] = set()
         self.restored_epoch = 0
         self.left_alone: frozenset[str] | None = None
 
@@ -90,6 +92,7 @@ class RuntimeState:
         """Forgets a tournament that was deleted."""
         self.judged_rounds.pop(tournament_id, None)
         self.stops.pop(tournament_id, None)
+        self.registered.discard(tournament_id)
 
     def grant_lease(self, work: WorkRecord, now: float) -> None:
         """Grants a lease on work that was assigned to a pod; see `Leases.grant`."""

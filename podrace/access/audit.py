@@ -25,6 +25,7 @@ FREQUENT = frozenset({"/inference.GRPCInferenceService/ModelInfer"}) | frozenset
         "agentpod.v1.WorkerService/CollectRollout",
         "agentpod.v1.LearnerService/JoinFusion",
         "agentpod.v1.LearnerService/CommitFusion",
+        "leaderboard.v1.UpdaterService/RegisterTournaments",
         "tensor.v1.TensorService/WriteTensors",
         "tensor.v1.TransferService/JoinTransfer",
         "tensor.v1.TransferService/SendTensors",
@@ -34,7 +35,8 @@ FREQUENT = frozenset({"/inference.GRPCInferenceService/ModelInfer"}) | frozenset
         "policy.v1.PolicyService/EndSession",
     )
 )
-"""Methods whose allowed calls are not recorded: they are part of running a pod or of acting, and frequent."""
+"""Methods whose allowed calls are not recorded: they are frequent, and part of running a pod, of acting, or of keeping
+two services in agreement."""
 
 _log = structlog.get_logger("podrace.access.audit")
 

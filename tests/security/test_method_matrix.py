@@ -14,7 +14,6 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
 
-from leaderboard.store.owners import SCOPED_METHODS as SCOPED_BY_LEADERBOARD
 from leaderboard.store.owners import TournamentOwners
 from orchestrator.tournaments.queries import SCOPED_METHODS as SCOPED_BY_ORCHESTRATOR
 from podrace import rpc
@@ -88,6 +87,7 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "SubmitSnapshot": ({"pod-leader"}, "checkpoint.agent_id"),
         "SnapshotChampion": ({"orchestrator"}, "tournament_id"),
         "RecordVerification": ({"orchestrator"}, "tournament_id"),
+        "RegisterTournaments": ({"orchestrator"}, ""),
         "ArchiveTournament": ({"orchestrator"}, ""),
         "DeleteTournament": ({"orchestrator"}, "tournament_id"),
     },
@@ -131,7 +131,7 @@ METHODS = [(service, method) for service, methods in MATRIX.items() for method i
 
 OWN = {"tournament_id": "t", "agent_id": "t-a1", "evaluation_id": "t-e1", "assignment_id": "t-a1.1", "pod_id": "t-p1"}
 FOREIGN = {field: f"u{value[1:]}" for field, value in OWN.items()}
-SCOPED = SCOPED_BY_ORCHESTRATOR | SCOPED_BY_LEADERBOARD
+SCOPED = SCOPED_BY_ORCHESTRATOR
 """Methods that are reached whatever the tournament; test_owners tries what they answer."""
 OWNERS = {"t": Ownership("user", "lab"), "u": Ownership("outsider"), "v": Ownership("colleague", "lab")}
 """Whose the tournaments are: `t` that of the callers' namespace and owned by the role `user`, `u` foreign."""

@@ -587,6 +587,77 @@ class Snapshot(_message.Message):
 Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
 
 @_typing.final
+class RegisteredTournament(_message.Message):
+    """A tournament of the orchestrator."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    tournament_id: _builtins.str
+    """The tournament."""
+    owner: _builtins.str
+    """Its owner, see podrace.tournament.v1.Tournament. Empty: the user that the leaderboard runs as."""
+    namespace: _builtins.str
+    """Namespace of the owner; empty: none."""
+    def __init__(
+        self,
+        *,
+        tournament_id: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "owner", b"owner", "tournament_id", b"tournament_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisteredTournament: _TypeAlias = RegisteredTournament  # noqa: Y015
+
+@_typing.final
+class RegisterTournamentsRequest(_message.Message):
+    """Tournaments to make known."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOURNAMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tournaments(self) -> _containers.RepeatedCompositeFieldContainer[Global___RegisteredTournament]:
+        """The tournaments."""
+
+    def __init__(
+        self,
+        *,
+        tournaments: _abc.Iterable[Global___RegisteredTournament] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tournaments", b"tournaments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterTournamentsRequest: _TypeAlias = RegisterTournamentsRequest  # noqa: Y015
+
+@_typing.final
+class RegisterTournamentsResponse(_message.Message):
+    """Empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RegisterTournamentsResponse: _TypeAlias = RegisterTournamentsResponse  # noqa: Y015
+
+@_typing.final
 class ArchiveTournamentRequest(_message.Message):
     """A piece of what the orchestrator recorded about a tournament."""
 
@@ -1199,7 +1270,7 @@ class GetStatisticsResponse(_message.Message):
 
     @_builtins.property
     def compute(self) -> Global___ComputeStatistics:
-        """What the compute was used for; absent for an unknown tournament."""
+        """What the compute was used for; absent before the first agent."""
 
     def __init__(
         self,

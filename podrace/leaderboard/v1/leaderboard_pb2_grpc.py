@@ -93,8 +93,8 @@ class LeaderboardServiceServicer:
 
     def ListCandidates(self, request, context):
         """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
-        orchestrator. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of
-        another list. Deadline: 10 s.
+        orchestrator. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another
+        list. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,8 +102,8 @@ class LeaderboardServiceServicer:
 
     def GetLineage(self, request, context):
         """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
-        clients. Does not block. NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list.
-        Deadline: 10 s.
+        clients. Does not block. NOT_FOUND for an unknown agent or tournament. INVALID_ARGUMENT for a page token of another
+        list. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,8 +111,8 @@ class LeaderboardServiceServicer:
 
     def WatchCandidates(self, request, context):
         """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
-        The stream does not end by itself. UNAVAILABLE when the leaderboard shuts down: call again with the last
-        `resume_token`. No deadline.
+        The stream does not end by itself. NOT_FOUND for an unknown tournament, also when it is deleted during the stream.
+        UNAVAILABLE when the leaderboard shuts down: call again with the last `resume_token`. No deadline.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,8 +120,8 @@ class LeaderboardServiceServicer:
 
     def GetStatistics(self, request, context):
         """Returns statistics of each algorithm (scores, learning speed, compute, and the covariance of each numeric
-        hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user clients. Does not block. The list is empty for an unknown tournament.
-        Deadline: 10 s.
+        hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user
+        clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,7 +142,7 @@ class LeaderboardServiceServicer:
         contenders so far, until no contender is listed. The contenders of the first answer are candidates that may become
         the champion. The last contender is the champion itself, on another seed: its score there is the reported one.
         Stores nothing, so the same evaluations always give the same champion. Does not block. NOT_FOUND for an unknown
-        tournament. Deadline: 5 s.
+        tournament, and for one without agents. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -150,8 +150,8 @@ class LeaderboardServiceServicer:
 
     def ListSnapshots(self, request, context):
         """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
-        clients. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of another
-        list. Deadline: 10 s.
+        clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list.
+        Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -466,6 +466,11 @@ class UpdaterServiceStub:
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationRequest.SerializeToString,
                 response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationResponse.FromString,
                 _registered_method=True)
+        self.RegisterTournaments = channel.unary_unary(
+                '/podrace.leaderboard.v1.UpdaterService/RegisterTournaments',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RegisterTournamentsRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RegisterTournamentsResponse.FromString,
+                _registered_method=True)
         self.ArchiveTournament = channel.stream_unary(
                 '/podrace.leaderboard.v1.UpdaterService/ArchiveTournament',
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ArchiveTournamentRequest.SerializeToString,
@@ -542,6 +547,16 @@ class UpdaterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RegisterTournaments(self, request, context):
+        """Makes tournaments known, so that reads and watches about them are answered before their first agent. Called by the
+        orchestrator when a tournament is created, and repeated for all of its tournaments, because the leaderboard may have
+        been unreachable, or its database restored from a backup. Answers once it is durable. Has no effect for tournaments
+        that are known. Deadline: 5 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ArchiveTournament(self, request_iterator, context):
         """Archives a tournament that is about to be deleted: stores the records of the orchestrator, which the requests carry,
         the records of the leaderboard, and the policy of the best candidate in the checkpoint store. Called by the
@@ -589,6 +604,11 @@ def add_UpdaterServiceServicer_to_server(servicer, server):
                     servicer.RecordVerification,
                     request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationRequest.FromString,
                     response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RecordVerificationResponse.SerializeToString,
+            ),
+            'RegisterTournaments': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterTournaments,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RegisterTournamentsRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RegisterTournamentsResponse.SerializeToString,
             ),
             'ArchiveTournament': grpc.stream_unary_rpc_method_handler(
                     servicer.ArchiveTournament,
@@ -749,6 +769,33 @@ class UpdaterService:
             _registered_method=True)
 
     @staticmethod
+    def RegisterTournaments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.UpdaterService/RegisterTournaments',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RegisterTournamentsRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.RegisterTournamentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ArchiveTournament(request_iterator,
             target,
             options=(),
@@ -846,7 +893,7 @@ class GeneratorServiceServicer:
         """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
         and the submissions that were refused since.
         Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
-        in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
+        in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,23 +41,23 @@ class LeaderboardServiceStub:
     """
     ListCandidates: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListCandidatesRequest, _leaderboard_pb2.ListCandidatesResponse]
     """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
-    orchestrator. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of
-    another list. Deadline: 10 s.
+    orchestrator. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another
+    list. Deadline: 10 s.
     """
     GetLineage: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GetLineageRequest, _leaderboard_pb2.GetLineageResponse]
     """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
-    clients. Does not block. NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list.
-    Deadline: 10 s.
+    clients. Does not block. NOT_FOUND for an unknown agent or tournament. INVALID_ARGUMENT for a page token of another
+    list. Deadline: 10 s.
     """
     WatchCandidates: _grpc.UnaryStreamMultiCallable[_leaderboard_pb2.WatchCandidatesRequest, _leaderboard_pb2.WatchCandidatesResponse]
     """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
-    The stream does not end by itself. UNAVAILABLE when the leaderboard shuts down: call again with the last
-    `resume_token`. No deadline.
+    The stream does not end by itself. NOT_FOUND for an unknown tournament, also when it is deleted during the stream.
+    UNAVAILABLE when the leaderboard shuts down: call again with the last `resume_token`. No deadline.
     """
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GetStatisticsRequest, _leaderboard_pb2.GetStatisticsResponse]
     """Returns statistics of each algorithm (scores, learning speed, compute, and the covariance of each numeric
-    hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user clients. Does not block. The list is empty for an unknown tournament.
-    Deadline: 10 s.
+    hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user
+    clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 10 s.
     """
     ReplayTournament: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ReplayTournamentRequest, _leaderboard_pb2.ReplayTournamentResponse]
     """Repeats every decision of a tournament from the recorded order of arrival, and compares the results with the
@@ -70,12 +70,12 @@ class LeaderboardServiceStub:
     contenders so far, until no contender is listed. The contenders of the first answer are candidates that may become
     the champion. The last contender is the champion itself, on another seed: its score there is the reported one.
     Stores nothing, so the same evaluations always give the same champion. Does not block. NOT_FOUND for an unknown
-    tournament. Deadline: 5 s.
+    tournament, and for one without agents. Deadline: 5 s.
     """
     ListSnapshots: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListSnapshotsRequest, _leaderboard_pb2.ListSnapshotsResponse]
     """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
-    clients. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of another
-    list. Deadline: 10 s.
+    clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list.
+    Deadline: 10 s.
     """
 
 @_typing.type_check_only
@@ -91,23 +91,23 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     """
     ListCandidates: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListCandidatesRequest, _leaderboard_pb2.ListCandidatesResponse]  # type: ignore[assignment]
     """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
-    orchestrator. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of
-    another list. Deadline: 10 s.
+    orchestrator. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another
+    list. Deadline: 10 s.
     """
     GetLineage: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GetLineageRequest, _leaderboard_pb2.GetLineageResponse]  # type: ignore[assignment]
     """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
-    clients. Does not block. NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list.
-    Deadline: 10 s.
+    clients. Does not block. NOT_FOUND for an unknown agent or tournament. INVALID_ARGUMENT for a page token of another
+    list. Deadline: 10 s.
     """
     WatchCandidates: _aio.UnaryStreamMultiCallable[_leaderboard_pb2.WatchCandidatesRequest, _leaderboard_pb2.WatchCandidatesResponse]  # type: ignore[assignment]
     """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
-    The stream does not end by itself. UNAVAILABLE when the leaderboard shuts down: call again with the last
-    `resume_token`. No deadline.
+    The stream does not end by itself. NOT_FOUND for an unknown tournament, also when it is deleted during the stream.
+    UNAVAILABLE when the leaderboard shuts down: call again with the last `resume_token`. No deadline.
     """
     GetStatistics: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GetStatisticsRequest, _leaderboard_pb2.GetStatisticsResponse]  # type: ignore[assignment]
     """Returns statistics of each algorithm (scores, learning speed, compute, and the covariance of each numeric
-    hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user clients. Does not block. The list is empty for an unknown tournament.
-    Deadline: 10 s.
+    hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user
+    clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 10 s.
     """
     ReplayTournament: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ReplayTournamentRequest, _leaderboard_pb2.ReplayTournamentResponse]  # type: ignore[assignment]
     """Repeats every decision of a tournament from the recorded order of arrival, and compares the results with the
@@ -120,12 +120,12 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     contenders so far, until no contender is listed. The contenders of the first answer are candidates that may become
     the champion. The last contender is the champion itself, on another seed: its score there is the reported one.
     Stores nothing, so the same evaluations always give the same champion. Does not block. NOT_FOUND for an unknown
-    tournament. Deadline: 5 s.
+    tournament, and for one without agents. Deadline: 5 s.
     """
     ListSnapshots: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListSnapshotsRequest, _leaderboard_pb2.ListSnapshotsResponse]  # type: ignore[assignment]
     """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
-    clients. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of another
-    list. Deadline: 10 s.
+    clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list.
+    Deadline: 10 s.
     """
 
 class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -150,8 +150,8 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ListCandidatesResponse, _abc.Awaitable[_leaderboard_pb2.ListCandidatesResponse]]:
         """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
-        orchestrator. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of
-        another list. Deadline: 10 s.
+        orchestrator. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another
+        list. Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -161,8 +161,8 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.GetLineageResponse, _abc.Awaitable[_leaderboard_pb2.GetLineageResponse]]:
         """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
-        clients. Does not block. NOT_FOUND for an unknown agent. INVALID_ARGUMENT for a page token of another list.
-        Deadline: 10 s.
+        clients. Does not block. NOT_FOUND for an unknown agent or tournament. INVALID_ARGUMENT for a page token of another
+        list. Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -172,8 +172,8 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_leaderboard_pb2.WatchCandidatesResponse], _abc.AsyncIterator[_leaderboard_pb2.WatchCandidatesResponse]]:
         """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
-        The stream does not end by itself. UNAVAILABLE when the leaderboard shuts down: call again with the last
-        `resume_token`. No deadline.
+        The stream does not end by itself. NOT_FOUND for an unknown tournament, also when it is deleted during the stream.
+        UNAVAILABLE when the leaderboard shuts down: call again with the last `resume_token`. No deadline.
         """
 
     @_abc_1.abstractmethod
@@ -183,8 +183,8 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.GetStatisticsResponse, _abc.Awaitable[_leaderboard_pb2.GetStatisticsResponse]]:
         """Returns statistics of each algorithm (scores, learning speed, compute, and the covariance of each numeric
-        hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user clients. Does not block. The list is empty for an unknown tournament.
-        Deadline: 10 s.
+        hyperparameter with the score), of the evaluation episodes, and of what the compute was used for. Called by user
+        clients. Does not block. NOT_FOUND for an unknown tournament. Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -209,7 +209,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         contenders so far, until no contender is listed. The contenders of the first answer are candidates that may become
         the champion. The last contender is the champion itself, on another seed: its score there is the reported one.
         Stores nothing, so the same evaluations always give the same champion. Does not block. NOT_FOUND for an unknown
-        tournament. Deadline: 5 s.
+        tournament, and for one without agents. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -219,8 +219,8 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ListSnapshotsResponse, _abc.Awaitable[_leaderboard_pb2.ListSnapshotsResponse]]:
         """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
-        clients. Does not block. The list is empty for an unknown tournament. INVALID_ARGUMENT for a page token of another
-        list. Deadline: 10 s.
+        clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list.
+        Deadline: 10 s.
         """
 
 def add_LeaderboardServiceServicer_to_server(servicer: LeaderboardServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
@@ -272,6 +272,12 @@ class UpdaterServiceStub:
     """Records what another pod measured for a held candidate (`evaluation.verify`), and decides whether the candidate may
     lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
     for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    """
+    RegisterTournaments: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.RegisterTournamentsRequest, _leaderboard_pb2.RegisterTournamentsResponse]
+    """Makes tournaments known, so that reads and watches about them are answered before their first agent. Called by the
+    orchestrator when a tournament is created, and repeated for all of its tournaments, because the leaderboard may have
+    been unreachable, or its database restored from a backup. Answers once it is durable. Has no effect for tournaments
+    that are known. Deadline: 5 s.
     """
     ArchiveTournament: _grpc.StreamUnaryMultiCallable[_leaderboard_pb2.ArchiveTournamentRequest, _leaderboard_pb2.ArchiveTournamentResponse]
     """Archives a tournament that is about to be deleted: stores the records of the orchestrator, which the requests carry,
@@ -331,6 +337,12 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     """Records what another pod measured for a held candidate (`evaluation.verify`), and decides whether the candidate may
     lead. Called by the orchestrator when the evaluation is done. Answers once the decision is durable. A repeat, or a call
     for a candidate that is not held, has no effect. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    """
+    RegisterTournaments: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.RegisterTournamentsRequest, _leaderboard_pb2.RegisterTournamentsResponse]  # type: ignore[assignment]
+    """Makes tournaments known, so that reads and watches about them are answered before their first agent. Called by the
+    orchestrator when a tournament is created, and repeated for all of its tournaments, because the leaderboard may have
+    been unreachable, or its database restored from a backup. Answers once it is durable. Has no effect for tournaments
+    that are known. Deadline: 5 s.
     """
     ArchiveTournament: _aio.StreamUnaryMultiCallable[_leaderboard_pb2.ArchiveTournamentRequest, _leaderboard_pb2.ArchiveTournamentResponse]  # type: ignore[assignment]
     """Archives a tournament that is about to be deleted: stores the records of the orchestrator, which the requests carry,
@@ -420,6 +432,18 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def RegisterTournaments(
+        self,
+        request: _leaderboard_pb2.RegisterTournamentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.RegisterTournamentsResponse, _abc.Awaitable[_leaderboard_pb2.RegisterTournamentsResponse]]:
+        """Makes tournaments known, so that reads and watches about them are answered before their first agent. Called by the
+        orchestrator when a tournament is created, and repeated for all of its tournaments, because the leaderboard may have
+        been unreachable, or its database restored from a backup. Answers once it is durable. Has no effect for tournaments
+        that are known. Deadline: 5 s.
+        """
+
+    @_abc_1.abstractmethod
     def ArchiveTournament(
         self,
         request_iterator: _MaybeAsyncIterator[_leaderboard_pb2.ArchiveTournamentRequest],
@@ -465,7 +489,7 @@ class GeneratorServiceStub:
     """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
     and the submissions that were refused since.
     Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
-    in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
+    in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
 
 @_typing.type_check_only
@@ -486,7 +510,7 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
     and the submissions that were refused since.
     Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
-    in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
+    in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
 
 class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -516,7 +540,7 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
         and the submissions that were refused since.
         Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
-        in their order of arrival. Does not block. The answer is empty for an unknown tournament. Deadline: 5 s.
+        in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
 
 def add_GeneratorServiceServicer_to_server(servicer: GeneratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

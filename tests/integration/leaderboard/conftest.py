@@ -1,7 +1,9 @@
+import asyncio
 import itertools
 import shutil
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from policy_files import manifest_of, policy_file, steps_behind
 
+from leaderboard.checkpoints.deletion import TournamentDeletion
 from leaderboard.generator import Generator
 from leaderboard.service import services
 from leaderboard.snapshots import SnapshotRecorder
@@ -29,6 +32,9 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 TOURNAMENT = "cartpole-abc123"
 NOW = 1_700_000_000.0
 DEADLINE_SECONDS = 10.0
+START_SECONDS = 20.0
+Process = asyncio.subprocess.Process
+Start = Callable[..., Awaitable[Process]]
 
 
 @dataclass
@@ -55,6 +61,11 @@ class Client:
         )
         agent: pb.Agent = (await self.call(self.generator.GenerateAgent, request)).agent
         return agent
+
+    async def register(self, *tournament_ids: str) -> None:
+        """Makes tournaments known, as the orchestrator does when they are created."""
+        named = [pb.RegisteredTournament(tournament_id=name) for name in tournament_ids]
+        await self.call(self.updater.RegisterTournaments, pb.RegisterTournamentsRequest(tournaments=named))
 
     def publish(self, agent: pb.Agent, score: float) -> pb.SubmitCandidateRequest:
         """Publishes a checkpoint and returns the request that submits it; blocks."""
@@ -125,7 +136,9 @@ async def client(
     updater = Updater(state, store, watch)
     config = rpc.ServerConfig(listen=f"unix:{folder}/leaderboard.sock", grace_seconds=0.5)
     access = StoreAccess(state, store, renew_after_seconds=1800.0)
-    served = services(state, watch, updater, Generator(state), SnapshotRecorder(state, store), access)
+    generator = Generator(state)
+    deletion = TournamentDeletion(state, store, generator.owners, watch)
+    served = services(state, watch, updater, generator, SnapshotRecorder(state, store), access, deletion=deletion)
     server = await rpc.Server.start(config, served)
     client = make_client(server.address)
     yield client
@@ -133,3 +146,42 @@ async def client(
     await watch.close()
     await server.drain()
     state.close()
+
+
+@pytest.fixture
+async def start(folder: Path) -> AsyncIterator[Start]:
+    """Starts leaderboards in the folder; keyword arguments are settings, dots written as two underscores."""
+    processes: list[Process] = []
+
+    async def start_one(**settings: object) -> Process:
+        values: dict[str, object] = {
+            "server__listen": f"unix:{folder}/leaderboard.sock",
+            "database": folder / "leaderboard.sqlite",
+            "store": folder / "store",
+        }
+        overrides = [
+            argument
+            for key, value in (values | settings).items()
+            for argument in ("--set", f"{key.replace('__', '.')}={value}")
+        ]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "leaderboard", *overrides, stderr=asyncio.subprocess.PIPE
+        )
+        processes.append(process)
+        return process
+
+    yield start_one
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.fixture
+def connect(folder: Path, spec: TournamentSpec, make_client: Callable[..., Any]) -> Callable[[], Awaitable[Any]]:
+    async def connect_when_serving() -> Any:
+        address = f"unix:{folder}/leaderboard.sock"
+        await rpc.wait_until_serving(address, deadline_seconds=START_SECONDS)
+        return make_client(address)
+
+    return connect_when_serving

@@ -4,8 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +15,11 @@ from podrace.checkpoint_store.folder import FolderStore
 from podrace.errors import NotFound, PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.processes import lifeline
-from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 TOURNAMENT = "cartpole-abc123"
 START_SECONDS = 20.0
 Process = asyncio.subprocess.Process
 Start = Callable[..., Awaitable[Process]]
-
-
-@pytest.fixture
-async def start(folder: Path) -> AsyncIterator[Start]:
-    """Starts leaderboards in the folder; keyword arguments are settings, dots written as two underscores."""
-    processes: list[Process] = []
-
-    async def start_one(**settings: object) -> Process:
-        values: dict[str, object] = {
-            "server__listen": f"unix:{folder}/leaderboard.sock",
-            "database": folder / "leaderboard.sqlite",
-            "store": folder / "store",
-        }
-        overrides = [
-            argument
-            for key, value in (values | settings).items()
-            for argument in ("--set", f"{key.replace('__', '.')}={value}")
-        ]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "leaderboard", *overrides, stderr=asyncio.subprocess.PIPE
-        )
-        processes.append(process)
-        return process
-
-    yield start_one
-    for process in processes:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-@pytest.fixture
-def connect(folder: Path, spec: TournamentSpec, make_client: Callable[..., Any]) -> Callable[[], Awaitable[Any]]:
-    async def connect_when_serving() -> Any:
-        address = f"unix:{folder}/leaderboard.sock"
-        await rpc.wait_until_serving(address, deadline_seconds=START_SECONDS)
-        return make_client(address)
-
-    return connect_when_serving
 
 
 async def refusal(process: Process) -> str:

@@ -31,6 +31,7 @@ from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments
 from orchestrator.tournaments.queries import Queries
+from orchestrator.tournaments.registration import Registration
 from podrace import rpc
 from podrace.access.guard import Guard
 from podrace.access.lease_tokens import LeaseTokens
@@ -261,12 +262,14 @@ async def _open_mesh(
     start_pods: bool = True,
     external: bool = False,
     lease_tokens: LeaseTokens | None = None,
+    leaderboard: FakeLeaderboard | None = None,
 ) -> AsyncIterator[Mesh]:
-    leaderboard = FakeLeaderboard()
+    leaderboard = leaderboard or FakeLeaderboard()
     leaderboard_server = await _serve_leaderboard(leaderboard)
     state = StateDatabase.open(database, clock)
     runtime = await _restored(state, clock, mesh_id)
-    client = LeaderboardClient(leaderboard_server.address, runtime.best.update)
+    client = LeaderboardClient(leaderboard_server.address, runtime.best.update, on_unknown=runtime.registered.discard)
+    registration = Registration(runtime, client, clock)
     capacity = [Capacity(Resources(cores, 64 * GIB, 0), 64 * GIB)]
     pods = ExternalPods(state, runtime, clock) if external else None
     launched = _launcher(launcher, pods, capacity)
@@ -281,12 +284,18 @@ async def _open_mesh(
         watch_pause_seconds=0.0,
         lease_tokens=lease_tokens,
         evaluations=Evaluations(state, runtime, clock),
+        registration=registration,
     )
     limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
     rules = external_pods.EXTERNAL_POD_RULES if pods else LAUNCHED_POD_RULES
     silence = NEVER_SILENT if pods else SilenceLimits(SILENT_SECONDS, OPENING_SILENT_SECONDS)
     reconciler = Reconciler(
-        state, runtime, client, launched, clock, limits=limits, period_seconds=0.01, rules=rules, silence=silence
+        *(state, runtime, client, launched, clock),
+        limits=limits,
+        period_seconds=0.01,
+        rules=rules,
+        silence=silence,
+        registration=registration,
     )
     service = _service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)
     server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), [service], guard=Guard.of_anyone())

@@ -1,12 +1,13 @@
 """Fakes a launcher and a leaderboard in memory."""
 
+import asyncio
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod, NewPod
-from podrace.errors import FailedPrecondition, PodraceError, Unavailable
+from podrace.errors import FailedPrecondition, NotFound, PodraceError, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 
 
@@ -59,6 +60,10 @@ class FakeLeaderboard(
         self.ensemble = False
         self.snapshots: list[leaderboard_pb2.SnapshotChampionRequest] = []
         self.snapshot_refusal: PodraceError | None = None
+        self.registered: dict[str, tuple[str, str]] = {}
+        self.registrations: asyncio.Queue[list[str]] = asyncio.Queue()
+        self.register_refusal: PodraceError | None = None
+        self.forgetful = False
 
     def score(self, tournament_id: str, score: float, agent: int = 0) -> None:
         self.best[tournament_id] = leaderboard_pb2.Candidate(
@@ -75,9 +80,21 @@ class FakeLeaderboard(
     ) -> leaderboard_pb2.ListCandidatesResponse:
         if self.unreachable:
             raise FailedPrecondition("unreachable")
+        if self.forgetful and request.tournament_id not in self.registered:
+            raise NotFound("unknown")
         best = self.best.get(request.tournament_id)
         board = [best, *self.others] if best else []
         return leaderboard_pb2.ListCandidatesResponse(candidates=board[: request.page_size])
+
+    async def RegisterTournaments(
+        self, request: leaderboard_pb2.RegisterTournamentsRequest, context: Any
+    ) -> leaderboard_pb2.RegisterTournamentsResponse:
+        """Records the tournaments, unless the test refuses them."""
+        self.registrations.put_nowait([one.tournament_id for one in request.tournaments])
+        if self.register_refusal:
+            raise self.register_refusal
+        self.registered |= {one.tournament_id: (one.owner, one.namespace) for one in request.tournaments}
+        return leaderboard_pb2.RegisterTournamentsResponse()
 
     async def ReviewAgents(
         self, request: leaderboard_pb2.ReviewAgentsRequest, context: Any

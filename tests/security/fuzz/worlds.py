@@ -209,7 +209,8 @@ class Worlds:
         self.stack.callback(state.close)
         store, watch = FolderStore(self.folder / "store"), SubmissionWatch()
         self.stack.push_async_callback(watch.close)
-        updater, generator = Updater(state, store, watch), Generator(state)
+        owners = TournamentOwners()
+        updater, generator = Updater(state, store, watch), Generator(state, owners=owners)
         name, spec = "race-abcdef", resolve(given_spec())
         agents, submissions = [], []
         for number in range(3):
@@ -243,6 +244,7 @@ class Worlds:
             board_pb.PlanEvaluationRequest(agent_id=f"{name}-a0", evaluation_epoch=1),
             board_pb.SnapshotChampionRequest(request_id="c", tournament_id=name, number=1),
             board_pb.ReviewAgentsRequest(tournament_id=name),
+            board_pb.RegisterTournamentsRequest(tournaments=[board_pb.RegisteredTournament(tournament_id=name)]),
             board_pb.ArchiveTournamentRequest(tournament_id=name, records=bytes(9)),
             board_pb.DeleteTournamentRequest(tournament_id=name),
         ]
@@ -257,8 +259,8 @@ class Worlds:
             store_pb2.RenewObjectsRequest(**lease),
         ]
         access = StoreAccess(state, store, renew_after_seconds=1800.0)
-        recorder, owners = SnapshotRecorder(state, store), TournamentOwners()
-        deletion = await self.stack.enter_async_context(TournamentDeletion(state, store, owners))
+        recorder = SnapshotRecorder(state, store)
+        deletion = await self.stack.enter_async_context(TournamentDeletion(state, store, owners, watch))
         archiving = TournamentArchiving(state, store, lambda: NOW)
         found = leaderboard_services(
             state, watch, updater, generator, recorder, access, None, owners, deletion, archiving
