@@ -1,9 +1,11 @@
 """Wires the orchestrator and runs it until it is asked to stop: `python -m orchestrator`."""
 
 import asyncio
+import contextlib
 import gc
 import secrets
 import sys
+from collections.abc import AsyncIterator
 
 import structlog
 
@@ -74,9 +76,7 @@ async def _serve_from(
 ) -> None:
     runtime = RuntimeState(config.lease_duration_seconds)
     access = _open_access(config)
-    leaderboard = LeaderboardClient(
-        config.leaderboard, runtime.best.update, token=access.token, on_unknown=runtime.registered.discard
-    )
+    leaderboard = _leaderboard(config, runtime, access)
     registration = Registration(runtime, leaderboard, clock)
     try:
         await _restore(config, state, runtime, clock)
@@ -104,14 +104,27 @@ async def _serve_from(
             if isinstance(launcher, EventSink):
                 state.on_event(launcher.record_event)
             reconciler = _reconciler(config, state, runtime, leaderboard, launcher, clock, targets, registration)
-            logs = LogFolder(config.log_folder, config.logs, runtime, clock, mesh=bool(config.mesh_id))
-            tidying = asyncio.create_task(logs.run())
-            try:
+            async with _tidied_logs(config, runtime, clock):
                 await _work(config, reconciler, servicer, server)
-            finally:
-                tidying.cancel()
     finally:
         await leaderboard.close()
+
+
+def _leaderboard(config: Config, runtime: RuntimeState, access: ServiceAccess) -> LeaderboardClient:
+    return LeaderboardClient(
+        config.leaderboard, runtime.best.update, token=access.token, on_unknown=runtime.registered.discard
+    )
+
+
+@contextlib.asynccontextmanager
+async def _tidied_logs(config: Config, runtime: RuntimeState, clock: Clock) -> AsyncIterator[None]:
+    """Limits the size of logs while the block runs."""
+    logs = LogFolder(config.log_folder, config.logs, runtime, clock, mesh=bool(config.mesh_id))
+    tidying = asyncio.create_task(logs.run())
+    try:
+        yield
+    finally:
+        tidying.cancel()
 
 
 def _announce(server: rpc.Server, access: ServiceAccess, **settings: str) -> None:

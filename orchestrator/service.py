@@ -107,7 +107,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             return await self._validated(request.spec)
         created = await self._tournaments.create(request, current_principal())
         if self._registration:
-            # Before the answer, so that a client that reads the board at once is not told that there is no tournament.
+            # Before the answer, so that a client that reads the board at once does not get NOT_FOUND.
             await self._registration.register(created.tournament_id)
         return pb.CreateTournamentResponse(tournament=self._tournament_message(created))
 

@@ -1,5 +1,6 @@
 """Reads what the leaderboard of a tournament knows: candidates, snapshots, agents and statistics."""
 
+import contextlib
 import functools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -18,8 +19,10 @@ from podrace.client.calls.channels import (
 from podrace.client.champion import members_of_champion
 from podrace.client.plugin_fallbacks import PluginFallbacks, count_fallbacks, named_plugins
 from podrace.client.reconnect import resumed
+from podrace.errors import NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 if TYPE_CHECKING:
@@ -54,14 +57,30 @@ class LeaderboardCalls(MeshChannels):
         """
         return self._candidate_pages(tournament, all_submissions=True, page_size=LARGEST_PAGE)
 
-    def _candidate_pages(
+    async def _candidate_pages(
         self, tournament: Tournament, *, all_submissions: bool, page_size: int
     ) -> AsyncIterator[board_pb.ListCandidatesResponse]:
         request = board_pb.ListCandidatesRequest(
             tournament_id=tournament.tournament_id, all_submissions=all_submissions, page_size=page_size
         )
         method = self._leaderboard(tournament).ListCandidates
-        return pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
+        async with self._not_found_only_if_deleted(tournament):
+            async for page in pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS):
+                yield page
+
+    @contextlib.asynccontextmanager
+    async def _not_found_only_if_deleted(self, tournament: Tournament) -> AsyncIterator[None]:
+        """Raises Unavailable if the leaderboard does not know a tournament that the orchestrator has.
+
+        The leaderboard may have been down when the tournament was created, and learns of it a moment later.
+        """
+        try:
+            yield
+        except NotFound:
+            name, address = tournament.tournament_id, tournament.leaderboard_address
+            request = pb.GetTournamentRequest(tournament_id=name)
+            await self._ask(self._orchestrator.GetTournament, request, QUICK_SECONDS)
+            raise Unavailable(f"{address} does not know tournament {name!r} yet; try again in a moment") from None
 
     async def list_snapshots(self, tournament: Tournament) -> list[board_pb.Snapshot]:
         """Returns all snapshots of a tournament, in order of arrival."""
@@ -76,16 +95,21 @@ class LeaderboardCalls(MeshChannels):
         """Yields each candidate submitted after the token, without end; reconnects when the leaderboard restarts."""
         return resumed(functools.partial(self.watch_candidates, tournament), resume_token)
 
-    def watch_candidates(
+    async def watch_candidates(
         self, tournament: Tournament, resume_token: int
     ) -> AsyncIterator[board_pb.WatchCandidatesResponse]:
         """Streams each candidate submitted after the token; `follow_submissions` also reconnects.
 
         Raises:
-            Unavailable: The connection broke.
+            Unavailable: The connection broke, or the leaderboard does not know the tournament yet.
+            NotFound: The tournament was deleted.
         """
         request = board_pb.WatchCandidatesRequest(tournament_id=tournament.tournament_id, resume_token=resume_token)
-        return rpc.stream(self._leaderboard(tournament).WatchCandidates, request, deadline_seconds=None)
+        async with self._not_found_only_if_deleted(tournament):
+            method = self._leaderboard(tournament).WatchCandidates
+            stream: AsyncIterator[board_pb.WatchCandidatesResponse] = rpc.stream(method, request, deadline_seconds=None)
+            async for update in stream:
+                yield update
 
     async def get_agent(self, tournament: Tournament, agent_id: str) -> board_pb.Agent:
         """Returns an agent of the leaderboard of a tournament.

@@ -104,6 +104,8 @@ class Known:
     undeletable: set[str] = field(default_factory=set)
     """Tournaments that the orchestrator refuses to delete."""
     leaderboard_address: str = ""
+    unregistered: set[str] = field(default_factory=set)
+    """Tournaments that the leaderboard does not know; each is registered after it was asked for once."""
     largest_page: int = 1
     """A list has more than one page as soon as it has two entries: a client that ignores the token fails."""
     page_sizes: list[int] = field(default_factory=list)
@@ -228,7 +230,13 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
     def __init__(self, known: Known) -> None:
         self._known = known
 
+    def _check_known(self, tournament_id: str) -> None:
+        if tournament_id in self._known.unregistered:
+            self._known.unregistered.remove(tournament_id)
+            raise NotFound(f"tournament {tournament_id} is not known")
+
     async def ListCandidates(self, request: Any, context: Any) -> Any:
+        self._check_known(request.tournament_id)
         entries = self._known.submissions if request.all_submissions else self._known.board
         page, token = self._known.page(entries, request)
         return board_pb.ListCandidatesResponse(candidates=page, next_page_token=token)
@@ -239,6 +247,7 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
         return board_pb.ListSnapshotsResponse(snapshots=page, next_page_token=token)
 
     async def WatchCandidates(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self._check_known(request.tournament_id)
         for entry in self._known.submissions:
             yield board_pb.WatchCandidatesResponse(candidate=entry, resume_token=entry.sequence)
         await asyncio.Event().wait()

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import pytest
 
 from podrace.client import Client, reconnect
-from podrace.errors import NotFound, ResourceExhausted
+from podrace.errors import NotFound, PodraceError, ResourceExhausted, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import TOURNAMENT_STATE_COMPLETED, TournamentSpec
 
@@ -50,6 +50,35 @@ def test_following_resumes_after_the_last_event_when_the_connection_breaks(
     call(mesh, use)
     tokens = [request.resume_token for request in known.asked(pb.WatchTournamentRequest)]
     assert tokens == [0, 1, 1]
+
+
+def test_a_tournament_that_the_leaderboard_does_not_know_yet_is_followed_once_it_does(
+    mesh: Any, known: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leaderboard was down when the tournament was created."""
+    monkeypatch.setattr(reconnect, "RETRY_SECONDS", 0.01)
+    known.unregistered = {"cartpole-abc123"}
+
+    async def use(client: Client) -> int:
+        tournament = await client.get_tournament("cartpole-abc123")
+        return (await anext(client.follow_submissions(tournament))).resume_token
+
+    assert call(mesh, use) == known.submissions[0].sequence
+
+
+@pytest.mark.parametrize(("deleted", "expected"), [(False, Unavailable), (True, NotFound)])
+def test_a_board_is_unavailable_until_the_leaderboard_knows_it_and_not_found_after_its_deletion(
+    mesh: Any, known: Any, deleted: bool, expected: type[PodraceError]
+) -> None:
+    async def use(client: Client) -> None:
+        tournament = await client.get_tournament("cartpole-abc123")
+        known.unregistered = {"cartpole-abc123"}
+        if deleted:
+            known.tournaments.clear()
+        with pytest.raises(expected, match="cartpole-abc123"):
+            await client.list_board(tournament)
+
+    call(mesh, use)
 
 
 def test_a_tournament_without_candidates_has_no_champion(mesh: Any, known: Any) -> None:
