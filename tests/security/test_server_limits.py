@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import grpc
 import pytest
@@ -44,15 +44,26 @@ def service_with_descriptors(count: int) -> Iterator[tuple[str, "subprocess.Pope
         [sys.executable, "-c", SERVICE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (count, count)),
     )
     assert process.stdout is not None
     try:
-        yield process.stdout.readline().strip(), process
+        yield address_in(process.stdout), process
     finally:
         process.kill()
         process.communicate()
+
+
+def address_in(output: Iterable[str]) -> str:
+    """The address that a service prints when it serves; fails with its output if it ends before."""
+    before = []
+    for line in output:
+        if line.startswith("127.0.0.1:"):
+            return line.strip()
+        before.append(line)
+    raise AssertionError(f"the service did not start: {''.join(before)}")
 
 
 def connections(address: str, count: int) -> list[socket.socket]:
