@@ -10,8 +10,8 @@ def delete_rows(transaction: Transaction, tournament_id: str) -> None:
     agents = "SELECT agent_id FROM agents WHERE tournament_id = ?"
     candidates = "SELECT candidate_id FROM submissions WHERE tournament_id = ?"
     transaction.execute(
-        "INSERT OR IGNORE INTO deletions SELECT tournament_id, max(number) + 1 FROM agents WHERE tournament_id = ?"
-        " GROUP BY tournament_id",
+        "INSERT INTO deletions SELECT tournament_id, max(number) + 1 FROM agents WHERE tournament_id = ?"
+        " GROUP BY tournament_id ON CONFLICT DO NOTHING",
         tournament_id,
     )
     transaction.execute(f"DELETE FROM proposals WHERE agent_id IN ({agents})", tournament_id)

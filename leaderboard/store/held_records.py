@@ -11,7 +11,7 @@ def add_held(transaction: Transaction, candidate: Candidate, request: SubmitCand
     """Records a held candidate unless it is held already."""
     position = int(transaction.execute("SELECT coalesce(max(position), 0) + 1 FROM held")[0][0])
     transaction.execute(
-        "INSERT OR IGNORE INTO held VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO held VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         candidate.candidate_id,
         candidate.tournament_id,
         position,

@@ -118,7 +118,7 @@ def ownership_in(request: GenerateAgentRequest | RegisteredTournament) -> Owners
 
 def add_owner(transaction: Transaction, tournament_id: str, ownership: Ownership) -> None:
     """Records whose a tournament is; a second call has no effect."""
-    statement = "INSERT OR IGNORE INTO owners VALUES (?, ?, ?)"
+    statement = "INSERT INTO owners VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
     transaction.execute(statement, tournament_id, ownership.owner, ownership.namespace)
 
 
@@ -130,7 +130,9 @@ def add_owners(transaction: Transaction, tournaments: Mapping[str, Ownership]) -
 
 def assign_owner(transaction: Transaction, owner: str) -> None:
     """Gives the tournaments without an owner to one; versions before owners existed have recorded them."""
-    transaction.execute("INSERT OR IGNORE INTO owners SELECT tournament_id, ?, '' FROM tournaments", owner)
+    transaction.execute(
+        "INSERT INTO owners SELECT tournament_id, ?, '' FROM tournaments WHERE true ON CONFLICT DO NOTHING", owner
+    )
 
 
 def read_owners(transaction: Transaction) -> dict[str, Ownership]:

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaderboard.ranking.board import Board, Standing, rank_key
-from podrace.database import Transaction
+from podrace.database import LARGEST_NUMBER, Transaction
 from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     VERDICT_ACCEPTED,
@@ -154,7 +154,9 @@ def first_generation(transaction: Transaction, tournament_id: str) -> Generation
 
 def unfinished_or_new(transaction: Transaction, since: float) -> list[Agent]:
     """Returns agents of all tournaments that are not recorded as ended, or were generated since a wall time."""
-    rows = transaction.execute("SELECT agent FROM agents WHERE ended IS NULL OR create_time >= ?", since)
+    rows = transaction.execute(
+        "SELECT agent FROM agents WHERE ended IS NULL OR create_time >= ? ORDER BY generation", since
+    )
     return [Agent.FromString(data) for (data,) in rows]
 
 
@@ -162,6 +164,8 @@ def count_unfinished_children(
     transaction: Transaction, tournament_id: str, parent_agent_ids: Collection[str]
 ) -> dict[str, int]:
     """Returns how many children of some agents have not ended, by the parent's id; parents without any are missing."""
+    if not parent_agent_ids:
+        return {}
     places = ", ".join("?" * len(parent_agent_ids))
     rows = transaction.execute(
         "SELECT parent, count(*) FROM agents WHERE tournament_id = ? AND ended IS NULL"
@@ -269,10 +273,12 @@ def unfinished_children(
     transaction: Transaction, tournament_id: str, parent_agent_ids: Collection[str]
 ) -> list[tuple[str, str, int]]:
     """Returns parent, child and the child's number for each child of some agents that is not recorded as ended."""
+    if not parent_agent_ids:
+        return []
     places = ", ".join("?" * len(parent_agent_ids))
     rows = transaction.execute(
         "SELECT parent, agent_id, number FROM agents WHERE tournament_id = ? AND ended IS NULL"
-        f" AND parent IN ({places})",
+        f" AND parent IN ({places}) ORDER BY parent, number, agent_id",
         tournament_id,
         *parent_agent_ids,
     )
@@ -304,7 +310,7 @@ def find_submission(transaction: Transaction, candidate_id: str) -> Submission |
 
 
 def list_submissions(
-    transaction: Transaction, tournament_id: str, *, after_sequence: int = 0, limit: int = -1
+    transaction: Transaction, tournament_id: str, *, after_sequence: int = 0, limit: int = LARGEST_NUMBER
 ) -> list[Submission]:
     """Returns submissions of a tournament by arrival.
 
@@ -312,7 +318,7 @@ def list_submissions(
         transaction: The transaction.
         tournament_id: The tournament.
         after_sequence: Only submissions with a higher sequence number are returned.
-        limit: At most this many; -1: all.
+        limit: At most this many.
     """
     rows = transaction.execute(
         f"SELECT {_SUBMISSION} FROM submissions WHERE tournament_id = ? AND sequence > ? ORDER BY sequence LIMIT ?",

@@ -18,7 +18,8 @@ def add_refusal(transaction: Transaction, tournament_id: str, draft: Refusal) ->
         draft: The refusal without number and time.
     """
     rows = transaction.execute(
-        "SELECT coalesce(max(number), 0), coalesce(max(manifest_digest = ?), 0) FROM refusals WHERE tournament_id = ?",
+        "SELECT coalesce(max(number), 0), coalesce(max(CASE WHEN manifest_digest = ? THEN 1 END), 0) FROM refusals"
+        " WHERE tournament_id = ?",
         draft.manifest_digest,
         tournament_id,
     )

@@ -55,6 +55,11 @@ CREATE TABLE IF NOT EXISTS deletions (tournament_id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS ownerships (tournament_id TEXT PRIMARY KEY, owner TEXT NOT NULL, namespace TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS pauses (tournament_id TEXT PRIMARY KEY, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS labels (tournament_id TEXT PRIMARY KEY, labels TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS resizes (
+    pod_id TEXT PRIMARY KEY, tournament_id TEXT NOT NULL, predecessor_id TEXT NOT NULL, agent_id TEXT NOT NULL,
+    phase TEXT NOT NULL, scores INTEGER NOT NULL, begin_time REAL NOT NULL, gap_seconds REAL);
+CREATE INDEX IF NOT EXISTS resizes_by_tournament ON resizes (tournament_id);
+CREATE INDEX IF NOT EXISTS resizes_by_agent ON resizes (agent_id);
 CREATE INDEX IF NOT EXISTS events_by_kind ON events (tournament_id, kind, sequence);
 """
 
@@ -111,14 +116,15 @@ def delete_events(transaction: database.Transaction, tournament_id: str, count: 
     """Deletes up to `count` events of a tournament, frequent kinds first and oldest first; returns how many."""
     frequent, result = _quoted(FREQUENT_KINDS), _quoted(RESULT_KINDS)
     latest = (
-        f"SELECT max(sequence) FROM events WHERE tournament_id = ?1 AND kind = '{ASSIGNED}' GROUP BY agent_id, pod_id"
+        f"SELECT max(sequence) FROM events WHERE tournament_id = ? AND kind = '{ASSIGNED}' GROUP BY agent_id, pod_id"
     )
     conditions = f"kind IN ({frequent}) AND sequence NOT IN ({latest})", f"kind NOT IN ({frequent}, {result})"
     deleted = 0
     for condition in conditions:
-        oldest = f"SELECT sequence FROM events WHERE tournament_id = ?1 AND {condition} ORDER BY sequence LIMIT ?2"
+        oldest = f"SELECT sequence FROM events WHERE tournament_id = ? AND {condition} ORDER BY sequence LIMIT ?"
         statement = f"DELETE FROM events WHERE sequence IN ({oldest}) RETURNING 1"
-        deleted += len(transaction.execute(statement, tournament_id, count - deleted))
+        values = [tournament_id] * (oldest.count("?") - 1)
+        deleted += len(transaction.execute(statement, *values, count - deleted))
     return deleted
 
 

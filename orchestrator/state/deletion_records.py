@@ -23,7 +23,7 @@ from orchestrator.state.records import (
 )
 from podrace.errors import FailedPrecondition
 
-TABLES = ("agents", "evaluations", "pods", "events", "ownerships", "pauses", "labels", "tournaments")
+TABLES = ("agents", "evaluations", "pods", "events", "ownerships", "pauses", "labels", "resizes", "tournaments")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def delete_rows(transaction: Transaction, tournament_id: str) -> list[str]:
         raise FailedPrecondition(reason)
     for table in TABLES:
         transaction.execute(f"DELETE FROM {table} WHERE tournament_id = ?", tournament_id)
-    transaction.execute("INSERT OR IGNORE INTO deletions VALUES (?)", tournament_id)
+    transaction.execute("INSERT INTO deletions VALUES (?) ON CONFLICT DO NOTHING", tournament_id)
     transaction.saved.append(DeletedTournament(tournament_id))
     return [pod.pod_id for pod in pods]
 

@@ -1,7 +1,5 @@
 """Runs the queries that depend on whose a tournament is, and assigns the default owner."""
 
-import json
-
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
     END_STATES,
@@ -13,16 +11,18 @@ from podrace.access.ownership import Ownership
 
 def assign_owner(transaction: Transaction, owner: str) -> None:
     """Gives the tournaments without an owner to one; versions before owners existed have created them."""
-    transaction.execute("INSERT OR IGNORE INTO ownerships SELECT tournament_id, ?, '' FROM tournaments", owner)
+    transaction.execute(
+        "INSERT INTO ownerships SELECT tournament_id, ?, '' FROM tournaments WHERE true ON CONFLICT DO NOTHING", owner
+    )
 
 
 def unended_tournaments(transaction: Transaction, ownership: Ownership) -> int:
     """Returns the number of tournaments of an owner that have not ended."""
     statement = (
         "SELECT COUNT(*) FROM tournaments JOIN ownerships USING (tournament_id)"
-        " WHERE owner = ? AND namespace = ? AND state NOT IN (SELECT value FROM json_each(?))"
+        f" WHERE owner = ? AND namespace = ? AND state NOT IN ({', '.join('?' * len(END_STATES))})"
     )
-    rows = transaction.execute(statement, ownership.owner, ownership.namespace, json.dumps(END_STATES))
+    rows = transaction.execute(statement, ownership.owner, ownership.namespace, *END_STATES)
     return int(next(iter(rows))[0])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from orchestrator.decisions.pod_sizes import limits_of
 from orchestrator.decisions.pool_size import PodView
 from orchestrator.state.clock import Clock
 from orchestrator.state.records import PodRecord
@@ -62,6 +63,13 @@ class PodViews:
             drained_since,
             terminated,
             partial(self._runtime.leases.pod_activity, pod.pod_id),
+            self._units(pod),
         )
         self._views[pod.pod_id] = pod, view
         return view
+
+    def _units(self, pod: PodRecord) -> int:
+        """Returns how many pods of the specification's size a pod counts as."""
+        tournament = self._runtime.cache.tournaments.get(pod.tournament_id)
+        limits = limits_of(tournament.spec.pod) if tournament else None
+        return max(1, round(pod.cores / limits.cores)) if limits else 1

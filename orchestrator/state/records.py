@@ -381,13 +381,7 @@ def next_tournament_sequence(transaction: Transaction) -> int:
 
 def running_tournaments(transaction: Transaction) -> list[TournamentRecord]:
     """Returns the tournaments that are running."""
-    return select(transaction, TournamentRecord, "state = ?", RUNNING)
-
-
-def evaluations_from(transaction: Transaction, tournament_id: str, number: int, limit: int) -> list[EvaluationRecord]:
-    """Returns evaluations of a tournament from a number on, in order."""
-    condition = "tournament_id = ? AND number >= ? ORDER BY number LIMIT ?"
-    return select(transaction, EvaluationRecord, condition, tournament_id, number, limit)
+    return select(transaction, TournamentRecord, "state = ? ORDER BY sequence", RUNNING)
 
 
 def left_algorithms(transaction: Transaction, tournament_id: str) -> set[str]:

@@ -16,6 +16,7 @@ from orchestrator.state.leases import Leases
 from orchestrator.state.records import COMPLETED, AgentRecord, TournamentRecord, WorkRecord
 from orchestrator.state.running_time import RunningTime
 from orchestrator.state.saved_state import SavedState, UnsavedChanges, write_changes
+from podrace.leaderboard.v1.leaderboard_pb2 import Incumbent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tasks import ChangeSignal
 
@@ -36,6 +37,7 @@ class RuntimeState:
             met.
         cache: Rows of the database that are kept in memory as well.
         stops: Agents that the strategy stops early, by id, with the reason, by tournament.
+        incumbents: What the leaderboard reported last about the incumbent, by tournament.
         step_limits: Own environment steps at which an agent ends at the latest, by agent id and lease epoch.
         paused: Why tournaments are paused by faults of storage, by id; `cache.pauses` has those that users paused.
         restored_epoch: Epoch of backups with which the database was restored last; 0: it never was.
@@ -56,6 +58,7 @@ class RuntimeState:
         self.contacts = Contacts()
         self.judged_rounds: dict[str, int] = {}
         self.stops: dict[str, Mapping[str, str]] = {}
+        self.incumbents: dict[str, Incumbent] = {}
         self.step_limits: dict[tuple[str, int], int] = {}
         self.paused: dict[str, str] = {}
         self.without_space: dict[str, str] = {}
@@ -92,6 +95,7 @@ class RuntimeState:
         """Forgets a tournament that was deleted."""
         self.judged_rounds.pop(tournament_id, None)
         self.stops.pop(tournament_id, None)
+        self.incumbents.pop(tournament_id, None)
         self.registered.discard(tournament_id)
 
     def grant_lease(self, work: WorkRecord, now: float) -> None:

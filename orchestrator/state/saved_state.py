@@ -18,7 +18,6 @@ from orchestrator.state.records import (
     WorkPhase,
     WorkRecord,
 )
-from orchestrator.state.restoration import restored_epoch
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 
@@ -78,7 +77,7 @@ def load_saved_state(transaction: Transaction) -> SavedState:
         {name: int(agents) for name, agents in stopped},
         records.live_pods(transaction),
         [failure for name, _ in failed for failure in _latest_failures(transaction, name)],
-        records.select(transaction, OwnershipRecord, "true"),
+        records.select(transaction, OwnershipRecord, "true ORDER BY rowid"),
         records.select(transaction, PauseRecord, "reason != ''"),
         records.select(transaction, LabelsRecord, "true"),
         restored_epoch(transaction),
@@ -95,7 +94,8 @@ def write_changes(transaction: Transaction, changes: UnsavedChanges) -> None:
     """Writes counters to the rows of their agents and tournaments."""
     # One statement for all agents: with one per agent, this thread would wait for the interpreter lock each time.
     transaction.execute(
-        "UPDATE agents SET environment_steps = steps.value FROM json_each(?) AS steps WHERE agent_id = steps.key",
+        "UPDATE agents SET environment_steps = CAST(steps.value AS BIGINT) FROM json_each(?) AS steps"
+        " WHERE agent_id = steps.key",
         json.dumps(changes.agent_steps),
     )
     for tournament_id, seconds in changes.running_seconds.items():
@@ -106,3 +106,8 @@ def write_changes(transaction: Transaction, changes: UnsavedChanges) -> None:
         transaction.execute(
             "UPDATE tournaments SET best = ? WHERE tournament_id = ?", best.SerializeToString(), tournament_id
         )
+
+
+def restored_epoch(transaction: Transaction) -> int:
+    """Returns the epoch of backups with which the database was restored last; 0: it never was."""
+    return int(transaction.execute("SELECT restored_epoch FROM identity")[0][0])

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from podrace.database import DatabaseLocation
 from podrace.errors import InvalidArgument
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -22,14 +23,19 @@ class BackupConfig:
     """Besides the newest two backups, one of each of this many past hours is kept."""
 
 
-def check(config: BackupConfig) -> None:
-    """Checks the settings.
+def check(config: BackupConfig, database: DatabaseLocation) -> None:
+    """Checks the settings for a database.
 
     Raises:
         InvalidArgument: A value is not allowed; the message has its key and value.
     """
     if config.period_seconds < 0:
         raise InvalidArgument(f"backup.period_seconds = {config.period_seconds:g}: expected at least 0")
+    if config.period_seconds and database.file is None:
+        raise InvalidArgument(
+            f"backup.period_seconds = {config.period_seconds:g}: a database of PostgreSQL is backed up by its own"
+            " tools; set 0"
+        )
     if not NAME.fullmatch(config.name):
         raise InvalidArgument(f"backup.name = {config.name!r}: expected lower-case letters, digits and '-'")
     if not 0 <= config.hours <= MOST_HOURS:

@@ -21,7 +21,7 @@ from pathlib import Path
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
 from podrace.checkpoint_store.publish import STALE_EPOCH, claim, publish, read_manifest, read_part
 from podrace.checkpoint_store.store import BACKUP_PREFIX, CheckpointStore
-from podrace.database_identity import check_file, mark_restored
+from podrace.database.identity import check_file, mark_restored
 from podrace.digests import digest as sha256_of
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound
 

@@ -13,8 +13,9 @@ from podrace.backup.config import BackupConfig
 from podrace.backup.copies import Backup, Backups
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.publish import STALE_EPOCH
-from podrace.database import Database, Format
-from podrace.database_identity import read_identity, set_backup_epoch
+from podrace.database import Database, DatabaseLocation, Format, open_database
+from podrace.database.identity import read_identity, set_backup_epoch
+from podrace.database.leadership import Leadership
 from podrace.errors import FailedPrecondition, PodraceError, ResourceExhausted
 
 BACKUP_TIME = prometheus_client.Gauge(
@@ -27,17 +28,25 @@ _log = structlog.get_logger(__name__)
 class BackedUpDatabase:
     """A database with its backups.
 
-    opened = await BackedUpDatabase.open(path, DATABASE_FORMAT, time.time, config.backup, config.store)
+    opened = await BackedUpDatabase.open(location, DATABASE_FORMAT, time.time, config.backup, config.store)
     async with opened as database:
         ...  # it is backed up until here, and closed
 
     Attributes:
         database: The open database.
         restored: The backup that it was restored from now; None if there was a file, or no backup.
+        leadership: The lease of this process; None if the database is a file.
     """
 
-    def __init__(self, database: Database, path: Path, config: BackupConfig, restored: Backup | None) -> None:
-        self.database, self.restored = database, restored
+    def __init__(
+        self,
+        database: Database,
+        path: Path,
+        config: BackupConfig,
+        restored: Backup | None = None,
+        leadership: Leadership | None = None,
+    ) -> None:
+        self.database, self.restored, self.leadership = database, restored, leadership
         self._path, self._config = path, config
         self._backups: Backups | None = None
         self._epoch, self._database_id = 0, ""
@@ -46,22 +55,34 @@ class BackedUpDatabase:
 
     @classmethod
     async def open(
-        cls, path: Path, format: Format, clock: Callable[[], float], config: BackupConfig, store: str
+        cls,
+        location: DatabaseLocation,
+        format: Format,
+        clock: Callable[[], float],
+        config: BackupConfig,
+        store: str,
+        *,
+        address: str = "",
+        on_standby: Callable[[str], None] = lambda leader: None,
     ) -> "BackedUpDatabase":
         """Opens the database; one whose file does not exist is restored first, if backups are configured.
 
         Args:
-            path: File of the database.
+            location: Where the database is. One on a server is opened when no other process leads.
             format: Its format.
             clock: Returns wall time, seconds since 1970.
             config: When backups are made.
             store: URI of the checkpoint store.
+            address: Where this process can be reached; standbys name it.
+            on_standby: Receives the address of the leader while another process leads.
 
         Raises:
             PodraceError: The database cannot be opened, or there is no file and the store cannot be read.
         """
-        if not config.period_seconds:
-            return cls(Database.open(path, format, clock), path, config, None)
+        if location.file is None or not config.period_seconds:
+            database, leadership = await open_database(location, format, clock, address=address, on_standby=on_standby)
+            return cls(database, location.file or Path(), config, None, leadership)
+        path = location.file
         opened = await asyncio.to_thread(open_store, store, tolerated=(ResourceExhausted,))
         backups = Backups(opened, config.name, format.owner)
         restored = None if path.exists() else await asyncio.to_thread(backups.restore, path)

@@ -85,20 +85,21 @@ class Condition:
         """Returns the condition as an expression of SQL, and its parameters."""
         text, parameters = self._label_sql() if self.field.kind == Kind.LABELS else _sql(self.field.column, self)
         # A value that is absent satisfies no comparison but `!=`.
-        return f"{'NOT ' if self.negated else ''}coalesce({text}, {int(self.operator == '!=')})", parameters
+        absent = "true" if self.operator == "!=" else "false"
+        return f"{'NOT ' if self.negated else ''}coalesce({text}, {absent})", parameters
 
     def _label_sql(self) -> tuple[str, list[str | float]]:
-        path = f'$."{self.key}"'
+        labels = f"json_each({self.field.column}) WHERE key = ?"
         if self.operator == ":":
-            return f"json_type({self.field.column}, ?) IS NOT NULL", [path]
-        text, parameters = _sql(f"json_extract({self.field.column}, ?)", self)
-        return text, [path, *parameters]
+            return f"EXISTS (SELECT 1 FROM {labels})", [self.key]
+        text, parameters = _sql(f"(SELECT value FROM {labels})", self)
+        return text, [self.key, *parameters]
 
 
 def _sql(column: str, condition: Condition) -> tuple[str, list[str | float]]:
     prefix = condition.prefix
     if prefix is not None:
-        return f"substr({column}, 1, ?) {condition.operator} ?", [len(prefix), prefix]
+        return f"substr({column}, 1, CAST(? AS INTEGER)) {condition.operator} ?", [len(prefix), prefix]
     return f"{column} {condition.operator} ?", [condition.value]
 
 

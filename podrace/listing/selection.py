@@ -65,7 +65,8 @@ class ListSelection:
 
     def order_sql(self) -> str:
         """Returns the order as expressions of SQL."""
-        return ", ".join(f"{one.column} {'DESC' if descending else 'ASC'}" for _, one, descending in self.order)
+        directions = {False: "ASC NULLS FIRST", True: "DESC NULLS LAST"}
+        return ", ".join(f"{one.column} {directions[descending]}" for _, one, descending in self.order)
 
     def apply(self, entries: Sequence[Record], value: Callable[[Record, str], Any]) -> list[Record]:
         """Filters and orders entries in memory.
@@ -76,8 +77,13 @@ class ListSelection:
         """
         kept = [one for one in entries if all(part.matches(value(one, part.name)) for part in self.conditions)]
         for name, _, descending in reversed(self.order):
-            kept.sort(key=lambda one, name=name: value(one, name), reverse=descending)  # type: ignore[misc]
+            kept.sort(key=lambda one, name=name: _before_values(value(one, name)), reverse=descending)  # type: ignore[misc]
         return kept
+
+
+def _before_values(value: Any) -> tuple[bool, Any]:
+    """Returns a key of an order in which absent values come first, as in SQL."""
+    return value is not None, value
 
 
 @dataclass(frozen=True)

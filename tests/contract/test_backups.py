@@ -13,7 +13,7 @@ from podrace.backup.copies import HOUR_SECONDS, Backups
 from podrace.backup.database import BackedUpDatabase
 from podrace.checkpoint_store.collect import collect
 from podrace.checkpoint_store.store import CheckpointStore
-from podrace.database import Database, Format, Transaction
+from podrace.database import Database, DatabaseLocation, Format, Transaction
 from podrace.errors import DataLoss, FailedPrecondition
 
 FORMAT = Format("orchestrator", 7, 1, "CREATE TABLE numbers (number INTEGER, text TEXT)")
@@ -144,7 +144,7 @@ async def test_pieces_that_did_not_change_are_not_stored_again(
 
 async def test_a_service_without_its_file_starts_from_the_newest_backup(store: CheckpointStore, tmp_path: Path) -> None:
     path, config = tmp_path / "volume" / "state.sqlite", BackupConfig(period_seconds=0.05)
-    first = await BackedUpDatabase.open(path, FORMAT, lambda: NOW, config, store.uri)
+    first = await BackedUpDatabase.open(DatabaseLocation(path), FORMAT, lambda: NOW, config, store.uri)
     running = asyncio.create_task(first.run())
     await first.database.transact(insert, 1)
     while not Backups(store, "main", "orchestrator").newest():
@@ -155,7 +155,7 @@ async def test_a_service_without_its_file_starts_from_the_newest_backup(store: C
     first.database.close()
     for file in path.parent.iterdir():
         file.unlink()
-    second = await BackedUpDatabase.open(path, FORMAT, lambda: NOW, config, store.uri)
+    second = await BackedUpDatabase.open(DatabaseLocation(path), FORMAT, lambda: NOW, config, store.uri)
     assert second.restored is not None
     assert await second.database.transact(lambda opened: opened.execute("SELECT number FROM numbers")) == [(1,)]
     query = "SELECT backup_epoch, restored_epoch FROM identity"
@@ -168,14 +168,14 @@ async def test_a_file_whose_successor_was_restored_elsewhere_is_not_used(
 ) -> None:
     config = BackupConfig(period_seconds=60.0)
     old, new = tmp_path / "old" / "state.sqlite", tmp_path / "new" / "state.sqlite"
-    first = await BackedUpDatabase.open(old, FORMAT, lambda: NOW, config, store.uri)
+    first = await BackedUpDatabase.open(DatabaseLocation(old), FORMAT, lambda: NOW, config, store.uri)
     await first.back_up()
     first.database.close()
-    second = await BackedUpDatabase.open(new, FORMAT, lambda: NOW, config, store.uri)
+    second = await BackedUpDatabase.open(DatabaseLocation(new), FORMAT, lambda: NOW, config, store.uri)
     with pytest.raises(FailedPrecondition, match="is out of date"):
-        await BackedUpDatabase.open(old, FORMAT, lambda: NOW, config, store.uri)
+        await BackedUpDatabase.open(DatabaseLocation(old), FORMAT, lambda: NOW, config, store.uri)
     second.database.close()
-    third = await BackedUpDatabase.open(new, FORMAT, lambda: NOW, config, store.uri)
+    third = await BackedUpDatabase.open(DatabaseLocation(new), FORMAT, lambda: NOW, config, store.uri)
     assert third.restored is None
     await third.back_up()
     third.database.close()
@@ -185,9 +185,13 @@ async def test_a_new_database_is_refused_if_the_store_has_backups_of_another(
     store: CheckpointStore, tmp_path: Path
 ) -> None:
     config = BackupConfig(period_seconds=60.0)
-    first = await BackedUpDatabase.open(tmp_path / "a" / "state.sqlite", FORMAT, lambda: NOW, config, store.uri)
+    first = await BackedUpDatabase.open(
+        DatabaseLocation(tmp_path / "a" / "state.sqlite"), FORMAT, lambda: NOW, config, store.uri
+    )
     await first.back_up()
     first.database.close()
     Database.open(tmp_path / "b" / "state.sqlite", FORMAT, lambda: NOW).close()
     with pytest.raises(FailedPrecondition, match="has backups of another database"):
-        await BackedUpDatabase.open(tmp_path / "b" / "state.sqlite", FORMAT, lambda: NOW, config, store.uri)
+        await BackedUpDatabase.open(
+            DatabaseLocation(tmp_path / "b" / "state.sqlite"), FORMAT, lambda: NOW, config, store.uri
+        )

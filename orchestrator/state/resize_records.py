@@ -1,0 +1,89 @@
+"""Maps the rows of resizes: a pod of another size takes an agent over from the pod that trains it."""
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from orchestrator.state import records
+from orchestrator.state.database import Transaction
+from orchestrator.state.records import AgentRecord, PodPhase
+
+
+class ResizePhase(StrEnum):
+    """How far a resize is."""
+
+    WARMING = "warming"
+    READY = "ready"
+    DONE = "done"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True)
+class ResizeRecord:
+    """One resize; its row is written before the new pod is started."""
+
+    pod_id: str
+    """The new pod."""
+    tournament_id: str
+    predecessor_id: str
+    """The pod that is replaced."""
+    agent_id: str
+    """The agent that is kept for the new pod; empty until it is ready."""
+    phase: ResizePhase
+    scores: int
+    """Scores of incumbents when it was decided."""
+    begin_time: float
+    """Seconds since 1970."""
+    gap_seconds: float | None
+    """Time in which nothing was trained; None if it was not measured."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the new pod does not have the agent yet."""
+        return self.phase in (ResizePhase.WARMING, ResizePhase.READY)
+
+
+COLUMNS = tuple(field.name for field in fields(ResizeRecord))
+
+
+def of_tournament(transaction: Transaction, tournament_id: str) -> list[ResizeRecord]:
+    """Returns the resizes of a tournament, oldest first."""
+    return _select(transaction, "tournament_id = ? ORDER BY begin_time", tournament_id)
+
+
+def of_pod(transaction: Transaction, pod_id: str) -> ResizeRecord | None:
+    """Returns the resize under way in which a pod is the new one."""
+    found = _select(transaction, "pod_id = ?", pod_id)
+    return next((one for one in found if one.under_way), None)
+
+
+def keeper_of(transaction: Transaction, agent_id: str) -> str:
+    """Returns the pod that an agent is kept for; empty if any pod may have it."""
+    living = "pod_id IN (SELECT pod_id FROM pods WHERE phase != ?)"
+    found = _select(transaction, f"agent_id = ? AND phase = ? AND {living}", agent_id, ResizePhase.READY, PodPhase.GONE)
+    return found[0].pod_id if found else ""
+
+
+def agent_of(transaction: Transaction, resize: ResizeRecord) -> AgentRecord | None:
+    """Returns the agent that was assigned to the old pod last and has not been given back."""
+    unfinished = records.unfinished(transaction, AgentRecord, resize.tournament_id)
+    return next((one for one in unfinished if one.pod_id == resize.predecessor_id), None)
+
+
+def of_agent(transaction: Transaction, agent_id: str, pod_id: str) -> list[ResizeRecord]:
+    """Returns the resizes by which a pod has an agent."""
+    return _select(transaction, "agent_id = ? AND pod_id = ?", agent_id, pod_id)
+
+
+def _select(transaction: Transaction, condition: str, *values: object) -> list[ResizeRecord]:
+    rows = transaction.execute(f"SELECT {', '.join(COLUMNS)} FROM resizes WHERE {condition}", *values)
+    found = (dict(zip(COLUMNS, row, strict=True)) for row in rows)
+    return [ResizeRecord(**{**row, "phase": ResizePhase(row["phase"])}) for row in found]
+
+
+def save(transaction: Transaction, resize: ResizeRecord) -> None:
+    """Inserts a resize, or replaces the one with the same new pod."""
+    places = ", ".join("?" * len(COLUMNS))
+    transaction.execute(
+        f"INSERT OR REPLACE INTO resizes ({', '.join(COLUMNS)}) VALUES ({places})",
+        *(getattr(resize, name) for name in COLUMNS),
+    )

@@ -1,0 +1,72 @@
+"""Reads and writes what identifies a database and its backups, in an open database and in a file."""
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from podrace.database.transaction import Transaction
+from podrace.errors import DataLoss, FailedPrecondition, NotFound
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What identifies a database."""
+
+    database_id: str
+    """A random text; copies have the same."""
+    backup_epoch: int
+    """Epoch with which the database is backed up; 0: it was not yet."""
+
+
+def read_identity(transaction: Transaction) -> Identity:
+    """Returns what identifies the open database."""
+    ((database_id, epoch),) = transaction.execute("SELECT database_id, backup_epoch FROM identity")
+    return Identity(database_id, epoch)
+
+
+def set_backup_epoch(transaction: Transaction, epoch: int) -> None:
+    """Records the epoch with which the database is backed up from here on."""
+    transaction.execute("UPDATE identity SET backup_epoch = ?", epoch)
+
+
+def copy_file(path: Path, copy: Path, epoch: int) -> str:
+    """Copies the file of a database that no service has open, records its epoch in both, and returns its id.
+
+    Raises:
+        NotFound: There is no such file.
+        FailedPrecondition: It cannot be copied.
+    """
+    if not path.exists():
+        raise NotFound(f"database {path}: there is no such file; name another home with --home")
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as opened:
+            opened.execute("UPDATE identity SET backup_epoch = ?", (epoch,))
+            with closing(sqlite3.connect(copy)) as target:
+                opened.backup(target)
+            return str(opened.execute("SELECT database_id FROM identity").fetchone()[0])
+    except sqlite3.Error as error:
+        raise FailedPrecondition(f"database {path}: cannot be copied: {error}; run `podrace ls` once") from None
+
+
+def check_file(path: Path, database_id: str) -> None:
+    """Checks the file of a restored database; raises DataLoss if it is damaged or another one."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as opened:
+            (damage,) = opened.execute("PRAGMA quick_check(1)").fetchone()
+            (found,) = opened.execute("SELECT database_id FROM identity").fetchone()
+    except (sqlite3.Error, TypeError) as error:
+        raise DataLoss(f"database {path}: is damaged: {error}") from None
+    if damage != "ok" or found != database_id:
+        raise DataLoss(f"database {path}: is damaged: {damage}")
+
+
+def mark_restored(path: Path, epoch: int) -> None:
+    """Records durably in the file of a restored database with which epoch it was restored."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as opened:
+        opened.execute("PRAGMA synchronous = FULL")
+        opened.execute("UPDATE identity SET backup_epoch = ?, restored_epoch = ?", (epoch, epoch))
+        opened.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,107 @@
+"""Finds out where the database of a service is, from its configuration, and opens it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from podrace.database.database import Database
+from podrace.database.format import Format
+from podrace.database.leadership import Leadership, LeaseTimes
+from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
+
+SCHEMES = ("postgresql://", "postgres://")
+LEASE_TIMES = LeaseTimes()
+
+
+@dataclass(frozen=True)
+class DatabaseLocation:
+    """Where a database is: in a file of SQLite, or on a server of PostgreSQL."""
+
+    file: Path | None
+    """The file; None: it is on a server."""
+    url: str = ""
+    """Address of the server and name of the database, without a password."""
+    password_file: str = ""
+    """File with the password; empty: libpq finds it (`PGPASSWORD`, `PGPASSFILE`)."""
+
+    def __str__(self) -> str:
+        return self.url or str(self.file)
+
+    @classmethod
+    def of(cls, database: str, password_file: str = "") -> "DatabaseLocation":
+        """Returns the location that the settings `database` and `database_password_file` mean.
+
+        Raises:
+            InvalidArgument: The URL is malformed or has a password.
+        """
+        if not database.startswith(SCHEMES):
+            if "://" in database:
+                raise InvalidArgument("database: expected the path of a file, or postgresql://USER@HOST:PORT/DATABASE")
+            if not database:
+                raise InvalidArgument("database is empty: expected the path of a file, or postgresql://USER@HOST/NAME")
+            return cls(Path(database))
+        try:
+            parts = urlsplit(database)
+            has_password = parts.password is not None or "password" in parse_qs(parts.query)
+        except ValueError:
+            raise InvalidArgument("database: not a URL; expected postgresql://USER@HOST:PORT/DATABASE") from None
+        if has_password:
+            raise InvalidArgument(
+                "database: the URL has a password, which logs would show; write it to a file, and name that in"
+                " database_password_file"
+            )
+        return cls(None, database, password_file)
+
+
+async def open_database(
+    location: DatabaseLocation,
+    format: Format,
+    clock: Callable[[], float],
+    *,
+    address: str = "",
+    on_standby: Callable[[str], None] = lambda leader: None,
+    times: LeaseTimes = LEASE_TIMES,
+) -> tuple[Database, Leadership | None]:
+    """Opens a database, on a server once this process leads; returns it with the leadership, None for a file.
+
+    Args:
+        location: Where it is.
+        format: Identification and schema of the database.
+        clock: Returns wall time, seconds since 1970.
+        address: Where this process can be reached; standbys name it.
+        on_standby: Receives the address of the leader while another process leads.
+        times: Times of the leader's lease.
+
+    Raises:
+        PodraceError: The database cannot be opened; see `Database.open`.
+        Unimplemented: The package for PostgreSQL is missing.
+    """
+    if location.file is not None:
+        return Database.open(location.file, format, clock), None
+    try:
+        from podrace.database.postgresql import PostgresqlEngine, PostgresqlServer  # imported only where it is used
+    except ImportError:
+        raise Unimplemented(
+            f"database {location.url!r} needs the package psycopg: pip install 'psycopg[binary]>=3.2'"
+            " (podrace[postgresql])"
+        ) from None
+    server = PostgresqlServer(location.url, _password(location), format)
+    leadership = await Leadership.acquire(server.connect, address, times=times, on_standby=on_standby)
+    try:
+        engine = PostgresqlEngine.open(server, leadership)
+    except BaseException:
+        leadership.resign()
+        raise
+    return Database(engine, clock), leadership
+
+
+def _password(location: DatabaseLocation) -> str:
+    if not location.password_file:
+        return ""
+    try:
+        return Path(location.password_file).read_text().strip()
+    except OSError as error:
+        raise FailedPrecondition(
+            f"database_password_file = {location.password_file!r}: cannot be read: {error.strerror}"
+        ) from None
