@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 LOCKS := deploy/locks
 # `no` installs what constraints.txt allows, without hashes: for a mirror that builds packages itself.
 LOCKED ?= yes
-EXTRAS := agentpod,dashboard,mujoco,box2d,warp,envpool,atari,minio,docker,kubernetes,stocks,pb2,plots,policy,serve,tensorboard,video,docs,dev
+EXTRAS := agentpod,dashboard,mujoco,box2d,warp,envpool,atari,pettingzoo,minio,docker,kubernetes,postgresql,stocks,pb2,plots,policy,serve,tensorboard,video,docs,dev
 # Tools of `make lock`, `make sbom` and `make audit`.
 TOOLS := .venv-tools
 TOOLS_STAMP := $(TOOLS)/.installed
@@ -16,7 +16,7 @@ TESTS ?=
 # Tests start hundreds of processes that import the project. With this variable set, each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install install-gpu lock sbom audit audit-images run test test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s test-browser chaos chaos-store test-chaos fuzz bench bench-peers protos contract-image contracts release release-images format clean
+.PHONY: install install-gpu lock sbom audit audit-images run test test-profile test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s test-browser chaos chaos-store test-chaos fuzz bench bench-peers protos contract-image contracts release release-images format clean
 
 install: $(STAMP)
 
@@ -64,6 +64,11 @@ run: install
 
 test: install
 	$(BIN)/python -m pytest --numprocesses auto $(TESTS)
+
+# The same, with the processor seconds of each folder and of the tests that use most: those of every process are counted.
+test-profile: install
+	rm -rf build/processor-times
+	PODRACE_PROCESSOR_TIMES=build/processor-times $(BIN)/python -m pytest --numprocesses auto $(TESTS)
 
 # Only tests that start no processes and take less than a second.
 test-unit: install

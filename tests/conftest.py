@@ -4,13 +4,16 @@ import atexit
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 import structlog
+from warm_python import running_warm_python
 
 # Examples take longer while other processes use the processors.
 hypothesis.settings.register_profile("podrace", deadline=None)
@@ -27,6 +30,33 @@ os.environ["PODRACE_TOKEN_FILE"] = f"{_access}/token"
 
 LONG = ("tests/e2e/", "tests/integration/agentpod/", "tests/integration/", "tests/contract/")
 """Folders in the order in which their tests start: a long test that starts last keeps the whole run waiting."""
+
+
+WARM = (
+    "tests/e2e/",
+    "tests/integration/agentpod/",
+    "tests/integration/conformance/",
+    "tests/integration/orchestrator/test_inspection.py",
+    "tests/integration/serving/",
+    "tests/integration/test_",
+    "tests/security/test_limits_of_services.py",
+    "tests/security/test_one_machine.py",
+    "tests/security/test_runtime_folders.py",
+    "tests/security/test_several_machines.py",
+)
+"""Folders whose tests fork the processes that they start (`forked_processes`)."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measures the processor time of each test if `make test-profile` asks for it."""
+    if folder := os.environ.get("PODRACE_PROCESSOR_TIMES"):
+        from processor_times import ProcessorTimes, Summary
+
+        in_worker = hasattr(config, "workerinput")
+        if in_worker or not config.getoption("numprocesses", None):
+            config.pluginmanager.register(ProcessorTimes(Path(folder)))
+        if not in_worker:
+            config.pluginmanager.register(Summary(Path(folder)))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -85,6 +115,28 @@ def _group(item: pytest.Item) -> str:
 def _start_order(item: pytest.Item) -> int:
     path = item.path.relative_to(item.config.rootpath).as_posix()
     return next((order for order, folder in enumerate(LONG) if path.startswith(folder)), len(LONG))
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[str]:
+    """A program that behaves as this interpreter, and forks processes of the project instead of starting them.
+
+    Starting the processes of a mesh costs 5 processor seconds, most of them for importing torch twice. With
+    PODRACE_TESTS_COLD=yes, and on other systems than Linux, it is the interpreter.
+    """
+    if os.environ.get("PODRACE_TESTS_COLD") or not hasattr(os, "pidfd_open"):
+        yield sys.executable
+        return
+    with running_warm_python() as program:
+        yield program
+
+
+@pytest.fixture(autouse=True)
+def forked_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets tests of WARM fork the processes that they start, unless they are marked `cold`."""
+    path = request.node.path.relative_to(request.config.rootpath).as_posix()
+    if path.startswith(WARM) and not request.node.get_closest_marker("cold"):
+        monkeypatch.setattr(sys, "executable", request.getfixturevalue("warm_python"))
 
 
 @pytest.fixture(autouse=True)
