@@ -15,6 +15,10 @@ from agentpod.algorithms.ppo import PPO
 from agentpod.algorithms.sac import SAC
 from agentpod.algorithms.sac_discrete import SACDiscrete
 from agentpod.algorithms.td3 import TD3
+from agentpod.algorithms.teams.ippo import IPPO
+from agentpod.algorithms.teams.mappo import MAPPO
+from agentpod.algorithms.teams.qmix import QMIX
+from agentpod.algorithms.teams.vdn import VDN
 from agentpod.algorithms.user_class import load_class
 from podrace.config import unknown
 from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
@@ -34,6 +38,10 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "td3": TD3,
     "sac": SAC,
     "sac-discrete": SACDiscrete,
+    "ippo": IPPO,
+    "mappo": MAPPO,
+    "vdn": VDN,
+    "qmix": QMIX,
 }
 
 
@@ -83,4 +91,21 @@ def make(
             f"{action_space.kind}: choose another algorithm or another simulator",
             reason=UNSUITABLE_SPACE,
         )
+    _check_agents(name, algorithm, observation_space)
     return algorithm(observation_space, action_space, hyperparameters, seed, device)
+
+
+def _check_agents(name: str, algorithm: type[Algorithm], observation_space: Space) -> None:
+    """Refuses an algorithm for one agent where there are several, and the reverse."""
+    for_teams = [key for key, known in ALGORITHMS.items() if getattr(known, "trains_teams", False)]
+    agents = observation_space.agents
+    if bool(agents) == bool(getattr(algorithm, "trains_teams", False)):
+        return
+    found = f"has the agents {', '.join(agents[:8])}" if agents else "has a single agent"
+    wanted = (
+        f"choose one of {', '.join(for_teams)}" if agents else "choose an algorithm for one agent, for instance ppo"
+    )
+    raise InvalidArgument(
+        f"algorithm {name!r} trains {'one agent' if agents else 'teams'}, but the environment {found}: {wanted}",
+        reason=UNSUITABLE_SPACE,
+    )

@@ -42,6 +42,8 @@ class Settings:
     instead."""
     torso: str = NO_TORSO
     """Key of agentpod.models.cnn.TORSOS: convolutions before the hidden layers, for image observations."""
+    network_class: str = ""
+    """Class of the policy's network, see agentpod.models.user_network; empty: layers of `hidden_sizes`."""
     horizon: int = 128
     """Steps of each environment between two updates."""
     learning_rate: float = 3e-4
@@ -72,7 +74,13 @@ class Settings:
     @property
     def network(self) -> NetworkSpec:
         """Structure of the policy."""
-        return NetworkSpec(self.hidden_sizes, self.activation, self.normalize_observations, torso=self.torso)
+        return NetworkSpec(
+            self.hidden_sizes,
+            self.activation,
+            self.normalize_observations,
+            torso=self.torso,
+            network_class=self.network_class,
+        )
 
     @property
     def memory(self) -> MemorySpec:
@@ -193,8 +201,8 @@ class Algorithm(Protocol):
         ...
 
 
-SHARED_GRADIENTS = "the learners share gradients in every step (fusion.mode = 'allreduce')"
-"""Why a step is not captured: it waits for the gradients of all learners."""
+USER_NETWORK = "the network of the policy is user code (network_class)"
+"""Why a step is not captured: such a network may wait for the device at any place."""
 
 
 @runtime_checkable
@@ -202,7 +210,7 @@ class Capturable(Protocol):
     """An algorithm whose gradient steps may be replayed from CUDA graphs."""
 
     def capture(self, record: Record | None = None) -> str:
-        """Replays gradient steps from now on; steps with shared gradients and steps of rare sizes stay eager.
+        """Replays gradient steps from now on; steps of rare sizes stay eager. Gradients are shared between graphs.
 
         Args:
             record: How a step is recorded; None: as a CUDA graph.
@@ -231,6 +239,8 @@ def capture_updates(algorithm: object, *, wanted: bool, device: str, record: Rec
         return f"the learner computes on {device}"
     if not isinstance(algorithm, Capturable):
         return "the algorithm has no method capture"
+    if isinstance(network := getattr(algorithm, "network", None), NetworkSpec) and network.network_class:
+        return USER_NETWORK
     return algorithm.capture(record)
 
 

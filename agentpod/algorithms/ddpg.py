@@ -8,7 +8,7 @@ from torch import Tensor
 
 from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings
 from agentpod.algorithms.trainable import Trainable, step_critics
-from agentpod.experience.replay_buffer import TransitionBatch
+from agentpod.experience.transitions import TransitionBatch
 from agentpod.models.distributions import output_count
 from agentpod.models.policy import NetworkSpec
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from agentpod.algorithms.base import linear_schedule
 from agentpod.algorithms.off_policy import OffPolicy, OffPolicySettings
 from agentpod.algorithms.trainable import Trainable
-from agentpod.experience.replay_buffer import TransitionBatch
+from agentpod.experience.transitions import TransitionBatch
 from agentpod.models.action_heads import dueling_backward, dueling_values
 from agentpod.models.policy import NetworkSpec
 

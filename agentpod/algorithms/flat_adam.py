@@ -5,6 +5,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from simulators.cuda_graph import between_graphs
+
 FIRST_DECAY, SECOND_DECAY = 0.9, 0.999
 """Decay rates of the two moments (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1)."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -73,7 +75,7 @@ class FlatAdam:
     def step(self) -> Tensor:
         """Makes one step; returns the norm of the gradient before clipping: [] float32."""
         if self.reduce:
-            self.reduce(self.gradient)
+            between_graphs(self._average)
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         if self._maximum_norm > 0:
             self.gradient.mul_((self._maximum_norm / (norm + 1e-6)).clamp_(max=1.0))
@@ -94,6 +96,11 @@ class FlatAdam:
             maximize=False,
         )
         return norm
+
+    def _average(self) -> None:
+        """Averages the gradient over the learners, by what `reduce` is at this moment."""
+        if self.reduce:
+            self.reduce(self.gradient)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the state besides the parameters: `step` [], `exp_avg` [P] and `exp_avg_sq` [P], all float32."""

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms.base import (
-    SHARED_GRADIENTS,
     Settings,
     linear_schedule,
     load_tensors,
@@ -23,9 +22,11 @@ from agentpod.algorithms.base import (
 from agentpod.algorithms.flat_adam import MOMENTS, FlatAdam, Reduce
 from agentpod.algorithms.fusible import Fusible
 from agentpod.algorithms.trainable import Trainable
-from agentpod.capture.graph_replay import GraphReplay, Record
+from agentpod.capture.graph_replay import Record
 from agentpod.experience.memory_spec import MemorySpec
-from agentpod.experience.replay_buffer import ReplayBuffer, TransitionBatch
+from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.sampled_steps import SampledSteps
+from agentpod.experience.transitions import TransitionBatch
 from agentpod.models.mlp import element_count
 from agentpod.models.normalizer import RunningMoments, SharedMoments
 from agentpod.models.policy import Policy
@@ -137,12 +138,12 @@ class OffPolicy:
         self._counts = {name: torch.zeros((), dtype=torch.float64) for name in COUNTS}
         self._seed, self._device = seed, torch.device(device)
         self._reduce: Reduce | None = None
-        self._replay: GraphReplay[tuple[Tensor, Tensor]] | None = None
+        self._captured: SampledSteps | None = None
         self._due = DueUpdates(actor=True, targets=True)
         self.policy = Policy(observation_space, action_space, self.network, device=device)
         self._observations = SharedMoments((math.prod(observation_space.shape),), device)
         self._action_space, self._inputs = action_space, math.prod(observation_space.shape)
-        self._network_factory = self.network.network_factory(observation_space)
+        self._network_factory = self.network.network_factory(observation_space, action_space)
         generator = derive_generator(device, seed, "initialize")
         self.policy.initialize(generator)
         self._trained = self._build_networks(generator)
@@ -273,32 +274,27 @@ class OffPolicy:
         noise = self._noise(updates, generator)
         for optimizer in self._optimizers():
             optimizer.apply_rate()
-        arguments = (settings.batch_size, settings.n_step, settings.discount, generator)
-        if not settings.prioritized:
-            batches = replay.sample_many(updates, *arguments)
-            return torch.stack([self._step(*pair, generator)[0] for pair in zip(batches, noise, strict=True)])
         progress = self.environment_steps / settings.priority_annealing_steps
         beta, metrics = linear_schedule(settings.priority_correction, 1.0, progress), []
-        for row in noise:
-            batch = replay.sample(*arguments, beta=beta)
-            values, errors = self._step(batch, row, generator)
-            replay.update_priorities(batch.index, errors)
+        if self._captured:
+            return self._captured.train(replay, noise, beta, generator, lambda: self._prepare_step(generator))
+        arguments = (settings.batch_size, settings.n_step, settings.discount, generator)
+        for batch, row in zip(replay.sample_many(updates, *arguments, beta=beta), noise, strict=True):
+            self._prepare_step(generator)
+            values, errors = self._learn(*batch, row)
+            if settings.prioritized:
+                replay.update_priorities(batch.index, errors)
             metrics.append(values)
         return torch.stack(metrics)
 
-    def _step(self, batch: TransitionBatch, noise: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Makes one gradient step, from a graph if steps are captured; returns what `_gradient_step` does."""
+    def _prepare_step(self, generator: torch.Generator) -> tuple[DueUpdates, bool]:
+        """Draws what the next step needs, and counts it; returns what it depends on besides tensors."""
         self._draw(generator)
         self._due = DueUpdates(
             actor=self._is_actor_due(), targets=(self.gradient_steps + 1) % self.hyperparameters.target_period == 0
         )
-        if self._replay is None or self._reduce:
-            result = self._learn(*batch, noise)
-        else:
-            metrics, errors = self._replay((*batch, noise), self._due)
-            result = metrics.clone(), errors
         self._counts["gradient_steps"] += 1
-        return result
+        return self._due, self._reduce is not None
 
     def _learn(self, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         """Normalizes a batch as it was stored, makes one gradient step, and updates the target networks if due.
@@ -351,9 +347,7 @@ class OffPolicy:
 
     def capture(self, record: Record | None = None) -> str:
         """See agentpod.algorithms.base.Capturable."""
-        if self._reduce:
-            return SHARED_GRADIENTS
-        self._replay = GraphReplay(self._learn, self._changed_tensors, "a gradient step", record)
+        self._captured = SampledSteps(self.hyperparameters, self._learn, self._changed_tensors, record)
         return ""
 
     def _changed_tensors(self) -> list[Tensor]:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms.base import (
-    SHARED_GRADIENTS,
     Settings,
     load_tensors,
     non_finite_error,
@@ -32,6 +31,9 @@ from agentpod.models.policy import NetworkSpec
 from agentpod.returns import generalized_advantages
 from agentpod.seeding import derive_generator
 from simulators.base import Space
+
+ANY_SHAPE = ("return_carry", "critic_state", "left")
+"""Tensors of the state whose shape depends on the number of lanes."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def backpropagate_policy(
 def backpropagate_value(batch: RolloutBatch, networks: ActorCritic, error: Objective, coefficient: float) -> Tensor:
     """Writes the critic's gradient of coefficient mean(error(V)); returns mean(error(V)): []."""
     critic = networks.critic.unrolled(batch.critic_sequences)
-    trace = critic.trace(batch.observation)
+    trace = critic.trace(batch.seen_by_critic)
     value, gradient = error(trace[-1].squeeze(1))
     gradient = (gradient * (coefficient / len(gradient))).unsqueeze(1)
     critic.backward(gradient, trace, networks.critic_gradient)
@@ -138,7 +140,7 @@ class OnPolicy:
         self.hyperparameters: Any = parse_hyperparameters(self.settings_type, hyperparameters)
         settings = self.hyperparameters
         self.network, self.memory, self.update_number = settings.network, settings.memory, 0
-        self._seed, self._device = seed, torch.device(device)
+        self._seed, self._device, self._agents = seed, torch.device(device), observation_space.lanes
         self._build(observation_space, action_space)
         self._observations = SharedMoments((math.prod(observation_space.shape),), device)
         self._returns = SharedMoments((), device)
@@ -149,7 +151,8 @@ class OnPolicy:
     def _build(self, observation_space: Space, action_space: Space) -> None:
         """Creates networks, policy and optimizer."""
         settings = self.hyperparameters
-        self._networks: Any = ActorCritic(observation_space, action_space, self.network, self._device)
+        critic_space = self._critic_space(observation_space)
+        self._networks: Any = ActorCritic(observation_space, action_space, self.network, self._device, critic_space)
         self._networks.initialize(derive_generator(self._device, self._seed, "initialize"), settings.initial_log_std)
         self.policy = self._networks.policy
         self._optimizer: Any = FlatAdam(
@@ -159,6 +162,10 @@ class OnPolicy:
             epsilon=settings.adam_epsilon,
             maximum_norm=settings.maximum_gradient_norm,
         )
+
+    def _critic_space(self, observation_space: Space) -> Space:
+        """Returns the space of what the critic receives; see `_critic_inputs`."""
+        return observation_space
 
     def update(self, experience: Rollout) -> dict[str, float]:
         """Minimizes the loss over one rollout; see Algorithm.update.
@@ -173,7 +180,7 @@ class OnPolicy:
             scale = scale.advance(experience["reward"], done, self.hyperparameters.discount)
         batch = self._prepare(experience, experience["reward"] / scale.deviation)
         if self.hyperparameters.learning_rate_steps:
-            taken = self.update_number * experience["reward"].numel()
+            taken = self.update_number * experience["reward"].numel() // self._agents
             self._optimizer.rate.fill_(self.hyperparameters.learning_rate_after(taken))
         self._optimizer.apply_rate()
         with restored_on_error(self._trained_tensors()):
@@ -203,30 +210,42 @@ class OnPolicy:
 
     def _step(self, minibatch: RolloutBatch) -> Tensor:
         """Makes one optimizer step, from a graph if steps are captured; returns METRICS [metrics]."""
-        if self._replay is None or self._optimizer.reduce:
+        if self._replay is None:
             return self._gradient_step(minibatch)
-        return self._replay(minibatch.tensors()).clone()
+        return self._replay(minibatch.tensors(), self._optimizer.reduce is not None).clone()
 
     def _prepare(self, rollout: Rollout, reward: Tensor) -> RolloutBatch:
         """Computes values, advantages and targets with the present critic, flattened over time and lanes."""
         settings, (horizon, count) = self.hyperparameters, reward.shape
         observation = self.policy.normalize(rollout["observation"].flatten(0, 1))
-        value, next_value, recurrent_states = self._estimate_values(rollout, observation)
+        inputs = self._critic_inputs(observation)
+        value, next_value, recurrent_states = self._estimate_values(rollout, inputs)
         terminated, truncated = rollout["terminated"], rollout["truncated"]
         advantage = generalized_advantages(
             reward, value, next_value, terminated, truncated, settings.discount, settings.gae_lambda
         )
         fields = (rollout["action"], rollout["log_prob"], advantage, value, advantage + value)
-        return RolloutBatch._make(
-            (observation[: horizon * count], *(field.flatten(0, 1) for field in fields), recurrent_states)
-        )
+        flat, own = [field.flatten(0, 1) for field in fields], inputs[: horizon * count]
+        seen = None if inputs is observation else own
+        return RolloutBatch._make((observation[: horizon * count], *flat, recurrent_states, seen))
+
+    def _critic_inputs(self, observation: Tensor) -> Tensor:
+        """Returns what the critic receives [B, S], of observations [B, D] as the policy normalizes them.
+
+        The rows of a step are those of all lanes, in their order.
+        """
+        return observation
+
+    def _final_critic_inputs(self, rollout: Rollout) -> Tensor:
+        """Returns what the critic receives after the last step of each truncated episode, by time, then by lane."""
+        return self.policy.normalize(rollout["final_observation"][rollout["truncated"]])
 
     def _estimate_values(self, rollout: Rollout, observation: Tensor) -> tuple[Tensor, Tensor, RecurrentStates | None]:
         """Computes V(s_t) and V(s_{t+1}), the latter for the final observation where truncated: [T, N] each.
 
         Args:
             rollout: T steps of N lanes.
-            observation: [(T + 1) N, D], all rows of the rollout as the networks receive them.
+            observation: [(T + 1) N, S], all rows of the rollout as the critic receives them.
 
         Returns:
             V(s_t), V(s_{t+1}), and the recurrent states of a recurrent critic.
@@ -242,7 +261,7 @@ class OnPolicy:
         next_value = values[1:].clone()
         if truncated.any():
             # A recurrent critic continues from its state in the truncated episode.
-            final = self.policy.normalize(rollout["final_observation"][truncated])
+            final = self._final_critic_inputs(rollout)
             next_value[truncated] = critic.advance(final, states[:-1][truncated])[0].squeeze(1)
         return values[:-1], next_value, recurrent_states
 
@@ -302,8 +321,6 @@ class OnPolicy:
 
     def capture(self, record: Record | None = None) -> str:
         """See agentpod.algorithms.base.Capturable."""
-        if self._optimizer.reduce:
-            return SHARED_GRADIENTS
 
         def step(*tensors: Tensor) -> Tensor:
             return self._gradient_step(RolloutBatch.of(*tensors))
@@ -337,7 +354,7 @@ class OnPolicy:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """See Algorithm.load_state_dict; the policy is loaded separately, by `policy.load`."""
-        load_tensors(self._state_tensors(), self.state_dict(), state, any_shape=("return_carry", "critic_state"))
+        load_tensors(self._state_tensors(), self.state_dict(), state, any_shape=ANY_SHAPE)
         self._observations.load_state_dict(state, "observations")
         self._returns.load_state_dict(state, "returns")
         self._return_carry = state["return_carry"].to(self._device, copy=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agentpod.algorithms.soft import SoftActorCritic, SoftSettings, Temperature
 from agentpod.algorithms.trainable import Trainable, reduce_critics, step_critics
-from agentpod.experience.replay_buffer import TransitionBatch
+from agentpod.experience.transitions import TransitionBatch
 from agentpod.models.action_heads import SquashedGaussian, SquashedSample
 from agentpod.models.distributions import output_count
 

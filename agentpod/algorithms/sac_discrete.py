@@ -8,7 +8,7 @@ from torch import Tensor
 
 from agentpod.algorithms.soft import SoftActorCritic, SoftSettings, Temperature
 from agentpod.algorithms.trainable import Trainable, reduce_critics
-from agentpod.experience.replay_buffer import TransitionBatch
+from agentpod.experience.transitions import TransitionBatch
 
 
 @dataclass(frozen=True)

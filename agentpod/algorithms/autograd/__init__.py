@@ -4,7 +4,7 @@ from agentpod.algorithms.autograd.replay import ReplayAlgorithm
 from agentpod.algorithms.autograd.rollout import Batch, RolloutAlgorithm
 from agentpod.algorithms.autograd.settings import ReplaySettings, RolloutSettings
 from agentpod.algorithms.base import linear_schedule
-from agentpod.experience.replay_buffer import TransitionBatch
+from agentpod.experience.transitions import TransitionBatch
 from agentpod.returns import generalized_advantages
 from podrace.specification.declaration import hyperparameter
 

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from agentpod.algorithms.autograd import actions
-from agentpod.algorithms.autograd.loss import LOSS, calls_user_code, evaluate
+from agentpod.algorithms.autograd.loss import LOSS, evaluate
 from agentpod.algorithms.autograd.networks import TrainedNetworks
 from agentpod.algorithms.fusible import Fusible
 from agentpod.capture.graph_replay import Record
 from agentpod.models.normalizer import SharedMoments
 from agentpod.models.policy import Policy
 from podrace.errors import DataLoss
+from podrace.plugins.user_calls import calls_user_code
 from podrace.seeding import derive_seed
 from podrace.specification.declaration import place_of
 from simulators.base import Space
@@ -62,6 +63,16 @@ class LossDifferentiation:
     def target_actor(self, observation: Tensor) -> Tensor:
         """Returns the outputs of the policy's target network."""
         return self._trained_networks.target_actor(observation)
+
+    @property
+    def policy_network(self) -> Any:
+        """The policy's network, an instance of the class that `network_class` names; it may have further methods."""
+        return self._trained_networks.policy_network
+
+    @property
+    def target_policy_network(self) -> Any:
+        """The target network of `policy_network`; call it under `torch.no_grad`."""
+        return self._trained_networks.target_policy_network
 
     def module(self, name: str) -> Any:
         """Returns a network that `modules` made."""

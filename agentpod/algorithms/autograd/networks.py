@@ -40,11 +40,15 @@ class TrainedNetworks:
         parameters: [P] float32, everything that is trained.
         gradient: [P] float32, of the loss with respect to `parameters`.
         leaves: The parameters that a user-defined optimizer gets.
+        policy_network: The policy's network if it is a module of the user (`network_class`), else an empty module.
+        target_policy_network: Its target; None without one.
         log_std: [A], the differentiable log standard deviation of the head, if it has one.
         optimizer: Steps `parameters`.
     """
 
     optimizer: FlatAdam | TorchOptimizer
+    policy_network: nn.Module = nn.Module()
+    target_policy_network: nn.Module | None = None
 
     def __init__(self, policy: Policy, modules: Mapping[str, nn.Module], *, targets: bool) -> None:
         """Moves a policy and modules, with their values, into one buffer.
@@ -64,27 +68,34 @@ class TrainedNetworks:
         shapes = {name: tuple(view.shape) for name, view in policy.tensors().items()}
         statistics = element_count({name: shape for name, shape in shapes.items() if name.startswith("observation_")})
         self.parameters, self.gradient = buffer[statistics:], gradient[statistics:]
-        actor_gradient = gradient[statistics : statistics + len(self.policy.actor_flat)]
-        self._actor_leaf = _leaf(self.policy.actor_flat, actor_gradient)
-        self.leaves = [self._actor_leaf]
+        self.target = self.parameters.clone() if targets else self.parameters.new_empty(0)
+        gradients = flat_views(gradient[:size], shapes)
+        self._build_actors(gradients, gradient[statistics : statistics + len(self.policy.actor_flat)], targets=targets)
         self.log_std: Tensor | None = None
         if "log_std" in shapes:
-            self.log_std = _leaf(self.policy.tensors()["log_std"], flat_views(gradient[:size], shapes)["log_std"])
+            self.log_std = _leaf(self.policy.tensors()["log_std"], gradients["log_std"])
             self.leaves.append(self.log_std)
         _rebase(own, buffer[size:], gradient[size:])
         self.leaves += [parameter for parameter in own if parameter.requires_grad]
-        self._build_actors(targets=targets)
         self.target_modules = self._copied_modules(size - statistics) if targets else {}
 
-    def _build_actors(self, *, targets: bool) -> None:
-        policy = self.policy
-        shapes = {name: tuple(view.shape) for name, view in policy.tensors().items() if name.startswith("actor.")}
-        make = policy.network.network_factory(policy.observation_space).make_feedforward
+    def _build_actors(self, gradients: Mapping[str, Tensor], actor_gradient: Tensor, *, targets: bool) -> None:
+        policy, views = self.policy, self.policy.tensors()
+        shapes = {name: tuple(view.shape) for name, view in views.items() if name.startswith("actor.")}
+        factory = policy.network.network_factory(policy.observation_space, policy.action_space)
+        target_views = flat_views(self.target[: len(policy.actor_flat)], shapes) if targets else {}
+        self._target_actor = factory.make_feedforward("actor", target_views) if targets else None
+        self._network: FeedForward | None = None
+        if policy.network.network_class:
+            self.policy_network = factory.user_network().bound(views, gradients)
+            self.target_policy_network = factory.user_network().bound(target_views, None) if targets else None
+            self.leaves = list(self.policy_network.parameters())
+            return
         scratch = torch.zeros_like(policy.actor_flat)
-        self._network = make("actor", policy.tensors())
-        self._gradient_network, self._scratch = make("actor", flat_views(scratch, shapes)), scratch
-        self.target = self.parameters.clone() if targets else self.parameters.new_empty(0)
-        self._target_actor = make("actor", flat_views(self.target[: len(scratch)], shapes)) if targets else None
+        self._network = factory.make_feedforward("actor", views)
+        self._gradient_network, self._scratch = factory.make_feedforward("actor", flat_views(scratch, shapes)), scratch
+        self._actor_leaf = _leaf(policy.actor_flat, actor_gradient)
+        self.leaves = [self._actor_leaf]
 
     def _copied_modules(self, begin: int) -> dict[str, nn.Module]:
         """Returns copies of the modules over the target buffer."""
@@ -116,9 +127,13 @@ class TrainedNetworks:
 
         Those of invalid actions are masked.
         """
-        outputs: Tensor = _Traced.apply(  # type: ignore[no-untyped-call]
-            self._actor_leaf, observation, self._network, self._gradient_network, self._scratch
-        )
+        outputs: Tensor
+        if self._network is None:
+            outputs = self.policy_network(observation.view(len(observation), *self.policy.observation_space.shape))
+        else:
+            outputs = _Traced.apply(  # type: ignore[no-untyped-call]
+                self._actor_leaf, observation, self._network, self._gradient_network, self._scratch
+            )
         mask = self.policy.mask
         return mask.apply(outputs, observation) if mask else outputs
 

@@ -6,13 +6,15 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms.autograd.learner import LossDifferentiation
-from agentpod.algorithms.autograd.loss import LOSS, unusable
+from agentpod.algorithms.autograd.loss import LOSS
 from agentpod.algorithms.autograd.settings import ReplaySettings
 from agentpod.algorithms.fusible import Fusible
 from agentpod.algorithms.off_policy import OffPolicy
-from agentpod.experience.replay_buffer import ReplayBuffer, TransitionBatch
+from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.transitions import TransitionBatch
 from agentpod.seeding import derive_generator
 from podrace.errors import DataLoss
+from podrace.plugins.user_calls import unusable
 from simulators.base import Space
 
 

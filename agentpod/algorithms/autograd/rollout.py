@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms.autograd.learner import LossDifferentiation
-from agentpod.algorithms.autograd.loss import calls_user_code
 from agentpod.algorithms.autograd.settings import RolloutSettings
 from agentpod.algorithms.fusible import Fusible
 from agentpod.algorithms.on_policy import OnPolicy
@@ -16,6 +15,7 @@ from agentpod.experience.rollout import Rollout
 from agentpod.models.policy import Policy
 from agentpod.seeding import derive_generator
 from podrace.errors import DataLoss
+from podrace.plugins.user_calls import calls_user_code
 from simulators.base import Space
 
 Batch = dict[str, Tensor]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from agentpod.algorithms.base import Settings
 from agentpod.algorithms.off_policy import OffPolicySettings
@@ -23,10 +23,13 @@ class RolloutSettings(Settings):
 
     Attributes:
         head: Key of agentpod.models.action_heads.HEADS: how the actor's outputs become actions.
+        network_options: Names of the hyperparameters that `network_class` gets as arguments, besides those that every
+            such class gets; whole numbers arrive as int.
     """
 
     head: ClassVar[str] = "stochastic"
     recurrent_size: ClassVar[int] = 0
+    network_options: ClassVar[tuple[str, ...]] = ()
 
     discount: float = 0.99
     """Gamma: discount per step."""
@@ -53,7 +56,7 @@ class RolloutSettings(Settings):
     @property
     def network(self) -> NetworkSpec:
         """Structure of the policy."""
-        return replace(super().network, head=self.head)
+        return _own_network(self, super().network)
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,12 @@ class ReplaySettings(OffPolicySettings):
 
     Attributes:
         head: Key of agentpod.models.action_heads.HEADS: how the actor's outputs become actions.
+        network_options: Names of the hyperparameters that `network_class` gets as arguments, besides those that every
+            such class gets; whole numbers arrive as int.
     """
 
     head: ClassVar[str] = "values"
+    network_options: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def declared(cls) -> Mapping[str, catalog.Hyperparameter]:
@@ -74,4 +80,11 @@ class ReplaySettings(OffPolicySettings):
     @property
     def network(self) -> NetworkSpec:
         """Structure of the policy."""
-        return replace(super().network, head=self.head)
+        return _own_network(self, super().network)
+
+
+def _own_network(settings: Any, network: NetworkSpec) -> NetworkSpec:
+    """Adds what user-defined settings declare to the structure of a policy."""
+    names = sorted(settings.network_options) if network.network_class else []
+    options = tuple((name, float(getattr(settings, name))) for name in names)
+    return replace(network, head=settings.head, network_options=options)

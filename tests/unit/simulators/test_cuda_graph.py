@@ -12,7 +12,7 @@ from podrace.errors import FailedPrecondition, InvalidArgument
 from simulators import Simulator, Step, make
 from simulators.classic import ClassicOnDevice
 from simulators.classic_tasks import CartPole, Pendulum
-from simulators.cuda_graph import WARM_UP_STEPS, CudaGraphSimulator, record_graph
+from simulators.cuda_graph import WARM_UP_STEPS, CudaGraphSimulator, between_graphs, record_graph
 from simulators.stocks.environment import StockSimulator
 from simulators.stocks.market import load_market
 from simulators.stocks.options import StockOptions
@@ -197,12 +197,13 @@ class FakeCuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, warning: str = "") -> None:
         self.current, self.happened, self._warning = "cuda:0", list[str](), warning
+        self.graphs, self.empty, self.capturing = 0, set[int](), False
         replaced: dict[str, Any] = {
             "device": self._device,
             "Stream": lambda device: self._stream(f"side of {device}"),
             "current_stream": lambda device: self._stream(f"stream of {device}"),
             "stream": lambda stream: contextlib.nullcontext(),
-            "CUDAGraph": lambda: SimpleNamespace(replay=lambda: self.note("replay")),
+            "CUDAGraph": lambda: self._new_graph(),
             "graph": self._graph,
         }
         for name, fake in replaced.items():
@@ -219,13 +220,26 @@ class FakeCuda:
     @contextlib.contextmanager
     def _device(self, device: torch.device) -> Iterator[None]:
         before, self.current = self.current, str(device)
-        yield
-        self.current = before
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def _new_graph(self) -> Any:
+        self.graphs += 1
+        number = self.graphs
+        return SimpleNamespace(
+            number=number, replay=lambda: self.note(f"replay {number}"), pool=lambda: f"memory of {number}"
+        )
 
     @contextlib.contextmanager
-    def _graph(self, graph: object, *, capture_error_mode: str) -> Iterator[None]:
-        self.note(f"{capture_error_mode} capture")
+    def _graph(self, graph: Any, pool: str | None, *, capture_error_mode: str) -> Iterator[None]:
+        self.note(f"{capture_error_mode} capture {graph.number} with {pool or 'own memory'}")
+        self.capturing = True
         yield
+        self.capturing = False
+        if graph.number in self.empty:
+            warnings.warn("The CUDA Graph is empty. This usually means ...", stacklevel=1)
         if self._warning:
             warnings.warn(self._warning, stacklevel=1)
 
@@ -239,12 +253,12 @@ def test_warm_up_capture_and_replay_run_on_the_device_of_the_simulator(monkeypat
         "side of cuda:1 waits for stream of cuda:1",
         *["step on cuda:1"] * WARM_UP_STEPS,
         "stream of cuda:1 waits for side of cuda:1",
-        "thread_local capture on cuda:1",
+        "thread_local capture 1 with own memory on cuda:1",
         "step on cuda:1",
     ]
     cuda.happened.clear()
     replay()
-    assert cuda.happened == ["replay on cuda:1"]
+    assert cuda.happened == ["replay 1 on cuda:1"]
 
 
 def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,3 +270,45 @@ def test_an_empty_graph_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_warnings_of_a_capture_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeCuda(monkeypatch, warning="something else")
     record_graph(lambda: None, [], torch.device("cuda", 1))
+
+
+def test_an_action_runs_between_two_graphs_at_every_replay_and_never_while_they_are_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = FakeCuda(monkeypatch)
+    # The second action directly follows the first one, so there is no graph between them.
+    cuda.empty = {2}
+
+    def step() -> None:
+        cuda.note("first half")
+        between_graphs(lambda: cuda.note("average"))
+        between_graphs(lambda: cuda.note("again"))
+        cuda.note("second half")
+
+    replay, _ = record_graph(step, [], torch.device("cuda", 1))
+    assert not any(line.startswith(("average", "again")) for line in cuda.happened)
+    captures = [line for line in cuda.happened if "capture" in line]
+    assert [line.partition(" with ")[2] for line in captures] == [
+        "own memory on cuda:1", "memory of 1 on cuda:1", "memory of 1 on cuda:1"
+    ]  # fmt: skip
+    cuda.happened.clear()
+    replay()
+    assert cuda.happened == [f"{what} on cuda:1" for what in ("replay 1", "average", "again", "replay 3")]
+    # Eagerly, actions run where they are.
+    cuda.happened.clear()
+    step()
+    assert [line.partition(" on ")[0] for line in cuda.happened] == ["first half", "average", "again", "second half"]
+
+
+def test_an_error_between_graphs_ends_the_capture_and_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+
+    def step() -> None:
+        between_graphs(lambda: None)
+        if cuda.capturing:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(FailedPrecondition, match="operation not permitted"):
+        record_graph(step, [], torch.device("cuda", 1))
+    between_graphs(lambda: cuda.note("average"))
+    assert cuda.happened[-1] == "average on cuda:0"

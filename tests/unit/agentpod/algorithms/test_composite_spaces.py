@@ -13,6 +13,7 @@ from learning import evaluate, train
 from agentpod.algorithms import ALGORITHMS, make
 from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from podrace.spaces.entries import Entry
+from podrace.specification import catalog
 from simulators.base import Space
 
 SORTING = "python:examples.custom.sorting:make"
@@ -79,7 +80,12 @@ def test_ppo_learns_two_masked_choices_from_a_dict(recurrent_size: int) -> None:
     assert evaluate(SORTING, trained.policy) > 14.0
 
 
-@pytest.mark.parametrize("name", sorted(name for name in ALGORITHMS if "discrete" in ALGORITHMS[name].action_kinds))
+FOR_CHOICES = [
+    name for name, entry in catalog.ALGORITHMS.items() if "discrete" in entry.action_kinds and not entry.teams
+]
+
+
+@pytest.mark.parametrize("name", sorted(FOR_CHOICES))
 def test_algorithms_for_choices_learn_from_a_dict_with_a_mask(name: str) -> None:
     settings = ON_REPLAY if ALGORITHMS[name].settings_type().memory.replay_capacity else dict(ON_ROLLOUTS)
     if name == "a2c":

@@ -17,8 +17,8 @@ from references import a2c_loss
 from torch import Tensor
 
 from agentpod.algorithms.ppo import HIGHEST_RATE, LOWEST_RATE, adaptive_learning_rate
-from agentpod.experience.replay_buffer import TransitionBatch
 from agentpod.experience.rollout_batch import RolloutBatch
+from agentpod.experience.transitions import TransitionBatch
 
 EVERY_OFF_POLICY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), OFF_POLICY)
 SIZE = 7

@@ -23,6 +23,10 @@ BALANCE: Settings = {
     "huber_delta": 0.0,
 }
 """One action changes CartPole's value of 100 only slightly: tanh networks, squared errors and small last steps help."""
+BALANCE_DISTRIBUTION: Settings = {
+    key: value for key, value in BALANCE.items() if key not in ("activation", "huber_delta")
+}
+"""C51 has neither."""
 SWING: Settings = {
     **AHEAD,
     "learning_rate": 1e-3,
@@ -93,6 +97,8 @@ TASKS = [
     Task("ppo", "CartPole-v1", {"learning_rate": 1e-3}, 80_000, BALANCED),
     Task("a2c", "CartPole-v1", {}, 200_000, BALANCED),
     Task(EXAMPLES[0], "CartPole-v1", {}, 200_000, BALANCED),
+    Task("python:c51:C51", "CartPole-v1", BALANCE_DISTRIBUTION, 60_000, BALANCED),
+    Task("python:lion:LionActorCritic", "CartPole-v1", {"learning_rate_steps": 200_000}, 200_000, BALANCED),
     Task("dqn", "CartPole-v1", BALANCE, 60_000, BALANCED),
     Task("double-dqn", "CartPole-v1", BALANCE, 60_000, BALANCED),
     Task("dueling-dqn", "CartPole-v1", BALANCE, 60_000, BALANCED),

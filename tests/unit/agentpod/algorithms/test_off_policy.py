@@ -12,8 +12,9 @@ from experience import LANES, OBSERVED, OFF_POLICY, SPACES, Course, new_algorith
 from torch import Tensor
 
 from agentpod.algorithms import make
-from agentpod.experience.replay_buffer import ReplayBuffer, TransitionBatch
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields, replay_rows
+from agentpod.experience.transitions import TransitionBatch
 from agentpod.models.action_heads import dueling_values
 from agentpod.models.normalizer import VARIANCE_FLOOR
 from podrace.errors import InvalidArgument

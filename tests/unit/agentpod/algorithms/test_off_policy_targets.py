@@ -9,7 +9,7 @@ from experience import OFF_POLICY, Course, new_algorithm
 from references import polyak_averaged
 from torch import Tensor
 
-from agentpod.experience.replay_buffer import TransitionBatch
+from agentpod.experience.transitions import TransitionBatch
 
 EVERY_ALGORITHM = pytest.mark.parametrize(("name", "kind"), OFF_POLICY)
 

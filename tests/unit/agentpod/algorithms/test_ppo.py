@@ -261,7 +261,7 @@ def test_every_step_is_used_once_per_epoch() -> None:
     assert sorted(len(piece.value) for piece in pieces) == [3, 3, 4]
     assert sorted(torch.cat([piece.target for piece in pieces]).tolist()) == rows.tolist()
     for piece in pieces:
-        assert all(torch.equal(field.flatten(), piece.value) for field in piece[:-1])
+        assert all(torch.equal(field.flatten(), piece.value) for field in piece.tensors())
 
 
 def test_explained_variance_is_one_for_perfect_values_and_zero_for_a_constant() -> None:

@@ -10,10 +10,11 @@ from gymnasium import spaces
 
 from examples.custom.sorting import Sorting
 from podrace.errors import InvalidArgument
-from podrace.spaces.entries import columns, split
+from podrace.spaces.entries import columns, mask_columns, split
 from simulators import make
 from simulators.gym.simulator import GymSimulator
 from simulators.messages import space_message, space_of
+from simulators.wrappers import WRAPPERS
 
 SORTING = "python:examples.custom.sorting:make"
 
@@ -94,6 +95,39 @@ def test_wrappers_that_would_mix_entries_are_refused(name: str) -> None:
         InvalidArgument, match=f"wrapper '{name}': the observations are composite .action_mask, density"
     ):
         make(SORTING, 1, {"wrappers": [{"name": name}]})
+
+
+KEEPING: dict[str, dict[str, object]] = {
+    "time_limit": {"steps": 3},
+    "normalize_rewards": {},
+}
+REFUSING = {"frame_stack", "normalize_observations", "clip_actions", "scale_actions", "pixels"}
+
+
+def test_every_wrapper_keeps_action_masks_or_refuses_them() -> None:
+    assert {*KEEPING, *REFUSING} == set(WRAPPERS)
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_a_wrapper_leaves_entries_and_action_masks_as_they_are(name: str) -> None:
+    plain, wrapped = make(SORTING, 3), make(SORTING, 3, {"wrappers": [{"name": name, **KEEPING[name]}]})
+    assert wrapped.observation_space == plain.observation_space
+    mask = mask_columns(wrapped.observation_space.entries)
+    assert mask is not None
+    observed, found = plain.reset(4).clone(), wrapped.reset(4)
+    for _ in range(3):
+        assert torch.equal(found, observed)
+        flags = observed[:, mask].split(plain.action_space.choices, dim=1)
+        action = torch.stack([element.argmax(1) for element in flags], dim=1)
+        observed, found = plain.step(action).observation.clone(), wrapped.step(action).observation
+
+
+@pytest.mark.parametrize("name", sorted(REFUSING))
+def test_a_wrapper_that_is_not_defined_for_masked_observations_says_so_in_one_line(name: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        make(SORTING, 1, {"wrappers": [{"name": name}]})
+    assert name in refused.value.message
+    assert "\n" not in refused.value.message
 
 
 def test_clipping_needs_continuous_actions() -> None:

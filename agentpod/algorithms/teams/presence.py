@@ -1,0 +1,28 @@
+"""Computes which steps of a team were taken by agents that are present, and what the team received."""
+
+import torch
+from torch import Tensor
+
+
+def absences(done: Tensor, carry: Tensor, agents: int) -> tuple[Tensor, Tensor]:
+    """Finds the steps of agents that had left their environment before it ended.
+
+    An agent leaves where its lane ends and the lanes of its environment do not all end. It is absent in the steps that
+    follow, up to the one that ends the environment.
+
+    Args:
+        done: [T, N A] bool, terminated or truncated.
+        carry: [N A] bool, the carry that the previous rollout returned; all False for the first.
+        agents: A.
+
+    Returns:
+        Whether the agent was absent: [T, N A] bool; and the carry for the next rollout: [N A].
+    """
+    ended = done.reshape(len(done), -1, agents).all(-1).repeat_interleave(agents, 1)
+    left = done & ~ended
+    return torch.cat((carry.unsqueeze(0), left[:-1])), left[-1].clone()
+
+
+def team_rewards(reward: Tensor, agents: int) -> Tensor:
+    """Gives each agent the sum of the rewards of its environment's agents: [T, N A] -> [T, N A]."""
+    return reward.reshape(len(reward), -1, agents).sum(-1).repeat_interleave(agents, 1)

@@ -1,0 +1,130 @@
+"""Implements value decomposition networks (VDN; Sunehag et al. 2018, arXiv 1706.05296).
+
+The value of a joint action is the sum of the values that the agents give to their own actions. The loss is
+differentiated automatically.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentpod.algorithms.autograd.replay import ReplayAlgorithm
+from agentpod.algorithms.autograd.settings import ReplaySettings
+from agentpod.algorithms.base import linear_schedule
+from agentpod.algorithms.teams.team_replay import TeamReplay
+from agentpod.capture.graph_replay import Record
+from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.transitions import TransitionBatch
+from simulators.base import Space
+
+
+@dataclass(frozen=True)
+class VDNHyperparameters(ReplaySettings):
+    """What a specification can set. Steps are those of environments, except for the capacity of the replay memory."""
+
+    algorithm = "vdn"
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer."""
+    horizon: int = 8
+    """Steps of each environment between two policy versions."""
+    learning_rate: float = 5e-4
+    """Step size of Adam."""
+    batch_size: int = 64
+    """Replayed environment steps per gradient step."""
+    replay_capacity: int = 300_000
+    """Steps of agents in the replay memory: environment steps times the number of agents."""
+    updates_per_step: float = 0.1
+    """Gradient steps per environment step, over all environments."""
+    target_rate: float = 0.01
+    """Tau: fraction of the way that the target networks move towards the networks (Polyak averaging)."""
+    maximum_gradient_norm: float = 10.0
+    """Gradients with a larger norm are scaled down to it; 0 = no clipping."""
+    initial_exploration: float = 1.0
+    """Initial epsilon: fraction of steps with a random choice."""
+    final_exploration: float = 0.05
+    """Final epsilon."""
+    exploration_steps: int = 50_000
+    """Environment steps over which epsilon decreases linearly."""
+
+
+class VDN(ReplayAlgorithm):
+    """Learns action values of a team; see agentpod.algorithms.base.Algorithm for the loop.
+
+        Q(s, a) = sum over agents i of Q_i(o_i, a_i)
+        y       = sum over agents of R_i + discount Q_target(s', a*),  a*_i = argmax Q_i(o'_i, .)
+        loss    = mean(weight (Q(s, a) - y)^2)
+
+    All agents share one network for Q_i. Next actions are selected by the network and valued by its target (van Hasselt
+    et al. 2016), as in the published implementation.
+
+    Attributes:
+        trains_teams: It needs an environment with several agents.
+    """
+
+    settings_type = VDNHyperparameters
+    action_kinds = frozenset({"discrete"})
+    targets = True
+    trains_teams = True
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        hyperparameters: Mapping[str, object],
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Creates new networks; see Algorithm."""
+        self._agents = observation_space.lanes
+        super().__init__(observation_space, action_space, hyperparameters, seed, device)
+
+    def mix(self, values: Tensor, state: Tensor, *, target: bool = False) -> Tensor:
+        """Returns the value of the joint action.
+
+        Args:
+            values: Those that the agents give to their own actions, [B, A].
+            state: The observations of all agents, [B, A D].
+            target: Whether to use target networks.
+
+        Returns:
+            [B].
+        """
+        return values.sum(1)
+
+    def loss(self, batch: TransitionBatch) -> tuple[Tensor, Tensor]:
+        """Returns the loss [] and the errors [B A], those of a step once for each agent.
+
+        Args:
+            batch: B steps of environments, B A rows.
+        """
+        steps, state_size = (-1, self._agents), self._agents * self.observation_size
+        state, next_state = (seen.reshape(-1, state_size) for seen in (batch.observation, batch.next_observation))
+        chosen = self.actor(batch.observation).gather(-1, batch.action.unsqueeze(-1)).view(steps)
+        with torch.no_grad():
+            best = self.actor(batch.next_observation).argmax(-1, keepdim=True)
+            following = self.target_actor(batch.next_observation).gather(-1, best).view(steps)
+            # The environment continues while any agent is present.
+            discount = batch.discount.view(steps).amax(1)
+            target = batch.reward.view(steps).sum(1) + discount * self.mix(following, next_state, target=True)
+        error = self.mix(chosen, state) - target
+        weight = batch.weight.view(steps)[:, 0]
+        return (weight * error.square()).mean(), error.detach().repeat_interleave(self._agents)
+
+    def update(self, experience: ReplayBuffer) -> dict[str, float]:
+        """Makes the gradient steps that the newest segment pays for; see Algorithm.update."""
+        replay: Any = TeamReplay(experience, self._agents)
+        return super().update(replay)
+
+    def exploration(self) -> float:
+        """Returns the present exploration rate."""
+        settings = self.hyperparameters
+        progress = self.environment_steps / settings.exploration_steps
+        return linear_schedule(settings.initial_exploration, settings.final_exploration, progress)
+
+    def capture(self, record: Record | None = None) -> str:
+        """See Capturable.capture."""
+        return "its loss is differentiated automatically"
