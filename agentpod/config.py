@@ -54,6 +54,8 @@ class PodConfig:
     """Folder that they may enter, with the leader's lifeline and their own folder; unused if `user_code_uid` is 0."""
     workers: int = 1
     """Number of workers of each learner."""
+    worker_address: str = ""
+    """GRPC address of a worker of a third party, which is no process of the pod; empty: the pod has its own workers."""
     learners: int = 1
     """Number of learners, the leader included."""
     hosts: int = 1
@@ -148,7 +150,8 @@ class PodConfig:
     def roles(self) -> tuple[str, ...]:
         """Roles of the processes on this host, the first learner first."""
         learners = tuple(map(learner_role, range(self.learners_here)))
-        workers = tuple(f"worker-{index}" for index in range(self.workers * self.learners_here))
+        own_workers = 0 if self.worker_address else self.workers * self.learners_here
+        workers = tuple(f"worker-{index}" for index in range(own_workers))
         if self.layout == FUSED:
             return (*learners, *workers) if self.isolated else learners
         return (*learners, *workers, "evaluator")
@@ -274,6 +277,8 @@ class PodConfig:
 
     def address(self, role: str) -> str:
         """Returns the gRPC address of a role."""
+        if self.worker_address and role.startswith("worker"):
+            return self.worker_address
         return f"unix:{self.socket(role)}"
 
 

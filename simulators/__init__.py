@@ -4,6 +4,8 @@
 |---|---|
 | `cartpole`, `pendulum`, `acrobot`, `mountaincar` | Gymnasium's equations over all lanes, on a GPU too |
 | `stocks` | stock trading, written as a tensor program |
+| `spread`, `tag`, `matrix:<game>` | environments of several agents (see `simulators.teams`) |
+| `pettingzoo:<module>` | parallel environments of PettingZoo |
 | `mujoco:<task>` (`mujoco:Ant-v5`) | Gymnasium's task of that name, all lanes stepped by one call of MuJoCo |
 | `warp:ant`, `warp:humanoid` | Ant and Humanoid on MuJoCo Warp, for thousands of lanes on a GPU |
 | `envpool:<task>` (`envpool:Ant-v5`) | EnvPool's C++ environments on a thread pool |
@@ -58,12 +60,16 @@ class Family:
 
 
 _CLASSIC = Family("simulators.classic")
+_PARTICLES = Family("simulators.teams.particle_tasks")
+_MATRIX = Family("simulators.teams.matrix")
 _MUJOCO = Family("simulators.mujoco.simulator", "pip install 'mujoco>=4.0' gymnasium")
 _WARP = Family("simulators.warp.simulator", "pip install mujoco-warp gymnasium")
 _GYM = Family("simulators.gym.simulator", "pip install gymnasium", limited=True)
 
 SIMULATORS: dict[str, Family] = {
     **dict.fromkeys(("cartpole", "pendulum", "acrobot", "mountaincar"), _CLASSIC),
+    **dict.fromkeys(("spread", "tag"), _PARTICLES),
+    **dict.fromkeys(("matrix:two-step", "matrix:nonmonotonic", "matrix:climbing"), _MATRIX),
     "stocks": Family("simulators.stocks", "pip install pandas stockstats bokeh_sampledata", limited=True),
     **{f"mujoco:{task}-v5": _MUJOCO for task in ("Ant", "Humanoid", "HalfCheetah", "Hopper", "Walker2d")},
     "warp:ant": _WARP,
@@ -79,6 +85,7 @@ FAMILIES: dict[str, Family] = {
     "isaacgym:": Family("simulators.isaac.client", "pip install numpy", limited=True),
     "isaaclab:": Family("simulators.isaac.client", "pip install numpy", limited=True),
     "grpc://": Family("simulators.remote", "pip install grpcio", limited=True),
+    "pettingzoo:": Family("simulators.teams.pettingzoo", "pip install 'podrace[pettingzoo]'", limited=True),
     "python:": Family("simulators.user_simulator", limited=True),
     "gym:": _GYM,
 }

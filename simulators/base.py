@@ -37,6 +37,14 @@ class Space:
     """Number of choices of each element of a multi-discrete space, flattened in C order; () otherwise."""
     entries: tuple[Entry, ...] = ()
     """Entries of a composite observation, whose elements lie one after another; () otherwise."""
+    agents: tuple[str, ...] = ()
+    """Only of observations of an environment with several agents: their names. Lane j is that of agent j % A in
+    environment j // A; see `simulators.teams`."""
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes that one environment has: one for each of its agents."""
+        return max(1, len(self.agents))
 
     @property
     def most_choices(self) -> int:

@@ -9,8 +9,10 @@ simulators.stocks.
     simulator = CudaGraphSimulator(StockSimulator(market, options, 65536), [simulator.generator])
 """
 
+import contextlib
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -26,6 +28,7 @@ EMPTY = "CUDA Graph is empty"
 """Part of torch's warning about a capture in which nothing was launched."""
 
 Result = TypeVar("Result")
+Action = Callable[[], None]
 Record = Callable[[Callable[[], Step], Sequence[torch.Generator], torch.device], tuple[Callable[[], None], Step]]
 """Records what a function does on a device; returns a function that replays it, and the recorded result."""
 
@@ -48,6 +51,46 @@ class Capturable(Protocol):
     def graph_generators(self) -> Sequence[torch.Generator]:
         """The generators."""
         ...
+
+
+@runtime_checkable
+class Polled(Protocol):
+    """A capturable simulator with errors that a graph cannot report."""
+
+    def poll(self) -> None:
+        """Looks for an error without waiting for the device; called after every replay."""
+        ...
+
+
+_thread = threading.local()
+"""`interrupt`: what the recording of this thread does with an action between graphs; absent while nothing records."""
+
+
+def between_graphs(action: Action) -> None:
+    """Runs an action that a graph must not contain, such as a collective, in the middle of a function that is recorded.
+
+    It runs at once, or, if the function is being recorded, at every replay: the graph ends here and another one begins
+    after it. While the function is recorded the action does not run, because its partners may not be recording.
+    """
+    interrupt: Callable[[Action], None] | None = getattr(_thread, "interrupt", None)
+    if interrupt is None:
+        action()
+    else:
+        interrupt(action)
+
+
+@contextlib.contextmanager
+def interrupted_by(interrupt: Callable[[Action], None]) -> Iterator[None]:
+    """Makes `between_graphs` of this thread call a function of the recording instead of the action."""
+    _thread.interrupt = interrupt
+    try:
+        yield
+    finally:
+        del _thread.interrupt
+
+
+def leave_out(action: Action) -> None:
+    """Skips an action, in runs of a function that only warm up."""
 
 
 class CudaGraphSimulator:
@@ -127,10 +170,11 @@ def record_graph(
     graph: torch.cuda.CUDAGraph | None = None,
     name: str = "a step of this simulator",
 ) -> tuple[Callable[[], None], Result]:
-    """Captures a function as a CUDA graph on a device, after a few runs to warm up.
+    """Captures a function as CUDA graphs on a device, after a few runs to warm up.
 
     Everything runs with the device as the current one: torch captures on a stream of the current device, so a function
-    that computes on another one would give an empty graph. Other threads may call CUDA during the capture.
+    that computes on another one would give an empty graph. Other threads may call CUDA during the capture. There is one
+    graph, and another one after every action between graphs (see `between_graphs`).
 
     Args:
         function: What to capture.
@@ -140,30 +184,25 @@ def record_graph(
         name: Of what is captured, for error messages.
 
     Returns:
-        A function that replays the graph, and what the captured run returned.
+        A function that replays the graphs, and what the captured run returned.
 
     Raises:
         FailedPrecondition: The function cannot be captured, or launched nothing on the device.
     """
     with torch.cuda.device(device):
-        graph = graph or torch.cuda.CUDAGraph()
-        for generator in generators:
-            graph.register_generator_state(generator)
+        capture = _Capture(generators, graph or torch.cuda.CUDAGraph())
         side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), interrupted_by(leave_out):
             for _ in range(WARM_UP_STEPS):
                 function()
         torch.cuda.current_stream(device).wait_stream(side)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                    result = function()
-            except RuntimeError as error:
-                reason = str(error).splitlines()[0]
-                raise FailedPrecondition(f"{name} cannot be captured as a CUDA graph: {reason}") from error
-    if any(EMPTY in str(warning.message) for warning in caught):
+        try:
+            result = capture.run(function)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise FailedPrecondition(f"{name} cannot be captured as a CUDA graph: {reason}") from error
+    if not capture.graphs:
         raise FailedPrecondition(
             f"{name} cannot be captured as a CUDA graph: it launched nothing on {device}; its tensors must be on that"
             " device"
@@ -171,6 +210,57 @@ def record_graph(
 
     def replay() -> None:
         with torch.cuda.device(device):
-            graph.replay()
+            for part in capture.parts:
+                part()
 
     return replay, result
+
+
+class _Capture:
+    """Captures a function as one graph, or as several with actions between them. All use one pool of memory.
+
+    Attributes:
+        parts: What a replay calls: replays of graphs, and actions.
+        graphs: The graphs that are not empty.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator], first: torch.cuda.CUDAGraph) -> None:
+        self.parts, self.graphs = list[Action](), list[torch.cuda.CUDAGraph]()
+        self._generators, self._first, self._next = generators, first, first
+
+    def run(self, function: Callable[[], Result]) -> Result:
+        """Captures a run of the function; raises RuntimeError if that is impossible."""
+        self._scope = self._begin()
+        try:
+            with interrupted_by(self._interrupt):
+                result = function()
+        except BaseException:
+            # The first error is the reason; ending a capture that failed is another one.
+            with contextlib.suppress(RuntimeError):
+                self._scope.close()
+            raise
+        self._end()
+        return result
+
+    def _begin(self) -> contextlib.ExitStack:
+        graph = self._next
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        pool = None if graph is self._first else self._first.pool()
+        scope = contextlib.ExitStack()
+        scope.enter_context(torch.cuda.graph(graph, pool, capture_error_mode="thread_local"))
+        return scope
+
+    def _end(self) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self._scope.close()
+        if not any(EMPTY in str(warning.message) for warning in caught):
+            self.graphs.append(self._next)
+            self.parts.append(self._next.replay)
+
+    def _interrupt(self, action: Action) -> None:
+        self._end()
+        self.parts.append(action)
+        self._next = torch.cuda.CUDAGraph()
+        self._scope = self._begin()

@@ -29,6 +29,9 @@ ROW_FIELDS = ("observation", "reward", "terminated", "truncated")
 SHARED_PREFIX = "podrace-steps-"
 """Prefix of the names of the shared-memory files in which a service may be asked to step."""
 
+MOST_AGENTS = 256
+"""Most agents of one environment."""
+
 _KIND_OF: Mapping[agentpod_pb2.Space.Kind.ValueType, Kind] = {
     agentpod_pb2.Space.KIND_CONTINUOUS: "continuous",
     agentpod_pb2.Space.KIND_DISCRETE: "discrete",
@@ -51,6 +54,7 @@ def space_message(space: Space) -> agentpod_pb2.Space:
         choices=space.n,
         element_choices=space.choices,
         entries=[entry_message(entry) for entry in space.entries],
+        agents=space.agents,
     )
 
 
@@ -86,7 +90,14 @@ def space_of(message: agentpod_pb2.Space) -> Space:
         n=message.choices,
         choices=choices,
         entries=entries,
+        agents=_agents_of(message.agents),
     )
+
+
+def _agents_of(names: Sequence[str]) -> tuple[str, ...]:
+    if len(names) > MOST_AGENTS or len(set(names)) != len(names):
+        raise InvalidArgument(f"a space has {len(names)} agents: expected at most {MOST_AGENTS}, with different names")
+    return tuple(names)
 
 
 def entry_message(entry: Entry) -> SpaceEntry:

@@ -232,7 +232,8 @@ class RemoteSimulator:
         opened: Response.Opened = conversation.answer(Request(open=opening), "opened", open_seconds)
         self.observation_space: Space = space_of(opened.observation_space)
         self.action_space: Space = space_of(opened.action_space)
-        self.count, self._device = opening.count, torch.device(device)
+        self.count = opening.count * self.observation_space.lanes
+        self._device = torch.device(device)
         self._step = 0
         self._shared: dict[str, Tensor] = {}
         if plane != "grpc":

@@ -70,8 +70,11 @@ def _checked_simulator(id: str, made: object, count: int) -> Simulator:
         raise InvalidArgument(
             f"{id}: a factory with a parameter 'count' must return a simulators.Simulator, not {type(made).__name__}"
         )
-    if made.count != count:
-        raise InvalidArgument(f"{id}: the factory was asked for {count} lanes and made {made.count}")
+    if made.count != count * made.observation_space.lanes:
+        agents = f" of {made.observation_space.lanes} agents" if made.observation_space.agents else ""
+        raise InvalidArgument(
+            f"{id}: the factory was asked for {count} environments{agents} and made {made.count} lanes"
+        )
     return made
 
 

@@ -5,7 +5,8 @@ longer than running them. A graph launches all of them at once. Invariants of a 
 
 1. Everything that differs between two calls is in its arguments, in tensors that are changed in place, or in the
    variant. A Python number is a constant of the graph.
-2. It never waits for the device, and draws no random numbers: noise is an argument.
+2. It never waits for the device, and draws no random numbers: noise is an argument. Collectives run between graphs
+   (simulators.cuda_graph.between_graphs).
 3. All tensors that it changes, besides those it returns, are in `changed`: recording runs the function, and these
    tensors are restored afterwards.
 """

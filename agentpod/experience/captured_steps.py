@@ -16,7 +16,7 @@ from agentpod.capture.graph_replay import Record
 from agentpod.models.policy import Policy
 from podrace.errors import FailedPrecondition
 from simulators.base import Simulator
-from simulators.cuda_graph import Capturable, record_graph
+from simulators.cuda_graph import Capturable, Polled, record_graph
 
 _log = structlog.get_logger(__name__)
 
@@ -63,6 +63,7 @@ class CapturedSteps:
         inner = simulator.capturable
         observation, device = inner.reset(0), policy.flat.device
         self._simulator, self._policy = inner, policy
+        self._polled = inner if isinstance(inner, Polled) else None
         self._observation, self.state = observation.clone(), policy.initial_state(inner.count)
         self._noise = policy.noise((inner.count,), torch.Generator(device).manual_seed(0))
         with torch.no_grad():
@@ -100,6 +101,8 @@ class CapturedSteps:
         """
         self._noise.copy_(noise)
         self._play()
+        if self._polled:
+            self._polled.poll()
         for names in _by_type(rows):
             torch._foreach_copy_([rows[name] for name in names], [getattr(self.step, name) for name in names])
         return self.step
@@ -119,7 +122,9 @@ def captured_steps(simulator: Simulator, policy: Policy, record: Record | None =
     The simulator must be reset afterwards.
     """
     reason = "the simulator cannot be part of a CUDA graph"
-    if isinstance(simulator, Capturable):
+    if policy.network.network_class:
+        reason = "the network of the policy is user code (network_class)"
+    elif isinstance(simulator, Capturable):
         try:
             steps = CapturedSteps(simulator, policy, record)
         except FailedPrecondition as error:

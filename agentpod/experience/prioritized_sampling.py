@@ -21,7 +21,7 @@ FIRST_PRIORITY = 1.0
 """Priority of the leaves that are admitted before any priority was set."""
 
 
-def importance_weights(probability: Tensor, size: int, beta: float) -> Tensor:
+def importance_weights(probability: Tensor, size: int | Tensor, beta: float | Tensor) -> Tensor:
     """Computes the weights that correct for non-uniform sampling (Schaul et al. 2016, section 3.4).
 
         w = (size P)^-beta / max over the batch of (size P)^-beta
@@ -137,11 +137,14 @@ class PriorityTree:
             index: [B] int64, ascending.
             probability: [B] float64, of each leaf in a single draw.
         """
-        roots = self._levels[-1]
+        device = self._nodes.device
+        return self.find(torch.rand(batch_size, generator=generator, device=device, dtype=torch.float64))
+
+    def find(self, share: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns what `sample` does, for random numbers [B] float64 in [0, 1): where each leaf lies in its range."""
+        roots, batch_size = self._levels[-1], len(share)
         sums = roots.cumsum(0)
-        device = roots.device
-        share = torch.rand(batch_size, generator=generator, device=device, dtype=torch.float64)
-        point = share.add_(torch.arange(batch_size, device=device)).mul_(sums[-1] / batch_size)
+        point = (share + torch.arange(batch_size, device=roots.device)).mul_(sums[-1] / batch_size)
         index, point = _step_down(roots.unsqueeze(0), sums.unsqueeze(0), point.unsqueeze(0))
         index, point = index.squeeze(0), point.squeeze(0)
         for children in reversed(self._levels[:-1]):
@@ -152,6 +155,11 @@ class PriorityTree:
         if index.is_cuda:
             index, priority = replace_zero_priorities(index, priority)
         return index, priority / sums[-1]
+
+    @property
+    def state(self) -> list[Tensor]:
+        """All tensors that `update` changes, live."""
+        return [self._nodes, self._maximum]
 
     def assign(self, first: int, priorities: Tensor) -> None:
         """Sets the leaves from `first` to saved priorities [B]; sums that differ by rounding on another device too."""

@@ -12,38 +12,19 @@ order in which they were received, from 0. Invariants:
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from agentpod.experience.prioritized_sampling import FIRST_PRIORITY, PriorityTree, importance_weights
-from agentpod.experience.replay_layout import FINAL, drop_oldest, pack, unpack
+from agentpod.experience.replay_layout import drop_oldest, pack, unpack
+from agentpod.experience.transitions import Filling, TransitionBatch, Transitions
 from podrace.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 
 MAXIMUM_GRANTS = 2
 """Maximum segments that are FILLING at the same time."""
 GATHER_BYTES = 4 * 2**20
 """Bytes gathered at once for several batches; gathering more does not reduce the cost per batch."""
-
-
-class TransitionBatch(NamedTuple):
-    """B transitions, each over m <= n steps that start with a sampled one."""
-
-    observation: Tensor
-    """[B, *shape], as stored."""
-    action: Tensor
-    """[B] int64, or [B, A] float32."""
-    reward: Tensor
-    """[B] float32: sum over k < m of gamma^k r_k."""
-    discount: Tensor
-    """[B] float32: gamma^m; 0 where the last step terminated."""
-    next_observation: Tensor
-    """[B, *shape], observation to bootstrap from; where terminated it is finite but meaningless."""
-    weight: Tensor
-    """[B] float32, importance weights; 1 where sampling is uniform."""
-    index: Tensor  # type: ignore[assignment] # shadows tuple.index, which is not used
-    """[B] int64, index of the first step: row N + lane."""
 
 
 class ReplayBuffer:
@@ -104,8 +85,7 @@ class ReplayBuffer:
         self._memory = self._rings = memory
         if self.device != here:
             self._rings = {name: torch.empty_like(tensor, device=self.device) for name, tensor in memory.items()}
-        self._flat = {name: ring.view(-1, *ring.shape[2:]) for name, ring in self._rings.items()}
-        self._on_host = self.device.type == "cpu"
+        self._transitions = Transitions(self._rings, self.device)
         self.prioritized = prioritized
         self._priorities = PriorityTree(self.capacity if prioritized else 0, priority_exponent, self.device)
 
@@ -203,14 +183,53 @@ class ReplayBuffer:
         Raises:
             FailedPrecondition: There is no READY step.
         """
+        return self.batch(self.draw(batch_size, generator), n_step, discount, beta=beta)
+
+    def draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
+        """Draws the random numbers of a batch, [B]: without priorities ages (int64), else shares in [0, 1) (float64).
+
+        Raises:
+            FailedPrecondition: There is no READY step.
+        """
         if not self._ready:
             raise FailedPrecondition("the replay buffer is empty: receive a segment first")
+        if self.prioritized:
+            return torch.rand(batch_size, generator=generator, device=self.device, dtype=torch.float64)
+        return torch.randint(self.size, (batch_size,), generator=generator, device=self.device)
+
+    def batch(
+        self,
+        draw: Tensor,
+        n_step: int,
+        discount: float,
+        *,
+        beta: float | Tensor = 1.0,
+        filling: Filling | None = None,
+    ) -> TransitionBatch:
+        """Returns the batch that belongs to random numbers.
+
+        Args:
+            draw: From `draw`.
+            n_step: As of `sample`.
+            discount: As of `sample`.
+            beta: As of `sample`.
+            filling: What is READY, as tensors: this call can then be part of a CUDA graph. None: at this moment.
+        """
+        filling = filling or Filling(self._oldest, self.size)
         if not self.prioritized:
-            age = torch.randint(self.size, (batch_size,), generator=generator, device=self.device)
-            return self._transitions(age, torch.ones(batch_size, device=self.device), n_step, discount)
-        index, probability = self._priorities.sample(batch_size, generator)
-        weight = importance_weights(probability, self.size, beta)
-        return self._transitions(self._age(index), weight, n_step, discount)
+            return self._transitions.at(draw, torch.ones(len(draw), device=self.device), n_step, discount, filling)
+        index, probability = self._priorities.find(draw)
+        weight = importance_weights(probability, filling.size, beta)
+        return self._transitions.at((index - filling.oldest) % self.capacity, weight, n_step, discount, filling)
+
+    def filling(self) -> tuple[Tensor, Tensor]:
+        """Returns the fields of a Filling as tensors on `device`, without waiting for it."""
+        oldest, size = (torch.full((), number, device=self.device) for number in (self._oldest, self.size))
+        return oldest, size
+
+    def sampling_state(self) -> list[Tensor]:
+        """Returns the tensors that `update_priorities` changes."""
+        return self._priorities.state if self.prioritized else []
 
     def sample_many(
         self, updates: int, batch_size: int, n_step: int, discount: float, generator: torch.Generator, **options: float
@@ -221,7 +240,7 @@ class ReplayBuffer:
         granted or received before the last batch. With priorities, each batch is sampled when it is requested, with the
         priorities at that time.
         """
-        step_bytes = 2 * self._flat["observation"][0].nbytes + 32 * n_step
+        step_bytes = 2 * self._rings["observation"][0, 0].nbytes + 32 * n_step
         at_once = 1 if self.prioritized else max(1, GATHER_BYTES // (batch_size * step_bytes))
         for done in range(0, updates, at_once):
             several = self.sample(min(at_once, updates - done) * batch_size, n_step, discount, generator, **options)
@@ -231,7 +250,9 @@ class ReplayBuffer:
 
     def gather(self, index: Tensor, n_step: int, discount: float) -> TransitionBatch:
         """Returns the transitions, with weights of 1, of READY steps `index` [B] int64 (see TransitionBatch.index)."""
-        return self._transitions(self._age(index), torch.ones(len(index), device=self.device), n_step, discount)
+        filling = Filling(self._oldest, self.size)
+        age = (index - filling.oldest) % self.capacity
+        return self._transitions.at(age, torch.ones(len(index), device=self.device), n_step, discount, filling)
 
     def update_priorities(self, index: Tensor, absolute_td_error: Tensor) -> None:
         """Sets the priorities of the steps `index` [B] of a batch from their new errors [B].
@@ -239,61 +260,6 @@ class ReplayBuffer:
         Steps that were granted for overwriting in the meantime, and errors that are not finite, are ignored.
         """
         self._priorities.update(index, absolute_td_error)
-
-    def _age(self, index: Tensor) -> Tensor:
-        return (index - self._oldest) % self.capacity
-
-    def _transitions(self, age: Tensor, weight: Tensor, n_step: int, discount: float) -> TransitionBatch:
-        index = (age + self._oldest) % self.capacity
-        window = self._one_step if n_step == 1 else self._several_steps
-        last, reward, following_discount, final = window(age, index, n_step, discount)
-        observation, action = (self._flat[name].index_select(0, index) for name in ("observation", "action"))
-        # Where final_observation is used, the next row may be FILLING: the step's own row is read, then replaced.
-        following = torch.add(last, ~final, alpha=self.count) % self.capacity
-        next_observation = self._with_final(self._flat["observation"].index_select(0, following), last, final)
-        return TransitionBatch(observation, action, reward, following_discount, next_observation, weight, index)
-
-    def _with_final(self, next_observation: Tensor, last: Tensor, final: Tensor) -> Tensor:
-        """Replaces next observations by the final observations of steps `last` [B] where `final` [B] is set."""
-        found = self._flat[FINAL]
-        if not self._on_host:
-            # Counting the rows would synchronize with the device.
-            mask = final.view(-1, *(1,) * (found.dim() - 1))
-            return torch.where(mask, found.index_select(0, last), next_observation)
-        if len(rows := final.nonzero().squeeze(1)):
-            # Other rows are not read: memory that was never written has no pages yet.
-            next_observation.index_copy_(0, rows, found.index_select(0, last.index_select(0, rows)))
-        return next_observation
-
-    def _one_step(self, age: Tensor, index: Tensor, n_step: int, discount: float) -> tuple[Tensor, ...]:
-        """`_several_steps` for n = 1, without looking ahead."""
-        reward, terminated, truncated = self._outcomes(index)
-        return index, reward, ~terminated * discount, truncated | (age >= self.size - self.count)
-
-    def _several_steps(self, age: Tensor, index: Tensor, n_step: int, discount: float) -> tuple[Tensor, ...]:
-        """Evaluates windows of n steps, in tensors [n, B].
-
-        Returns:
-            Of each window, [B] each: its last step, the discounted sum of rewards, the discount of what follows, and
-            whether what follows is a final observation.
-        """
-        k = torch.arange(n_step, device=self.device).unsqueeze(1)
-        ahead = age + k * self.count
-        # Rows after the newest one are FILLING: the first step is read there instead, and not counted.
-        steps = (torch.where(ahead < self.size, ahead, age) + self._oldest) % self.capacity
-        reward, terminated, truncated = (found.view(steps.shape) for found in self._outcomes(steps.view(-1)))
-        final = truncated | (ahead >= self.size - self.count)
-        ends = terminated | final | (k == n_step - 1)
-        # max returns the first of equal maxima: the first step that ends. argmax takes 25 times as long.
-        last = ends.view(torch.uint8).max(0, keepdim=True).indices
-        powers = discount ** torch.arange(n_step + 1, device=self.device, dtype=torch.float64)
-        total = torch.where(k <= last, reward * powers[:-1].float().unsqueeze(1), 0.0).sum(0)
-        following = powers.float().index_select(0, last.squeeze(0) + 1)
-        steps, terminated, final = (tensor.gather(0, last).squeeze(0) for tensor in (steps, terminated, final))
-        return steps, total, following.masked_fill_(terminated, 0.0), final
-
-    def _outcomes(self, index: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self._flat[name].index_select(0, index) for name in ("reward", "terminated", "truncated"))
 
     # --- storing and restoring ---------------------------------------------------------------------------------
 

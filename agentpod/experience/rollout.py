@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,8 +88,9 @@ class Lanes:
 
     Attributes:
         observation: [N, *shape], observation to act on next.
-        episode_return: [N] float64, undiscounted return of the unfinished episodes.
-        episode_length: [N] float64, steps of the unfinished episodes.
+        episode_return: [N / A] float64, undiscounted return of the unfinished episodes, over the A agents of an
+            environment.
+        episode_length: [N / A] float64, steps of the unfinished episodes.
         state: [N, S] float32, recurrent state of the policy.
     """
 
@@ -98,14 +100,15 @@ class Lanes:
     state: Tensor
 
     @classmethod
-    def start(cls, observation: Tensor, state_size: int = 0) -> "Lanes":
+    def start(cls, observation: Tensor, state_size: int = 0, agents: int = 1) -> "Lanes":
         """Returns the state after the simulator was reset.
 
         Args:
             observation: [N, *shape], what `reset` returned.
             state_size: S, size of the policy's recurrent state.
+            agents: A, lanes of each environment.
         """
-        zeros = torch.zeros(len(observation), dtype=torch.float64, device=observation.device)
+        zeros = torch.zeros(len(observation) // agents, dtype=torch.float64, device=observation.device)
         state = torch.zeros(len(observation), state_size, device=observation.device)
         return cls(observation.clone(), zeros, zeros, state)
 
@@ -116,7 +119,7 @@ class CollectResult:
 
     Attributes:
         lanes: For the next call.
-        steps: Environment steps taken, over all environments: T N.
+        steps: Environment steps taken, over all environments: T N / A, with A the lanes of an environment.
         episode_returns: [E] float64, undiscounted returns of the episodes that ended, by time, then by lane.
         episode_lengths: [E] int64, steps of these episodes.
     """
@@ -170,31 +173,33 @@ def collect(
     if policy.state_size:
         rollout["state"][0].copy_(lanes.state)
     cancelled = cancelled or threading.Event()
-    if steps:
-        lanes = _replay_through(steps, rollout, lanes, noise, outputs, cancelled)
-    else:
-        lanes = _step_through(simulator, policy, rollout, lanes, noise, outputs, cancelled)
+    work = _Collection(rollout, lanes, noise, outputs, cancelled)
+    lanes = _replay_through(steps, work) if steps else _step_through(simulator, policy, work)
     if "log_prob" in rollout:
         # One pass over the whole rollout takes less time than T small ones.
         rollout["log_prob"].copy_(require_distribution(policy.head).log_prob(outputs, rollout["action"]))
     _check_finite(rollout)
-    return _count_episodes(rollout, lanes)
+    return _count_episodes(rollout, lanes, simulator.observation_space.lanes)
 
 
-def _step_through(
-    simulator: Simulator,
-    policy: Policy,
-    rollout: Rollout,
-    lanes: Lanes,
-    noise: Tensor,
-    outputs: Tensor,
-    cancelled: threading.Event,
-) -> Lanes:
+class _Collection(NamedTuple):
+    """A rollout to collect."""
+
+    rollout: Rollout
+    lanes: Lanes
+    noise: Tensor
+    outputs: Tensor
+    """[T, N, outputs], to store the actor's outputs in."""
+    cancelled: threading.Event
+
+
+def _step_through(simulator: Simulator, policy: Policy, work: _Collection) -> Lanes:
     """Runs the hot loop: fills everything except log_prob and the first row, and stores the actor's outputs.
 
     Returns:
         The state of the lanes after the last step, without updated episode counters.
     """
+    rollout, lanes, noise, outputs, cancelled = work
     # Unbinding all rows beforehand costs a third of indexing them one by one.
     names = ("action", "reward", "terminated", "truncated", "final_observation")
     rows = zip(*(rollout[name].unbind() for name in names), noise.unbind(), outputs.unbind(), strict=True)
@@ -222,15 +227,9 @@ def _step_through(
     return replace(lanes, observation=step.observation.clone(), state=state)
 
 
-def _replay_through(
-    steps: CapturedSteps,
-    rollout: Rollout,
-    lanes: Lanes,
-    noise: Tensor,
-    outputs: Tensor,
-    cancelled: threading.Event,
-) -> Lanes:
+def _replay_through(steps: CapturedSteps, work: _Collection) -> Lanes:
     """Does what `_step_through` does, by steps that are replayed from a graph."""
+    rollout, lanes, noise, outputs, cancelled = work
     steps.begin(lanes.observation, lanes.state)
     fields = {name: rollout[name].unbind() for name in ("action", "reward", "terminated", "truncated")}
     fields |= {"outputs": outputs.unbind(), "final_observation": rollout["final_observation"].unbind()}
@@ -275,8 +274,12 @@ def _check_finite(rollout: Rollout) -> None:
             )
 
 
-def _count_episodes(rollout: Rollout, lanes: Lanes) -> CollectResult:
+def _count_episodes(rollout: Rollout, lanes: Lanes, agents: int) -> CollectResult:
     reward, done = rollout["reward"], rollout["terminated"] | rollout["truncated"]
+    if agents > 1:
+        # The return of a team is the sum over its agents; an environment has ended when all its lanes have.
+        shape = len(reward), -1, agents
+        reward, done = reward.reshape(shape).sum(-1), done.reshape(shape).all(-1)
     returns, episode_return = discounted_returns(reward, done, 1.0, lanes.episode_return)
     lengths, episode_length = discounted_returns(torch.ones_like(reward), done, 1.0, lanes.episode_length)
     lanes = replace(lanes, episode_return=episode_return, episode_length=episode_length)

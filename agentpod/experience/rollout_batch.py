@@ -11,7 +11,7 @@ from torch import Tensor
 from agentpod.models.mlp import Sequences
 
 STEP_FIELDS = 6
-"""Tensors of a batch that have one row for each step."""
+"""Tensors that every batch has, with one row for each step."""
 
 
 class RecurrentStates(NamedTuple):
@@ -51,6 +51,8 @@ class RolloutBatch(NamedTuple):
     """[B], target of V(s): advantage + value."""
     recurrent_states: RecurrentStates | None = None
     """Only for recurrent networks."""
+    critic_inputs: Tensor | None = None
+    """[B, S] float32, what the critic receives; None: the observations, like the actor."""
 
     def diagnostics(self) -> dict[str, float]:
         """Returns metrics of the batch itself."""
@@ -70,7 +72,7 @@ class RolloutBatch(NamedTuple):
             return self._lane_minibatches(self.recurrent_states, order, minibatch_size)
         pieces = math.ceil(len(order) / minibatch_size)
         shuffled = [tensor.index_select(0, order).tensor_split(pieces) for tensor in self._steps()]
-        return starmap(RolloutBatch, zip(*shuffled, strict=True))
+        return starmap(RolloutBatch.of, zip(*shuffled, strict=True))
 
     def _lane_minibatches(
         self, recurrent_states: RecurrentStates, order: Tensor, minibatch_size: int
@@ -80,7 +82,11 @@ class RolloutBatch(NamedTuple):
         for chosen in order.tensor_split(math.ceil(lanes / (minibatch_size // steps))):
             rows = (first_of_step + chosen).flatten()
             fields = [tensor.index_select(0, rows) for tensor in self._steps()]
-            yield RolloutBatch._make((*fields, recurrent_states.select(chosen)))
+            yield RolloutBatch.of(*fields, *recurrent_states.select(chosen))
+
+    def rows(self, chosen: Tensor) -> "RolloutBatch":
+        """Returns some steps, given as int64 indices, of a batch that is not recurrent."""
+        return RolloutBatch.of(*(tensor.index_select(0, chosen) for tensor in self._steps()))
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Returns all tensors of the batch; `of` makes a batch of them."""
@@ -89,11 +95,20 @@ class RolloutBatch(NamedTuple):
     @classmethod
     def of(cls, *tensors: Tensor) -> "RolloutBatch":
         """Makes a batch of what `tensors` returned."""
-        states = tensors[STEP_FIELDS:]
-        return cls._make((*tensors[:STEP_FIELDS], RecurrentStates(*states) if states else None))
+        has_inputs = (len(tensors) - STEP_FIELDS) % len(RecurrentStates._fields)
+        states = tensors[STEP_FIELDS + has_inputs :]
+        recurrent_states = RecurrentStates(*states) if states else None
+        inputs = tensors[STEP_FIELDS] if has_inputs else None
+        return cls._make((*tensors[:STEP_FIELDS], recurrent_states, inputs))
 
     def _steps(self) -> tuple[Tensor, ...]:
-        return self.observation, self.action, self.log_prob, self.advantage, self.value, self.target
+        inputs = () if self.critic_inputs is None else (self.critic_inputs,)
+        return self.observation, self.action, self.log_prob, self.advantage, self.value, self.target, *inputs
+
+    @property
+    def seen_by_critic(self) -> Tensor:
+        """What the critic receives: [B, S] or [B, D]."""
+        return self.observation if self.critic_inputs is None else self.critic_inputs
 
     @property
     def actor_sequences(self) -> Sequences | None:

@@ -58,7 +58,7 @@ class Staging:
             return None
         with self._copies.following():
             # All temporary memory belongs to this stream, so it is not reused before the copies have finished.
-            finals = _used_finals(self._staged)
+            finals = used_finals(self._staged)
             for name, tensor in self._staged.items():
                 if name != FINAL:
                     slot[name].copy_(tensor, non_blocking=True)
@@ -82,14 +82,14 @@ def upload(rollout: Rollout, device: torch.device | str) -> dict[str, Tensor]:
     From pinned memory the host does not wait. The rollout must not change before the GPU has finished.
     """
     tensors = {name: tensor.to(device, non_blocking=True) for name, tensor in rollout.items() if name != FINAL}
-    final, finals = rollout[FINAL], _used_finals(rollout)
+    final, finals = rollout[FINAL], used_finals(rollout)
     tensors[FINAL] = torch.empty(final.shape, dtype=final.dtype, device=device)
     if finals.any():
         tensors[FINAL][finals.to(device, non_blocking=True)] = final[finals].to(device)
     return tensors
 
 
-def _used_finals(rollout: Mapping[str, Tensor]) -> Tensor:
+def used_finals(rollout: Mapping[str, Tensor]) -> Tensor:
     """Returns of which steps the final observation is read: [T, N] bool."""
     truncated = rollout["truncated"]
     # A segment of a replay memory has no log_prob.

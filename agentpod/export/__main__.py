@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from agentpod.export import comparison
+from agentpod.export.network_graph import network_nodes
 from agentpod.export.torch_program import saved, traced
 from agentpod.learner.checkpoint_files import load_policy
 from agentpod.learner.provenance import spec_of
@@ -54,11 +55,13 @@ def export(folder: Path) -> dict[str, Any]:
     request = json.loads((folder / "request.json").read_text())
     checkpoints = [_read(folder / digest_) for digest_ in request["members"]]
     policies = [_policy(checkpoint) for checkpoint in checkpoints]
-    loading.policy_of(checkpoints)  # compares each with its test vectors
+    networks = {one.manifest_digest: network_nodes(policy) for one, policy in zip(checkpoints, policies, strict=True)}
+    data = b""
+    if "onnx" in request["formats"] or not any(networks.values()):
+        data = loading.checked_onnx_file(checkpoints, networks)
     simulator, absence = _simulator(checkpoints[0])
     found: dict[str, Any] = {}
     if "onnx" in request["formats"]:
-        data = loading.onnx_file(checkpoints)
         (folder / ONNX_FILE).write_bytes(data)
         exported = comparison.of_onnx(runtime.Policy(data))
         found[ONNX_FILE] = _compared("onnx", policies, exported, simulator)

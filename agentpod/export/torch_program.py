@@ -30,15 +30,21 @@ class PolicyProgram(nn.Module):
         self._normalizes = policy.normalizes
         for name, tensor in policy.tensors().items():
             self.register_buffer(name.replace(".", "_"), tensor.detach().cpu().clone())
-        self._layers = sum(f"actor.{layer}.weight" in policy.tensors() for layer in range(len(policy.tensors())))
-        self._factory = policy.network.network_factory(policy.observation_space)
+        own = bool(policy.network.network_class)
+        self._layers = (
+            0 if own else sum(f"actor.{layer}.weight" in policy.tensors() for layer in range(len(policy.tensors())))
+        )
+        self._factory = policy.network.network_factory(policy.observation_space, policy.action_space)
         self._mask = policy.mask
+        self._user_network = self._factory.user_network().bound(policy.tensors(), None) if own else None
         for name, tensor in zip(("minimum", "maximum", "scale", "offset"), policy.action_bounds or (), strict=False):
             self.register_buffer(f"action_{name}", tensor.clone())
 
     def forward(self, observation: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Returns actions and the next recurrent state, for observations [N, ...] and a state [N, S]."""
         activation, x = ACTIVATIONS[self._network.activation], self._input(observation)
+        if self._user_network is not None:
+            x = self._user_network(x.reshape(-1, *self._space.shape))
         for layer in range(self._layers):
             x = self._linear(x, f"actor_{layer}")
             if self._recurrent or layer + 1 < self._layers:

@@ -165,6 +165,7 @@ class AgentTraining:
         await self._loop.publish()
         self._report()
         self._progress.enter(pb.POD_ACTIVITY_TRAINING)
+        self._progress.begin_training(self._context.clock())
 
     async def _after_update(self, result: UpdateResult) -> None:
         self._account(result)

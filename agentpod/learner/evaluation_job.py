@@ -18,6 +18,7 @@ from agentpod.session.session import Roles
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
 from podrace.errors import DataLoss, InvalidArgument
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.specification.declared_algorithms import names_network, unnamed_network
 from podrace.specification.environment_search import evaluation_environment
 from podrace.specification.evaluation_episodes import efficient_lanes
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
@@ -56,6 +57,9 @@ async def evaluate_policies(
         RoleLost: A role was lost.
     """
     work = assignment.evaluate
+    for published in policies:
+        if not names_network(assignment.spec, published.network.network_class):
+            raise InvalidArgument(unnamed_network(published.network.network_class))
     spaces = await roles.open(_session_spec(policies, assignment))
     for published, ring in zip(policies, roles.rings, strict=True):
         policy = Policy(*spaces, published.network)

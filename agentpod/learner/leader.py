@@ -27,7 +27,7 @@ from agentpod.learner.lease import Lease
 from agentpod.learner.policy_loader import load_policies
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.publisher import Publisher
-from agentpod.learner.training_setup import TrainingSetup
+from agentpod.learner.training_setup import Preparation, TrainingSetup
 from agentpod.liveness.replacement import Replacement
 from agentpod.liveness.supervisor import Supervisor
 from agentpod.pod_token import token_of
@@ -56,7 +56,7 @@ ACQUIRE_WAIT_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 30.0
 """How long one GetTraining call may wait for another session."""
 RETRY_SECONDS = 0.5
-"""Pause after a failed AcquireAssignment call."""
+"""Pause after a failed AcquireAssignment call, and while the roles open for an agent of another pod."""
 REFUSED_SECONDS = 5.0
 """Pause of a standing pod that the orchestrator refused."""
 UNKNOWN_ANSWER_SECONDS = 1.0
@@ -109,6 +109,7 @@ class Leader:
         self.lease: Lease | None = None
         self.training: AgentTraining | None = None
         self._evaluation_time = EvaluationTime()
+        self._preparation = Preparation(self.roles, compute, config, self._check, device=device)
 
     async def run(self, stop: "asyncio.Future[str]") -> int:
         """Works on assignments until the pod is drained, stopped or orphaned; returns the exit code of the pod."""
@@ -124,6 +125,7 @@ class Leader:
                 if exit_code is not None:
                     return exit_code
         finally:
+            await self._preparation.end()
             self.shared_training.end()
             await self.roles.close()
             await self._polls.close()
@@ -156,20 +158,21 @@ class Leader:
             self._token.renew(response.pod_token)
             kind = response.WhichOneof("answer")
             if kind == "assignment":
-                assignment: orchestrator_pb.Assignment = response.assignment
-                return assignment
+                return response.assignment
             if kind == "drain" and not self.config.standing:
                 # An idle pod has no renewal that could carry the directive; the log line is the same.
                 directive = orchestrator_pb.Directive.Name(orchestrator_pb.DIRECTIVE_DRAIN)
                 _log.info("directive received", directive=directive, reason=response.drain)
                 return None
-            if kind == "drain":
-                # The orchestrator may start its pods itself, or may be about to be configured for external ones.
-                _log.warning("refused; asking again", reason=response.drain)
-                await self._pause(REFUSED_SECONDS, stop)
-                continue
             known = kind == "retry_after"
             retry_seconds = response.retry_after.ToTimedelta().total_seconds() if known else UNKNOWN_ANSWER_SECONDS
+            if kind == "prepare":
+                self._preparation.begin(response.prepare)
+                retry_seconds = RETRY_SECONDS
+            elif kind == "drain":
+                # The orchestrator may start its pods itself, or may be about to be configured for external ones.
+                _log.warning("refused; asking again", reason=response.drain)
+                retry_seconds = REFUSED_SECONDS
             await self._pause(retry_seconds, stop)
         return None
 
@@ -179,7 +182,10 @@ class Leader:
         wait_duration = Duration()
         wait_duration.FromNanoseconds(round(wait_seconds * 1e9))
         request = orchestrator_pb.AcquireAssignmentRequest(
-            pod_id=self.config.pod_id, incarnation=self._incarnation, wait_duration=wait_duration
+            pod_id=self.config.pod_id,
+            incarnation=self._incarnation,
+            wait_duration=wait_duration,
+            prepared_agent_id=self._preparation.agent_id,
         )
         response: orchestrator_pb.AcquireAssignmentResponse = await rpc.call(
             self._orchestrator.AcquireAssignment, request, deadline_seconds=2 * wait_seconds
@@ -211,11 +217,13 @@ class Leader:
             async with lease:
                 self.lease = lease
                 progress = ProgressReporter(lease.progress)
+                lease.before_report = progress.stamp
                 replacement = Replacement(progress.report_roles, lease.report_stuck, lease.request_exit)
                 supervisor = Supervisor(self.config, LEADER_ROLE, self._compute.activity, self._polls.poll, replacement)
                 supervising = asyncio.create_task(supervisor.run())
                 try:
                     work = assignment.WhichOneof("work")
+                    await self._preparation.end()
                     _log.info("assignment begins", work=work or "unknown", lease_epoch=assignment.lease_epoch)
                     if work == "evaluate":
                         return await self._evaluate(lease, progress)

@@ -42,6 +42,7 @@ class Lease:
     Attributes:
         assignment: The assignment that was acquired.
         progress: What the next renewal reports; written by ProgressReporter only.
+        before_report: Brings `progress` up to date before it is sent, given the time of the lease's clock.
         stop: Completed with the reason when the work must end before its budget is used up.
         stopped_early: Whether it must end because the strategy has no more use for the agent.
         held: False once the agent belongs to another pod: this pod must neither publish nor complete it any more.
@@ -72,6 +73,7 @@ class Lease:
         self.assignment = assignment
         self._on_token, self._pod_id = on_token, pod_id
         self.progress = pb.Progress()
+        self.before_report: Callable[[float], None] = lambda now: None
         self.stop: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.held = True
         self.broken = False
@@ -150,6 +152,7 @@ class Lease:
         Raises:
             PodraceError: The orchestrator's answer, or Unavailable.
         """
+        self.before_report(self._clock())
         request = pb.CompleteAssignmentRequest(
             request_id=f"{self.assignment.assignment_id}.complete",
             assignment_id=self.assignment.assignment_id,
@@ -180,6 +183,7 @@ class Lease:
 
         Without an answer the work continues for `orphan_seconds`. If another pod holds the lease, it stops at once.
         """
+        self.before_report(self._clock())
         request = pb.RenewAssignmentRequest(
             assignment_id=self.assignment.assignment_id,
             lease_epoch=self.assignment.lease_epoch,

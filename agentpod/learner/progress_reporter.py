@@ -28,12 +28,24 @@ class ProgressReporter:
 
     def __init__(self, progress: pb.Progress) -> None:
         self._progress = progress
+        self._began: float | None = None
         self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._recent_updates: deque[tuple[float, int]] = deque()
 
     def enter(self, activity: pb.PodActivity.ValueType) -> None:
         """Reports what the pod does from now on."""
         self._progress.activity = activity
+
+    def begin_training(self, now: float) -> None:
+        """Records that the first rollout is collected from now on, by a monotonic clock."""
+        self._began = now
+
+    def stamp(self, now: float) -> None:
+        """Reports how long ago the training began and the last update was, before a message is sent."""
+        if self._began is not None:
+            self._progress.training_age_seconds = max(0.0, now - self._began)
+        if self._recent_updates:
+            self._progress.update_age_seconds = max(0.0, now - self._recent_updates[-1][0])
 
     def record_update(self, now: float, environment_steps: int, episode_returns: Sequence[float]) -> None:
         """Adds an update to the windows that the rate and the training return are computed over.

@@ -1,7 +1,9 @@
 """Prepares the training of one agent: opens the roles, restores the agent's checkpoint and builds the training loop."""
 
+import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import structlog
 from google.protobuf import json_format
@@ -10,7 +12,8 @@ from torch import Tensor
 from agentpod import algorithms
 from agentpod.algorithms.base import Algorithm
 from agentpod.algorithms.requirements import Requirements, requirements
-from agentpod.config import FUSED
+from agentpod.compute_thread import ComputeThread
+from agentpod.config import FUSED, PodConfig
 from agentpod.learner.agent_training import AgentTraining, TrainingContext
 from agentpod.learner.checkpoint_files import Counters, StartingState, restore
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
@@ -19,11 +22,13 @@ from agentpod.learner.snapshots import SnapshotRecorder
 from agentpod.roles.objectives import measure_of
 from agentpod.roles.user_evaluator import user_evaluator_settings
 from agentpod.session.role_client import SessionSpec
+from agentpod.session.session import Roles
 from podrace.config import unknown
-from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument
+from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument, PodraceError
 from podrace.limits.file_options import with_paths
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.ancestor import KEY, tournament_of
+from podrace.specification.declared_algorithms import names_network, unnamed_network
 from podrace.specification.environment_search import (
     algorithm_values,
     evaluation_environment,
@@ -69,16 +74,12 @@ class TrainingSetup:
             FailedPrecondition: The agent belongs to another pod by now.
             RoleLost: A role does not answer.
         """
-        context, agent = self._context, self._agent
+        context, agent, assignment = self._context, self._agent, self._context.assignment
         context.progress.enter(pb.POD_ACTIVITY_OPENING)
         start = await context.checkpoints.start()
-        values = algorithm_values(json_format.MessageToDict(agent.hyperparameters))
-        hyperparameters = with_paths(agent.algorithm, values, context.config.allow)
-        if agent.algorithm not in self._spec.algorithms:
-            # What a specification may name has been checked, not what an agent may.
-            raise InvalidArgument(unknown("agent", "algorithm", agent.algorithm, self._spec.algorithms))
+        hyperparameters = hyperparameters_of(assignment, context.config)
         needs = await context.compute.run(requirements, agent.algorithm, hyperparameters)
-        session = self._session_spec(needs, start.counters)
+        session = session_of(assignment, needs, start.counters)
         with _naming_algorithm(agent.algorithm):
             spaces = await open_roles(context.roles, session, context.lease.stop)
         if spaces is None:
@@ -95,22 +96,6 @@ class TrainingSetup:
         fusion = self._fusion_session(algorithm, start.counters, state) if context.config.learners > 1 else None
         loop = self._loop(algorithm, session, start.counters, fusion)
         return AgentTraining(context, loop, fusion, self._snapshots, start.counters, started=self._started)
-
-    def _session_spec(self, needs: Requirements, counters: Counters) -> SessionSpec:
-        spec, evaluation = self._spec, self._spec.evaluation
-        values = json_format.MessageToDict(self._agent.hyperparameters)
-        scored_in = with_options(spec.environment, evaluation.options, evaluation_lanes(spec))
-        return SessionSpec(
-            assignment=f"{self._agent.number}.{self._context.assignment.lease_epoch}",
-            environment=training_environment(spec.environment, values),
-            evaluation_environment=evaluation_environment(scored_in, values, spec.environment),
-            network=needs.network,
-            memory=needs.memory,
-            seed=self._agent.seed,
-            rollouts=counters.rollouts,
-            evaluator=user_evaluator_settings(evaluation),
-            objective=measure_of(evaluation),
-        )
 
     async def _restore(self, algorithm: Algorithm, start: StartingState) -> Mapping[str, Tensor]:
         try:
@@ -154,6 +139,115 @@ class TrainingSetup:
             device=context.device,
             clock=context.clock,
         )
+
+
+class Preparation:
+    """Opens the roles for an agent that another pod still trains, so that this one can take it over at once.
+
+        preparation.begin(assignment)        # an answer `prepare`; repeated ones change nothing
+        request.prepared_agent_id = preparation.agent_id
+        await preparation.end()              # before the roles are used for an assignment
+
+    What takes long is kept: the simulator, the connections, and the code that the algorithm needs.
+
+    Attributes:
+        agent_id: Agent for which the roles are open; empty if they are not.
+    """
+
+    def __init__(
+        self,
+        roles: Roles,
+        compute: ComputeThread,
+        config: PodConfig,
+        check: Callable[[pb.Assignment], None],
+        *,
+        device: str = "cpu",
+    ) -> None:
+        """Starts without open roles.
+
+        Args:
+            roles: Roles of the leader.
+            compute: Its compute thread.
+            config: Configuration of the pod.
+            check: Refuses an assignment that this pod must not work on, by an InvalidArgument.
+            device: Device that the leader computes on.
+        """
+        self._roles, self._compute, self._config, self._device = roles, compute, config, device
+        self._check = check
+        self._opening: asyncio.Task[None] | None = None
+        self._opening_for = self.agent_id = ""
+
+    def begin(self, assignment: pb.Assignment) -> None:
+        """Opens the roles in the background, unless this has begun for the same agent."""
+        if self._opening is None or (self._opening.done() and self._opening_for != assignment.train.agent_id):
+            self._opening_for, self.agent_id = assignment.train.agent_id, ""
+            self._opening = asyncio.create_task(self._open(assignment))
+
+    async def end(self) -> None:
+        """Waits until the roles are no longer being opened."""
+        opening, self._opening, self.agent_id = self._opening, None, ""
+        if opening is not None:
+            await asyncio.wait([opening])
+
+    async def _open(self, assignment: pb.Assignment) -> None:
+        agent = assignment.train
+        try:
+            self._check(assignment)
+            values = hyperparameters_of(assignment, self._config)
+            needs = await self._compute.run(requirements, agent.algorithm, values)
+            spaces = await self._roles.open(session_of(assignment, needs, Counters()))
+            await self._compute.run(
+                algorithms.make, agent.algorithm, *spaces, values, seed=agent.seed, device=self._device
+            )
+        except PodraceError as error:
+            # The orchestrator stops a pod that is not ready in time, and the other pod continues.
+            _log.error("could not prepare for an agent", agent_id=agent.agent_id, error=error.message)
+            return
+        self.agent_id = agent.agent_id
+        _log.info("ready to take an agent over", agent_id=agent.agent_id)
+
+
+def hyperparameters_of(assignment: pb.Assignment, config: PodConfig) -> dict[str, Any]:
+    """Returns the hyperparameters of an assigned agent's algorithm, with the paths of its files.
+
+    Raises:
+        InvalidArgument: The specification does not have the algorithm.
+    """
+    agent, spec = assignment.train, assignment.spec
+    values = algorithm_values(json_format.MessageToDict(agent.hyperparameters))
+    if agent.algorithm not in spec.algorithms:
+        # What a specification may name has been checked, not what an agent may.
+        raise InvalidArgument(unknown("agent", "algorithm", agent.algorithm, spec.algorithms))
+    return with_paths(agent.algorithm, values, config.allow)
+
+
+def session_of(assignment: pb.Assignment, needs: Requirements, counters: Counters) -> SessionSpec:
+    """Returns the session that the roles are opened for.
+
+    Args:
+        assignment: A training assignment.
+        needs: What the algorithm requires of the roles.
+        counters: How far the agent has come.
+
+    Raises:
+        InvalidArgument: The algorithm's network is a class that the specification does not name.
+    """
+    agent, spec, evaluation = assignment.train, assignment.spec, assignment.spec.evaluation
+    if not names_network(spec, needs.network.network_class):
+        raise InvalidArgument(unnamed_network(needs.network.network_class))
+    values = json_format.MessageToDict(agent.hyperparameters)
+    scored_in = with_options(spec.environment, evaluation.options, evaluation_lanes(spec))
+    return SessionSpec(
+        assignment=f"{agent.number}.{assignment.lease_epoch}",
+        environment=training_environment(spec.environment, values),
+        evaluation_environment=evaluation_environment(scored_in, values, spec.environment),
+        network=needs.network,
+        memory=needs.memory,
+        seed=agent.seed,
+        rollouts=counters.rollouts,
+        evaluator=user_evaluator_settings(evaluation),
+        objective=measure_of(evaluation),
+    )
 
 
 @contextlib.contextmanager

@@ -48,6 +48,8 @@ def describe(policy: Policy) -> PolicyDescription:
         action_scaling=_scaling(policy),
         part=POLICY_PART,
         test_vectors_part=TEST_VECTORS_PART,
+        network_class=network.network_class,
+        network_options=dict(network.network_options),
     )
 
 
@@ -130,6 +132,8 @@ def policy_of(description: PolicyDescription) -> Policy:
         head=description.head,
         torso=description.torso,
         recurrent_size=description.recurrent_size,
+        network_class=description.network_class,
+        network_options=tuple(sorted(description.network_options.items())),
     )
     spaces = described_space(description.observation_space), described_space(description.action_space)
     return Policy(*spaces, network)

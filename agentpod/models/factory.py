@@ -11,6 +11,7 @@ from agentpod.models.cnn import NO_TORSO, TORSOS, ConvolutionalNetwork, image_la
 from agentpod.models.composite import CompositeNetwork, Encoder
 from agentpod.models.gru import RecurrentNetwork
 from agentpod.models.mlp import FeedForward, MultilayerPerceptron, Network, Shapes
+from agentpod.models.user_network import ACTOR, UserNetwork
 from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
 from podrace.spaces.entries import BYTES, MASK, Entry, columns
 from simulators.base import Space
@@ -39,6 +40,12 @@ class NetworkFactory:
     """Key of agentpod.models.cnn.TORSOS: the convolutions before the hidden layers."""
     recurrent_size: int = 0
     """Size of the GRU between the hidden layers and the output; 0 = no recurrence."""
+    network_class: str = ""
+    """Class of the actor's network; empty: the layers above. Critics always have these layers."""
+    network_options: tuple[tuple[str, float], ...] = ()
+    """Arguments of that class."""
+    actor_outputs: int = 0
+    """Number of outputs of the actor; only for `network_class`."""
 
     def shapes(self, name: str, outputs: int, *, extra: int = 0, members: int = 0) -> Shapes:
         """Returns names and shapes of a network's tensors.
@@ -52,6 +59,8 @@ class NetworkFactory:
         Raises:
             InvalidArgument: The torso does not support these observations.
         """
+        if self.network_class and name == ACTOR:
+            return self.user_network().shapes()
         if not self.recurrent_size:
             return self._feedforward_shapes(name, (*self.hidden_sizes, outputs), extra, members)
         body = self._feedforward_shapes(name, self.hidden_sizes, extra, members)
@@ -122,8 +131,15 @@ class NetworkFactory:
         body = self.make_feedforward(name, tensors)
         return RecurrentNetwork(name, body, tensors, self.activation) if self.recurrent_size else body
 
+    def user_network(self) -> UserNetwork:
+        """Returns the actor that `network_class` names."""
+        sizes = self.observation_space.shape, self.actor_outputs, self.hidden_sizes
+        return UserNetwork.build(self.network_class, dict(self.network_options), *sizes, self.activation)
+
     def make_feedforward(self, name: str, tensors: Mapping[str, Tensor]) -> FeedForward:
         """Builds the same network without its recurrent part; it may be an ensemble."""
+        if self.network_class and name == ACTOR:
+            return self.user_network().over(tensors)
         if self.observation_space.entries:
             return self._make_composite(name, tensors)
         if self.torso == NO_TORSO:

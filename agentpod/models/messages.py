@@ -20,6 +20,8 @@ def network_spec(message: pb.PolicySpec) -> NetworkSpec:
         head=message.head or DEFAULT_HEAD,
         torso=message.torso or NO_TORSO,
         recurrent_size=message.recurrent_size,
+        network_class=message.network_class,
+        network_options=tuple(sorted(message.network_options.items())),
     )
 
 
@@ -32,5 +34,7 @@ def policy_message(network: NetworkSpec, tensors: Mapping[str, Tensor] | None = 
         head=network.head,
         torso=network.torso,
         recurrent_size=network.recurrent_size,
+        network_class=network.network_class,
+        network_options=dict(network.network_options),
         tensors=[spec_of(name, tensor) for name, tensor in (tensors or {}).items()],
     )

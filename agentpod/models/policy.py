@@ -44,6 +44,10 @@ class NetworkSpec:
     """Key of agentpod.models.cnn.TORSOS: the convolutions before the hidden layers, for image observations."""
     recurrent_size: int = 0
     """Size of the actor's GRU, between its hidden layers and its head; 0 = no recurrence."""
+    network_class: str = ""
+    """Class of the actor's network, see agentpod.models.user_network; empty: layers of `hidden_sizes`."""
+    network_options: tuple[tuple[str, float], ...] = ()
+    """Arguments of that class, by name and in the order of the names."""
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -56,10 +60,22 @@ class NetworkSpec:
             raise InvalidArgument(
                 f"recurrent_size {self.recurrent_size} needs a hidden layer before it: add one to hidden_sizes"
             )
+        if self.network_class and (self.recurrent_size or self.torso != NO_TORSO):
+            name = "recurrent_size" if self.recurrent_size else "torso"
+            raise InvalidArgument(f"network_class {self.network_class!r} replaces all layers: leave out {name}")
 
-    def network_factory(self, observation_space: Space) -> NetworkFactory:
-        """Returns the factory of its networks, over `observation_space`."""
-        return NetworkFactory(observation_space, self.hidden_sizes, self.activation, self.torso, self.recurrent_size)
+    def network_factory(self, observation_space: Space, action_space: Space) -> NetworkFactory:
+        """Returns the factory of its networks for these spaces."""
+        return NetworkFactory(
+            observation_space,
+            self.hidden_sizes,
+            self.activation,
+            self.torso,
+            self.recurrent_size,
+            self.network_class,
+            self.network_options,
+            head_outputs(self.head, action_space) if self.network_class else 0,
+        )
 
     def normalizes(self, observation_space: Space) -> bool:
         """Whether observations of this space are normalized by running statistics; uint8 observations are not.
@@ -87,7 +103,7 @@ def policy_shapes(observation_space: Space, action_space: Space, network: Networ
     shapes: dict[str, tuple[int, ...]] = {}
     if network.normalizes(observation_space):
         shapes |= {"observation_mean": (inputs,), "observation_variance": (inputs,)}
-    shapes.update(network.network_factory(observation_space).shapes("actor", outputs))
+    shapes.update(network.network_factory(observation_space, action_space).shapes("actor", outputs))
     shapes.update(head_kind(network.head, action_space).extra(action_space))
     parameters = sum(math.prod(shape) for shape in shapes.values())
     if parameters > MOST_PARAMETERS:
@@ -157,7 +173,7 @@ class Policy:
         self.observation_space, self.action_space, self.network = observation_space, action_space, network
         self.flat = torch.zeros(element_count(shapes), device=device) if flat is None else flat
         self._views = flat_views(self.flat, shapes)
-        self.actor = network.network_factory(observation_space).make("actor", self._views)
+        self.actor = network.network_factory(observation_space, action_space).make("actor", self._views)
         self.state_size = self.actor.state_size
         begin = element_count(_named(shapes, "observation_"))
         self.actor_flat = self.flat[begin : begin + element_count(_named(shapes, "actor."))]

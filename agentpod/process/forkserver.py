@@ -176,6 +176,7 @@ class ForkServer:
             "gpus": pod.gpus,
             "cpus": pod.cpus,
             "user_code_uid": pod.user_code_uid,
+            "log_path": str(pod.log_path),
             "roles": roles,
         }
         path = pod.folder / "pod.json"

@@ -21,6 +21,7 @@ from agentpod.learner.follower import Follower
 from agentpod.learner.leader import Leader, LearnerServicer
 from agentpod.liveness import stacks
 from agentpod.process.gpu_binding import bind_gpus
+from agentpod.roles.evaluation_host import EvaluationHost
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.placement import placed
 from agentpod.roles.worker import WorkerServicer
@@ -247,12 +248,16 @@ async def _run_worker_or_evaluator(config: PodConfig, role: str) -> int:
     with ExitStack() as resources:
         resources.callback(compute.close)
         resources.callback(planes.close)
-        roles = [each for each in (role, "evaluator") if config.process_of(each) == role]
+        roles = [each for each in dict.fromkeys((role, "evaluator")) if config.process_of(each) == role]
         services = [service for each in roles for service in _role_services(config, each, planes, compute)]
+        hosts_functions = config.isolated and "evaluator" in roles
+        functions = await EvaluationHost.start(config) if hosts_functions else None
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         reason = await _leader_exited(config)
         _log.info("role exits", reason=reason)
         await server.drain()
+        if functions:
+            await functions.close()
     return 0
 
 

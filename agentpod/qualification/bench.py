@@ -28,6 +28,8 @@ class Bench:
     """Number of this node."""
     meet: str = ""
     """`host:port` at which node 0 of two waits for node 1; empty: there is one node."""
+    orchestrator: str = ""
+    """Address of an orchestrator whose launcher is examined; empty: none."""
 
     @property
     def devices(self) -> tuple[str, ...]:

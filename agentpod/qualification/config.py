@@ -18,6 +18,8 @@ class QualifyConfig:
     """Number of this node, for the part `nodes`."""
     meet: str = ""
     """`host:port` at which node 0 of two waits for node 1; empty: there is one node."""
+    orchestrator: str = ""
+    """Address of an orchestrator whose launcher the part `planes` examines; empty: none."""
     file: str = ""
     """File that the report is also written to as JSON; empty: none."""
     debug: bool = False
@@ -39,6 +41,8 @@ class QualificationConfig:
     node: int = 0
     """As in QualifyConfig."""
     meet: str = ""
+    """As in QualifyConfig."""
+    orchestrator: str = ""
     """As in QualifyConfig."""
     lifeline: str = ""
     """Lifeline of the process that this one must not outlive; empty: none."""

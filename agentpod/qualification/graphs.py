@@ -22,6 +22,7 @@ from agentpod.qualification.bench import Bench, seconds_per_call
 from agentpod.qualification.operations import OperationCounter, record_operations
 from podrace.errors import PodraceError, Unimplemented
 from podrace.qualification.findings import Finding, Grade
+from simulators import make
 from simulators.base import Simulator, Step
 from simulators.classic import ClassicOnDevice
 from simulators.classic_tasks import TASKS
@@ -73,11 +74,15 @@ def stocks(device: str) -> Made:
     return simulator, simulator.generator
 
 
+def warp_ant(device: str) -> Made:
+    """Makes the ant of MuJoCo Warp, which draws from no generator."""
+    return make("warp:ant", LANES, {"deterministic": True}, device), torch.Generator()
+
+
 SIMULATORS: dict[str, Callable[[str], Made]] = {"cartpole": cartpole, "stocks": stocks}
-
-
-SORTED_BY_NUMPY = ("stocks",)
-"""Simulators that call NumPy on processors, which a tape of torch's operations does not record."""
+ROLLOUTS = {**SIMULATORS, "warp:ant": warp_ant}
+NOT_ON_TAPE = ("stocks", "warp:ant")
+"""Simulators that call NumPy or Warp on processors, which a tape of torch's operations does not record."""
 
 
 def run(bench: Bench) -> Iterator[Finding]:
@@ -85,7 +90,8 @@ def run(bench: Bench) -> Iterator[Finding]:
     for device in bench.ends:
         for name in SIMULATORS:
             yield from _graded(measure, name, device)
-            if device == "cpu" and name in SORTED_BY_NUMPY:
+        for name in ROLLOUTS:
+            if device == "cpu" and name in NOT_ON_TAPE:
                 yield Finding(PART, f"rollout of {name}, cpu", Grade.ABSENT, mend="needs a GPU")
             else:
                 yield from _graded(measure_rollout, name, device)
@@ -171,7 +177,7 @@ class _Collection:
     """A policy in a simulator."""
 
     def __init__(self, name: str, device: str, record: Record | None) -> None:
-        made, _ = SIMULATORS[name](device)
+        made, _ = ROLLOUTS[name](device)
         spaces = made.observation_space, made.action_space
         self._policy, self._simulator = Policy(*spaces, NetworkSpec((64, 64)), device=device), made
         start = Policy(*spaces, NetworkSpec((64, 64)))

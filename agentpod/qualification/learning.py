@@ -64,8 +64,8 @@ STAND_IN = LearningTask(
     "cartpole",
     {"id": "cartpole", "count": 16},
     {"horizon": 64, "minibatch_size": 256, "learning_rate": 2e-3, "gae_lambda": 0.8, "hidden_sizes": [32]},
-    60.0,
-    60.0,
+    475.0,
+    120.0,
     8_000,
 )
 """Takes the place of the tasks on processors."""

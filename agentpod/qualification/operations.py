@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from podrace.errors import FailedPrecondition
-from simulators.cuda_graph import WARM_UP_STEPS
+from simulators.cuda_graph import WARM_UP_STEPS, interrupted_by, leave_out
 
 VIEWS = frozenset({
     "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "expand", "lift_fresh", "permute", "select",
@@ -47,14 +47,8 @@ class Counted:
         return max(launches, memory)
 
 
-class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations within a block, views left out."""
-
-    def __init__(self) -> None:
-        """Starts at zero."""
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.operations = self.touched_bytes = 0
-        self.by_name: dict[str, int] = {}
+class OperationMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Passes every operation within a block to `run`."""
 
     def __torch_dispatch__(
         self,
@@ -63,13 +57,30 @@ class OperationCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        """See TorchDispatchMode."""
+        return self.run(func, str(func.overloadpacket.__name__), args, kwargs or {})
+
+    def run(self, operation: Any, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Runs an operation and returns its result."""
+        raise NotImplementedError
+
+
+class OperationCounter(OperationMode):
+    """Counts the operations within a block, views left out."""
+
+    def __init__(self) -> None:
+        """Starts at zero."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations = self.touched_bytes = 0
+        self.by_name: dict[str, int] = {}
+
+    def run(self, operation: Any, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Runs an operation and counts it."""
-        result = func(*args, **(kwargs or {}))
-        name = str(func.overloadpacket.__name__)
+        result = operation(*arguments, **options)
         if name not in VIEWS:
             self.operations += 1
             self.by_name[name] = self.by_name.get(name, 0) + 1
-            tensors = (leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor))
+            tensors = (leaf for leaf in tree_leaves((arguments, options, result)) if isinstance(leaf, Tensor))
             # A result that is also an argument is written as well as read, so it counts twice.
             self.touched_bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         return result
@@ -83,7 +94,7 @@ def count_operations(function: Callable[[], object]) -> Counted:
     return Counted(counter.operations, counter.touched_bytes)
 
 
-class OperationTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperationTape(OperationMode):
     """Records the operations within a block, and replays them on the same memory: a CUDA graph for any device.
 
     As in a CUDA graph, numbers are constants, tensors keep their addresses, and what runs is decided by the recorded
@@ -95,33 +106,25 @@ class OperationTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._calls: list[tuple[Any, Sequence[Any], Mapping[str, Any], list[Any]]] = []
 
-    @property
-    def operations(self) -> int:
-        """Number of recorded operations, views left out."""
-        return len(self._calls)
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def run(self, operation: Any, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Runs an operation and records it.
 
         Raises:
             FailedPrecondition: The host would wait for its result.
         """
-        name, options = str(func.overloadpacket.__name__), kwargs or {}
         selects = name in ("index", "index_put_", "index_put") and any(
-            isinstance(leaf, Tensor) and leaf.dtype == torch.bool for leaf in tree_leaves(args[1])
+            isinstance(leaf, Tensor) and leaf.dtype == torch.bool for leaf in tree_leaves(arguments[1])
         )
         if name in WAITS or selects:
             raise FailedPrecondition(f"operation {name} waits for the device")
-        result = func(*args, **options)
+        result = operation(*arguments, **options)
         if name not in VIEWS:
-            self._calls.append((func, args, options, tree_leaves(result)))
+            self._calls.append((operation, arguments, options, tree_leaves(result)))
         return result
+
+    def interrupt(self, action: Callable[[], None]) -> None:
+        """Records an action between graphs; see simulators.cuda_graph.between_graphs."""
+        self._calls.append((action, (), {}, [None]))
 
     def replay(self) -> None:
         """Runs all operations again; results are written over those of the recorded run."""
@@ -139,8 +142,9 @@ def record_operations(
     Raises:
         FailedPrecondition: The function waits for the device.
     """
-    for _ in range(WARM_UP_STEPS):
-        function()
-    with OperationTape() as tape:
+    with interrupted_by(leave_out):
+        for _ in range(WARM_UP_STEPS):
+            function()
+    with OperationTape() as tape, interrupted_by(tape.interrupt):
         result = function()
     return tape.replay, result

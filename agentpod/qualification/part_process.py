@@ -68,7 +68,7 @@ def bench_of(
     gpus = usable(seen)
     if gpus:
         environ[VISIBLE], environ[ORDER] = ",".join(gpu.uuid for gpu in gpus), PCI_ORDER
-    return Bench(config.folder, reading, gpus, config.quick, config.node, config.meet)
+    return Bench(config.folder, reading, gpus, config.quick, config.node, config.meet, config.orchestrator)
 
 
 def usable(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:

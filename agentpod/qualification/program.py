@@ -21,6 +21,7 @@ def main(config: QualifyConfig) -> int:
     """
     supervision.check_installed()
     wanted = {"gpus": ",".join(config.gpus), "node": str(config.node), "meet": config.meet}
+    wanted["orchestrator"] = config.orchestrator
     settings = {key: value for key, value in wanted.items() if value}
     request = supervision.Request(chosen_parts(config.parts), config.quick, settings, config.debug)
     started = time.monotonic()

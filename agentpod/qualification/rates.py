@@ -98,6 +98,8 @@ CASES = (
     SimulatorCase("acrobot", 65_536, 16_384),
     SimulatorCase("mountaincar", 65_536, 16_384),
     SimulatorCase("stocks", 16_384, 4096),
+    SimulatorCase("spread", 16_384, 4096),
+    SimulatorCase("tag", 16_384, 4096),
     SimulatorCase("warp:ant", 4096, 2048, 5, reference=ANT_REFERENCE, on_processors=False),
     SimulatorCase("warp:humanoid", 8192, 2048, 5, HUMANOID, HUMANOID_REFERENCE, on_processors=False),
     SimulatorCase("isaacgym:Ant", 4096, 2048, on_processors=False),
@@ -194,9 +196,9 @@ def measure_simulator(bench: Bench, case: SimulatorCase, launch: float, bandwidt
     simulator = make_simulator(case.id, lanes, {}, device)
     space = simulator.action_space
     if space.kind == "discrete":
-        action = torch.randint(space.n, (lanes,), device=device)
+        action = torch.randint(space.n, (simulator.count,), device=device)
     else:
-        action = torch.zeros(lanes, *space.shape, device=device)
+        action = torch.zeros(simulator.count, *space.shape, device=device)
     simulator.reset(SEED)
     # Kernels of Warp and of Isaac's simulators are not operations of torch.
     counted = None if ":" in case.id else count_operations(lambda: simulator.step(action))

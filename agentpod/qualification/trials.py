@@ -8,6 +8,7 @@ from torch import Tensor
 
 from agentpod.algorithms import ALGORITHMS, Algorithm, make
 from agentpod.algorithms.base import Capturable
+from agentpod.algorithms.flat_adam import Reduce
 from agentpod.capture.graph_replay import Record
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields
@@ -21,13 +22,18 @@ SEGMENTS = 4
 """Segments of experience, each with one update."""
 HORIZON = 16
 SETTINGS: Mapping[str, object] = {"hidden_sizes": [64, 64], "horizon": HORIZON}
-ON_POLICY: Mapping[str, Mapping[str, object]] = {"ppo": {"minibatch_size": LANES * HORIZON // 4}, "a2c": {}}
+ON_POLICY: Mapping[str, Mapping[str, object]] = {
+    **{name: {"minibatch_size": LANES * HORIZON // 4} for name in ("ppo", "ippo", "mappo")},
+    "a2c": {},
+}
 OFF_POLICY: Mapping[str, object] = {
     "batch_size": 64,
     "updates_per_step": 1 / 64,
     "warmup_steps": LANES * HORIZON,
     "replay_capacity": LANES * HORIZON * SEGMENTS,
 }
+VALUE_FACTORIZATION, AGENTS = ("vdn", "qmix"), 3
+"""Algorithms with a replay memory that are tried with teams, and the number of agents of such a team."""
 PRIORITIZED = ("d3qn",)
 """Algorithms that are tried with priorities."""
 
@@ -45,11 +51,16 @@ class Experience:
 def settings_of(name: str) -> dict[str, object]:
     """Returns the hyperparameters that an algorithm is tried with."""
     own = ON_POLICY.get(name, OFF_POLICY)
+    if name in VALUE_FACTORIZATION:
+        # The memory counts steps of agents.
+        own = {**own, "replay_capacity": AGENTS * LANES * HORIZON * SEGMENTS}
     return {**SETTINGS, **own, **({"prioritized": True} if name in PRIORITIZED else {})}
 
 
 def environment_of(name: str) -> str:
     """Returns an environment that an algorithm can learn in."""
+    if getattr(ALGORITHMS[name], "trains_teams", False):
+        return "spread"
     return "cartpole" if "discrete" in ALGORITHMS[name].action_kinds else "pendulum"
 
 
@@ -65,10 +76,10 @@ def collected(name: str, hyperparameters: Mapping[str, object] | None = None) ->
     simulator = make_simulator(environment_of(name), LANES)
     spaces = simulator.observation_space, simulator.action_space
     algorithm = new_algorithm(name, "cpu", hyperparameters)
-    lanes = Lanes.start(simulator.reset(SEED), algorithm.policy.state_size)
+    lanes = Lanes.start(simulator.reset(SEED), algorithm.policy.state_size, spaces[0].lanes)
     replays = bool(algorithm.memory.replay_capacity)
-    state_size = algorithm.policy.state_size
-    fields = replay_fields(*spaces, HORIZON, LANES) if replays else rollout_fields(*spaces, HORIZON, LANES, state_size)
+    state_size, count = algorithm.policy.state_size, simulator.count
+    fields = replay_fields(*spaces, HORIZON, count) if replays else rollout_fields(*spaces, HORIZON, count, state_size)
     segments = []
     for number in range(SEGMENTS):
         segment = zeros(fields, "cpu")
@@ -91,6 +102,7 @@ def updated(
     *,
     hyperparameters: Mapping[str, object] | None = None,
     record: Record | None = None,
+    reduce: Reduce | None = None,
 ) -> tuple[Algorithm, list[Tensor]]:
     """Updates an algorithm from a fixed state, one time for each segment.
 
@@ -100,6 +112,7 @@ def updated(
         updates: Number of updates.
         hyperparameters: In addition to those of `settings_of`.
         record: How gradient steps are recorded for replay; None: they run eagerly.
+        reduce: Averages gradients over learners; None: there are no others.
 
     Returns:
         The algorithm, and its policy before the first and after each update, on the processor.
@@ -108,6 +121,8 @@ def updated(
     start = new_algorithm(experience.algorithm, "cpu", hyperparameters)
     if record and isinstance(algorithm, Capturable):
         algorithm.capture(record)
+    if reduce:
+        algorithm.share_gradients(reduce)
     algorithm.policy.load(start.policy.flat)
     algorithm.load_state_dict(start.state_dict())
     policies = [algorithm.policy.flat.cpu().clone()]

@@ -4,6 +4,7 @@
 defines which episodes are played.
 """
 
+import asyncio
 import math
 import threading
 import time
@@ -22,7 +23,16 @@ from agentpod.memory_errors import needs_memory_for
 from agentpod.models.actors import Actor, EnsembleActor, PolicyActor
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
-from agentpod.roles.episodes import Episodes, Play, add_report, play, score
+from agentpod.roles.episodes import (
+    Episodes,
+    Play,
+    Slices,
+    add_report,
+    next_slice,
+    play,
+    play_in_slices,
+    score,
+)
 from agentpod.roles.evaluation_check import MOST_RETURNS
 from agentpod.roles.objectives import FOLD, MOST_FOLDS, MOST_MEASURES, episode_values
 from agentpod.roles.placement import Place, at_the_plane
@@ -44,10 +54,31 @@ from simulators.messages import make_simulator, space_message
 EVALUATIONS = prometheus_client.Counter("podrace_evaluator_evaluations", "Policies scored")
 BUSY = prometheus_client.Counter("podrace_evaluator_busy_seconds", "Seconds spent playing episodes")
 EPISODES = prometheus_client.Counter("podrace_evaluator_episodes", "Episodes played")
+SLICE_SECONDS = 0.2
+"""Duration of a slice on a GPU. An update takes a fraction of it, so it waits for a short time only."""
 _log = structlog.get_logger(__name__)
 
 
 __all__ = ["Episodes", "EvaluationSession", "EvaluatorServicer", "Play", "play", "score"]
+
+
+class Stopwatch:
+    """Measures wall-clock time without pauses; runs from the start."""
+
+    def __init__(self) -> None:
+        self._before, self._started = 0.0, time.monotonic()
+
+    def pause(self) -> None:
+        """Stops measuring."""
+        self._before = self.seconds()
+
+    def resume(self) -> None:
+        """Continues after `pause`."""
+        self._started = time.monotonic()
+
+    def seconds(self) -> float:
+        """Returns the measured time while it runs."""
+        return self._before + time.monotonic() - self._started
 
 
 class EvaluationSession:
@@ -66,13 +97,24 @@ class EvaluationSession:
         play: Play,
         allowed: Allowed,
         activity: Activity,
+        slice_seconds: float | None = None,
     ) -> None:
         """Makes the simulator.
+
+        Args:
+            request: What to open.
+            device: Device to compute on.
+            play: Plays episodes.
+            allowed: Environments that a session may name.
+            activity: What the role does.
+            slice_seconds: Duration of a slice; None: SLICE_SECONDS on a GPU, and everything in one slice elsewhere.
 
         Raises:
             InvalidArgument: The environment is not allowed or cannot be made, or a policy cannot act in it.
         """
         self.request, self._device, self._play, self._activity = request, device, play, activity
+        default = SLICE_SECONDS if device.type == "cuda" else math.inf
+        self._slice_seconds = default if slice_seconds is None else slice_seconds
         self._difference: str | None = None
         """How two runs of the simulator with one seed differ; None before that was checked."""
         self.simulator: Simulator = make_simulator(request.environment, device, allowed)
@@ -87,8 +129,16 @@ class EvaluationSession:
             raise
 
     @needs_memory_for("evaluation.episodes")
-    def evaluate(self, request: pb.EvaluatePolicyRequest, planes: Planes, cancelled: threading.Event) -> Evaluation:
-        """Scores a policy, or an ensemble.
+    def next_slice(self, slices: Slices[Evaluation]) -> Evaluation | None:
+        """Runs a slice of `evaluate`; returns the score after the last one. Raises as `evaluate`."""
+        # Modes of the thread, which other work between two slices must not have.
+        with torch.no_grad(), self._activity.doing(ROLE_PHASE_EVALUATING):
+            return next_slice(slices)
+
+    def evaluate(
+        self, request: pb.EvaluatePolicyRequest, planes: Planes, cancelled: threading.Event
+    ) -> Slices[Evaluation]:
+        """Scores a policy, or an ensemble: on a GPU in slices, between which the compute thread does other work.
 
         Raises:
             InvalidArgument: The number of policies is not that of the session, or the simulator does not report the
@@ -99,20 +149,16 @@ class EvaluationSession:
         if cancelled.is_set():
             # Cancelled while it waited for the compute thread: the memory may no longer exist and must not be mapped.
             raise Cancelled("the evaluation was cancelled")
-        started = time.monotonic()
+        stopwatch = Stopwatch()
         self._copy((request.policy, *request.members), planes)
         digests = self._digests()
-        with torch.no_grad(), self._activity.doing(ROLE_PHASE_EVALUATING):
-            actor = self._actor(request.seed, greedy=request.greedy)
-            unpaired_reason = self._why_unpaired(request)
-            episodes = self._play(
-                self.simulator,
-                actor,
-                request.episodes,
-                request.seed,
-                first_episode=request.first_episode,
-                cancelled=cancelled,
-            )
+        actor = self._actor(request.seed, greedy=request.greedy)
+        unpaired_reason = self._why_unpaired(request)
+        playing = self._playing(request, actor, cancelled)
+        while (episodes := next_slice(playing)) is None:
+            stopwatch.pause()
+            yield
+            stopwatch.resume()
         if self._digests() != digests:
             raise DataLoss("the policy was changed while it was scored: an evaluation function must not modify it")
         worth = valued(episodes, request.objective)
@@ -123,8 +169,19 @@ class EvaluationSession:
         evaluation.seed = request.seed
         evaluation.policy_digest, *others = digests
         evaluation.member_policy_digests.extend(others)
-        evaluation.wall_seconds = time.monotonic() - started
+        evaluation.wall_seconds = stopwatch.seconds()
         return evaluation
+
+    def _playing(self, request: pb.EvaluatePolicyRequest, actor: Actor, cancelled: threading.Event) -> Slices[Episodes]:
+        """Plays the episodes of a request; a function of the user plays them in one slice."""
+        called, first = (self.simulator, actor, request.episodes, request.seed), request.first_episode
+        if self._play is not play:
+            return self._play(*called, first_episode=first, cancelled=cancelled)
+        return (
+            yield from play_in_slices(
+                *called, first_episode=first, cancelled=cancelled, slice_seconds=self._slice_seconds
+            )
+        )
 
     def _why_unpaired(self, request: pb.EvaluatePolicyRequest) -> str:
         """Returns why the episodes cannot be compared with those of other policies; empty if they can."""
@@ -218,6 +275,8 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
         self._allowed = allowed
         self._activity = Activity()
         self._session: EvaluationSession | None = None
+        self._turn = asyncio.Lock()
+        """Held during an evaluation: the environments of a session play one at a time."""
         self._made: EvaluationSession | None = None
         """The last session that was made, even if its caller did not wait for it."""
         self._opened_uris: set[str] = set()
@@ -258,7 +317,8 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
             await self._planes.pull([tensor])
         cancelled, started = CountedCancellation(self._activity), time.monotonic()
         try:
-            evaluation = await self._compute.run(session.evaluate, request, self._planes, cancelled)
+            async with self._turn:
+                evaluation = await self._evaluate(session, request, cancelled)
         finally:
             BUSY.inc(time.monotonic() - started)
             # A caller that no longer waits must not occupy the compute thread.
@@ -266,6 +326,16 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
         EVALUATIONS.inc()
         EPISODES.inc(evaluation.episodes)
         return pb.EvaluatePolicyResponse(evaluation=evaluation)
+
+    async def _evaluate(
+        self, session: EvaluationSession, request: pb.EvaluatePolicyRequest, cancelled: threading.Event
+    ) -> Evaluation:
+        """Evaluates slice by slice. Other work of a fused pod, such as an update, may run between two slices."""
+        slices = session.evaluate(request, self._planes, cancelled)
+        while self._session is session:
+            if (evaluation := await self._compute.run(session.next_slice, slices)) is not None:
+                return evaluation
+        raise FailedPrecondition("the session was closed during the evaluation; open it again", reason=NOT_OPEN)
 
     async def GetEvaluator(
         self, request: pb.GetEvaluatorRequest, context: grpc.aio.ServicerContext[Any, Any]

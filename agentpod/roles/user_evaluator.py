@@ -7,11 +7,11 @@ policies reach both over the plane `grpc`. When the evaluator fails, the caller 
 import asyncio
 import secrets
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import grpc.aio
@@ -24,6 +24,7 @@ from agentpod.experience.rollout import Field
 from agentpod.experience.slots import POLICY, PolicySlot, tensor_spec
 from agentpod.models.mlp import flat_views
 from agentpod.roles.evaluation_check import MOST_RETURNS, find_fault
+from agentpod.roles.evaluation_host import PART, START_SECONDS, function_connection, host_address
 from podrace import rpc
 from podrace.access.authenticators.anyone import AnyoneAuthenticator
 from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
@@ -33,6 +34,7 @@ from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import (
+    NOT_OPEN,
     Cancelled,
     DataLoss,
     DeadlineExceeded,
@@ -41,12 +43,13 @@ from podrace.errors import (
     PodraceError,
     Unavailable,
 )
-from podrace.limits.config import command_settings
 from podrace.limits.services import check_transport, service_token
 from podrace.limits.specification import plugin_refusal
 from podrace.plugins.address import GrpcService, parse
-from podrace.plugins.child import ChildConnection, PluginConnection, ServiceConnection
+from podrace.plugins.child import PluginConnection, ServiceConnection
 from podrace.plugins.circuit_breaker import CircuitBreaker
+from podrace.plugins.host import NamedPlugin
+from podrace.plugins.hosted import HostedConnection
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.specification import catalog, plugin_settings
 from podrace.specification.messages import bad_spec
@@ -62,8 +65,6 @@ FAULTS = prometheus_client.Counter(
 )
 CONNECT_SECONDS = 10.0
 """How long a service that restarts is waited for."""
-START_SECONDS = 120.0
-"""Time limit of a child process to serve: it imports torch."""
 OPEN_DEADLINE_SECONDS = 120.0
 CLOSE_DEADLINE_SECONDS = 2.0
 NO_RETURNS = "the evaluator plugin gave no returns of single episodes"
@@ -114,6 +115,8 @@ class UserEvaluator:
         found = parse(settings.address)
         self._target = found.target if isinstance(found, GrpcService) else ""
         """Address of a service; empty for a function."""
+        self._hosted = config.isolated and not self._target
+        """Whether the process of the evaluator starts that of the function, because user code is apart from here."""
         self._child_settings: dict[str, object] = {}
         self._connection = self._connect()
         self._breaker = CircuitBreaker()
@@ -141,6 +144,9 @@ class UserEvaluator:
             self._environment, self._policies = environment, policies
         # For the next start of the process; one that runs keeps its device.
         self._child_settings["device"] = self._device
+        if isinstance(self._connection, HostedConnection):
+            plugin = self._connection.plugin
+            self._connection.plugin = replace(plugin, on_gpu=catalog.steps_on_gpu(environment.id))
         if not self._breaker.is_open(self._clock()):
             # `score` reports it if the process cannot be started.
             with suppress(PodraceError):
@@ -196,11 +202,12 @@ class UserEvaluator:
         begin = self._clock()
         try:
             return await self._ask_once(slots, request, self.settings.answer_seconds)
-        except (Unavailable, FailedPrecondition, NotFound):
+        except (Unavailable, FailedPrecondition, NotFound) as error:
             left_seconds = self.settings.answer_seconds - (self._clock() - begin)
-            if not self._target or left_seconds <= 0:
+            restarted = self._target or (self._hosted and error.reason == NOT_OPEN)
+            if not restarted or left_seconds <= 0:
                 raise
-            # The service was restarted, or has dropped the session.
+            # The service or the process of the function was restarted, or has dropped the session.
             self._leave()
             return await self._ask_once(slots, request, left_seconds)
 
@@ -270,27 +277,15 @@ class UserEvaluator:
         if self._target:
             check_transport(self._target, allowed)
             return ServiceConnection(self._target, CONNECT_SECONDS, service_token(self._target, allowed))
-        self._child_settings = {
-            "address": self.settings.address,
-            "part": "evaluator",
-            "threads": self._config.threads,
-            "telemetry.log_format": self._config.telemetry.log_format,
-            "telemetry.log_level": self._config.telemetry.log_level,
-            **command_settings(allowed),
-        }
-        return ChildConnection(
-            [sys.executable, "-m", "agentpod", "evaluation-function"],
-            self._child_settings,
-            lifeline=self._config.leader_lifeline,
-            socket_prefix=self._config.code_folder / "function",
-            start_seconds=START_SECONDS,
-            allowed=allowed,
-            user_id=self._config.user_code_uid,
-        )
+        if self._hosted:
+            owner = self._config.user_code_uid or None
+            return HostedConnection(host_address(self._config), NamedPlugin(self.settings.address, PART), owner=owner)
+        connection, self._child_settings = function_connection(self._config, self.settings.address)
+        return connection
 
     async def _connected(self) -> Any:
         """Returns a stub of the evaluator; a session that a previous process held is dropped."""
-        channel = await self._connection.ready(CONNECT_SECONDS if self._target else START_SECONDS)
+        channel = await self._connection.ready(CONNECT_SECONDS if self._target or self._hosted else START_SECONDS)
         if channel is not self._channel:
             self._leave()
             self._channel = channel

@@ -16,6 +16,7 @@ import torch
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.captured_steps import CapturedSteps, captured_steps
+from agentpod.experience.final_boxes import written_boxes
 from agentpod.experience.rollout import CollectResult, Lanes, collect
 from agentpod.experience.staging import Staging
 from agentpod.liveness.activity import Activity, CountedCancellation
@@ -97,7 +98,8 @@ class Collector:
         self._steps: CapturedSteps | None = captured_steps(simulator, self.policy) if self._captured else None
         # The state of a simulator cannot be restored: after an interruption new episodes start, with other seeds.
         seed = derive_seed(request.seed, "reset", request.worker_index, request.rollouts)
-        self.lanes = Lanes.start(simulator.reset(seed), self.policy.state_size)
+        agents = simulator.observation_space.lanes
+        self.lanes = Lanes.start(simulator.reset(seed), self.policy.state_size, agents)
 
     def makes(self, environment: EnvironmentSpec, device: torch.device) -> bool:
         """Returns whether its simulator is the one that these arguments would make."""
@@ -136,6 +138,8 @@ class Collector:
         horizon, count = self.request.horizon, self.simulator.count
         # On-policy rollouts store the observation after the last step in an additional row.
         rows = {name: horizon + (name == "observation" and "log_prob" in shapes) for name in shapes}
+        # The recurrent state is that before the first step.
+        rows |= {"state": 1}
         return {
             name: Box(
                 (slot.first_row, slot.first_environment, *(0 for _ in shape[2:])), (rows[name], count, *shape[2:])
@@ -214,7 +218,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             # Not on the compute thread, which can evaluate meanwhile.
             await asyncio.to_thread(collector.finish_copies)
         busy_seconds = time.monotonic() - started
-        await self._planes.push(request.slot.tensors, collector.own_boxes(request.slot))
+        await self._push(collector, request.slot)
         STEPS.inc(result.steps)
         BUSY.inc(busy_seconds)
         response = pb.CollectRolloutResponse(
@@ -225,6 +229,15 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         )
         response.busy_duration.FromNanoseconds(round(busy_seconds * 1e9))
         return response
+
+    async def _push(self, collector: Collector, slot: pb.RolloutSlot) -> None:
+        """Sends what was written to the learner, on planes that copy it."""
+        if not self._planes.copies(slot.tensors):
+            return
+        views, boxes = self._planes.open(slot.tensors), collector.own_boxes(slot)
+        own = {name: views[name][box.index] for name, box in boxes.items()}
+        # In a thread, because it waits if the rollout is on a GPU.
+        await self._planes.push(slot.tensors, await asyncio.to_thread(written_boxes, own, boxes))
 
     async def GetWorker(
         self, request: pb.GetWorkerRequest, context: grpc.aio.ServicerContext[Any, Any]

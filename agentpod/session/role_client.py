@@ -24,7 +24,7 @@ from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import NOT_OPEN, DataLoss, DeadlineExceeded, FailedPrecondition, Unavailable
+from podrace.errors import NOT_OPEN, DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
 from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 
@@ -99,6 +99,7 @@ class RoleClient:
     Attributes:
         workers: Number of workers.
         has_evaluator: Whether there is an evaluator; only the leader has one.
+        lanes: Lanes of each worker of the open session: one for each agent of each environment.
     """
 
     def __init__(self, config: PodConfig, learner: int = 0) -> None:
@@ -108,9 +109,11 @@ class RoleClient:
             config: Configuration of the pod.
             learner: Number of the learner whose workers are called; the leader is 0.
         """
-        self.workers, self.has_evaluator = config.workers, learner == 0
+        self.workers, self.has_evaluator, self.lanes = config.workers, learner == 0, 0
         self._wait_seconds, self._longest_seconds = config.role_wait_seconds, config.progress.ceiling_seconds
         self._first_worker = learner * config.workers
+        # A worker of a third party need not have a health service.
+        self._third_party = config.worker_address
         self._addresses = [config.address(role) for role in config.workers_of(learner)]
         if self.has_evaluator:
             self._addresses.append(config.address("evaluator"))
@@ -128,13 +131,23 @@ class RoleClient:
 
         Raises:
             RoleLost: A role does not serve within `role_wait_seconds`.
+            InvalidArgument: A worker of a third party does not; podrace cannot start it again.
         """
         wait_seconds = self._wait_seconds
+        if self._third_party:
+            try:
+                await rpc.wait_until_ready(self._channels[0], wait_seconds)
+            except Unavailable:
+                raise InvalidArgument(
+                    f"pod.worker = 'grpc://{self._third_party}': nothing answers there (waited {wait_seconds:g} s);"
+                    " start the worker on the machine of the pod"
+                ) from None
         try:
             await _all_or_first_error(
                 [
                     rpc.wait_until_serving(address, deadline_seconds=wait_seconds, owner=self._owner)
                     for address in self._addresses
+                    if address != self._third_party
                 ]
             )
             # Our own channels may still be backing off, if they tried to connect while a role was down.
@@ -149,9 +162,11 @@ class RoleClient:
             RoleLost: A role was lost, or did not open within the deadline in the contract: 120 s besides compilation.
         """
         try:
-            return await _all_or_first_error(self._open_calls(session, probe))
+            opened = await _all_or_first_error(self._open_calls(session, probe))
         except DeadlineExceeded as error:
             raise RoleLost(error.message) from None
+        self.lanes = session.environment.count * max(1, len(opened[0].observation_space.agents))
+        return opened
 
     def _open_calls(self, session: SessionSpec, probe: TensorRef) -> list[Any]:
         policy = policy_message(session.network)
@@ -204,14 +219,13 @@ class RoleClient:
             RoleLost: A worker was lost, and the content of the slot with it.
             DataLoss: An environment returned a number that is not finite.
         """
-        count = session.environment.count
         calls = [
             _call(
                 stub.CollectRollout,
                 pb.CollectRolloutRequest(
                     session=session.name,
                     slot=pb.RolloutSlot(
-                        tensors=grant.region.refs(), first_environment=index * count, first_row=grant.first_row
+                        tensors=grant.region.refs(), first_environment=index * self.lanes, first_row=grant.first_row
                     ),
                     policy=held.ref(),
                     rollout=rollout,

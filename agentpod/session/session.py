@@ -9,6 +9,7 @@ from typing import Any
 
 import prometheus_client
 import structlog
+import torch
 
 from agentpod.config import PodConfig
 from agentpod.experience.replay_buffer import ReplayBuffer
@@ -127,7 +128,7 @@ class Roles:
             self._drop_memory()
         await self._client.ready()
         opened = await self._open_on_a_plane(session)
-        self._check_same_spaces(opened, session)
+        check_same_spaces(opened, session.environment.id, self._config.worker_address)
         if self._client.has_evaluator:
             await self._prepare_user_evaluator(session, opened[-1])
         spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
@@ -199,7 +200,7 @@ class Roles:
             ResourceExhausted: There is not enough memory.
         """
         session = self._require_session()
-        lanes, memory = session.environment.count * self._client.workers, session.memory
+        lanes, memory = self._client.lanes * self._client.workers, session.memory
         if not memory.replay_capacity:
             state_size = session.network.recurrent_size
             fields = rollout_fields(observation_space, action_space, memory.horizon, lanes, state_size)
@@ -280,14 +281,6 @@ class Roles:
             await self._user_evaluator.close()
         await self._client.close()
 
-    def _check_same_spaces(self, opened: list[Any], session: SessionSpec) -> None:
-        first = (opened[0].observation_space, opened[0].action_space)
-        if any((other.observation_space, other.action_space) != first for other in opened):
-            raise InvalidArgument(
-                f"environment {session.environment.id!r}: the options of the evaluation change its spaces,"
-                " so the trained policy could not be scored"
-            )
-
     def _require_session(self) -> SessionSpec:
         if self._session is None:
             raise FailedPrecondition("no session is open")
@@ -304,3 +297,38 @@ class Roles:
         for ring in self._rings:
             ring.close()
         self._rings.clear()
+
+
+def check_same_spaces(opened: Sequence[Any], environment: str, worker: str = "") -> None:
+    """Compares the spaces that the roles of a session answer with.
+
+    Args:
+        opened: Answers of the roles.
+        environment: Id of the environment.
+        worker: Address of a worker of a third party, which answers first; empty: there is none.
+
+    Raises:
+        InvalidArgument: They differ.
+    """
+    found = [(_rounded(one.observation_space), _rounded(one.action_space)) for one in opened]
+    other = next((one for one in found if one != found[0]), None)
+    if other is None:
+        return
+    if worker:
+        theirs, ours = (" ".join(f"{observed} {acted}".split()) for observed, acted in (found[0], other))
+        raise InvalidArgument(
+            f"pod.worker = 'grpc://{worker}': its spaces are {theirs}, those of environment {environment!r} are {ours}"
+        )
+    raise InvalidArgument(
+        f"environment {environment!r}: the options of the evaluation change its spaces, so the trained policy could not"
+        " be scored"
+    )
+
+
+def _rounded(space: pb.Space) -> pb.Space:
+    """Returns a space with bounds as float32 has them: third parties need not compute them in float64."""
+    rounded = pb.Space()
+    rounded.CopyFrom(space)
+    for bounds in (rounded.low, rounded.high):
+        bounds[:] = torch.tensor(list(bounds), dtype=torch.float32).tolist()
+    return rounded

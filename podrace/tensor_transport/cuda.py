@@ -118,6 +118,7 @@ class CudaPlane:
     """Regions on a GPU that peers on the same host map. See Plane for the methods."""
 
     scheme = SCHEME
+    copies = False
 
     def __init__(
         self, prefix: str, make_driver: Callable[[], Driver], folder: Path = FOLDER, *, group: int = 0
@@ -183,7 +184,7 @@ class CudaPlane:
         for plane_uri in {ref.plane_uri for ref in refs} - self._slabs.keys():
             self._driver.wait(self._slab(plane_uri).event)
 
-    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Sequence[Box]]) -> None:
         """Waits until the writes of this process have finished: one event cannot signal the work of several peers."""
         if {ref.plane_uri for ref in refs} - self._slabs.keys():
             # In a thread: the event loop answers other calls meanwhile.

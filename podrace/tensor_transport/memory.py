@@ -25,6 +25,8 @@ from podrace.tensor_transport.plane import Region
 class MemoryPlane:
     """Regions of this process: anonymous memory, or memory of a GPU. See Plane for the methods."""
 
+    copies = False
+
     def __init__(self, prefix: str = "memory:", device: torch.device | str = "cpu") -> None:
         """Starts without regions.
 
@@ -59,7 +61,7 @@ class MemoryPlane:
     async def pull(self, refs: Sequence[TensorRef]) -> None:
         """Not needed: both ends share the memory."""
 
-    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Sequence[Box]]) -> None:
         """Not needed: both ends share the memory."""
 
     def close(self) -> None:

@@ -29,6 +29,8 @@ class MirrorPlane:
         device: Device of regions and mirrors.
     """
 
+    copies = True
+
     def __init__(self, scheme: str, address: str, device: torch.device | str = "cpu") -> None:
         """Starts without regions and connections."""
         self.scheme, self.address, self.device = scheme, address, torch.device(device)

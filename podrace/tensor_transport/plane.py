@@ -131,6 +131,11 @@ class Plane(Protocol):
         """Scheme of the plane URIs, and name of the plane in settings and metrics."""
         ...
 
+    @property
+    def copies(self) -> bool:
+        """Whether the two ends share no memory, so that `pull` and `push` copy."""
+        ...
+
     def create(self, name: str, specs: Sequence[TensorSpec]) -> Region:
         """Allocates memory for tensors; its pages are allocated when they are first accessed.
 
@@ -164,12 +169,12 @@ class Plane(Protocol):
         """
         ...
 
-    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Sequence[Box]]) -> None:
         """Transfers what was written into the views to their owner.
 
         Args:
             refs: The references that were opened.
-            boxes: The box of each tensor that was written, by name.
+            boxes: What was written of each tensor, by name: boxes that do not overlap.
 
         Raises:
             FailedPrecondition, DataLoss, Unavailable, DeadlineExceeded: As `pull`; the slot is lost.
@@ -211,12 +216,16 @@ class Planes:
             tensors.update(plane.open(group))
         return tensors
 
+    def copies(self, refs: Sequence[TensorRef]) -> bool:
+        """Whether `push` copies what was written into these tensors; raises as `require` does."""
+        return any(plane.copies for plane, _ in self._by_plane(refs))
+
     async def pull(self, refs: Sequence[TensorRef]) -> None:
         """Updates the views to what their owners wrote; raises as Plane.pull and `require` do."""
         for plane, group in self._by_plane(refs):
             await plane.pull(group)
 
-    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Sequence[Box]]) -> None:
         """Transfers what was written to the owners; raises as Plane.push and `require` do."""
         for plane, group in self._by_plane(refs):
             await plane.push(group, boxes)

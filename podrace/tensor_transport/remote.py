@@ -65,7 +65,7 @@ class GrpcPlane(MirrorPlane):
             if missing:
                 raise DataLoss(f"{SCHEME}:{address}: the stream ended {missing} bytes too early")
 
-    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Sequence[Box]]) -> None:
         """Writes boxes of the mirrors back; raises as Plane.push does."""
         for address, group in self.of_others(refs):
             views = self.open(group)
@@ -73,7 +73,8 @@ class GrpcPlane(MirrorPlane):
             requests = (
                 WriteTensorsRequest(chunk=chunk_of(ref, views[ref.spec.name], piece))
                 for ref in group
-                for piece in pieces(ref, boxes[ref.spec.name])
+                for box in boxes[ref.spec.name]
+                for piece in pieces(ref, box)
             )
             await rpc.send(stub.WriteTensors, requests, deadline_seconds=DEADLINE_SECONDS)
 

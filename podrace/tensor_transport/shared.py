@@ -41,6 +41,7 @@ class SharedPlane:
     """Regions in files that peers on the same host map by name. See Plane for the methods."""
 
     scheme = "shared"
+    copies = False
 
     def __init__(self, prefix: str, folder: Path = FOLDER, *, group: int = 0, pinned: bool = False) -> None:
         """Starts without regions.
@@ -87,7 +88,7 @@ class SharedPlane:
     async def pull(self, refs: Sequence[TensorRef]) -> None:
         """Not needed: both ends share the memory."""
 
-    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Sequence[Box]]) -> None:
         """Not needed: both ends share the memory."""
 
     def close(self) -> None:

@@ -103,11 +103,11 @@ class GroupPlane(MirrorPlane):
             request = pb.SendTensorsRequest(tensors=group)
             await self._move(address, "SendTensors", request, [views[ref.spec.name] for ref in group], OWNER)
 
-    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Box]) -> None:
+    async def push(self, refs: Sequence[TensorRef], boxes: Mapping[str, Sequence[Box]]) -> None:
         """Sends boxes of the mirrors back; raises as Plane.push does."""
         for address, group in self.of_others(refs):
             views = self.open(group)
-            parts = [(ref, boxes[ref.spec.name]) for ref in group]
+            parts = [(ref, box) for ref in group for box in boxes[ref.spec.name]]
             wanted = [pb.TensorBox(tensor=ref, starts=box.starts, sizes=box.sizes) for ref, box in parts]
             data = [views[ref.spec.name][box.index].contiguous() for ref, box in parts]
             await self._move(address, "ReceiveTensors", pb.ReceiveTensorsRequest(boxes=wanted), data, PEER)
@@ -279,7 +279,9 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
 
     def _targets(self, request: pb.ReceiveTensorsRequest) -> list[Tensor]:
         """Returns views of the boxes to write; raises InvalidArgument if one does not fit its tensor."""
-        views = self._plane.open_own([box.tensor for box in request.boxes])
+        # A tensor may have several boxes.
+        refs = {part.tensor.SerializeToString(deterministic=True): part.tensor for part in request.boxes}
+        views = self._plane.open_own(list(refs.values()))
         targets = []
         for part in request.boxes:
             view, box = views[part.tensor.spec.name], Box(tuple(part.starts), tuple(part.sizes))

@@ -2,8 +2,9 @@
 
 Isaac Gym requires Python 3.8, and must be imported before torch; both simulators need a whole process for one
 simulation. So the server (`simulators.isaac.server`) runs in the Python environment where the user has installed them,
-and does not import podrace. Tensors lie in a file that both processes map; a line on a pipe asks for a step, a line on
-another answers. Each process notices the end of the other when its pipe closes.
+and does not import podrace. Tensors lie in memory of a GPU that both processes map by CUDA IPC, or, where that does not
+work, in a file that both map. A line on a pipe asks for a step, a line on another answers. Each process notices the end
+of the other when its pipe closes.
 """
 
 import json
@@ -15,8 +16,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,12 @@ from torch import Tensor
 from podrace.errors import DeadlineExceeded, Internal, InvalidArgument, Unavailable, Unimplemented
 from podrace.limits.config import EVERYTHING, Allowed
 from podrace.limits.user_environment import user_environment
+from podrace.spaces.entries import VECTOR, Entry, problem_of
+from podrace.tensor_transport.cupy_driver import CupyDriver
 from podrace.tensor_transport.probe import check_probe, write_probe
 from podrace.tensor_transport.shared import FOLDER, SharedPlane
 from simulators.base import Report, Space, Step
+from simulators.isaac.gpu_memory import GpuShare, MakeDriver, share_on_gpu
 from simulators.messages import step_specs
 from simulators.options import parse_options
 
@@ -216,10 +221,27 @@ class IsaacServer:
         self._reader.join(END_SECONDS)
 
 
+def _end_and_free(server: IsaacServer, share: GpuShare) -> None:
+    """Ends the server, and then drops the memory that it has mapped."""
+    server.close()
+    del share
+
+
 def _environment(allowed: Allowed) -> dict[str, str]:
     """Returns the variables for another Python, without those that make it use the packages of this one."""
     passed = user_environment(os.environ, allowed)
     return {name: value for name, value in passed.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+
+
+def _observation_space(id: str, opened: Mapping[str, Any]) -> Space:
+    """Returns the space that the server describes; its entries have float32 elements, which lie one after another."""
+    shape = tuple(opened["observation"])
+    entries = tuple(Entry(name, VECTOR, tuple(part)) for name, part in opened["entries"])
+    if not entries:
+        return Space("continuous", shape, torch.float32)
+    if problem := problem_of(entries, prod(shape)):
+        raise InvalidArgument(f"{id}: the observation {problem}")
+    return Space("composite", shape, torch.float32, entries=entries)
 
 
 class IsaacSimulator:
@@ -228,12 +250,20 @@ class IsaacSimulator:
     The seed determines the states in which episodes start. Physics on a GPU is not reproducible to the last bit.
 
     Attributes:
-        observation_space: float32, without bounds.
+        observation_space: float32, without bounds; composite if the task observes a Dict.
         action_space: float32; within [-1, 1] where the simulator states no bounds.
         count: Number of lanes, N.
     """
 
-    def __init__(self, id: str, server: IsaacServer, opened: Mapping[str, Any], count: int, device: str) -> None:
+    def __init__(
+        self,
+        id: str,
+        server: IsaacServer,
+        opened: Mapping[str, Any],
+        count: int,
+        device: str,
+        make_driver: MakeDriver | None = None,
+    ) -> None:
         """Shares memory with the server and starts episodes with seed 0.
 
         Args:
@@ -242,15 +272,17 @@ class IsaacSimulator:
             opened: The server's answer to the opening request.
             count: Number of lanes.
             device: Where observations are returned.
+            make_driver: Of CUDA IPC, for tests; None: CuPy's.
         """
         self._server, self.count, self._device = server, count, torch.device(device)
-        self._end: Callable[[], object] = weakref.finalize(self, server.close)
+        self._end: Any = weakref.finalize(self, server.close)
         low, high = tuple(opened["low"]), tuple(opened["high"])
-        self.observation_space = Space("continuous", tuple(opened["observation"]), torch.float32)
+        self.observation_space = _observation_space(id, opened)
         self.action_space = Space("continuous", tuple(opened["action"]), torch.float32, low, high)
         if opened["note"]:
             _log.warning("the simulator deviates from the interface", id=id, how=opened["note"])
         self._memory = self._share()
+        self._on_gpu = self._device.type == "cuda" and self._move_to_gpu(id, make_driver)
         self._final: Tensor | None = None
         """Final observations of the last step in which an episode ended, on the GPU."""
         self._live = Step(**{field.name: self._memory[field.name] for field in fields(Step)})
@@ -271,6 +303,23 @@ class IsaacSimulator:
             # Both processes have mapped the file by now: it does not outlive them, however they end.
             plane.close()
 
+    def _move_to_gpu(self, id: str, make_driver: MakeDriver | None) -> bool:
+        """Shares memory of the GPU in place of the file, if both processes can map it; returns whether they can."""
+        index = torch.cuda.current_device() if self._device.index is None else self._device.index
+        specs = list(step_specs(self.observation_space, self.action_space, self.count).values())
+        share, reason = share_on_gpu(
+            lambda line: self._server.ask(line, STEP_SECONDS), make_driver or (lambda: CupyDriver(index)), specs
+        )
+        if share is None:
+            _log.info("steps are copied through memory of the host", id=id, reason=reason)
+            return False
+        self._memory = share.tensors
+        # CUDA forbids freeing memory that another process maps, so it lives until the server has exited.
+        self._end.detach()
+        self._end = weakref.finalize(self, _end_and_free, self._server, share)
+        _log.info("steps stay on the GPU", id=id)
+        return True
+
     def reset(self, seed: int) -> Tensor:
         """See simulators.base.Simulator."""
         self._finish_copies()
@@ -284,7 +333,7 @@ class IsaacSimulator:
         # The one wait of a step: for the action, and for the copies of the step before.
         self._finish_copies()
         self._server.ask("step", STEP_SECONDS)
-        return self._live if self._device.type == "cpu" else self._copy_to_device()
+        return self._live if self._on_gpu or self._device.type == "cpu" else self._copy_to_device()
 
     def _finish_copies(self) -> None:
         """Waits for copies between the GPU and the memory, which the server reads and writes next."""

@@ -5,8 +5,10 @@ is recorded once and then replayed: as a CUDA graph on a GPU, as Warp's own reco
 thirtieth of the time for five ants, a third for 128). Independent of the task.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from pathlib import Path
 
 import mujoco_warp
 import torch
@@ -16,11 +18,14 @@ from torch import Tensor
 from podrace.errors import ResourceExhausted
 from simulators.compilation import compiling
 from simulators.cuda_graph import record_graph
+from simulators.warp.kernel_cache import provide_kernels
 from simulators.warp.models import Body
 from simulators.warp.tasks import Fields
 
 # Warp reports every kernel that it compiles on standard output, which is reserved for results.
 warp.config.log_level = warp.LOG_WARNING
+# Machine code for each GPU, as in images (simulators.warp.kernels); drivers would otherwise compile it at every start.
+warp.config.cuda_output = "cubin"
 
 Program = Callable[[], None]
 
@@ -72,8 +77,9 @@ class WarpPhysics:
         """
         self.count = count
         warp.init()  # type: ignore[no-untyped-call]
-        if device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())
+        if device.type == "cuda":
+            provide_kernels(Path(str(warp.config.kernel_cache_dir)))
+            device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         self._device, self._warp_device = device, warp.device_from_torch(device)
         with warp.ScopedDevice(self._warp_device):
             self._model = mujoco_warp.put_model(body.model)
@@ -86,24 +92,40 @@ class WarpPhysics:
         self.fields = Fields(**{field.name: _tensor(self._data, field.name) for field in fields(Fields)})
         self.fields.qpos.copy_(torch.as_tensor(body.qpos, dtype=torch.float32))
         self.overflow = Overflow(_tensor(self._data, "overflow"), nconmax, njmax)
-        self.step = self._recorded(self._step)
-        self.compute_kinematics = self._recorded(self._compute_kinematics) if kinematics else _nothing
+        self.step = self._recorded(self.launch_step)
+        self.compute_kinematics = self._recorded(self.launch_kinematics) if kinematics else _nothing
 
-    def _step(self) -> None:
+    def launch_step(self) -> None:
+        """Steps by launching each kernel; see `launching`."""
         for _ in range(self._substeps):
             mujoco_warp.step(self._model, self._data)
         if self._contact_forces:
             # Computed from the state that the last substep left, as in Gymnasium.
             mujoco_warp.rne_postconstraint(self._model, self._data)
 
-    def _compute_kinematics(self) -> None:
-        """Computes the fields of a first state that are observed: poses, inertias and velocities of bodies, no forces.
+    def launch_kinematics(self) -> None:
+        """Computes, by launching each kernel, the fields of a first state that are observed.
 
-        Takes a hundredth of a humanoid's step; the whole of mj_forward would take a fifth.
+        These are poses, inertias and velocities of bodies, but no forces. Takes a hundredth of a humanoid's step; the
+        whole of mj_forward would take a fifth.
         """
         mujoco_warp.kinematics(self._model, self._data)
         mujoco_warp.com_pos(self._model, self._data)
         mujoco_warp.com_vel(self._model, self._data)
+
+    @contextlib.contextmanager
+    def launching(self) -> Iterator[None]:
+        """Makes kernels that are launched in the block part of what torch's current stream does, or captures."""
+        if self._device.type != "cuda":
+            yield
+            return
+        stream = warp.stream_from_torch(torch.cuda.current_stream(self._device))  # type: ignore[no-untyped-call]
+        with contextlib.ExitStack() as scopes:
+            scopes.enter_context(warp.ScopedStream(stream, sync_enter=False))
+            if torch.cuda.is_current_stream_capturing():
+                # Conditional nodes need a capture that Warp knows of.
+                scopes.enter_context(warp.ScopedCapture(stream=stream, external=True))
+            yield
 
     def _recorded(self, function: Program) -> Program:
         """Records the kernels that a function launches, and returns a function that replays them."""

@@ -4,7 +4,7 @@ A step replays two or three recorded programs: the physics, the observations and
 Gymnasium's humanoid the kinematics of first states. Actions and observations stay on the device.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -219,6 +219,28 @@ class WarpSimulator:
         self._clear_computed()
         return self._shown()
 
+    @property
+    def capturable(self) -> "LaunchedSteps":
+        """See simulators.cuda_graph.Capturable: a graph cannot contain those that `step` replays."""
+        return LaunchedSteps(self)
+
+    @property
+    def graph_generators(self) -> Sequence[torch.Generator]:
+        """See simulators.cuda_graph.Capturable: noise is computed from the seed and the number of the episode."""
+        return ()
+
+    def launch(self, action: Tensor) -> Step:
+        """Makes a step without a graph, so that another graph can contain it; `poll` reports overflows."""
+        self.physics.fields.ctrl.copy_(self._task.control(action))
+        with self.physics.launching():
+            self.physics.launch_step()
+        self._conclude()
+        if self._task.needs_kinematics:
+            with self.physics.launching():
+                self.physics.launch_kinematics()
+        self._show()
+        return self._live
+
     def report(self) -> Report:
         """Returns `diverged_episodes`: the number of episodes that ended because the state was no longer finite.
 
@@ -230,3 +252,24 @@ class WarpSimulator:
 
     def close(self) -> None:
         """Has no resources to free: they are freed with the simulator."""
+
+
+class LaunchedSteps:
+    """The lanes of a WarpSimulator, with steps that launch each kernel. See simulators.base.Simulator.
+
+    Attributes:
+        observation_space: That of the simulator.
+        action_space: That of the simulator.
+        count: Number of lanes, N.
+    """
+
+    def __init__(self, simulator: WarpSimulator) -> None:
+        self._simulator = simulator
+        self.observation_space, self.action_space = simulator.observation_space, simulator.action_space
+        self.count = simulator.count
+        self.reset, self.step = simulator.reset, simulator.launch
+        self.report, self.close = simulator.report, simulator.close
+
+    def poll(self) -> None:
+        """See simulators.cuda_graph.Polled."""
+        self._simulator.physics.overflow.poll()

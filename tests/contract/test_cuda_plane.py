@@ -21,7 +21,7 @@ from podrace.tensor_transport.cupy_driver import CupyDriver
 
 VALUES = TensorSpec(name="values", data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[256], layout_version=1)
 LARGER = TensorSpec(name="values", data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[512], layout_version=1)
-WHOLE = {"values": Box.whole((256,))}
+WHOLE = {"values": [Box.whole((256,))]}
 SLAB_BYTES = 64 + 1024
 
 
@@ -156,7 +156,7 @@ for line in sys.stdin:
     tensor = plane.open([ref])["values"]
     answer = float(tensor.sum())
     tensor.mul_(2.0)
-    asyncio.run(plane.push([ref], {"values": Box.whole(tuple(tensor.shape))}))
+    asyncio.run(plane.push([ref], {"values": [Box.whole(tuple(tensor.shape))]}))
     print(answer, flush=True)
 """
 

@@ -86,10 +86,10 @@ async def test_only_the_boxes_that_were_written_are_pushed(short_folder: Path) -
         tensors["observation"].copy_(torch.arange(105.0).view(5, 3, 7))
         tensors["terminated"][3, 2] = True
         boxes = {
-            "observation": Box((1, 1, 0), (3, 2, 7)),
-            "terminated": Box.whole((4, 3)),
-            "step": Box.whole(()),
-            "empty": Box.whole((0, 8)),
+            "observation": [Box((1, 1, 0), (3, 2, 7))],
+            "terminated": [Box.whole((4, 3))],
+            "step": [Box.whole(())],
+            "empty": [Box.whole((0, 8))],
         }
         await ends.peer.push(region.refs(), boxes)
         expected = torch.full((5, 3, 7), -1.0)
@@ -111,7 +111,7 @@ async def test_every_element_type_is_transferred_unchanged(
         assert received.dtype == ELEMENT_TYPES[data_type]
         assert torch.equal(received, region["values"])
         received.zero_()
-        await ends.peer.push(region.refs(), {"values": Box.whole((2, 3))})
+        await ends.peer.push(region.refs(), {"values": [Box.whole((2, 3))]})
         assert not region["values"].any()
 
 
@@ -124,7 +124,7 @@ async def test_a_tensor_larger_than_a_message_is_transferred_in_chunks(short_fol
         mine = ends.peer.open(region.refs())["large"]
         assert torch.equal(mine, region["large"])
         mine.neg_()
-        await ends.peer.push(region.refs(), {"large": Box((1, 0, 0), (2, 5, 100_003))})
+        await ends.peer.push(region.refs(), {"large": [Box((1, 0, 0), (2, 5, 100_003))]})
         assert torch.equal(mine[1:], region["large"][1:])
         assert torch.equal(mine[0], -region["large"][0])
 
@@ -158,7 +158,7 @@ async def test_memory_that_was_handed_out_again_is_neither_read_nor_written(shor
         with pytest.raises(FailedPrecondition, match="generation 2"):
             await ends.peer.pull(before)
         with pytest.raises(FailedPrecondition, match="generation 2"):
-            await ends.peer.push(before, {ref.spec.name: Box.whole(ref.spec.shape) for ref in before})
+            await ends.peer.push(before, {ref.spec.name: [Box.whole(ref.spec.shape)] for ref in before})
         assert region["step"].item() == 0
         region.close()
         with pytest.raises(FailedPrecondition, match="its owner closed it"):

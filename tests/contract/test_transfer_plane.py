@@ -101,7 +101,7 @@ async def test_only_the_boxes_that_were_pushed_change_at_the_owner(folder: Path)
         tensors = ends.peer.open(refs)
         tensors["observation"].fill_(-1.0)
         tensors["terminated"].fill_(True)
-        await ends.peer.push(refs, {"observation": Box((1, 1, 0), (3, 2, 7)), "terminated": Box((0, 2), (4, 1))})
+        await ends.peer.push(refs, {"observation": [Box((1, 1, 0), (3, 2, 7))], "terminated": [Box((0, 2), (4, 1))]})
         expected = torch.arange(105.0).view(5, 3, 7)
         expected[1:4, 1:] = -1.0
         assert torch.equal(region["observation"], expected)
@@ -118,7 +118,7 @@ async def test_every_element_type_is_transferred_both_ways(folder: Path, data_ty
         received = ends.peer.open(region.refs())["values"]
         assert torch.equal(received, region["values"])
         region["values"].zero_()
-        await ends.peer.push(region.refs(), {"values": Box.whole((2, 3))})
+        await ends.peer.push(region.refs(), {"values": [Box.whole((2, 3))]})
         assert torch.equal(region["values"], received)
 
 
@@ -128,7 +128,7 @@ async def test_each_peer_has_its_own_group(folder: Path) -> None:
         refs = region.refs()[:1]
         for column, peer in enumerate((ends.peer, other)):
             peer.open(refs)["observation"].fill_(float(-column))
-        boxes = [{"observation": Box((0, column, 0), (5, 1, 7))} for column in range(2)]
+        boxes = [{"observation": [Box((0, column, 0), (5, 1, 7))]} for column in range(2)]
         await asyncio.gather(ends.peer.push(refs, boxes[0]), other.push(refs, boxes[1]))
         assert region["observation"][:, 0].eq(0.0).all()
         assert region["observation"][:, 1].eq(-1.0).all()
@@ -145,7 +145,7 @@ async def test_memory_that_was_handed_out_again_is_refused_and_the_group_stays_u
         with pytest.raises(FailedPrecondition, match="handed out the memory again"):
             await ends.peer.pull(stale)
         with pytest.raises(FailedPrecondition, match="handed out the memory again"):
-            await ends.peer.push(stale[:1], {"observation": Box.whole((5, 3, 7))})
+            await ends.peer.push(stale[:1], {"observation": [Box.whole((5, 3, 7))]})
         await ends.peer.pull(region.refs())
         assert set(ends.servicer._links) == groups
 
@@ -282,7 +282,7 @@ async def main():
         if not sys.stdin.readline():
             return
         tensor.mul_(2.0)
-        await plane.push([ref], {"values": Box.whole(tuple(tensor.shape))})
+        await plane.push([ref], {"values": [Box.whole(tuple(tensor.shape))]})
         print("pushed", flush=True)
         if not sys.stdin.readline():
             return

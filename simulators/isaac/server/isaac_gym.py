@@ -28,6 +28,7 @@ class IsaacGymEngine:
 
     Attributes:
         observation_shape: Shape of one lane's observation.
+        entries: Name and shape of each entry of a Dict observation, whose elements are one row; [] of any other.
         action_shape: Shape of one lane's action.
         low: Lower bound of each element of an action.
         high: Upper bound of each element of an action.
@@ -63,6 +64,7 @@ class IsaacGymEngine:
         )
         space = self._env.action_space
         self.observation_shape = tuple(self._env.observation_space.shape)
+        self.entries: Any = []
         self.action_shape = tuple(space.shape)
         self.low, self.high = space.low.ravel().tolist(), space.high.ravel().tolist()
         self._resets_at_once = _takes(self._env, "reset_idx", 1) and _takes(self._env, "compute_observations", 0)

@@ -11,6 +11,8 @@ import importlib
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .serving import seed_everything
 
 if TYPE_CHECKING:
@@ -45,7 +47,10 @@ class IsaacLabEngine:
         env: Any = gymnasium.make(task, cfg=configuration).unwrapped
         self._env = env
         space = env.single_action_space
-        self.observation_shape = tuple(env.single_observation_space[POLICY].shape)
+        observed = env.single_observation_space[POLICY]
+        self.entries = entries_of(observed) if hasattr(observed, "spaces") else []
+        elements = sum(math.prod(shape) for _, shape in self.entries)
+        self.observation_shape = (elements,) if self.entries else tuple(observed.shape)
         self.action_shape = tuple(space.shape)
         # Most of its tasks have unbounded actions, and scale them themselves.
         self.low = [low if math.isfinite(low) else -1.0 for low in space.low.ravel().tolist()]
@@ -57,7 +62,7 @@ class IsaacLabEngine:
         """Starts an episode in every lane and returns the first observations."""
         seed_everything(seed)
         observations, _ = self._env.reset(seed=seed)
-        self._before = observations[POLICY].clone()
+        self._before = self._observed(observations)
         observation: torch.Tensor = self._before
         return observation
 
@@ -65,10 +70,45 @@ class IsaacLabEngine:
         """Steps; returns observation, reward, terminated, truncated and final observation."""
         observations, reward, terminated, truncated, extras = self._env.step(action)
         final = extras.get("final_obs")
-        final_observation = self._before if final is None else final[POLICY].clone()
-        self._before = observations[POLICY].clone()
+        final_observation = self._before if final is None else self._observed(final)
+        self._before = self._observed(observations)
         return self._before, reward, terminated, truncated & ~terminated, final_observation
+
+    def _observed(self, observations: Any) -> torch.Tensor:
+        """Returns a copy of the observations, [N, ...]; those of a Dict are one row, entry after entry."""
+        import torch
+
+        if not self.entries:
+            copied: torch.Tensor = observations[POLICY].clone()
+            return copied
+        parts = []
+        for name, _ in self.entries:
+            part = observations[POLICY]
+            for key in name.split("."):
+                part = part[key]
+            parts.append(part.flatten(1).float())
+        return torch.cat(parts, dim=1)
 
     def close(self) -> None:
         """Closes the environment; the application ends with the process."""
         self._env.close()
+
+
+def entries_of(space: Any, path: Any = ()) -> Any:
+    """Returns the name and the shape of each part of a Dict, in its order; keys of nested ones are joined by dots.
+
+    Raises:
+        ValueError: A part is neither a Dict nor a Box of floating-point numbers, or a key contains a dot.
+    """
+    found = []
+    for key, part in space.spaces.items():
+        name = ".".join([*path, key])
+        if "." in key:
+            raise ValueError(f"the key {key!r} of the observations contains a dot")
+        if hasattr(part, "spaces") and hasattr(part.spaces, "items"):
+            found += entries_of(part, (*path, key))
+        elif type(part).__name__ == "Box" and np.issubdtype(part.dtype, np.floating):
+            found.append((name, tuple(part.shape)))
+        else:
+            raise ValueError(f"the entry {name!r} of the observations is not a Box of floating-point numbers")
+    return found

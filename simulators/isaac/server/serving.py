@@ -4,11 +4,16 @@ Each request is a line, and so is its answer:
 
     {"family": ..., "task": ..., "count": ..., "device": ...}   -> {"observation": [...], "action": [...], ...}
     {"memory": path, "offsets": {...}}                          -> {"probe_sum": ...}
+    gpu {"handle": ..., "offsets": {...}}                       -> {"reason": ""}
+    use gpu                                                     -> done
     reset SEED                                                  -> done
     step                                                        -> done
 
 An answer that starts with `failed` is followed by the reason as JSON, and is the last answer. The end of the requests
 means that the client is gone, for whatever reason: this process then exits.
+
+`gpu` is optional. It offers memory of a GPU, by a handle of CUDA IPC, in place of the file. If this process can map it,
+it adds 1 to each number of the probe there. `use gpu` follows if the client has read them; otherwise the file is used.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ import traceback
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+
+from .gpu_memory import GpuMemory
 
 if TYPE_CHECKING:
     import torch
@@ -81,6 +88,34 @@ class SharedLanes:
             memory.pin()
         names = ("action", "observation", "reward", "terminated", "truncated", "final_observation")
         self._memory = {name: torch.from_numpy(getattr(memory, name)) for name in names}
+        self._offered: dict[str, torch.Tensor] | None = None
+
+    def offer(self, handle: str, offsets: dict[str, int], map_memory: Any = GpuMemory) -> str:
+        """Maps memory of a GPU and adds 1 to its probe; returns why that is impossible, or an empty text.
+
+        Args:
+            handle: Of CUDA IPC, in hexadecimal digits.
+            offsets: Where each tensor starts, in bytes.
+            map_memory: Maps the memory.
+        """
+        if self._device.type != "cuda":
+            return f"the simulator computes on {self._device}"
+        shapes = {name: tuple(tensor.shape) for name, tensor in self._memory.items()}
+        shapes["probe"] = (PROBE_ELEMENTS,)
+        try:
+            tensors = map_memory(bytes.fromhex(handle), offsets, shapes, self._device).tensors
+            tensors["probe"] += 1.0
+            self._finish()
+        except Exception as error:  # whatever torch and the driver raise: the file works without them
+            return f"{type(error).__name__}: {error}"
+        self._offered = tensors
+        return ""
+
+    def use_gpu(self) -> None:
+        """Uses the memory that was offered from now on."""
+        if self._offered is None:
+            raise ValueError("no memory of a GPU was offered that could be mapped")
+        self._memory = self._offered
 
     def reset(self, seed: int) -> None:
         """Starts an episode in every lane."""
@@ -101,6 +136,10 @@ class SharedLanes:
     def _copy(self, tensors: dict[str, torch.Tensor]) -> None:
         for name, tensor in tensors.items():
             self._memory[name].copy_(tensor, non_blocking=True)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Waits until the memory has been written."""
         if self._device.type == "cuda":
             self._torch.cuda.current_stream(self._device).synchronize()
 
@@ -123,6 +162,7 @@ def serve(requests: BinaryIO, responses: BinaryIO) -> None:
     engine = getattr(importlib.import_module(module, __package__), engine_class)(opening)
     description = {
         "observation": list(engine.observation_shape),
+        "entries": [[name, list(shape)] for name, shape in engine.entries],
         "action": list(engine.action_shape),
         "low": engine.low,
         "high": engine.high,
@@ -135,11 +175,16 @@ def serve(requests: BinaryIO, responses: BinaryIO) -> None:
     _answer(responses, json.dumps({"probe_sum": memory.probe_sum}))
     for line in requests:
         verb, _, argument = line.decode().strip().partition(" ")
+        answer = "done"
         if verb == "step":
             lanes.step()
+        elif verb == "gpu":
+            answer = json.dumps({"reason": lanes.offer(**json.loads(argument))})
+        elif verb == "use":
+            lanes.use_gpu()
         else:
             lanes.reset(int(argument))
-        _answer(responses, "done")
+        _answer(responses, answer)
     engine.close()
 
 

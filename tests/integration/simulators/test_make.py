@@ -147,7 +147,7 @@ def test_a_factory_makes_one_lane_or_the_whole_batch_as_its_signature_says(own_m
         ("{module}", {}, "expected python:module:factory"),
         ("{module}:one_lane", {"step": 5}, "unknown option 'step'; did you mean 'steps'\\? \\(allowed: steps\\)"),
         ("{module}:whole_batch", {"count": 5}, "unknown option 'count'"),
-        ("{module}:too_few", {}, "asked for 3 lanes and made 2"),
+        ("{module}:too_few", {}, "asked for 3 environments and made 2 lanes"),
         ("{module}:nothing", {}, "must return one gymnasium.Env, not NoneType"),
         ("{module}:nothing_batched", {}, "must return a simulators.Simulator, not NoneType"),
     ],

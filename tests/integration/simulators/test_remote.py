@@ -46,6 +46,7 @@ def roll(simulator: Simulator, steps: int) -> Iterator[list[Tensor]]:
         ("FrozenLake-v1", {"is_slippery": False}),
         ("Blackjack-v1", {}),
         ("Taxi-v4", {"info_action_mask": True, "max_episode_steps": 9}),
+        ("tag", {"prey_policy": "random", "max_episode_steps": 9}),
     ],
 )
 def test_results_equal_those_of_the_simulator(id: str, options: dict[str, object], plane: str, service: str) -> None:

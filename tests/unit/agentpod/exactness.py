@@ -10,7 +10,7 @@ from experience import OBSERVED, SPACES, new_algorithm
 from torch import Tensor
 
 from agentpod.algorithms.off_policy import OffPolicy
-from agentpod.experience.replay_buffer import TransitionBatch
+from agentpod.experience.transitions import TransitionBatch
 
 ACTIVATIONS = ("tanh", "relu", "elu")
 BATCH = 19

@@ -2,7 +2,9 @@
 
 import dataclasses
 import sys
+import tempfile
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -13,9 +15,11 @@ from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields, replay_rows
 from agentpod.experience.rollout import rollout_fields
 from agentpod.models.distributions import require_distribution
+from podrace.tensor_transport.codec import encode
 from simulators.base import Space
 
 OBSERVED = Space("continuous", (3,), torch.float32)
+TEAM = dataclasses.replace(OBSERVED, agents=("left", "right"))
 SPACES = {
     "continuous": Space("continuous", (2,), torch.float32, low=(-2.0, -2.0), high=(2.0, 2.0)),
     "discrete": Space("discrete", (), torch.int64, n=3),
@@ -23,8 +27,10 @@ SPACES = {
     "multi_binary": Space("multi_binary", (3,), torch.int64),
 }
 LANES = 4
+_folder = tempfile.TemporaryDirectory()
 sys.path.append(str(Path(__file__).parents[3] / "examples" / "algorithms"))
-EXAMPLES = ("python:reinforce:Reinforce", "python:tqc:TQC")
+CLONING = "python:cloning:Cloning"
+EXAMPLES = ("python:reinforce:Reinforce", "python:tqc:TQC", "python:c51:C51", CLONING, "python:lion:LionActorCritic")
 """Algorithms of users."""
 
 
@@ -40,7 +46,9 @@ CASES = cases_of(ALGORITHMS)
 EVERY_CASE = [*CASES, *cases_of(EXAMPLES)]
 ON_POLICY = [case for case in CASES if is_on_policy(case)]
 EVERY_ON_POLICY = [case for case in EVERY_CASE if is_on_policy(case)]
-OFF_POLICY = [case for case in CASES if case not in ON_POLICY]
+FOR_TEAMS = ("ippo", "mappo", "vdn", "qmix")
+OFF_POLICY = [case for case in CASES if case not in ON_POLICY and case[0] not in FOR_TEAMS]
+"""Those for one agent; those for teams count other steps."""
 
 _SMALL = {
     "hidden_sizes": [8],
@@ -61,7 +69,24 @@ def small(name: str) -> dict[str, object]:
 
 
 def new_algorithm(name: str, kind: str, seed: int = 1, **hyperparameters: object) -> Algorithm:
-    return make(name, OBSERVED, SPACES[kind], {**small(name), **hyperparameters}, seed)
+    if name == CLONING:
+        hyperparameters = {"dataset": dataset(kind), **hyperparameters}
+    settings, observed = small(name), OBSERVED
+    if getattr(algorithm_class(name), "trains_teams", False):
+        observed = TEAM
+        # A step of a team has two lanes.
+        settings |= {key: 0.25 for key in settings if key == "updates_per_step"}
+    return make(name, observed, SPACES[kind], {**settings, **hyperparameters}, seed)
+
+
+@cache
+def dataset(kind: str) -> str:
+    """Writes a data set of random observations with actions, and returns its path."""
+    observation = torch.randn(64, *OBSERVED.shape, generator=torch.Generator().manual_seed(1))
+    action = torch.arange(64) % 3 if kind == "discrete" else observation[:, :2].clamp(-1.0, 1.0)
+    path = Path(_folder.name) / f"{kind}.safetensors"
+    path.write_bytes(encode({"observation": observation, "action": action}, {}))
+    return str(path)
 
 
 def random_steps(

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from agentpod.experience.replay_buffer import ReplayBuffer, TransitionBatch
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import FINAL, replay_fields
+from agentpod.experience.transitions import TransitionBatch
 from simulators.base import Space
 
 OBSERVED = Space("continuous", (2,), torch.float32)

@@ -217,6 +217,33 @@ def test_a_simulator_that_dies_is_reported_with_its_last_line(start: Any) -> Non
         simulator.step(-torch.ones(1, 1))
 
 
+def test_a_dict_is_one_row_of_its_entries_with_the_numbers_of_the_task(
+    environment: pytest.MonkeyPatch, start: Any
+) -> None:
+    environment.setenv("ISAAC_STAND_IN_LAB", "3.0")
+    plain, composite = start("isaaclab:Isaac-Ant-Direct", 3), start("isaaclab:Isaac-Dict-Ant-Direct", 3)
+    assert composite.observation_space.kind == "composite"
+    assert [(entry.name, entry.encoding, entry.shape) for entry in composite.observation_space.entries] == [
+        ("position.height", "vector", (5,)),
+        ("position.joints", "vector", (8,)),
+        ("speeds", "vector", (14,)),
+    ]
+    assert torch.equal(composite.reset(3), plain.reset(3))
+    ended = 0
+    for _ in range(25):
+        action = torch.linspace(-1.0, 1.0, 24).view(3, 8)
+        found, wanted = composite.step(action), plain.step(action)
+        assert torch.equal(found.observation, wanted.observation)
+        assert torch.equal(found.final_observation, wanted.final_observation)
+        ended += int((found.terminated | found.truncated).sum())
+    assert ended > 0
+
+
+def test_an_entry_that_is_not_of_real_numbers_is_refused_by_name(start: Any) -> None:
+    with pytest.raises(InvalidArgument, match="the entry 'camera' of the observations is not a Box of floating-point"):
+        start("isaaclab:Isaac-Bytes-Ant-Direct", 1)
+
+
 def has_gone(pid: int) -> bool:
     """Waits until a process is gone; it need not be a child of this one."""
     try:

@@ -8,8 +8,8 @@ import pytest
 FOLDER = Path(__file__).parents[4] / "simulators" / "isaac" / "server"
 SOURCES = sorted(FOLDER.glob("*.py"))
 ALLOWED_IMPORTS = {
-    *("__future__", "contextlib", "importlib", "inspect", "json", "math", "mmap", "os", "pathlib", "random", "sys"),
-    *("traceback", "typing"),
+    *("__future__", "contextlib", "ctypes", "importlib", "inspect", "json", "math", "mmap", "os", "pathlib", "random"),
+    *("sys", "traceback", "typing"),
     *("gymnasium", "numpy", "torch"),
 }
 NEWER_NAMES = {

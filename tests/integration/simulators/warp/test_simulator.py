@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from podrace.errors import ResourceExhausted, Unimplemented
 from simulators import make
+from simulators.cuda_graph import Capturable, Polled
 from simulators.warp import engine as warp_engine
 from simulators.warp import models as warp_models
 from simulators.warp.engine import Overflow, WarpPhysics, as_cuda_graph
@@ -270,7 +271,7 @@ def test_a_replay_equals_the_launched_kernels() -> None:
     body = load_body("ant", "gymnasium")
     one, other = (WarpPhysics(body, 4, CPU, substeps=3, kinematics=True) for _ in range(2))
     generator = torch.Generator().manual_seed(0)
-    for step, kinematics in ((one.step, one.compute_kinematics), (other._step, other._compute_kinematics)):
+    for step, kinematics in ((one.step, one.compute_kinematics), (other.launch_step, other.launch_kinematics)):
         generator.manual_seed(0)
         fields = (one if step == one.step else other).fields
         fields.qpos.copy_(torch.tensor(body.qpos) + 0.1 * torch.rand(4, 15, generator=generator))
@@ -394,3 +395,47 @@ def test_overflow_bits_are_read_from_completed_copies(monkeypatch: pytest.Monkey
     event.arrived = True
     with pytest.raises(ResourceExhausted, match="constraint rows in 1 of 1 lanes"):
         overflow.poll()
+
+
+@pytest.mark.parametrize("name", ["ant", "humanoid"])
+def test_steps_that_another_graph_can_contain_equal_those_of_the_simulators_own_graphs(name: str) -> None:
+    own, other = (make(f"warp:{name}", 3, {"max_episode_steps": 4}) for _ in range(2))
+    assert isinstance(other, Capturable)
+    launched = other.capturable
+    assert isinstance(launched, Polled)
+    assert torch.equal(own.reset(5), launched.reset(5))
+    generator, ended = torch.Generator().manual_seed(1), 0
+    for _ in range(6):
+        action = 2 * torch.rand((3, *own.action_space.shape), generator=generator) - 1
+        expected, found = own.step(action), launched.step(action)
+        launched.poll()
+        for field in ("observation", "reward", "terminated", "truncated", "final_observation"):
+            assert torch.equal(getattr(expected, field), getattr(found, field)), field
+        ended += int((found.terminated | found.truncated).sum())
+    assert ended >= 3
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_kernels_are_launched_on_the_stream_that_captures(monkeypatch: pytest.MonkeyPatch, capturing: bool) -> None:
+    happened = list[str]()
+
+    @contextlib.contextmanager
+    def scope(name: str) -> Iterator[None]:
+        happened.append(name)
+        yield
+        happened.append(f"end of {name}")
+
+    physics = object.__new__(WarpPhysics)
+    physics._device = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    monkeypatch.setattr(warp_engine.warp, "stream_from_torch", lambda stream: f"Warp's {stream}")
+    monkeypatch.setattr(warp_engine.warp, "ScopedStream", lambda stream, sync_enter: scope(f"{stream}, {sync_enter}"))
+    monkeypatch.setattr(
+        warp_engine.warp, "ScopedCapture", lambda stream, external: scope(f"capture of {stream}, {external}")
+    )
+    with physics.launching():
+        happened.append("launches")
+    stream, capture = "Warp's stream of cuda:1, False", "capture of Warp's stream of cuda:1, True"
+    inner = [capture, "launches", f"end of {capture}"] if capturing else ["launches"]
+    assert happened == [stream, *inner, f"end of {stream}"]

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from agentpod.experience import replay_buffer as module
-from agentpod.experience.replay_buffer import ReplayBuffer, TransitionBatch
+from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import FINAL, replay_fields
+from agentpod.experience.transitions import TransitionBatch
 from podrace.errors import FailedPrecondition, ResourceExhausted
 from simulators.base import Space
 
@@ -160,7 +161,7 @@ class Watched(TorchDispatchMode):
 
     def __init__(self, replay: ReplayBuffer, allowed: Tensor) -> None:
         super().__init__()
-        self.memory, self.allowed = {ring.data_ptr() for ring in replay._flat.values()}, allowed
+        self.memory, self.allowed = {ring.data_ptr() for ring in replay._transitions._flat.values()}, allowed
         self.reads = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -177,7 +178,7 @@ def test_filling_memory_is_never_read(n_step: int, on_host: bool) -> None:
     world = World(2, 3, 6, end_probability=0.02)
     replay = ReplayBuffer(world.memory, 2)
     advance(world, replay, 8)
-    replay._on_host = on_host
+    replay._transitions._on_host = on_host
     replay.grant()
     allowed = ready_indices(world, replay)
     with Watched(replay, allowed) as watched:
@@ -307,7 +308,7 @@ def test_observations_of_any_shape_are_gathered(n_step: int) -> None:
         replay = ReplayBuffer(memory, 2)
         replay.receive(replay.grant())
         for on_host in (True, False):
-            replay._on_host = on_host
+            replay._transitions._on_host = on_host
             batch = replay.gather(torch.tensor([0, 3]), n_step, 0.9)
             assert batch.observation.dtype == batch.next_observation.dtype == dtype
             assert torch.equal(batch.observation, memory["observation"][[0, 1], [0, 1]])
@@ -336,7 +337,7 @@ def test_sampling_never_synchronizes_with_the_device(n_step: int, prioritized: b
     advance(world, replay, 7)
     first_row = replay.grant()
     # Uses the code path of a device, which must not change the results.
-    replay._on_host = False
+    replay._transitions._on_host = False
     generator = torch.Generator().manual_seed(0)
     with Unasked():
         batches = list(replay.sample_many(3, 100, n_step, 0.9, generator))

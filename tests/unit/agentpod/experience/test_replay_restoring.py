@@ -181,13 +181,13 @@ def test_priorities_follow_their_steps_into_another_layout(monkeypatch: pytest.M
     advance(world, replay, 300)
     index = ready_indices(world, replay)
     # Each step's priority is its reward's, so that it can be recognized.
-    replay.update_priorities(index, replay._flat["reward"][index].abs())
+    replay.update_priorities(index, replay._transitions._flat["reward"][index].abs())
     for layout in ((2, 3, 150), (1, 2, 600), (4, 5, 90)):
         twin = ReplayBuffer(World(*layout, seed=99).memory, layout[0], prioritized=True, priority_exponent=1.0)
         restore(stored(replay), twin)
         assert twin.size
         steps = (torch.arange(twin.size) + twin._oldest) % twin.capacity
-        rewards = twin._flat["reward"][steps].abs().double()
+        rewards = twin._transitions._flat["reward"][steps].abs().double()
         torch.testing.assert_close(twin._priorities.get(steps), rewards + 1e-6, rtol=1e-5, atol=1e-5)
         assert float(twin._priorities.leaves.sum()) == pytest.approx(float((rewards + 1e-6).sum()), rel=1e-4)
 

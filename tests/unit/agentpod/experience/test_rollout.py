@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from team_worlds import Leaving
 from torch import Tensor
 
 from agentpod.experience.rollout import CollectResult, Lanes, collect, rollout_fields
@@ -230,3 +231,17 @@ def test_a_rollout_that_is_staged_on_another_device_ends_in_the_slot() -> None:
     for name in direct.keys() - {"final_observation"}:
         assert torch.equal(direct[name], staged[name]), name
     assert torch.equal(direct["final_observation"][truncated], staged["final_observation"][truncated])
+
+
+def test_the_episodes_of_a_team_end_when_its_last_agent_leaves() -> None:
+    simulator = Leaving(2)
+    policy = Policy(simulator.observation_space, simulator.action_space, NetworkSpec(hidden_sizes=()))
+    fields = rollout_fields(simulator.observation_space, simulator.action_space, 4, simulator.count)
+    rollout = {name: torch.zeros(field.shape, dtype=field.dtype) for name, field in fields.items()}
+    lanes = Lanes.start(simulator.reset(0), 0, agents=3)
+    first = collect(simulator, policy, rollout, lanes, torch.Generator())
+    second = collect(simulator, policy, rollout, first.lanes, torch.Generator())
+    # Steps are those of environments. Episodes of 3 steps: the second ends in the second rollout.
+    assert (first.steps, second.steps) == (8, 8)
+    assert (first.episode_returns.tolist(), first.episode_lengths.tolist()) == ([321.0, 321.0], [3, 3])
+    assert (second.episode_returns.tolist(), second.episode_lengths.tolist()) == ([321.0, 321.0], [3, 3])

@@ -211,3 +211,15 @@ async def test_an_evaluation_that_stopped_early_or_fell_back_connects_no_epochs(
 def test_lanes_follow_from_the_specification_alone(id, racing, episodes, lanes):
     evaluation = EvaluationSpec(episodes=episodes, racing=racing)
     assert evaluation_lanes(TournamentSpec(environment=EnvironmentSpec(id=id), evaluation=evaluation)) == lanes
+
+
+@pytest.mark.parametrize(
+    ("id", "racing", "episodes", "lanes"),
+    [("pendulum", True, 512, 512), ("pendulum", False, 5000, 1024), ("mujoco:Ant-v5", True, 32, 8)],
+)
+def test_a_simulator_on_a_gpu_of_the_pod_plays_more_episodes_at_a_time(id, racing, episodes, lanes):
+    spec = TournamentSpec(
+        environment=EnvironmentSpec(id=id), evaluation=EvaluationSpec(episodes=episodes, racing=racing)
+    )
+    spec.pod.gpus = 1
+    assert evaluation_lanes(spec) == lanes

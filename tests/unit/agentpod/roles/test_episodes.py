@@ -4,12 +4,13 @@ import threading
 
 import pytest
 import torch
+from team_worlds import Leaving
 from torch import Tensor
 
 from agentpod.models.actors import PolicyActor
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles import episodes as module
-from agentpod.roles.episodes import POLL_STEPS, BatchTally, merged_report, play
+from agentpod.roles.episodes import POLL_STEPS, BatchTally, merged_report, next_slice, play, play_in_slices
 from podrace.errors import Cancelled, DataLoss
 from simulators import Report, Space, Step, make
 
@@ -171,8 +172,8 @@ def test_a_tally_counts_the_first_episode_of_each_lane_only():
 def test_steps_between_two_polls_of_a_gpu_change_nothing(poll_steps: int, monkeypatch: pytest.MonkeyPatch):
     steps = []
 
-    def tally(wanted, device):
-        return BatchTally(wanted, device, poll_steps)
+    def tally(wanted, device, agents):
+        return BatchTally(wanted, device, poll_steps, agents)
 
     exact = play(Countdown([2, 5, 3]), Idle(), 7, 3, first_episode=1)
     monkeypatch.setattr(module, "BatchTally", tally)
@@ -222,3 +223,26 @@ def test_the_measures_of_an_episode_belong_to_it_however_it_is_requested():
     # The account begins with 1e6, and the reward is 1e-4 of the gain.
     gains = [100 * value for value in whole.measures["cumulative_return"]]
     assert whole.returns.tolist() == pytest.approx(gains, rel=1e-3, abs=1e-6)
+
+
+def test_the_return_of_a_team_is_the_sum_over_its_agents_until_the_last_one_leaves():
+    played = play(Leaving(4), Idle(), 6, 7)
+    # 1 for one step, 10 for two, 100 for three.
+    assert played.returns.tolist() == [321.0] * 6
+    assert played.lengths.tolist() == [3] * 6
+    assert {name: set(values) for name, values in played.measures.items()} == {
+        "return.first": {1.0},
+        "return.second": {20.0},
+        "return.third": {300.0},
+    }
+
+
+def test_an_evaluation_in_slices_plays_the_same_episodes():
+    simulator, clock = Countdown([2, 1, 4, 3]), iter(range(100))
+    slices = play_in_slices(simulator, Idle(), 6, 7, slice_seconds=2, clock=lambda: next(clock))
+    pauses = 0
+    while (played := next_slice(slices)) is None:
+        pauses += 1
+    # Six steps, each of which takes a second.
+    assert pauses == 3
+    assert played.returns.tolist() == returns([2, 1, 4, 3], 6)

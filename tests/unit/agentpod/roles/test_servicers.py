@@ -1,19 +1,22 @@
 """Workers and evaluators release what they opened for a caller that failed, stopped waiting or was cancelled."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from agentpod.compute_thread import ComputeThread
+from agentpod.experience.slots import PolicyRing
 from agentpod.models.messages import policy_message
-from agentpod.models.policy import NetworkSpec
+from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.worker import WorkerServicer
 from podrace.agentpod.v1 import agentpod_pb2 as pb
-from podrace.errors import InvalidArgument
+from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.tensor_transport.memory import MemoryPlane
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import PROBE_SPEC
@@ -145,3 +148,59 @@ async def test_work_cancelled_while_it_waited_for_the_compute_thread_maps_no_mem
     await first
     await role.compute.run(lambda: None)
     assert not opened
+
+
+class SlicedEvaluator(Role):
+    """An evaluator whose evaluations have a slice for every step, as on a GPU that is slow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__("evaluator", monkeypatch)
+        simulator = make("cartpole", 2)
+        policy = Policy(simulator.observation_space, simulator.action_space, NetworkSpec(hidden_sizes=(4,)))
+        policy.initialize(torch.Generator().manual_seed(1))
+        self.ring = PolicyRing(self.plane, "test", policy.flat.numel())
+        self.ring.publish(policy.flat, 1)
+
+    async def open_sliced(self, slice_seconds: float) -> None:
+        await self.open("s")
+        self.servicer._session._slice_seconds = slice_seconds
+
+    async def evaluated(self, seed: int) -> Any:
+        request = pb.EvaluatePolicyRequest(session="s", policy=self.ring.hold().ref(), episodes=5, seed=seed)
+        return (await self.servicer.EvaluatePolicy(request, None)).evaluation
+
+
+@pytest.fixture
+def sliced(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlicedEvaluator]:
+    made = SlicedEvaluator(monkeypatch)
+    yield made
+    made.compute.close()
+
+
+async def test_other_work_runs_between_the_slices_of_an_evaluation_and_scores_are_the_same(
+    sliced: SlicedEvaluator,
+) -> None:
+    await sliced.open_sliced(math.inf)
+    whole = [await sliced.evaluated(seed) for seed in (1, 2)]
+    await sliced.open_sliced(0.0)
+    evaluating = asyncio.gather(sliced.evaluated(1), sliced.evaluated(2))
+    updates = 0
+    while not evaluating.done():
+        assert await sliced.compute.run(torch.is_grad_enabled), "a mode of the evaluation is left in the thread"
+        updates += 1
+    found = await evaluating
+    assert updates > 10
+    for one, other in zip(whole, found, strict=True):
+        assert list(one.episode_returns) == list(other.episode_returns)
+        assert one.policy_digest == other.policy_digest
+
+
+async def test_an_evaluation_whose_session_is_closed_between_two_slices_ends(sliced: SlicedEvaluator) -> None:
+    await sliced.open_sliced(0.0)
+    evaluating = asyncio.create_task(sliced.evaluated(1))
+    while not sliced.servicer._turn.locked():
+        await asyncio.sleep(0)
+    await sliced.close("s")
+    assert not sliced.living
+    with pytest.raises(FailedPrecondition, match="closed during the evaluation"):
+        await evaluating

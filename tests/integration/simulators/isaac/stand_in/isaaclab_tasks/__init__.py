@@ -8,3 +8,7 @@ from isaaclab.app import RUNNING
 assert RUNNING, "isaaclab_tasks can be imported only in a running application"
 TASK = "Isaac-Ant-Direct-v0" if os.environ.get("ISAAC_STAND_IN_LAB") == "2.3" else "Isaac-Ant-Direct"
 gymnasium.register(TASK, "isaaclab_tasks.direct:AntEnv", disable_env_checker=True, order_enforce=False)
+DICT_TASK = "Isaac-Dict-Ant-Direct"
+gymnasium.register(DICT_TASK, "isaaclab_tasks.direct:DictAntEnv", disable_env_checker=True, order_enforce=False)
+BYTES_TASK = "Isaac-Bytes-Ant-Direct"
+gymnasium.register(BYTES_TASK, "isaaclab_tasks.direct:BytesAntEnv", disable_env_checker=True, order_enforce=False)

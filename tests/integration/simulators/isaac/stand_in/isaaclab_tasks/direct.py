@@ -33,15 +33,15 @@ class AntEnv(gymnasium.Env):
         before = self.physics.qpos[:, 0].copy()
         self.physics.step(5)
         self.episode_length_buf += 1
-        observed = self._get_observations()["policy"]
+        before_reset = self._get_observations()
         self.reward_buf = torch.from_numpy((self.physics.qpos[:, 0] - before) / 0.05).float() + 0.5
-        self.reset_terminated = observed[:, 0] < 0.31
+        self.reset_terminated = torch.from_numpy(self.physics.qpos[:, 2] < 0.31)
         self.reset_time_outs = self.episode_length_buf >= EPISODE_STEPS
         self.extras.pop("final_obs", None)
         env_ids = (self.reset_terminated | self.reset_time_outs).nonzero(as_tuple=False).squeeze(-1)
         if len(env_ids) > 0:
             if getattr(self.cfg, "compute_final_obs", False):
-                self.extras["final_obs"] = {"policy": observed}
+                self.extras["final_obs"] = before_reset
             self._reset_idx(env_ids)
         observations = self._get_observations()
         return observations, self.reward_buf, self.reset_terminated, self.reset_time_outs, self.extras
@@ -62,3 +62,27 @@ class AntEnv(gymnasium.Env):
 
     def close(self):
         self.physics.close()
+
+
+class DictAntEnv(AntEnv):
+    """The same ant, whose terms of observation are not concatenated, as with `concatenate_terms = False`."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        boxes = [spaces.Box(-np.inf, np.inf, (size,)) for size in (5, 8, 14)]
+        torso = spaces.Dict({"height": boxes[0], "joints": boxes[1]})
+        self.single_observation_space = spaces.Dict({"policy": spaces.Dict({"position": torso, "speeds": boxes[2]})})
+
+    def _get_observations(self):
+        row = super()._get_observations()["policy"]
+        torso = {"joints": row[:, 5:13], "height": row[:, :5]}
+        return {"policy": {"speeds": row[:, 13:], "position": torso}}
+
+
+class BytesAntEnv(AntEnv):
+    """States an image of bytes among its observations."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        camera = spaces.Box(0, 255, (4, 4, 3), np.uint8)
+        self.single_observation_space = spaces.Dict({"policy": spaces.Dict({"camera": camera})})
