@@ -26,15 +26,16 @@ DEVELOPMENT_PYTHON = "3.11.5"
 """The documentation site needs it."""
 GPU = ("agentpod", "mujoco", "warp", "stocks", "minio")
 SETS: Mapping[str, Sequence[str]] = {
-    "leaderboard": ("minio", "kubernetes"),
-    "orchestrator": ("minio", "docker", "kubernetes"),
+    "leaderboard": ("minio", "kubernetes", "postgresql"),
+    "orchestrator": ("minio", "docker", "kubernetes", "postgresql"),
     "serving": ("serve",),
     "agentpod": ("agentpod", "mujoco", "warp", "box2d", "stocks", "minio"),
     "cuda12": (*GPU, "cuda12"),
     "cuda13": (*GPU, "cuda13"),
     "development": (
-        *("agentpod", "mujoco", "box2d", "warp", "envpool", "atari", "minio", "docker", "kubernetes"),
-        *("stocks", "pb2", "plots", "policy", "serve", "dashboard", "tensorboard", "video", "docs", "dev"),
+        *("agentpod", "mujoco", "box2d", "warp", "envpool", "atari", "pettingzoo", "minio", "docker", "kubernetes"),
+        *("postgresql", "stocks", "pb2", "plots", "policy", "serve", "dashboard", "tensorboard", "video"),
+        *("docs", "dev"),
     ),
 }
 """Extras of each lock. The build arguments of deploy/Dockerfile, and the Makefile, name the same."""

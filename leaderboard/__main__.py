@@ -31,7 +31,8 @@ from podrace.backup.config import check as check_backup
 from podrace.backup.database import BackedUpDatabase
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
-from podrace.database import Database
+from podrace.database import Database, DatabaseLocation
+from podrace.database.leadership import Leadership, ends
 from podrace.errors import ResourceExhausted
 from podrace.processes import lifeline
 from podrace.rpc import Server, shutdown_requested
@@ -48,19 +49,22 @@ async def serve(config: Config) -> None:
     telemetry.start(config.telemetry, service="leaderboard")
     # A service that is restarted while the disk is full must still answer.
     store = open_store(config.store, tolerated=(ResourceExhausted,))
-    check_backup(config.backup)
-    backed_up = await BackedUpDatabase.open(config.database, DATABASE_FORMAT, time.time, config.backup, config.store)
+    location = DatabaseLocation.of(config.database, config.database_password_file)
+    check_backup(config.backup, location)
+    backed_up = await BackedUpDatabase.open(location, DATABASE_FORMAT, time.time, config.backup, config.store)
     async with backed_up as state:
-        await _serve_from(state, store, config)
+        await _serve_from(state, store, config, location, backed_up.leadership)
 
 
-async def _serve_from(state: Database, store: CheckpointStore, config: Config) -> None:
+async def _serve_from(
+    state: Database, store: CheckpointStore, config: Config, location: DatabaseLocation, leadership: Leadership | None
+) -> None:
     watch = SubmissionWatch()
     plugins = PluginPool(config.parts, config.runtime_folder, config.allow)
     urgent = asyncio.Event()
     owners = await TournamentOwners.load(state)
     updater = Updater(state, store, watch, plugins=plugins)
-    find_shortage = _shortage_finder(config, asyncio.get_running_loop(), urgent)
+    find_shortage = _shortage_finder(config, location, asyncio.get_running_loop(), urgent)
     generator = Generator(state, plugins, find_shortage, owners)
     snapshots = SnapshotRecorder(state, store)
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
@@ -72,11 +76,12 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
     )
     served.append(delivery_service(delivery))
     server = await Server.start(config.server, served, guard=access.guard(owners, scoped=()))
-    _log.info("leaderboard serves", address=server.address, database=str(config.database), store=store.uri)
+    _log.info("leaderboard serves", address=server.address, database=str(location), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)
     async with deletion, _garbage_collection(state, store, config, urgent, owners):
-        reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
+        watched = [lifeline.lost(config.lifeline)] if config.lifeline else []
+        reason = await shutdown_requested(*watched, *ends(leadership))
     _log.info("leaderboard stops", reason=reason)
     await watch.close()
     await server.drain()
@@ -86,10 +91,13 @@ async def _serve_from(state: Database, store: CheckpointStore, config: Config) -
         await component.close()
 
 
-def _shortage_finder(config: Config, loop: asyncio.AbstractEventLoop, urgent: asyncio.Event) -> Callable[[], str]:
+def _shortage_finder(
+    config: Config, location: DatabaseLocation, loop: asyncio.AbstractEventLoop, urgent: asyncio.Event
+) -> Callable[[], str]:
     """Returns what finds a disk with too little space, and then requests a collection."""
     scheme, _, path = config.store.rpartition("://")
-    folders = [config.database.parent, *([Path(path)] if scheme in ("", "folder") else [])]
+    folders = [location.file.parent] if location.file else []
+    folders += [Path(path)] if scheme in ("", "folder") else []
 
     def find() -> str:
         found = disk_space.shortage(disk_space.read(folders), config.low_water_bytes)

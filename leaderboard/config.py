@@ -7,6 +7,7 @@ from pathlib import Path
 from leaderboard.ranking.retention import Retention
 from podrace.access.service_access import AccessConfig
 from podrace.backup.config import BackupConfig
+from podrace.errors import InvalidArgument
 from podrace.limits.config import Allowed
 from podrace.rpc import ServerConfig
 from podrace.telemetry import TelemetryConfig
@@ -24,6 +25,20 @@ class PluginConfig:
     root, unless `allow.everything` is set. 0, or without root: they have the user id of the leaderboard."""
     user_code_uids: int = 240
     """Number of these user ids."""
+    host: str = ""
+    """Socket (`unix:/path`) of a plugin host, which runs these processes as its own user: `python -m
+    leaderboard.plugins.host`, in a separate container. Empty: the leaderboard starts them itself."""
+    host_uid: int = 10_002
+    """User of the plugin host. Nothing is sent to a socket of another user."""
+
+    def __post_init__(self) -> None:
+        """Rejects a host on a network, where it would need a key that functions could read.
+
+        Raises:
+            InvalidArgument: The address is no Unix socket.
+        """
+        if self.host and not self.host.startswith("unix:/"):
+            raise InvalidArgument(f"parts.host = {self.host!r}: expected unix:/path")
 
 
 @dataclass(frozen=True)
@@ -36,8 +51,11 @@ class Config:
     """Who may call the service."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs and metrics."""
-    database: Path = Path("podrace-home/leaderboard.sqlite")
-    """SQLite file with everything that is recorded. Only one leaderboard may use it at a time."""
+    database: str = "podrace-home/leaderboard.sqlite"
+    """Database with everything that is recorded: a file of SQLite, or `postgresql://USER@HOST:PORT/DATABASE`. Only one
+    leaderboard can write to it at a time."""
+    database_password_file: str = ""
+    """File with the password of the PostgreSQL database; empty: libpq finds it (`PGPASSWORD`, `PGPASSFILE`)."""
     store: str = "podrace-home/store"
     """Checkpoint store; the one that the pods publish to."""
     runtime_folder: Path = Path(tempfile.gettempdir()) / "podrace"

@@ -1,7 +1,7 @@
 """Reads what an agent is generated from, and records the agent: the transactions of leaderboard.generator."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from leaderboard.evolution.agents import (
@@ -14,6 +14,7 @@ from leaderboard.evolution.agents import (
 )
 from leaderboard.evolution.allocation import left_draw
 from leaderboard.evolution.history import NOTHING, History, history_of, window_begin
+from leaderboard.evolution.incumbent.improvement import Improvement, improvement_of
 from leaderboard.evolution.proposals import Proposal
 from leaderboard.evolution.strategy import NoWork, Situation
 from leaderboard.evolution.trials import ClockReading, Trials, no_time_is_left
@@ -56,14 +57,27 @@ class Caches:
     """The folded logs."""
 
 
-def stops(transaction: Transaction, tournament_id: str, cache: TrialCache) -> dict[str, str]:
-    """Returns the agents in training that the strategy stops early; see Generator.review."""
+@dataclass(frozen=True)
+class Review:
+    """What a strategy says about the agents in training."""
+
+    stops: Mapping[str, str]
+    """Agents that it stops early, by id, with the reason in one line."""
+    improvement: Improvement | None
+    """Whether the incumbent improves; None if there is none, or it was not scored."""
+
+
+NOTHING_TO_REVIEW = Review({}, None)
+
+
+def review(transaction: Transaction, tournament_id: str, cache: TrialCache) -> Review:
+    """Reviews the agents in training; see Generator.review."""
     spec = records.find_spec(transaction, tournament_id)
     if spec is None or spec.synchronous:
-        # A stop in the middle of a round would depend on which pod was faster.
-        return {}
+        # A decision in the middle of a round would depend on which pod was faster.
+        return NOTHING_TO_REVIEW
     trials = cache.read(transaction, tournament_id, spec)
-    return {} if trials is None else trials.stops
+    return NOTHING_TO_REVIEW if trials is None else Review(trials.stops, improvement_of(trials))
 
 
 def is_first(transaction: Transaction, request: GenerateAgentRequest) -> bool:

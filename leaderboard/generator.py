@@ -96,9 +96,9 @@ class Generator:
         """Cancels what is being generated; it is generated at the next request."""
         await self._making.close()
 
-    async def review(self, tournament_id: str) -> dict[str, str]:
-        """Returns the agents in training that the strategy stops early, by id, with the reason in one line."""
-        return await self._state.transact(generation.stops, tournament_id, self._trials)
+    async def review(self, tournament_id: str) -> generation.Review:
+        """Returns which agents in training the strategy stops early, and whether the incumbent improves."""
+        return await self._state.transact(generation.review, tournament_id, self._trials)
 
     async def _make(self, request: GenerateAgentRequest, proposal: Proposal | None = None) -> Agent | NoWork:
         try:

@@ -1,5 +1,7 @@
 """Answers queries on the records, each in one transaction: pages, lineages, champion, statistics, the decision log."""
 
+import itertools
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -13,6 +15,7 @@ from leaderboard.score_statistics import statistics_of
 from leaderboard.store import ancestor_queries, pagination, proposal_records, records
 from leaderboard.store.records import Generation, Submission
 from podrace.database import Transaction
+from podrace.errors import FieldViolation, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Candidate,
     EpisodeCorrelation,
@@ -36,20 +39,21 @@ def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest)
     """Returns a page of a board by rank, or of all submissions by arrival.
 
     Raises:
-        InvalidArgument: The page token does not belong to this list.
+        InvalidArgument: The page token does not belong to this list, or the filter or the order cannot be used.
     """
     page = pagination.page_of(request)
+    position = operator.attrgetter("sequence" if request.all_submissions else "rank")
     if request.all_submissions:
-        found = submissions_after(transaction, request.tournament_id, page.after, page.size + 1)
-        positions = [candidate.sequence for candidate in found]
+        begin, limit = (0, -1) if page.selects else (page.after, page.size + 1)
+        found = submissions_after(transaction, request.tournament_id, begin, limit)
     else:
-        submissions = records.board_submissions(transaction, request.tournament_id)
-        ranked = list(enumerate(submissions, start=1))[page.after : page.after + page.size + 1]
-        found = [with_current_standing(submission, rank) for rank, submission in ranked]
-        positions = [candidate.rank for candidate in found]
+        ranked = enumerate(records.board_submissions(transaction, request.tournament_id), start=1)
+        begin, end = (0, None) if page.selects else (page.after, page.after + page.size + 1)
+        found = [with_current_standing(submission, rank) for rank, submission in itertools.islice(ranked, begin, end)]
+    if page.selects:
+        found = page.cut(found, lambda candidate: candidate, position)
     kept = fitting(found[: page.size])
-    token = pagination.token_after(request, positions[len(kept) - 1]) if len(found) > len(kept) else ""
-    return ListCandidatesResponse(candidates=kept, next_page_token=token)
+    return ListCandidatesResponse(candidates=kept, next_page_token=page.token(found, len(kept), position))
 
 
 def submissions_after(transaction: Transaction, tournament_id: str, sequence: int, limit: int) -> list[Candidate]:
@@ -87,16 +91,33 @@ def lineage(
 
     Raises:
         NotFound: The agent was never generated here.
-        InvalidArgument: The page token does not belong to this list.
+        InvalidArgument: The page token does not belong to this list, the filter or the order cannot be used, or they
+            are set although an agent is named.
     """
     if request.agent_id:
+        _check_unselected(request)
         return _with_summaries(transaction, ancestry_of(transaction, request.agent_id, sees))
     page = pagination.page_of(request)
-    found = records.page_of_generations(transaction, request.tournament_id, page.after, page.size + 1)
+    if page.selects:
+        every = records.list_generations(transaction, request.tournament_id)
+        found = page.cut(sorted(every, key=_next_number), lambda one: one.agent, _next_number)
+    else:
+        found = records.page_of_generations(transaction, request.tournament_id, page.after, page.size + 1)
     response = _with_summaries(transaction, found[: page.size])
-    if len(found) > len(response.agents):
-        response.next_page_token = pagination.token_after(request, found[len(response.agents)].agent.number)
+    response.next_page_token = page.token(found, len(response.agents), _next_number)
     return response
+
+
+def _next_number(generation: Generation) -> int:
+    """Returns the position of an agent in a list: the number after its own, because numbers begin at 0."""
+    return generation.agent.number + 1
+
+
+def _check_unselected(request: GetLineageRequest) -> None:
+    given = {"filter": request.filter, "order_by": request.order_by}
+    problem = "selects among the agents of a tournament; leave it out, or name no agent"
+    if found := [FieldViolation(name, problem) for name, text in given.items() if text]:
+        raise InvalidArgument("; ".join(f"{one.field}: {one.problem}" for one in found), violations=found)
 
 
 def ancestry_of(transaction: Transaction, agent_id: str, sees: Callable[[str], bool]) -> list[Generation]:

@@ -1,6 +1,7 @@
 """Translates between the gRPC contract and updater, generator, snapshots and queries; decides nothing."""
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from itertools import islice
@@ -262,10 +263,18 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
         self._owners.check_known(request.tournament_id, current_principal())
         found = await self._generator.review(request.tournament_id)
         # Agents that do not fit are listed in the next review.
-        stops = fitting(pb.AgentStop(agent_id=agent_id, reason=reason) for agent_id, reason in sorted(found.items()))
+        stops = fitting(
+            pb.AgentStop(agent_id=agent_id, reason=reason) for agent_id, reason in sorted(found.stops.items())
+        )
         refusals = await self._state.transact(refusals_after, request.tournament_id, request.refusals_after)
         verification, waiting = await self._state.transact(wanted_verification, request.tournament_id)
-        return pb.ReviewAgentsResponse(stops=stops, refusals=refusals, verification=verification, waiting=waiting)
+        return pb.ReviewAgentsResponse(
+            stops=stops,
+            refusals=refusals,
+            verification=verification,
+            waiting=waiting,
+            incumbent=pb.Incumbent(**dataclasses.asdict(found.improvement)) if found.improvement else None,
+        )
 
 
 class StoreServicer(store_pb_grpc.StoreServiceServicer):

@@ -6,6 +6,7 @@ over the agent after a crash, may submit the same number again and gets the firs
 
 import asyncio
 import math
+import operator
 
 import prometheus_client
 from google.protobuf.duration_pb2 import Duration
@@ -174,10 +175,12 @@ def page_of_snapshots(transaction: Transaction, request: ListSnapshotsRequest) -
     """Returns a page of the snapshots of a tournament by arrival.
 
     Raises:
-        InvalidArgument: The page token does not belong to this list.
+        InvalidArgument: The page token does not belong to this list, or the filter or the order cannot be used.
     """
-    page = pagination.page_of(request)
-    found = list_snapshots(transaction, request.tournament_id, page.after, page.size + 1)
+    page, position = pagination.page_of(request), operator.attrgetter("sequence")
+    begin, limit = (0, -1) if page.selects else (page.after, page.size + 1)
+    found = list_snapshots(transaction, request.tournament_id, begin, limit)
+    if page.selects:
+        found = page.cut(found, lambda snapshot: snapshot, position)
     kept = fitting(found[: page.size])
-    token = pagination.token_after(request, kept[-1].sequence) if len(found) > len(kept) else ""
-    return ListSnapshotsResponse(snapshots=kept, next_page_token=token)
+    return ListSnapshotsResponse(snapshots=kept, next_page_token=page.token(found, len(kept), position))

@@ -13,7 +13,7 @@ from orchestrator.archiving import Archiving
 from orchestrator.assignments import external_pods
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
-from orchestrator.config import Config, check, make_folders, store_access_of
+from orchestrator.config import Config, check, location_of, make_folders, store_access_of
 from orchestrator.decisions.pod_silence import SilenceLimits
 from orchestrator.decisions.pool_size import Limits
 from orchestrator.discovery import with_discovery
@@ -43,6 +43,7 @@ from podrace.access.service_access import ServiceAccess
 from podrace.access.tokens import PodTokens
 from podrace.access.v1 import access_pb2
 from podrace.backup.database import BackedUpDatabase
+from podrace.database.leadership import Leadership, ends
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.processes import lifeline
@@ -66,13 +67,20 @@ async def serve(config: Config, clock: Clock) -> None:
     targets = PrometheusTargets()
     metrics = telemetry.start(config.telemetry, service="orchestrator", pages={PATH: targets.page})
     make_folders(config)
-    backed_up = await BackedUpDatabase.open(config.database, DATABASE_FORMAT, clock.wall, config.backup, config.store)
+    location = location_of(config)
+    backed_up = await BackedUpDatabase.open(location, DATABASE_FORMAT, clock.wall, config.backup, config.store)
     async with backed_up as database:
-        await _serve_from(StateDatabase(database, most_events=config.kept_events), config, clock, targets, metrics)
+        state = StateDatabase(database, most_events=config.kept_events)
+        await _serve_from(state, config, clock, targets, metrics, backed_up.leadership)
 
 
 async def _serve_from(
-    state: StateDatabase, config: Config, clock: Clock, targets: PrometheusTargets, metrics: str
+    state: StateDatabase,
+    config: Config,
+    clock: Clock,
+    targets: PrometheusTargets,
+    metrics: str,
+    leadership: Leadership | None,
 ) -> None:
     runtime = RuntimeState(config.lease_duration_seconds)
     access = _open_access(config)
@@ -83,11 +91,9 @@ async def _serve_from(
         external = ExternalPods(state, runtime, clock, config.quota) if config.launcher == EXTERNAL else None
         opened: asyncio.Future[Launcher] = asyncio.get_running_loop().create_future()
         servicer = OrchestratorServicer(
-            _tournaments(config, state, runtime),
-            Queries(state, runtime),
+            *(_tournaments(config, state, runtime), Queries(state, runtime)),
             Assignments(state, runtime, leaderboard, clock, external_pods=external, quotas=config.quota),
-            runtime,
-            clock,
+            *(runtime, clock),
             leaderboard_address=config.leaderboard,
             token_leaderboard_address=config.token_leaderboard or config.leaderboard,
             pod_tokens=access.pod_tokens,
@@ -105,7 +111,7 @@ async def _serve_from(
                 state.on_event(launcher.record_event)
             reconciler = _reconciler(config, state, runtime, leaderboard, launcher, clock, targets, registration)
             async with _tidied_logs(config, runtime, clock):
-                await _work(config, reconciler, servicer, server)
+                await _work(config, reconciler, servicer, server, leadership)
     finally:
         await leaderboard.close()
 
@@ -173,11 +179,17 @@ def _tournaments(config: Config, state: StateDatabase, runtime: RuntimeState) ->
     )
 
 
-async def _work(config: Config, reconciler: Reconciler, servicer: OrchestratorServicer, server: rpc.Server) -> None:
+async def _work(
+    config: Config,
+    reconciler: Reconciler,
+    servicer: OrchestratorServicer,
+    server: rpc.Server,
+    leadership: Leadership | None,
+) -> None:
     """Runs until it is asked to stop; stops all pods first if they belong to an embedded mesh."""
     running = asyncio.create_task(reconciler.run())
-    ends = [lifeline.lost(config.lifeline)] if config.lifeline else []
-    reason = await rpc.shutdown_requested(asyncio.shield(running), *ends)
+    watched = [lifeline.lost(config.lifeline)] if config.lifeline else []
+    reason = await rpc.shutdown_requested(asyncio.shield(running), *watched, *ends(leadership))
     _log.info("stopping", reason=reason)
     reconciler.stop()
     await running

@@ -17,6 +17,7 @@ from podrace.backup.config import check as check_backup
 from podrace.checkpoint_store import check_uri
 from podrace.checkpoint_store.assignment_store import DIRECT, GRANTED, check_store_access
 from podrace.config import unknown
+from podrace.database import DatabaseLocation
 from podrace.errors import InvalidArgument
 from podrace.limits.config import Allowed
 from podrace.ownership import make_own_folder, make_private_folder
@@ -42,8 +43,11 @@ class Config:
     """Who may call the service."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs and metrics; pods use the same log format and level."""
-    database: Path = Path("podrace-home/orchestrator.sqlite")
-    """Database file; only one orchestrator can open it at a time."""
+    database: str = "podrace-home/orchestrator.sqlite"
+    """Database: a file of SQLite, or `postgresql://USER@HOST:PORT/DATABASE`. Only one orchestrator can write to it at a
+    time."""
+    database_password_file: str = ""
+    """File with the password of the PostgreSQL database; empty: libpq finds it (`PGPASSWORD`, `PGPASSFILE`)."""
     backup: BackupConfig = field(default_factory=BackupConfig)
     """Backups of the database in the checkpoint store; this service then needs access to the store."""
     leaderboard: str = "127.0.0.1:50052"
@@ -127,7 +131,7 @@ def check(config: Config) -> None:
         )
     check_progress(config.progress, "progress")
     check_uri(config.store)
-    check_backup(config.backup)
+    check_backup(config.backup, location_of(config))
     check_store_access(store_access_of(config))
     if config.allow.everything and not config.server.listen.startswith("unix:"):
         _log.warning("a caller that may create tournaments can run code as this user", setting="allow.everything")
@@ -138,6 +142,11 @@ def check(config: Config) -> None:
 def store_access_of(config: Config) -> str:
     """Returns how pods access the store: as configured, or as usual for the launcher."""
     return config.store_access or (GRANTED if config.launcher in GRANTING_LAUNCHERS else DIRECT)
+
+
+def location_of(config: Config) -> DatabaseLocation:
+    """Returns where the database is; raises InvalidArgument if the setting is malformed."""
+    return DatabaseLocation.of(config.database, config.database_password_file)
 
 
 def make_folders(config: Config) -> None:

@@ -6,6 +6,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from orchestrator.assignments.service import assignment_id
+from orchestrator.assignments.successors import Prepare
 from orchestrator.assignments.transactions import AssignedWork
 from orchestrator.state.records import (
     AgentRecord,
@@ -124,6 +125,12 @@ def assignment_message(
     else:
         message.evaluate.CopyFrom(_evaluation_work(work))
     return message
+
+
+def preparation_message(prepare: Prepare) -> pb.Assignment:
+    """Builds the message of an agent that another pod still trains: without a lease."""
+    tournament, agent = prepare.tournament, prepare.agent
+    return pb.Assignment(tournament_id=tournament.tournament_id, spec=tournament.spec, train=agent.agent)
 
 
 def held_lease(work: WorkRecord) -> HeldLease:

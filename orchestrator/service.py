@@ -7,6 +7,7 @@ from typing import Any
 import grpc.aio
 
 from orchestrator.assignments.service import RETRY_SECONDS, Assignments, work_of
+from orchestrator.assignments.successors import Prepare
 from orchestrator.assignments.transactions import AssignedWork
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
@@ -19,6 +20,7 @@ from orchestrator.messages import (
     event_message,
     held_lease,
     pod_message,
+    preparation_message,
     tournament_message,
 )
 from orchestrator.state.clock import Clock
@@ -27,7 +29,7 @@ from orchestrator.state.runtime import RuntimeState
 from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments, request_key
-from orchestrator.tournaments.queries import Queries, TournamentView, has_ended, page_limit
+from orchestrator.tournaments.queries import Queries, TournamentView, has_ended
 from orchestrator.tournaments.registration import Registration
 from orchestrator.validation import Validation
 from podrace.access.lease_tokens import HeldLease, LeaseTokens
@@ -218,11 +220,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
 
     async def ListEvaluations(self, request: pb.ListEvaluationsRequest, context: Context) -> pb.ListEvaluationsResponse:
         """Returns a page of evaluations."""
-        name, caller = request.tournament_id, current_principal()
-        found = await self._queries.evaluations(name, request.page_size, request.page_token, caller)
-        more = len(found) == page_limit(request.page_size)
+        found = await self._queries.evaluations(request, current_principal())
         page, token = page_of(
-            found, evaluation_entry, lambda last: token_after(["evaluations", name], last.number + 1), more=more
+            found.records, evaluation_entry, lambda last: found.token(last, last.number + 1), more=found.more
         )
         return pb.ListEvaluationsResponse(evaluations=page, next_page_token=token)
 
@@ -250,13 +250,16 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         """Assigns work to a pod."""
         token = self._pod_tokens.renewed(current_principal())
         requester = Holder(request.pod_id, request.incarnation)
-        answer = await self._assignments.acquire(requester, duration_seconds(request.wait_duration))
+        wait_seconds = duration_seconds(request.wait_duration)
+        answer = await self._assignments.acquire(requester, wait_seconds, request.prepared_agent_id)
         if isinstance(answer, AssignedWork):
             running_seconds = self._running_seconds(answer.tournament.tournament_id)
             epoch = self._evaluation_epoch(answer.tournament.tournament_id, answer.work.work_id)
             assignment = assignment_message(answer, self._runtime.leases.duration_seconds, running_seconds, epoch)
             assignment.lease_token = self._lease_tokens.of(held_lease(answer.work))
             return pb.AcquireAssignmentResponse(assignment=assignment, pod_token=token)
+        if isinstance(answer, Prepare):
+            return pb.AcquireAssignmentResponse(prepare=preparation_message(answer), pod_token=token)
         if isinstance(answer, dispatch.Drain):
             return pb.AcquireAssignmentResponse(drain=answer.reason, pod_token=token)
         return pb.AcquireAssignmentResponse(retry_after=duration(RETRY_SECONDS), pod_token=token)

@@ -261,6 +261,8 @@ def shape_problem(shape: PolicyShape, agent: Agent) -> Problem | None:
         return None  # not an algorithm of this build
     values: dict[str, Any] = {name: one.default for name, one in known.hyperparameters.items()}
     values |= json_format.MessageToDict(agent.hyperparameters)
+    if values["network_class"]:
+        return None  # only pods import its class
     network = NetworkValues(
         hidden_sizes=[int(size) for size in values["hidden_sizes"]],
         torso=values["torso"] != "none",

@@ -10,7 +10,6 @@ reason why there is none. The pool decides nothing about agents and candidates, 
 
 import asyncio
 import itertools
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ import structlog
 from google.protobuf.message import Message
 
 from leaderboard.config import PluginConfig
+from leaderboard.plugins.function_process import function_connection
 from leaderboard.plugins.plugin_users import PluginUser, PluginUsers
 from leaderboard.plugins.runtime_folder import RuntimeFolder
 from podrace import rpc
@@ -39,8 +39,10 @@ from podrace.limits.names import plugin_problem
 from podrace.limits.services import check_transport, service_token
 from podrace.limits.specification import plugin_refusal
 from podrace.plugins.address import EXPECTED, GrpcService, PythonFunction, parse
-from podrace.plugins.child import ChildConnection, PluginConnection, ServiceConnection
+from podrace.plugins.child import PluginConnection, ServiceConnection
 from podrace.plugins.circuit_breaker import CircuitBreaker
+from podrace.plugins.host import NamedPlugin
+from podrace.plugins.hosted import HostedConnection
 from podrace.printable import one_line
 from podrace.specification.plugin_settings import evolution_answer_seconds
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
@@ -50,8 +52,6 @@ CALL_SECONDS = 9.0
 answer. The caller of the leaderboard waits 10 s."""
 CHECK_SECONDS = 3.0
 """Time limit of the check whether a function exists. A module that takes longer to import is not checked."""
-START_SECONDS = 30.0
-"""A child process that does not serve after this time is killed."""
 LARGEST_ANSWER_BYTES = 1 << 16
 """Answers are stored with the agent or the candidate."""
 IDLE_SECONDS = 600.0
@@ -266,18 +266,28 @@ class PluginPool:
             return _PooledPlugin(ServiceConnection(named.target, token=service_token(named.target, self._allowed)))
         if named is None:
             raise InvalidArgument(f"malformed address: {EXPECTED}")
+        if self._config.host:
+            hosted = HostedConnection(self._config.host, NamedPlugin(address, part), owner=self._config.host_uid)
+            return _PooledPlugin(hosted)
         user = self._users.choose()
         lifeline = user.lifeline if user else self._folder.hold_lifeline()
         number = next(self._numbers)
-        connection = ChildConnection(
-            [sys.executable, "-m", "leaderboard.plugins.function_server"],
-            {"address": address, "part": part, "memory_bytes": self._config.memory_bytes},
+        connection = function_connection(
+            address,
+            part,
+            memory_bytes=self._config.memory_bytes,
             lifeline=lifeline,
             socket_prefix=user.home / "function" if user else lifeline.with_name(f"{lifeline.stem}-{part}-{number}"),
-            start_seconds=START_SECONDS,
             allowed=self._allowed,
             user_id=user.user_id if user else 0,
         )
+        if user is None and not self._allowed.everything:
+            _log.warning(
+                "a plugin has the user id of the leaderboard and can read its files: set parts.host, or run the"
+                " leaderboard as root",
+                part=part,
+                address=address,
+            )
         return _PooledPlugin(connection, user)
 
     def _disconnect_later(self, key: tuple[str, str], plugin: _PooledPlugin) -> None:

@@ -18,8 +18,8 @@ from orchestrator.state.records import (
     WorkPhase,
     WorkRecord,
 )
-from orchestrator.state.restoration import restored_epoch
 from orchestrator.state.runtime import RuntimeState
+from orchestrator.state.saved_state import restored_epoch
 from podrace.errors import Unavailable
 
 AGENT = re.compile(r"(.+)-a(\d{1,9})")

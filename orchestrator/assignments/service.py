@@ -12,16 +12,16 @@ from weakref import WeakValueDictionary
 import prometheus_client
 import structlog
 
-from orchestrator.assignments import transactions
+from orchestrator.assignments import successors, transactions
 from orchestrator.assignments.adoption import Adoption
 from orchestrator.assignments.external_pods import ExternalPods
-from orchestrator.assignments.transactions import AssignedWork, HeldWork
+from orchestrator.assignments.successors import Prepare, TrainingGaps
+from orchestrator.assignments.transactions import AssignedWork
 from orchestrator.decisions import dispatch, step_budget
 from orchestrator.decisions.dispatch import Holder
 from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.state import pauses, records
-from orchestrator.state.cache import StateCache
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase
 from orchestrator.state.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
@@ -53,7 +53,7 @@ class RetryLater:
     reason: str
 
 
-AcquireResult = AssignedWork | RetryLater | dispatch.Wait | dispatch.Drain
+AcquireResult = AssignedWork | Prepare | RetryLater | dispatch.Wait | dispatch.Drain
 
 
 class Assignments:
@@ -82,7 +82,7 @@ class Assignments:
         self._state, self._runtime, self._leaderboard, self._clock = state, runtime, leaderboard, clock
         self._external_pods, self._quotas = external_pods, quotas
         self._adoption = Adoption(state, runtime, clock, external=external_pods is not None)
-        self._closing = False
+        self._closing, self._gaps = False, TrainingGaps(state)
         self._generating = asyncio.Semaphore(CONCURRENT_GENERATIONS)
         # What a pod holds is read before the transaction that assigns more, so requests of one pod are serialized.
         self._pod_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -94,8 +94,13 @@ class Assignments:
 
     # --- acquire ----------------------------------------------------------------------------------------------
 
-    async def acquire(self, requester: Holder, wait_seconds: float) -> AcquireResult:
+    async def acquire(self, requester: Holder, wait_seconds: float, prepared_agent_id: str = "") -> AcquireResult:
         """Assigns work to a pod, and waits for work if there is none.
+
+        Args:
+            requester: The pod.
+            wait_seconds: How long to wait, at most MAXIMUM_WAIT_SECONDS.
+            prepared_agent_id: Agent of another pod for which this one is ready; empty: for none.
 
         Raises:
             InvalidArgument: `pod_id` or `incarnation` is missing.
@@ -107,26 +112,26 @@ class Assignments:
             external.waiting_call(requester.pod_id) if external else nullcontext(),
             contacts.waiting_call(requester.pod_id, self._clock.monotonic),
         ):
-            answer = await self._acquire(requester, wait_seconds)
+            answer = await self._acquire(requester, wait_seconds, prepared_agent_id)
         if isinstance(answer, dispatch.Drain):
             # The pod exits.
             contacts.forget(requester.pod_id)
         return answer
 
-    async def _acquire(self, requester: Holder, wait_seconds: float) -> AcquireResult:
+    async def _acquire(self, requester: Holder, wait_seconds: float, prepared_agent_id: str) -> AcquireResult:
         deadline = self._clock.monotonic() + min(wait_seconds, MAXIMUM_WAIT_SECONDS)
         while True:
             change = self._runtime.changes.next_change()
-            answer = await self._try_acquire(requester)
+            answer = await self._try_acquire(requester, prepared_agent_id)
             remaining_seconds = deadline - self._clock.monotonic()
             if not isinstance(answer, dispatch.Wait) or remaining_seconds <= 0 or self._closing:
                 return answer
             if not await wait_at_most(change.wait(), remaining_seconds):
                 return answer
 
-    async def _try_acquire(self, requester: Holder) -> AcquireResult:
+    async def _try_acquire(self, requester: Holder, prepared_agent_id: str) -> AcquireResult:
         # If the call is cancelled now, the assigned work must still get a lease, which can expire.
-        answer = await asyncio.shield(self._assign_work(requester))
+        answer = await asyncio.shield(self._assign_work(requester, prepared_agent_id))
         if not isinstance(answer, AssignedWork) or isinstance(answer.work, EvaluationRecord):
             return answer
         limit = await self._step_limit(answer.tournament, answer.work)
@@ -173,12 +178,12 @@ class Assignments:
         self._runtime.leases.release(agent.work_id, agent.lease_epoch)
         return dispatch.Wait(reason)
 
-    async def _assign_work(self, requester: Holder) -> AssignedWork | dispatch.Wait | dispatch.Drain:
+    async def _assign_work(self, requester: Holder, prepared_agent_id: str) -> successors.Answer:
         async with self._pod_locks.setdefault(requester.pod_id, asyncio.Lock()):
             answer = await (
                 self._external_pods.assign_work(requester)
                 if self._external_pods
-                else self._assign_to_launched_pod(requester)
+                else self._assign_to_launched_pod(requester, prepared_agent_id)
             )
         if not isinstance(answer, dispatch.Drain):
             self._runtime.connected_pods.add(requester.pod_id)
@@ -186,11 +191,11 @@ class Assignments:
             self._runtime.grant_lease(answer.work, self._clock.monotonic())
         return answer
 
-    async def _assign_to_launched_pod(self, requester: Holder) -> AssignedWork | dispatch.Wait | dispatch.Drain:
+    async def _assign_to_launched_pod(self, requester: Holder, prepared_agent_id: str) -> successors.Answer:
         expired = self._runtime.leases.expired(self._clock.monotonic())
         works = self._runtime.cache.assignable_work(requester.pod_id, (work_id for work_id, _ in expired))
         inputs = transactions.DispatchInputs(expired, dict(self._runtime.judged_rounds), works)
-        return await self._state.transact(transactions.assign_work, requester, inputs)
+        return await self._state.transact(successors.assign_work, requester, inputs, prepared_agent_id)
 
     async def _generate(self, tournament: TournamentRecord, agent: AgentRecord) -> AcquireResult:
         """Generates an agent whose number is committed; if this fails, the next pod that gets it tries again."""
@@ -255,7 +260,7 @@ class Assignments:
         await self._adoption.adopt_if_newer(work_id, lease_epoch, pod_id)
         if self._adoption.is_left_alone(work_id, pod_id):
             return dispatch.LeaseDirective(pb.DIRECTIVE_CONTINUE)
-        held = _known(self._runtime.cache, work_id)
+        held = transactions.known_lease(self._runtime.cache, work_id)
         if held is None:
             held = await self._state.transact(transactions.read_lease, work_id)
         dispatch.check_epoch(work_id, held.work.lease_epoch, lease_epoch)
@@ -274,6 +279,7 @@ class Assignments:
                 tournament_id, pod_id = held.work.tournament_id, held.work.pod_id
                 await self._state.transact(transactions.record_evaluator_fault, tournament_id, pod_id, fault)
             self._runtime.renew_lease(work_id, lease_epoch, progress, self._clock.monotonic())
+            await self._gaps.resumed(held.work, progress, self._clock.monotonic())
             await self._record_stuck_roles(held.work, stuck_roles)
             if progress.HasField("score") and not held.useful:
                 await self._state.transact(transactions.mark_useful, held.work.pod_id)
@@ -317,6 +323,8 @@ class Assignments:
         self._runtime.renew_lease(work_id, request.lease_epoch, request.progress, self._clock.monotonic())
         self._runtime.leases.release(work_id, request.lease_epoch)
         if isinstance(completed, AgentRecord):
+            if completed.phase == WorkPhase.UNFINISHED:
+                self._gaps.ended(work_id, request.progress, self._clock.monotonic())
             # The lease may have been released before, because the pod was considered dead.
             self._runtime.counters.count_steps(completed.tournament_id, work_id, completed.environment_steps)
             if completed.phase == WorkPhase.FAILED:
@@ -377,15 +385,6 @@ def work_of(assignment_id: str) -> str:
     if not dot or not epoch.isdigit():
         raise NotFound(f"assignment_id {assignment_id!r}: there is no such assignment")
     return work_id
-
-
-def _known(cache: StateCache, work_id: str) -> HeldWork | None:
-    """Like `transactions.read_lease`, from memory; None if the work must be read from the database."""
-    work = cache.works.get(work_id)
-    pod = cache.pods.get(work.pod_id) if work else None
-    if work is None or pod is None:
-        return None
-    return HeldWork(cache.tournaments[work.tournament_id], work, pod.drain_reason, pod.useful)
 
 
 def _check_progress(progress: pb.Progress) -> None:

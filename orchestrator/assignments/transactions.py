@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
 from orchestrator.decisions.restoration import attempts, next_epoch
-from orchestrator.state import pauses, records
+from orchestrator.state import pauses, records, resize_records
+from orchestrator.state.cache import StateCache
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
     AgentRecord,
@@ -17,7 +18,7 @@ from orchestrator.state.records import (
     WorkPhase,
     WorkRecord,
 )
-from orchestrator.state.restoration import restored_epoch
+from orchestrator.state.saved_state import restored_epoch
 from orchestrator.state.transitions import end_evaluation, fail_tournament
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -100,7 +101,7 @@ def assign_from_tournament(
     if isinstance(choice, dispatch.AssignExisting):
         found = next(record for record, _ in works if record.work_id == choice.work_id)
         return AssignedWork(
-            tournament, found if choice.repeated else _assign(transaction, found, requester, choice.reason)
+            tournament, found if choice.repeated else assign(transaction, found, requester, choice.reason)
         )
     return choice
 
@@ -115,9 +116,9 @@ def _assignable_work(
         if type(believed) in free and believed.pod_id != requester.pod_id:
             continue
         record = records.find_again(transaction, believed)
-        if record is None or record.phase != WorkPhase.UNFINISHED or _is_excluded(record, requester):
+        if record is None or record.phase != WorkPhase.UNFINISHED or _is_excluded(transaction, record, requester):
             continue
-        work = _work_item(transaction, record, inputs)
+        work = work_item(transaction, record, inputs)
         if isinstance(record, EvaluationRecord) and _fail_if_lost_too_often(transaction, record, work, requester):
             continue
         found.append((record, work))
@@ -126,12 +127,17 @@ def _assignable_work(
     return found
 
 
-def _is_excluded(record: WorkRecord, requester: Holder) -> bool:
-    """Whether a pod must not play an evaluation, because it would verify what it has stated itself."""
-    return isinstance(record, EvaluationRecord) and requester.pod_id in record.request.excluded_pod_ids
+def _is_excluded(transaction: Transaction, record: WorkRecord, requester: Holder) -> bool:
+    """Whether a pod must not have work: an evaluation that would verify what the pod has stated itself, or an agent
+    that is kept for a pod of another size.
+    """
+    if isinstance(record, EvaluationRecord):
+        return requester.pod_id in record.request.excluded_pod_ids
+    return resize_records.keeper_of(transaction, record.agent_id) not in ("", requester.pod_id)
 
 
-def _work_item(transaction: Transaction, record: WorkRecord, inputs: DispatchInputs) -> dispatch.WorkItem:
+def work_item(transaction: Transaction, record: WorkRecord, inputs: DispatchInputs) -> dispatch.WorkItem:
+    """Returns what decides whether work may be assigned."""
     if not record.pod_id:
         return dispatch.WorkItem(record.work_id, None)
     pod = records.find(transaction, PodRecord, record.pod_id)
@@ -167,7 +173,7 @@ def _assign_new_agent(transaction: Transaction, tournament: TournamentRecord, re
     agents = [new_agent(tournament.tournament_id, number) for number in numbers]
     for agent in agents:
         records.save(transaction, agent)
-    return AssignedWork(tournament, _assign(transaction, agents[0], requester, "the next new agent"))
+    return AssignedWork(tournament, assign(transaction, agents[0], requester, "the next new agent"))
 
 
 def new_agent(tournament_id: str, number: int) -> AgentRecord:
@@ -185,7 +191,8 @@ def new_agent(tournament_id: str, number: int) -> AgentRecord:
     )
 
 
-def _assign(transaction: Transaction, work: WorkRecord, requester: Holder, reason: str) -> WorkRecord:
+def assign(transaction: Transaction, work: WorkRecord, requester: Holder, reason: str) -> WorkRecord:
+    """Assigns work to a pod under the next lease epoch, for a reason that the event states."""
     epoch = next_epoch(work.lease_epoch, restored_epoch(transaction))
     assigned = replace(work, lease_epoch=epoch, pod_id=requester.pod_id, incarnation=requester.incarnation)
     records.save(transaction, assigned)
@@ -255,6 +262,15 @@ def read_lease(transaction: Transaction, work_id: str) -> HeldWork:
     if pod is None or pod.phase == PodPhase.GONE:
         return HeldWork(tournament, work, f"pod {work.pod_id} is unknown to this orchestrator", useful=True)
     return HeldWork(tournament, work, pod.drain_reason, pod.useful)
+
+
+def known_lease(cache: StateCache, work_id: str) -> HeldWork | None:
+    """Like `read_lease`, from memory; None if the work must be read from the database."""
+    work = cache.works.get(work_id)
+    pod = cache.pods.get(work.pod_id) if work else None
+    if work is None or pod is None:
+        return None
+    return HeldWork(cache.tournaments[work.tournament_id], work, pod.drain_reason, pod.useful)
 
 
 def mark_useful(transaction: Transaction, pod_id: str) -> None:

@@ -6,13 +6,13 @@ Rules:
 - The pods of an owner, those that are draining included, never exceed its quota.
 - When a pool shrinks, idle pods stop first, then pods whose agent has no score, then those with the lowest score;
   among equals, newer pods stop first.
+- A pod that is larger than those of the specification counts as several.
 - A pod that does not stop when asked gets SIGTERM, later SIGKILL, but is not killed while it publishes.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from orchestrator.decisions.fair_share import Demand, grant, owners_of, share, why_beyond_quota
 from orchestrator.decisions.resources import Capacity, FreeResources, Resources
@@ -54,9 +54,9 @@ class PodView:
     """Whether it was sent SIGTERM."""
     activity: Callable[[float], PodActivity]
     """Returns what the pod does at a monotonic time."""
-
-
-tournament_of: Callable[[PodView], str] = attrgetter("tournament_id")
+    units: int = 1
+    """Number of pods that it counts as: its cores in pods of the specification's size. A pod that will replace another
+    one counts as what it has more than that one while both run."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def decide(
     draining = [pod for pod in pods if pod.drained_since is not None]
     staying = [pod for pod in pods if pod.drained_since is None]
     actions: list[Action] = [action for pod in draining for action in _enforce_drain(now, pod, limits)]
-    counts = Counter(map(tournament_of, staying))
+    counts = count_units(staying)
     actions += _retire_surplus(now, capacity.unoccupied, demands, desired, counts, staying)
     free = _free(capacity, pods)
     if limits.start_pods and capacity.closed:
@@ -151,6 +151,14 @@ def decide(
         actions,
         f"pods wanted: {', '.join(shares) or 'none'}; cores reserved: {reserved:g} of {capacity.total.cores:g}",
     )
+
+
+def count_units(pods: Iterable[PodView]) -> Counter[str]:
+    """Returns the number of pods that the pods of each tournament count as; see `PodView.units`."""
+    counts: Counter[str] = Counter()
+    for pod in pods:
+        counts[pod.tournament_id] += pod.units
+    return counts
 
 
 def backoff_seconds(deaths: int) -> float:
@@ -206,7 +214,7 @@ def _retire_surplus(
     kept_scores: set[tuple[str, float | None]] = set()
     for pod, activity in sorted(concerned, key=_most_valuable_first):
         name = pod.tournament_id
-        kept[name] += 1
+        kept[name] += pod.units
         if kept[name] <= desired.get(name, 0):
             kept_scores.add((name, activity.score))
         else:
@@ -247,14 +255,15 @@ class _Starts:
         available: int,
     ) -> None:
         self._now, self._desired, self._free, self._available = now, desired, free, available
-        self._counts = Counter(pod.tournament_id for pod in pods if pod.drained_since is None)
+        self._counts = count_units(pod for pod in pods if pod.drained_since is None)
         self._owners = len(owners_of(demands))
         owners = {demand.tournament_id: demand.owner.owner for demand in demands}
         # Pods that are draining still count for the quota of their owner.
-        owned = [(owners[pod.tournament_id], pod.reserved.gpus) for pod in pods if pod.tournament_id in owners]
-        self._pods, self._gpus = Counter(owner for owner, _ in owned), Counter[str]()
-        for owner, gpus in owned:
-            self._gpus[owner] += gpus
+        self._pods, self._gpus = Counter[str](), Counter[str]()
+        for pod in pods:
+            if pod.tournament_id in owners:
+                self._pods[owners[pod.tournament_id]] += pod.units
+                self._gpus[owners[pod.tournament_id]] += pod.reserved.gpus
 
     def of(self, demand: Demand) -> Iterator[Action]:
         """Yields the pods to start for a tournament, or why one of its minimum is not started."""

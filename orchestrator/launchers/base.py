@@ -29,6 +29,8 @@ class NewPod:
     """Resolved specification: every field is set."""
     user_code: bool = False
     """Whether the specification of the tournament names user code that workers or the evaluator import."""
+    replaces: str = ""
+    """The pod that it replaces when it is ready, whose processors it may share until then; empty: none."""
 
 
 @dataclass(frozen=True)

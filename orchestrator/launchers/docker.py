@@ -30,6 +30,7 @@ from orchestrator.launchers.pod_settings import (
     LAYOUTS,
     LEADER,
     check_one_host,
+    check_own_worker,
     containers_of,
     environment,
     is_isolated,
@@ -111,6 +112,7 @@ class DockerLauncher:
     async def start(self, pod: NewPod) -> None:
         """See Launcher."""
         check_one_host(pod.spec, "docker")
+        check_own_worker(pod.spec, "docker")
         if pod.spec.gpus > len(self._options.gpus):
             raise InvalidArgument(
                 f"pod.gpus = {pod.spec.gpus}: launcher 'docker' has {len(self._options.gpus)} GPUs (docker.gpus)"

@@ -37,6 +37,7 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
         "hosts": hosts_of(pod.spec),
         "precision": pod.spec.precision or "float32",
         "plane": pod.spec.plane or "auto",
+        **({"worker_address": pod.spec.worker.removeprefix("grpc://")} if pod.spec.worker else {}),
         "captured": pod.spec.captured or not pod.spec.HasField("captured"),
         "cores": pod.spec.cores,
         "memory_bytes": pod.spec.memory_bytes,
@@ -102,6 +103,19 @@ def check_one_host(spec: PodSpec, launcher: str) -> None:
         )
 
 
+def check_own_worker(spec: PodSpec, launcher: str) -> None:
+    """Rejects a worker of a third party for a launcher whose pods have sockets that it does not reach.
+
+    Raises:
+        InvalidArgument: The pod has such a worker.
+    """
+    if spec.worker:
+        raise InvalidArgument(
+            f"pod.worker = {spec.worker!r}: it does not reach the sockets of a pod of the launcher {launcher!r}; leave"
+            " it out, or use the launcher 'process'"
+        )
+
+
 def is_isolated(pod: NewPod, pod_environment: PodEnvironment) -> bool:
     """Whether workers and evaluator share neither a process nor a user id with the leader: they import user code."""
     return pod.user_code and not pod_environment.allow.everything
@@ -111,7 +125,7 @@ def roles_of(spec: PodSpec, *, isolated: bool = False) -> tuple[str, ...]:
     """Names of a pod's processes on each of its hosts, the leader first."""
     count = (spec.learners or 1) // hosts_of(spec)
     learners = (LEADER, *(f"{LEADER}-{index}" for index in range(1, count)))
-    workers = tuple(f"worker-{index}" for index in range(spec.workers * count))
+    workers = () if spec.worker else tuple(f"worker-{index}" for index in range(spec.workers * count))
     if spec.layout == tournament_pb2.LAYOUT_FUSED:
         return (*learners, *workers) if isolated else learners
     return (*learners, *workers, "evaluator")

@@ -21,6 +21,7 @@ from orchestrator.state.records import (
 )
 from orchestrator.state.transitions import end_evaluation, fail_tournament
 from podrace.limits.user_code import names_user_code
+from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 START_GRACE_SECONDS = 10.0
 """A pod whose start a previous run of the orchestrator recorded appears within this time, or never."""
@@ -78,10 +79,17 @@ def compare(
 # --- transactions ------------------------------------------------------------------------------------------------
 
 
-def record_intent(transaction: Transaction, tournament_id: str, reason: str) -> NewPod:
-    """Records a pod before it is started, so that no pod runs without a record."""
+def record_intent(transaction: Transaction, tournament_id: str, reason: str, pod_spec: PodSpec | None = None) -> NewPod:
+    """Records a pod before it is started, so that no pod runs without a record.
+
+    Args:
+        transaction: The transaction to write in.
+        tournament_id: Its tournament.
+        reason: Why it is started.
+        pod_spec: Its specification; None: that of the tournament.
+    """
     tournament = records.find_tournament(transaction, tournament_id)
-    number, spec = tournament.next_pod, tournament.spec.pod
+    number, spec = tournament.next_pod, pod_spec or tournament.spec.pod
     pod = PodRecord(
         pod_id=f"{tournament_id}-p{number}",
         tournament_id=tournament_id,

@@ -30,6 +30,7 @@ from orchestrator.launchers.base import Launcher, ListedPod, NewPod
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool import metrics, pod_lifecycle
 from orchestrator.pool.demands import demands_of
+from orchestrator.pool.pod_sizing import PodSizing
 from orchestrator.pool.storage_watch import StorageWatch
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase
@@ -110,7 +111,7 @@ class Reconciler:
         self._state, self._runtime, self._launcher, self._clock = state, runtime, launcher, clock
         self._completion_check = CompletionCheck(state, runtime, leaderboard)
         self._snapshots = ChampionSnapshots(runtime, leaderboard)
-        self._storage_watch = StorageWatch(state, runtime)
+        self._storage_watch, self._sizing = StorageWatch(state, runtime), PodSizing(state, runtime)
         self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
         self._silence, self._on_list, self._deletion, self._quotas = silence, on_list, deletion, quotas
         self._registration = registration
@@ -259,7 +260,8 @@ class Reconciler:
 
     async def _scale(self, now: float, capacity: Capacity, observed: Observation) -> None:
         demands = [] if self._stopping_pods else self._demands(observed)
-        views = self._views.views_of(now, observed.pods)
+        await self._sizing.observe(observed)
+        views = self._sizing.counted(self._views.views_of(now, observed.pods))
         actions, line = self._rules.decide(now, capacity, demands, views, self._limits)
         self._granted = fair_share.grant(now, capacity, demands)
         metrics.measure_wanted(metrics.wanted(demands, views, actions))
@@ -272,6 +274,9 @@ class Reconciler:
         }
         # Concurrently, so that many changes share one commit.
         await asyncio.gather(*map(self._act, actions))
+        if self._limits.start_pods and not (actions or capacity.closed):
+            for pod in await self._sizing.begin_changes(now, capacity, views, self._granted):
+                self._starts[pod.pod_id] = asyncio.create_task(self._start(pod))
         if any(isinstance(action, RetirePod) for action in actions):
             self._runtime.changes.notify_all()
             self._runtime.reconcile_requested.set()
@@ -316,7 +321,8 @@ class Reconciler:
         try:
             await self._launcher.start(pod)
         except InvalidArgument as error:
-            await self._state.transact(fail_tournament, pod.tournament_id, error.message)
+            if not pod.replaces:
+                await self._state.transact(fail_tournament, pod.tournament_id, error.message)
             await self._mark_gone(pod.pod_id, error.message)
         except PodraceError as error:
             await self._mark_gone(pod.pod_id, error.message)

@@ -74,6 +74,7 @@ class CompletionCheck:
             name = tournament.tournament_id
             if tournament.spec.evaluation.verify and name in answers:
                 self._held[name] = await self._verifications.advance(now, tournament, answers[name])
+        self._runtime.incumbents |= {name: one.incumbent for name, one in answers.items() if one.HasField("incumbent")}
         stopping = [one.tournament_id for one in running if evolution_settings.may_stop(one.spec.evolution)]
         reviewed = {name: {stop.agent_id: stop.reason for stop in answer.stops} for name, answer in answers.items()}
         self._runtime.stops = {name: reviewed.get(name, self._runtime.stops.get(name, {})) for name in stopping}

@@ -8,7 +8,7 @@ from google.protobuf.descriptor import EnumDescriptor
 
 from orchestrator.state import records
 from orchestrator.state.database import Transaction
-from orchestrator.state.records import EventRecord, PodPhase, PodRecord, TournamentRecord
+from orchestrator.state.records import EvaluationRecord, EventRecord, PodPhase, PodRecord, TournamentRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
 from podrace.listing.filters import Field, Kind
 from podrace.listing.selection import ListSelection
@@ -57,6 +57,13 @@ EVENT_FIELDS = {
     "agent_id": Field(Kind.TEXT, "agent_id"),
 }
 
+EVALUATION_FIELDS = {
+    "evaluation_id": Field(Kind.TEXT, "evaluation_id"),
+    "number": Field(Kind.NUMBER, "number"),
+    "done": Field(Kind.CHOICE, f"(phase != '{WorkPhase.UNFINISHED}')", {"false": 0, "true": 1}),
+    "error": Field(Kind.TEXT, "error"),
+}
+
 
 def activity_of(record: PodRecord, runtime: RuntimeState) -> pb.PodActivity.ValueType:
     """Returns what a pod is doing."""
@@ -94,6 +101,18 @@ def events(
     return _page(transaction, EventRecord, visible, selection, limit, newest_first=False)
 
 
+def evaluations(
+    transaction: Transaction, tournament_id: str, selection: ListSelection, limit: int
+) -> list[EvaluationRecord]:
+    """Returns a page of the evaluations of a tournament, oldest first unless the selection has an order."""
+    condition, values = selection.where()
+    if selection.order:
+        text = f"tournament_id = ? AND {condition} ORDER BY {selection.order_sql()}, number LIMIT ? OFFSET ?"
+        return records.select(transaction, EvaluationRecord, text, tournament_id, *values, limit, selection.position)
+    text = f"tournament_id = ? AND {condition} AND number >= ? ORDER BY number LIMIT ?"
+    return records.select(transaction, EvaluationRecord, text, tournament_id, *values, selection.position, limit)
+
+
 def _page(
     transaction: Transaction,
     kind: type[records.Record],
@@ -110,8 +129,8 @@ def _page(
         condition += " AND tournament_id = ?"
         values += visible
     elif visible is not None:
-        condition += " AND tournament_id IN (SELECT value FROM json_each(?))"
-        values.append(json.dumps(sorted(visible)))
+        condition += " AND tournament_id IN (SELECT key FROM json_each(?))"
+        values.append(json.dumps(dict.fromkeys(sorted(visible))))
     default = "sequence DESC" if newest_first else "sequence"
     if selection.order:
         text = f"{condition} ORDER BY {selection.order_sql()}, {default} LIMIT ? OFFSET ?"

@@ -23,7 +23,7 @@ from podrace.access.principal import Principal
 from podrace.errors import NotFound
 from podrace.listing.selection import Found, ListSelection
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.page_tokens import LARGEST_POSITION, position_in
+from podrace.page_tokens import LARGEST_POSITION
 
 DEFAULT_PAGE_SIZE = 100
 MAXIMUM_PAGE_SIZE = 1000
@@ -100,12 +100,14 @@ class Queries:
         return Found(found, selection, more=len(found) == limit)
 
     async def evaluations(
-        self, tournament_id: str, page_size: int, page_token: str, caller: Principal | None
-    ) -> list[EvaluationRecord]:
-        """Returns evaluations, oldest first; raises InvalidArgument for a bad token, and NotFound."""
-        self._check_known(tournament_id, caller)
-        begin = token_number(page_token, "evaluations", tournament_id)
-        return await self._state.transact(records.evaluations_from, tournament_id, begin, page_limit(page_size))
+        self, request: pb.ListEvaluationsRequest, caller: Principal | None
+    ) -> Found[EvaluationRecord]:
+        """Returns evaluations, oldest first; raises InvalidArgument for a bad token, filter or order, and NotFound."""
+        name, limit = request.tournament_id, page_limit(request.page_size)
+        self._check_known(name, caller)
+        selection = ListSelection.of(request, lists.EVALUATION_FIELDS, ["evaluations", name])
+        found = await self._state.transact(lists.evaluations, name, selection, limit)
+        return Found(found, selection, more=len(found) == limit)
 
     async def tournament_view(self, tournament_id: str, after: int) -> TournamentView:
         """Returns a tournament, its pods, and its events after a sequence number; raises NotFound."""
@@ -140,16 +142,3 @@ def has_ended(view: TournamentView) -> bool:
 def page_limit(page_size: int) -> int:
     """Number of records on a page."""
     return min(page_size or DEFAULT_PAGE_SIZE, MAXIMUM_PAGE_SIZE)
-
-
-def token_number(page_token: str, *list_of: str) -> int:
-    """Returns the position at which a page starts; 0 for the first.
-
-    Args:
-        page_token: Token of the page.
-        list_of: The list, and the tournament that it is about.
-
-    Raises:
-        InvalidArgument: The list did not return this token.
-    """
-    return position_in(page_token, list_of, int)

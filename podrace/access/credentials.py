@@ -1,8 +1,8 @@
 """Defines what a caller presents, and how an authenticator turns it into a principal."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from podrace.access.principal import Principal
 
@@ -10,19 +10,20 @@ AUTHORIZATION = "authorization"
 """Key of the metadata that carries a token."""
 BEARER = "Bearer "
 
+NO_TRANSPORT: Mapping[str, Iterable[bytes]] = MappingProxyType({})
+"""The connection has no properties, or they do not matter."""
 TokenSource = Callable[[], str]
 """Returns the token to send with the next call; empty: none. Called for every call, so a token can be renewed."""
 
 
-@dataclass(frozen=True)
-class Credentials:
-    """What a caller presents with a call."""
+class Credentials(NamedTuple):
+    """What a caller presents with a call. A tuple, because one is made for each call."""
 
     token: str = ""
     """Bearer token; empty: none."""
     peer: str = ""
     """Address of the caller as gRPC writes it, for instance `ipv4:127.0.0.1:40000`."""
-    transport: Mapping[str, Iterable[bytes]] = field(default_factory=dict)
+    transport: Mapping[str, Iterable[bytes]] = NO_TRANSPORT
     """Properties of the connection as gRPC names them: `transport_security_type`, `peer_spiffe_id`, ..."""
 
 

@@ -78,6 +78,11 @@ class Guard:
         ]
         self._known = known or KnownTokens()
 
+    @property
+    def checks_connections(self) -> bool:
+        """Whether the properties of a connection matter even if the caller presents a token."""
+        return bool(self._connection_checks)
+
     async def authenticate(self, credentials: Credentials, rule: Rule) -> Principal:
         """Returns who makes a call.
 

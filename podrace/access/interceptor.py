@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from podrace.access.credentials import Credentials, bearer_token
+from podrace.access.credentials import NO_TRANSPORT, Credentials, bearer_token
 from podrace.access.guard import Guard
 from podrace.access.principal import set_current_principal
 from podrace.access.rules import Rule, rule_of
@@ -51,7 +51,9 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         async def admit(request: Any, context: Context) -> Any:
             if rule.public:
                 return self._check_request(request, rule.method)
-            credentials = Credentials(token, context.peer(), {} if token else context.auth_context())
+            # The certificate matters even to a caller with a token: it may have been revoked.
+            needed = not token or self._guard.checks_connections
+            credentials = Credentials(token, context.peer(), context.auth_context() if needed else NO_TRANSPORT)
             principal = await self._guard.authenticate(credentials, rule)
             self._guard.check_role(principal, credentials.peer, rule, request)
             checked = self._check_request(request, rule.method)

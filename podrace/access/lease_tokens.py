@@ -11,7 +11,6 @@ token of the same lease, it verifies the signature. The leaderboard has the publ
 Without a key, no tokens are issued and none are required: in an embedded mesh, whose sockets only its user can reach.
 """
 
-import hashlib
 import hmac
 import time
 from collections import OrderedDict
@@ -108,7 +107,7 @@ class LeaseVerifier:
             now: Returns the seconds since 1970.
         """
         self._keys, self._now = keys, now
-        self._verified: OrderedDict[bytes, tuple[HeldLease, float]] = OrderedDict()
+        self._verified: OrderedDict[str, tuple[HeldLease, float]] = OrderedDict()
 
     @property
     def required(self) -> bool:
@@ -135,8 +134,7 @@ class LeaseVerifier:
             raise _refusal(method, problem)
 
     def _lease(self, method: str, token: str, keys: PublicKeys) -> HeldLease:
-        digest = hashlib.sha256(token.encode()).digest()
-        known = self._verified.get(digest)
+        known = self._verified.get(token)
         if known and self._now() < known[1]:
             return known[0]
         try:
@@ -144,7 +142,7 @@ class LeaseVerifier:
             lease, expire_time = lease_of(claims), float(claims["exp"])
         except (Unauthenticated, ValueError, TypeError):
             raise _refusal(method, "is not valid, or has expired") from None
-        self._verified[digest] = lease, expire_time
+        self._verified[token] = lease, expire_time
         while len(self._verified) > MOST_TOKENS:
             self._verified.popitem(last=False)
         return lease

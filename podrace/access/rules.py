@@ -3,7 +3,7 @@
 import functools
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor_pb2 import MethodOptions
@@ -24,6 +24,8 @@ PUBLIC_SERVICES = frozenset({"grpc.health.v1.Health"})
 """Services of other contracts that anyone may call: probes present no credentials, and the answer is one word."""
 VIEWED_SERVICES = frozenset({"grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection"})
 """Services of other contracts that viewers may call."""
+REMEMBERED = 20_000
+"""Ids whose tournament is found once and not with every call."""
 
 _PARTS: dict[int, re.Pattern[str]] = {
     AGENT: re.compile(r"(.+)-a\d+"),
@@ -50,9 +52,8 @@ class Rule:
     """Whether a call may change something."""
 
 
-@dataclass(frozen=True)
-class Resource:
-    """What a call concerns."""
+class Resource(NamedTuple):
+    """What a call concerns. A tuple, because one or two are made for each call."""
 
     kind: int = NONE
     """Value of the contract's Resource."""
@@ -123,6 +124,7 @@ def resource_of(rule: Rule, request: Any, *, own_pod_id: str = "") -> Resource:
     return Resource(rule.resource, name, _tournament_of(rule.resource, name))
 
 
+@functools.lru_cache(maxsize=REMEMBERED)
 def _tournament_of(kind: int, name: str) -> str:
     if kind == TOURNAMENT:
         return name

@@ -1,4 +1,4 @@
-"""Sends a token with every call of a channel."""
+"""Sends a token, or other metadata, with every call of a channel."""
 
 import ipaddress
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import grpc
 from podrace import tls
 from podrace.access.credentials import AUTHORIZATION, BEARER, TokenSource
 
+MetadataSource = Callable[[], tuple[tuple[str, str | bytes], ...]]
 LOOPBACK_NAMES = ("localhost", "localhost.localdomain")
 
 
@@ -26,22 +27,22 @@ def may_send_token(address: str) -> bool:
     return address.startswith("unix:") or is_loopback(address) or tls.identity_for(address) is not None
 
 
-class TokenChannel(grpc.aio.Channel):
-    """A channel that adds the current token to the metadata of each call.
+class MetadataChannel(grpc.aio.Channel):
+    """A channel that adds metadata to each call.
 
     A client interceptor would do the same, but creates several tasks for each call.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, token: TokenSource) -> None:
+    def __init__(self, channel: grpc.aio.Channel, metadata: MetadataSource) -> None:
         """Wraps a channel.
 
         Args:
             channel: The channel that makes the calls.
-            token: Called for each call.
+            metadata: Called for each call; returns what is added to its metadata.
         """
-        self._channel, self._token = channel, token
+        self._channel, self._metadata = channel, metadata
 
-    async def __aenter__(self) -> "TokenChannel":
+    async def __aenter__(self) -> "MetadataChannel":
         """Opens the channel."""
         await self._channel.__aenter__()
         return self
@@ -68,26 +69,42 @@ class TokenChannel(grpc.aio.Channel):
 
     def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a method with one request and one response."""
-        return self._with_token(self._channel.unary_unary(*args, **kwargs))
+        return self._with_metadata(self._channel.unary_unary(*args, **kwargs))
 
     def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a method with one request and a stream of responses."""
-        return self._with_token(self._channel.unary_stream(*args, **kwargs))
+        return self._with_metadata(self._channel.unary_stream(*args, **kwargs))
 
     def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a method with a stream of requests and one response."""
-        return self._with_token(self._channel.stream_unary(*args, **kwargs))
+        return self._with_metadata(self._channel.stream_unary(*args, **kwargs))
 
     def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a method with two streams."""
-        return self._with_token(self._channel.stream_stream(*args, **kwargs))
+        return self._with_metadata(self._channel.stream_stream(*args, **kwargs))
 
-    def _with_token(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _with_metadata(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, metadata: Any = None, **kwargs: Any) -> Any:
-            token = self._token()
-            own = ((AUTHORIZATION, f"{BEARER}{token}"),) if token else ()
-            return method(*args, metadata=(*(metadata or ()), *own), **kwargs)
+            return method(*args, metadata=(*(metadata or ()), *self._metadata()), **kwargs)
 
         # The method as podrace.rpc knows it, which counts the outcomes of its calls.
         call.__wrapped__ = method  # type: ignore[attr-defined]
         return call
+
+
+class TokenChannel(MetadataChannel):
+    """A channel that adds the current token to the metadata of each call."""
+
+    def __init__(self, channel: grpc.aio.Channel, token: TokenSource) -> None:
+        """Wraps a channel.
+
+        Args:
+            channel: The channel that makes the calls.
+            token: Called for each call.
+        """
+
+        def metadata() -> tuple[tuple[str, str | bytes], ...]:
+            current = token()
+            return ((AUTHORIZATION, f"{BEARER}{current}"),) if current else ()
+
+        super().__init__(channel, metadata)

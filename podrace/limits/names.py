@@ -19,7 +19,7 @@ from podrace.plugins.address import EXPECTED, GrpcService, PythonFunction, parse
 SERVICE, FUNCTION, ISAAC = "grpc://", "python:", ("isaacgym:", "isaaclab:")
 OWN_FAMILIES = ("mujoco:", "warp:", "envpool:", "atari:")
 """Prefixes of ids that make environments of this package, from names that it knows."""
-GYMNASIUM = "gym:"
+GYMNASIUM, PETTINGZOO = "gym:", "pettingzoo:"
 IMPORTING_IDS = ("GymV21Environment-v0", "GymV26Environment-v0")
 """Gymnasium ids whose options name another environment, which may import a module."""
 INTERPRETER = "interpreter"
@@ -66,6 +66,9 @@ def id_problem(id: str, allowed: Allowed) -> str:
         return "" if allowed.isaac else f"{id.partition(':')[0]} is not allowed here; {_SETTING}allow.isaac"
     if id.startswith(OWN_FAMILIES):
         return ""
+    if id.startswith(PETTINGZOO):
+        module, _, name = id.removeprefix(PETTINGZOO).partition(":")
+        return module_problem(module, name, allowed)
     module, _, name = id.removeprefix(GYMNASIUM).rpartition(":")
     if name in IMPORTING_IDS:
         return "its options can import any module, so it is not allowed here"
@@ -79,6 +82,8 @@ def imported_module(id: str) -> str:
         return found.module if isinstance(found, PythonFunction) else ""
     if id.startswith((SERVICE, *ISAAC, *OWN_FAMILIES)):
         return ""
+    if id.startswith(PETTINGZOO):
+        return id.removeprefix(PETTINGZOO).partition(":")[0]
     return id.removeprefix(GYMNASIUM).rpartition(":")[0]
 
 

@@ -12,6 +12,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from podrace.limits.config import Allowed
 from podrace.limits.names import FUNCTION, environment_problem, options_problem, plugin_problem, shown, text_problem
+from podrace.specification.declared_algorithms import NETWORK_CLASS, network_classes
 from podrace.specification.messages import Problems, bad_spec
 from podrace.tournament.v1.tournament_pb2 import (
     HYPERPARAMETER_TYPE_TEXT,
@@ -23,6 +24,10 @@ from podrace.tournament.v1.tournament_pb2 import (
 INSTALLED_ONLY = (
     "an algorithm runs in the process of the learner, which holds the token of its pod, so only installed ones may be"
     " named here: install its distribution with an entry point in the group podrace.algorithms, and use that name"
+)
+INSTALLED_NETWORKS_ONLY = (
+    "a network runs in the process of the learner, which holds the token of its pod, so only installed ones may be"
+    " named here: install its distribution with an entry point in the group podrace.networks, and use that name"
 )
 _SEARCHED = "environment.options."
 
@@ -62,11 +67,16 @@ def _problems(spec: TournamentSpec, allowed: Allowed) -> Iterator[str]:
         "evaluation.evaluator": evaluation.evaluator,
         "evolution.generator": spec.evolution.generator,
         "evolution.updater": spec.evolution.updater,
+        "pod.worker": spec.pod.worker,
     }
     yield from (plugin_refusal(key, address, allowed) for key, address in plugins.items())
     for name, algorithm in sorted(spec.algorithms.items()):
         if name.startswith(FUNCTION) and not allowed.everything:
             yield f"algorithms.{name}: {INSTALLED_ONLY}"
+        for address in network_classes(name, algorithm):
+            if address.startswith(FUNCTION) and not allowed.everything:
+                key = f"algorithms.{name}.hyperparameters.{NETWORK_CLASS}"
+                yield f"{key} = {shown(address)}: {INSTALLED_NETWORKS_ONLY}"
         for key, text in _free_texts(algorithm):
             if problem := "" if allowed.everything else text_problem(text, allowed):
                 yield f"algorithms.{name}.hyperparameters.{key} = {shown(text)}: {problem}"

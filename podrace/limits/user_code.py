@@ -9,6 +9,7 @@ installed are trusted, and a simulator at `grpc://` runs elsewhere.
 
 from podrace.limits.config import Allowed
 from podrace.limits.names import FUNCTION, imported_module
+from podrace.specification.declared_algorithms import network_classes
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 
@@ -28,5 +29,6 @@ def names_user_code(spec: TournamentSpec) -> bool:
 def imports_user_code(spec: TournamentSpec) -> bool:
     """Returns whether pods or services import modules that a specification names, for its generator for instance."""
     # A class of an algorithm is imported where a specification is inspected; elsewhere only with `allow.everything`.
-    plugins = (spec.evolution.generator, spec.evolution.updater, *spec.algorithms)
+    networks = (address for pair in spec.algorithms.items() for address in network_classes(*pair))
+    plugins = (spec.evolution.generator, spec.evolution.updater, *spec.algorithms, *networks)
     return names_user_code(spec) or any(address.startswith(FUNCTION) for address in plugins)

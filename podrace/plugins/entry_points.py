@@ -1,7 +1,9 @@
-"""Finds algorithms that installed distributions offer: entry points of the group `podrace.algorithms`.
+"""Finds classes that installed distributions offer: entry points of the groups below.
 
     [project.entry-points."podrace.algorithms"]
     spo = "my_package.spo:SPO"
+    [project.entry-points."podrace.networks"]
+    residual = "my_package.networks:Residual"
 
 The operator of a machine has installed them, so they are trusted as podrace itself is.
 """
@@ -11,23 +13,24 @@ from importlib import metadata
 
 from podrace.plugins.address import PythonFunction, parse
 
-GROUP = "podrace.algorithms"
+ALGORITHMS, NETWORKS = "podrace.algorithms", "podrace.networks"
+"""Groups of entry points."""
 
 
 @cache
-def installed_algorithms() -> dict[str, str]:
-    """Returns `module:Class` of each algorithm that is installed here, by its name in specifications.
+def installed(group: str = ALGORITHMS) -> dict[str, str]:
+    """Returns `module:name` of each entry point of a group that is installed here, by its name in specifications.
 
     Of several distributions that offer the same name, the first in alphabetical order counts.
     """
-    found = sorted(metadata.entry_points(group=GROUP), key=lambda one: (one.name, one.dist.name if one.dist else ""))
+    found = sorted(metadata.entry_points(group=group), key=lambda one: (one.name, one.dist.name if one.dist else ""))
     return {one.name: one.value.replace(" ", "") for one in reversed(found)}
 
 
-def class_of(name: str) -> PythonFunction | None:
-    """Returns the class that a name of a specification stands for; None if it names none."""
+def class_of(name: str, group: str = ALGORITHMS) -> PythonFunction | None:
+    """Returns the class or function that a name of a specification stands for; None if it names none."""
     found = parse(name)
     if isinstance(found, PythonFunction):
         return found
-    module, _, attribute = installed_algorithms().get(name, "").partition(":")
+    module, _, attribute = installed(group).get(name, "").partition(":")
     return PythonFunction(module, attribute) if attribute else None

@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from podrace.specification.known.simulators import SIMULATORS as SIMULATORS
+from podrace.specification.known.simulators import Simulator as Simulator
+from podrace.specification.known.simulators import steps_on_gpu as steps_on_gpu
+from podrace.specification.known.strategies import STRATEGIES as STRATEGIES
+
 Value = float | int | bool | str | tuple[int, ...]
 """Value of a hyperparameter."""
 
@@ -58,18 +63,8 @@ class Algorithm:
     """Kinds of action space that it supports: `continuous`, `discrete`."""
     hyperparameters: Mapping[str, Hyperparameter] = field(default_factory=dict)
     """By name."""
-
-
-@dataclass(frozen=True)
-class Simulator:
-    """One simulator, or a family of them."""
-
-    help: str
-    """One line."""
-    action_kind: str = ""
-    """Kind of its action space; empty if it depends on the environment."""
-    on_gpu: bool = False
-    """Whether it steps on a GPU if there is one, so its tensors should stay there."""
+    teams: bool = False
+    """Whether it trains teams, in environments with several agents, instead of one agent."""
 
 
 _WIDE_ON_POLICY_RATE, _WIDE_OFF_POLICY_RATE = Search(1e-5, 1e-1), Search(1e-5, 1e-2)
@@ -99,6 +94,7 @@ def _network(
             choices=("none", "nature", "small"),
             structural=True,
         ),
+        "network_class": Hyperparameter("", "class of the policy's network; empty: hidden_sizes", structural=True),
     }
 
 
@@ -315,6 +311,52 @@ SAC_DISCRETE = Algorithm(
     },
 )
 
+_SHARED_REWARD = "reward each agent with the sum of the rewards of all agents of its environment"
+IPPO = Algorithm(
+    "independent PPO for teams: one policy and one critic for all agents (de Witt et al. 2020)",
+    _ALL,
+    {**PPO.hyperparameters, "shared_reward": Hyperparameter(False, _SHARED_REWARD)},
+    teams=True,
+)
+MAPPO = Algorithm(
+    "multi-agent PPO for teams: as ippo, with a critic that sees all agents (Yu et al. 2022)",
+    _ALL,
+    {**PPO.hyperparameters, "shared_reward": Hyperparameter(True, _SHARED_REWARD)},
+    teams=True,
+)
+
+_VDN = {
+    **_OFF_POLICY,
+    **{key: _DQN[key] for key in ("horizon", "learning_rate", "target_rate", "maximum_gradient_norm")},
+    "hidden_sizes": Hyperparameter((64, 64), "widths of the hidden layers", 1, 1e5, structural=True),
+    "batch_size": Hyperparameter(64, "replayed environment steps in each gradient step", 1, 1e6, scale="log"),
+    "replay_capacity": Hyperparameter(
+        300_000, "steps of agents in the replay memory: environment steps times agents", 1, 1e9, structural=True
+    ),
+    "updates_per_step": Hyperparameter(0.1, "gradient steps per environment step", 1e-4, 1e3, scale="log"),
+    **{key: _DQN[key] for key in ("initial_exploration", "final_exploration")},
+    "exploration_steps": Hyperparameter(
+        50_000, "environment steps until the final probability", 1, 1e12, scale="log", wide=Search(5_000, 500_000)
+    ),
+}
+VDN = Algorithm(
+    "value decomposition for teams: the values of the agents are added (Sunehag et al. 2018)",
+    _DISCRETE,
+    _VDN,
+    teams=True,
+)
+QMIX = Algorithm(
+    "value decomposition for teams: a network mixes the values of the agents monotonically (Rashid et al. 2018)",
+    _DISCRETE,
+    {
+        **_VDN,
+        "mixing_size": Hyperparameter(
+            32, "units of the hidden layer of the mixing network", 1, 10_000, structural=True
+        ),
+    },
+    teams=True,
+)
+
 ALGORITHMS: Mapping[str, Algorithm] = {
     "ppo": PPO,
     "a2c": A2C,
@@ -326,39 +368,11 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "td3": TD3,
     "sac": SAC,
     "sac-discrete": SAC_DISCRETE,
+    "ippo": IPPO,
+    "mappo": MAPPO,
+    "vdn": VDN,
+    "qmix": QMIX,
 }
-
-SIMULATORS: Mapping[str, Simulator] = {
-    "cartpole": Simulator(
-        "CartPole-v1 in torch, all environments stepped as one batch, on CPU or GPU", "discrete", on_gpu=True
-    ),
-    "pendulum": Simulator("Pendulum-v1 in torch, as cartpole", "continuous", on_gpu=True),
-    "acrobot": Simulator("Acrobot-v1 in torch, as cartpole", "discrete", on_gpu=True),
-    "mountaincar": Simulator("MountainCar-v0 in torch, as cartpole", "discrete", on_gpu=True),
-    "stocks": Simulator("stock trading (FinRL's MDP), thousands of accounts in one batch", "continuous", on_gpu=True),
-    **{
-        f"mujoco:{task}": Simulator(f"Gymnasium's {task}, all environments stepped by one call of MuJoCo", "continuous")
-        for task in ("Ant-v5", "Humanoid-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
-    },
-    "warp:ant": Simulator("MuJoCo's ant in MuJoCo Warp: thousands of environments on a GPU", "continuous", on_gpu=True),
-    "warp:humanoid": Simulator("MuJoCo's humanoid in MuJoCo Warp, as warp:ant", "continuous", on_gpu=True),
-    "<Gymnasium id>": Simulator("any registered Gymnasium environment, for instance CartPole-v1 or gym:Ant-v5"),
-    "envpool:<task>": Simulator("EnvPool's C++ environments on a thread pool, for instance envpool:Ant-v5"),
-    "atari:<game>": Simulator("the Arcade Learning Environment with the usual preprocessing", "discrete"),
-    "isaacgym:<task>": Simulator("NVIDIA's Isaac Gym, in a separate Python interpreter", "continuous", on_gpu=True),
-    "isaaclab:<id>": Simulator("NVIDIA's Isaac Lab, in a separate process", "continuous", on_gpu=True),
-    "grpc://<host>:<port>": Simulator("a SimulatorService in any language"),
-    "python:<module>:<factory>": Simulator("your function that returns a simulator or a Gymnasium environment"),
-}
-
-
-def steps_on_gpu(id: str) -> bool:
-    """Returns whether the simulator of an environment id steps on a GPU if there is one."""
-    families = {name.partition("<")[0]: entry for name, entry in SIMULATORS.items() if "<" in name}
-    family = next((entry for prefix, entry in families.items() if prefix and id.startswith(prefix)), None)
-    entry = SIMULATORS.get(id, family)
-    return entry is not None and entry.on_gpu
-
 
 FUSION_MODES: Mapping[str, str] = {
     "average": "every `every_updates` updates, the mean of the learners' parameters and optimizer moments",
@@ -378,19 +392,4 @@ PLANES: Mapping[str, str] = {
     "grpc": "messages over gRPC, between any two processes",
     "cuda": "memory of one GPU, shared by processes; simulators step there",
     "group": "NCCL between GPUs, within a host or between hosts; gloo between CPUs",
-}
-
-STRATEGIES: Mapping[str, str] = {
-    "incumbent": "the best trial trains on; the other pods train challengers, and the best of these are promoted",
-    "asha": "every trial is fresh; the best of each rung are promoted to one that is longer (ASHA, Li et al. 2020)",
-    "bohb": "as asha, with values that a model of the earlier trials proposes (BOHB, Falkner et al. 2018)",
-    "tournament": "the best of a few candidates drawn at random becomes the parent; its hyperparameters mutate",
-    "softmax": "the higher the score of a candidate, the more likely it becomes the parent; its hyperparameters mutate",
-    "truncation": "the worst of a population restart from the best, perturbed (PBT, Jaderberg et al. 2017)",
-    "dexpbt": "as truncation, if the gap in score is significant and experience is comparable (Petrenko et al. 2023)",
-    "mf-pbt": "as truncation, in sub-populations of different frequency that exchange agents (Doulazmi et al. 2025)",
-    "pb2": "as truncation, with hyperparameters that bandits choose (Parker-Holder et al. 2020 and 2021)",
-    "gpbt": "a population in pairs; the worse of a pair learns from the better (Bai and Cheng 2024)",
-    "generational": "every generation restarts from the best earlier candidate (FinRL-Podracer, Li et al. 2021)",
-    "random-search": "every agent is fresh; the baseline for the other strategies",
 }

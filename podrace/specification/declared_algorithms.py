@@ -17,6 +17,8 @@ from podrace.specification.catalog import Algorithm, Hyperparameter, Search, Val
 from podrace.specification.declaration import declaration_problem
 from podrace.tournament.v1 import tournament_pb2 as pb
 
+NETWORK_CLASS = "network_class"
+"""The hyperparameter that names the network of a user."""
 ACTION_KINDS = ("continuous", "discrete", "multi_discrete", "multi_binary")
 _SCALES = {"linear": pb.SCALE_LINEAR, "log": pb.SCALE_LOG, "reverse_log": pb.SCALE_REVERSE_LOG}
 _SCALE_NAMES = {pb.SCALE_UNSPECIFIED: "linear", **{number: name for name, number in _SCALES.items()}}
@@ -149,3 +151,28 @@ def _range(search: Search | None) -> pb.DeclaredRange | None:
     if search is None:
         return None
     return pb.DeclaredRange(minimum=search.low, maximum=search.high, zero_probability=search.zero_probability)
+
+
+def network_classes(name: str, algorithm: pb.AlgorithmSpec) -> Iterator[str]:
+    """Yields the addresses that agents of an algorithm may have as their network; not the empty one."""
+    given = (
+        algorithm.hyperparameters[NETWORK_CLASS]
+        if NETWORK_CLASS in algorithm.hyperparameters
+        else pb.HyperparameterSpec()
+    )
+    entry = entry_of(name, algorithm)
+    declared = entry.hyperparameters.get(NETWORK_CLASS) if entry else None
+    found = [value.string_value for value in (given.value, *given.choices)]
+    found += [start.fields[NETWORK_CLASS].string_value for start in algorithm.starts if NETWORK_CLASS in start.fields]
+    found += [str(declared.default)] if declared and NETWORK_CLASS not in algorithm.hyperparameters else []
+    yield from filter(None, found)
+
+
+def names_network(spec: pb.TournamentSpec, address: str) -> bool:
+    """Returns whether a specification names the network of an agent; an agent or a manifest decides no import."""
+    return not address or any(address in network_classes(*pair) for pair in spec.algorithms.items())
+
+
+def unnamed_network(address: str) -> str:
+    """Returns the message about a network that its specification does not name."""
+    return f"agent: {NETWORK_CLASS} = {address[:100]!r}: its specification does not name this network"

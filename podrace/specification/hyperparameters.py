@@ -13,6 +13,7 @@ from podrace.specification.catalog import Hyperparameter
 from podrace.specification.conditions import check_conditions
 from podrace.specification.declared_algorithms import entry_of
 from podrace.specification.hyperparameter_checks import check_range, check_value, check_within, extra_value
+from podrace.specification.known.simulators import of_teams
 from podrace.specification.messages import Problems, bad_spec
 from podrace.tournament.v1 import tournament_pb2 as pb
 
@@ -171,7 +172,7 @@ def starts_problem(spec: pb.TournamentSpec) -> str:
 
 
 def check_action_kind(name: str, entry: catalog.Algorithm, environment_id: str) -> None:
-    """Checks that an algorithm supports the action space of an environment, if the catalog knows that space.
+    """Checks that an algorithm supports the actions and the number of agents of an environment that the catalog knows.
 
     Raises:
         InvalidArgument: The algorithm does not support it.
@@ -181,6 +182,13 @@ def check_action_kind(name: str, entry: catalog.Algorithm, environment_id: str) 
         raise bad_spec(
             f"algorithms.{name}: handles {' and '.join(entry.action_kinds)} actions,"
             f" but those of environment {environment_id!r} are {simulator.action_kind}"
+        )
+    teams = of_teams(environment_id)
+    if (simulator or teams) and entry.teams != teams:
+        fitting = ", ".join(key for key, known in catalog.ALGORITHMS.items() if known.teams == teams)
+        raise bad_spec(
+            f"algorithms.{name}: trains {'teams' if entry.teams else 'one agent'}, but environment {environment_id!r}"
+            f" has {'several agents' if teams else 'one agent'}: choose among {fitting}"
         )
 
 

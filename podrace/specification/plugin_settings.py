@@ -1,11 +1,17 @@
 """Checks the settings of plugins in a specification and fills in their defaults. Pure.
 
-The generator and the updater are settings of `[evolution]`, the evaluator of `[evaluation]`. The form of an address is
-defined in podrace.plugins.address.
+The generator and the updater are settings of `[evolution]`, the evaluator of `[evaluation]`, the worker of `[pod]`.
+The form of an address is defined in podrace.plugins.address.
 """
 
 from podrace.plugins import address
-from podrace.tournament.v1.tournament_pb2 import EvaluationSpec, EvolutionSpec
+from podrace.tournament.v1.tournament_pb2 import (
+    LAYOUT_SEPARATE,
+    LAYOUT_UNSPECIFIED,
+    EvaluationSpec,
+    EvolutionSpec,
+    TournamentSpec,
+)
 
 EVOLUTION_ANSWER_SECONDS = 5.0
 """Default of `evolution.answer_duration`."""
@@ -77,3 +83,30 @@ def evaluation_problem(evaluation: EvaluationSpec) -> str:
 def evaluation_answer_seconds(evaluation: EvaluationSpec) -> float:
     """Returns the time limit of one score."""
     return evaluation.answer_duration.ToNanoseconds() / 1e9
+
+
+def fill_worker(spec: TournamentSpec) -> None:
+    """Fills in the only values that go with a worker of a third party: one pod, its own process, the plane `grpc`."""
+    if not spec.pool.HasField("maximum_pods"):
+        spec.pool.maximum_pods = 1
+    if not spec.pod.HasField("plane"):
+        spec.pod.plane = "grpc"
+    if spec.pod.layout == LAYOUT_UNSPECIFIED:
+        spec.pod.layout = LAYOUT_SEPARATE
+
+
+def worker_problem(spec: TournamentSpec) -> str:
+    """Returns what is wrong with the worker of a third party; empty if nothing is, or there is none."""
+    pod = spec.pod
+    if not pod.HasField("worker"):
+        return ""
+    if not isinstance(address.parse(pod.worker), address.GrpcService):
+        return f"pod.worker = {pod.worker!r}: expected grpc://host:port or grpc://unix:/path"
+    for key, value in (("workers", pod.workers), ("learners", pod.learners), ("hosts", pod.hosts)):
+        if value != 1:
+            return f"pod.{key} = {value}: pod.worker is one worker, which serves one learner; set it to 1"
+    if spec.pool.maximum_pods != 1:
+        return f"pool.maximum_pods = {spec.pool.maximum_pods}: pod.worker serves one pod at a time; set it to 1"
+    if pod.layout != LAYOUT_SEPARATE or pod.plane != "grpc":
+        return "pod.worker: needs pod.layout = 'separate' and pod.plane = 'grpc'; leave both out"
+    return ""

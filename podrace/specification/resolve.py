@@ -69,6 +69,10 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Defaults of optional fields by section, as documented in the protos."""
 
+IMPROVING_SHARE = 0.7
+STALLED_SHARE = 0.1
+"""Defaults of `pod.improving_share` and `pod.stalled_share`, if the pod of the incumbent may grow."""
+
 LIMITS: Mapping[str, tuple[float, float]] = {
     f"{section.name}.{name}": pair
     for section in pb.TournamentSpec.DESCRIPTOR.fields
@@ -125,7 +129,7 @@ def resolve(given: pb.TournamentSpec) -> pb.TournamentSpec:
     problems.refuse()
     _fill_defaults(spec)
     problems.add(*_choice_problems(spec))
-    problems.add(*_layout_problems(spec.pod))
+    problems.add(*_layout_problems(spec.pod), plugin_settings.worker_problem(spec))
     problems.add(*_limit_problems(spec))
     problems.add(*_report_problems(spec))
     problems.add(*_problems_together(spec))
@@ -145,6 +149,8 @@ def _fill_defaults(spec: pb.TournamentSpec) -> None:
     evolution_settings.fill(spec.evolution)
     plugin_settings.fill_evolution(spec.evolution)
     plugin_settings.fill_evaluation(spec.evaluation)
+    if spec.pod.HasField("worker"):
+        plugin_settings.fill_worker(spec)
     for section, defaults in DEFAULTS.items():
         message = getattr(spec, section)
         message.SetInParent()
@@ -157,6 +163,7 @@ def _fill_defaults(spec: pb.TournamentSpec) -> None:
     spec.search = spec.search or presets.DECLARED
     if spec.pod.layout == pb.LAYOUT_UNSPECIFIED:
         spec.pod.layout = _default_layout(spec.pod, steps_on_gpu=catalog.steps_on_gpu(spec.environment.id))
+    _fill_sizes(spec.pod)
     if not spec.evaluation.HasField("every_environment_steps"):
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
     if not spec.evaluation.HasField("racing"):
@@ -194,6 +201,40 @@ def _default_layout(pod: pb.PodSpec, *, steps_on_gpu: bool) -> "pb.Layout.ValueT
         one_each = pod.gpus == pod.learners and pod.workers == 1 and pod.plane == "auto"
         return pb.LAYOUT_FUSED if one_each else pb.LAYOUT_SEPARATE
     return pb.LAYOUT_SEPARATE if pod.cores >= 2 else pb.LAYOUT_FUSED
+
+
+def _fill_sizes(pod: pb.PodSpec) -> None:
+    """Fills in what decides about the size of the incumbent's pod, if it may differ from the others."""
+    if not pod.HasField("maximum_cores"):
+        return
+    if not pod.HasField("minimum_cores"):
+        pod.minimum_cores = pod.cores
+    if not pod.HasField("improving_share"):
+        pod.improving_share = IMPROVING_SHARE
+    if not pod.HasField("stalled_share"):
+        pod.stalled_share = STALLED_SHARE
+
+
+def _size_problems(spec: pb.TournamentSpec) -> Iterator[str]:
+    pod = spec.pod
+    if not pod.HasField("maximum_cores"):
+        return
+    for name in ("minimum_cores", "maximum_cores"):
+        pods = getattr(pod, name) / pod.cores
+        if pods < 1 or abs(pods - round(pods)) > 1e-6:
+            yield f"pod.{name} = {getattr(pod, name):g}: expected a multiple of pod.cores = {pod.cores:g}"
+    if pod.minimum_cores > pod.maximum_cores:
+        yield f"pod.minimum_cores = {pod.minimum_cores:g}: more than pod.maximum_cores = {pod.maximum_cores:g}"
+    if pod.maximum_cores <= pod.cores:
+        return
+    where = f"pod.maximum_cores = {pod.maximum_cores:g}"
+    if spec.evolution.strategy != "incumbent":
+        yield f"{where}: only the strategy 'incumbent' has an agent whose pod grows; leave it out"
+    if spec.synchronous:
+        yield f"{where}: when a pod grows depends on the speed of the machine; leave it out when synchronous = true"
+    for name, most in (("gpus", 0), ("learners", 1), ("workers", 1), ("hosts", 1)):
+        if getattr(pod, name) > most:
+            yield f"{where}: only cores can be added to a pod; leave it out, or set pod.{name} to {most}"
 
 
 def _layout_problems(pod: pb.PodSpec) -> Iterator[str]:
@@ -281,6 +322,7 @@ def _problems_together(spec: pb.TournamentSpec) -> Iterator[str]:
     yield _champion_problem(spec.champion)
     yield verification.problem(spec)
     yield plugin_settings.evaluation_problem(spec.evaluation)
+    yield from _size_problems(spec)
     yield snapshot_schedule.too_short(spec.evaluation)
     yield data_leakage.leak(spec)
     yield objectives.objective_problem(spec)

@@ -191,6 +191,19 @@ async def test_a_certificate_that_is_revoked_is_refused_on_its_open_connection(
         await call(channel, "CreateTournament")
 
 
+async def test_a_token_does_not_help_on_a_connection_whose_certificate_is_revoked(
+    server: rpc.Server, folder: CertificateFolder, become: Become, provider: IdentityProvider, now: datetime
+) -> None:
+    # Before, the certificate of a caller with a token was not looked at. The first call makes the token a known one.
+    become("pod-role")
+    token = provider.token(now.timestamp())
+    async with rpc.connect(server.address, token=lambda: token) as channel:
+        await call(channel, "CreateTournament")
+        folder.revoke("pod-role", now)
+        with pytest.raises(Unauthenticated, match="the certificate of this connection was revoked"):
+            await call(channel, "CreateTournament")
+
+
 async def test_client_and_server_use_renewed_certificates_without_a_restart(
     server: rpc.Server, orchestrator: Orchestrator, folder: CertificateFolder, become: Become, now: datetime
 ) -> None:

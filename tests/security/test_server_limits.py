@@ -17,7 +17,9 @@ from podrace.rpc.server import LARGEST_HEADERS_BYTES, LARGEST_MESSAGE_BYTES, Ser
 
 CHECK = health_pb2.HealthCheckRequest()
 SERVICE = """
-import asyncio, os, sys
+import asyncio, os, resource, sys
+count = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
 from podrace import rpc
 from podrace.rpc import descriptors
 
@@ -41,12 +43,12 @@ asyncio.run(main())
 def service_with_descriptors(count: int) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """A service in a process that may open `count` files; yields its address and the process."""
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVICE],
+        # It limits itself: this process has threads, and code of it between fork and exec could hang or crash.
+        [sys.executable, "-c", SERVICE, str(count)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (count, count)),
     )
     assert process.stdout is not None
     try:

@@ -65,12 +65,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (in_environment("stocks", path="http://10.0.0.1/x"), r"environment\.options\.path = .*by http; .*allow\.url_hosts"),
     ({"evaluation": {"options": {"xml_file": "~/x"}}}, r"evaluation\.options\.xml_file = '~/x'"),
     ({"evaluation": {"evaluator": "python:os:system"}}, r"evaluation\.evaluator = 'python:os:system': .*modules"),
+    ({"pod": {"worker": "grpc://10.0.0.1:22"}}, r"pod\.worker = 'grpc://10\.0\.0\.1:22': .*allow\.services"),
     ({"evolution": {"generator": "python:os:system"}}, r"evolution\.generator = 'python:os:system': .*modules"),
     ({"evolution": {"updater": "grpc://metadata.google.internal:80"}}, r"evolution\.updater = .*never called"),
     ({"reports": {"test": {"options": {"xml_file": "/x"}}}}, r"reports\.test\.options\.xml_file = '/x'"),
     (
         {"environment": {"id": "Ant-v5", "search": {"options.xml_file": {"choices": ["ant.xml", "/x"]}}}},
         r"algorithms\.ppo\.hyperparameters\.environment\.options\.xml_file = '/x'",
+    ),
+    (
+        {"algorithms": {"ppo": {"hyperparameters": {"network_class": "python:os:system"}}}},
+        r"algorithms\.ppo\.hyperparameters\.network_class = 'python:os:system': .*podrace\.networks",
     ),
 ]
 IDS = [str(index) for index in range(len(REFUSED))]

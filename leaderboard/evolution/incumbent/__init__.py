@@ -10,6 +10,7 @@ one pod's time even if another trial leads, because what learns fastest at first
 race.py    state of the race: incumbent, founders, leads, rungs, stops (a fold of the log)
 choice.py  what the next agent is
 forks.py   hyperparameters of a fork
+improvement.py  whether the incumbent still improves
 
 Sources. Successive halving without waiting: Li et al., "A System for Massively Parallel Hyperparameter Tuning",
 MLSys 2020. Forks that keep the weights of their parent: Jaderberg et al., "Population Based Training of Neural

@@ -30,12 +30,14 @@ class IncumbentRace(RungTrials):
     Attributes:
         founders: Number of the first trial of each algorithm.
         clock: Reading of the clock when the last agent was handed out.
+        incumbent_scores: Number of scores of the trials that led, each while it led.
     """
 
     def __init__(self, spec: TournamentSpec) -> None:
         super().__init__(spec)
         self.founders: dict[str, int] = {}
         self.clock = BEGIN
+        self.incumbent_scores = 0
         self._incumbent: int | None = None
         self._leads: dict[int, int] = {}
 
@@ -58,6 +60,7 @@ class IncumbentRace(RungTrials):
         """Records a submission, and decides whether its trial takes over or is stopped."""
         trial = super().scored(candidate)
         incumbent = self.incumbent
+        self.incumbent_scores += trial is incumbent
         if incumbent is None or trial is incumbent or not incumbent.scores or trial.ended:
             return trial
         compared = difference(trial.newest, incumbent.newest)

@@ -42,7 +42,7 @@ from podrace.limits.user_code import imports_user_code
 from podrace.limits.user_environment import leader_variables, role_environment
 from podrace.processes.identity import Process, boot_id
 from podrace.processes.machine_limits import allowed_cpus
-from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 POD_FILE = "pod.json"
 SHARED_MEMORY = Path("/dev/shm")
@@ -149,7 +149,7 @@ class ProcessLauncher:
         known = self._files().get(pod.pod_id)
         if known is not None and known.lives:
             return
-        cpus, gpus = self._choose(pod.spec)
+        cpus, gpus = self._choose(pod)
         uid = self._user_ids.choose(self._living_uids()) if is_isolated(pod, self._pod_environment) else 0
         self._starting[pod.pod_id] = cpus, gpus, uid
         try:
@@ -227,10 +227,11 @@ class ProcessLauncher:
                 " choose a shorter name or a shorter runtime_folder"
             )
 
-    def _choose(self, spec: PodSpec) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Chooses processors and GPUs that no other pod has."""
-        promised = [cpus for cpus, _, _ in self._starting.values()]
-        cpus = choose_cpus(spec.cores, allowed_cpus(), [*(file.cpus for file in self._living()), *promised])
+    def _choose(self, pod: NewPod) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Chooses processors and GPUs that no other pod has, except the one that it replaces."""
+        spec, promised = pod.spec, [cpus for cpus, _, _ in self._starting.values()]
+        taken = (file.cpus for file in self._living() if file.pod.pod_id != pod.replaces)
+        cpus = choose_cpus(spec.cores, allowed_cpus(), [*taken, *promised])
         held = self._held_gpus()
         gpus = [gpu for gpu in self._gpus.usable(held) if gpu not in held] if spec.gpus else []
         if len(gpus) < spec.gpus:

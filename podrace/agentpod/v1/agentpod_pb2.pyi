@@ -79,6 +79,7 @@ class Space(_message.Message):
     CHOICES_FIELD_NUMBER: _builtins.int
     ELEMENT_CHOICES_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
+    AGENTS_FIELD_NUMBER: _builtins.int
     kind: Global___Space.Kind.ValueType
     """What kind of set."""
     data_type: _tensor_pb2.DataType.ValueType
@@ -111,6 +112,15 @@ class Space(_message.Message):
         those of `shape` together.
         """
 
+    @_builtins.property
+    def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only of observations, and only if several agents act in one environment: the name of each agent, in order. Each agent
+        then has a separate lane, and the lanes of an environment are adjacent: lane j is the lane of agent j mod A in
+        environment j / A, with A the number of names. All agents have the same spaces. The environment ends in a step in
+        which all its lanes end. A lane that ended earlier, because its agent left, then has reward 0 and ends again in each
+        step until the environment ends. The score of an episode is the sum of the returns of all lanes of its environment.
+        """
+
     def __init__(
         self,
         *,
@@ -122,10 +132,11 @@ class Space(_message.Message):
         choices: _builtins.int = ...,
         element_choices: _abc.Iterable[_builtins.int] | None = ...,
         entries: _abc.Iterable[_policy_pb2.SpaceEntry] | None = ...,
+        agents: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choices", b"choices", "data_type", b"data_type", "element_choices", b"element_choices", "entries", b"entries", "high", b"high", "kind", b"kind", "low", b"low", "shape", b"shape"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "choices", b"choices", "data_type", b"data_type", "element_choices", b"element_choices", "entries", b"entries", "high", b"high", "kind", b"kind", "low", b"low", "shape", b"shape"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -198,6 +209,26 @@ class PolicySpec(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class NetworkOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     HIDDEN_SIZES_FIELD_NUMBER: _builtins.int
     ACTIVATION_FIELD_NUMBER: _builtins.int
     NORMALIZE_OBSERVATIONS_FIELD_NUMBER: _builtins.int
@@ -205,6 +236,8 @@ class PolicySpec(_message.Message):
     HEAD_FIELD_NUMBER: _builtins.int
     TORSO_FIELD_NUMBER: _builtins.int
     RECURRENT_SIZE_FIELD_NUMBER: _builtins.int
+    NETWORK_CLASS_FIELD_NUMBER: _builtins.int
+    NETWORK_OPTIONS_FIELD_NUMBER: _builtins.int
     activation: _builtins.str
     """Activation: `tanh`, `relu`, or `elu` (x if x > 0, else exp(x) - 1)."""
     normalize_observations: _builtins.bool
@@ -215,6 +248,11 @@ class PolicySpec(_message.Message):
     """Torso, see step 2; empty: `none`."""
     recurrent_size: _builtins.int
     """Size H of the recurrent state, see step 4; 0: the policy is not recurrent."""
+    network_class: _builtins.str
+    """Class of the network that takes the place of steps 2 to 4: `python:module:Class`, or the name of an installed entry
+    point in the group `podrace.networks`; empty: those steps. Its parameters are the tensors `actor.*`. A role that cannot
+    import it answers INVALID_ARGUMENT.
+    """
     @_builtins.property
     def hidden_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Widths of the hidden layers."""
@@ -222,6 +260,10 @@ class PolicySpec(_message.Message):
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]:
         """Name, type and shape of each part of the block, in order."""
+
+    @_builtins.property
+    def network_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Arguments of that class, by name."""
 
     def __init__(
         self,
@@ -233,10 +275,12 @@ class PolicySpec(_message.Message):
         head: _builtins.str = ...,
         torso: _builtins.str = ...,
         recurrent_size: _builtins.int = ...,
+        network_class: _builtins.str = ...,
+        network_options: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation", b"activation", "head", b"head", "hidden_sizes", b"hidden_sizes", "normalize_observations", b"normalize_observations", "recurrent_size", b"recurrent_size", "tensors", b"tensors", "torso", b"torso"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation", b"activation", "head", b"head", "hidden_sizes", b"hidden_sizes", "network_class", b"network_class", "network_options", b"network_options", "normalize_observations", b"normalize_observations", "recurrent_size", b"recurrent_size", "tensors", b"tensors", "torso", b"torso"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

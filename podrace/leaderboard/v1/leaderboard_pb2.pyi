@@ -800,6 +800,8 @@ class ListCandidatesRequest(_message.Message):
     ALL_SUBMISSIONS_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """The tournament."""
     all_submissions: _builtins.bool
@@ -808,6 +810,16 @@ class ListCandidatesRequest(_message.Message):
     """Largest number of entries to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
     """`next_page_token` of the previous page; empty for the first page."""
+    filter: _builtins.str
+    """Which entries to return: conditions `FIELD OPERATOR VALUE` that are connected by AND, see "Filters and orders" in
+    docs/grpc.md. Fields: `candidate_id`, `agent_id`, `algorithm`, `verdict`, `rank`, `score`, `standard_error`, `estimate`,
+    `episodes`, `environment_steps`, `agent_environment_steps`, `agent_number`, `trial`, `depth`, `sequence` and
+    `submit_time`. Empty: all.
+    """
+    order_by: _builtins.str
+    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: the board by rank, submissions by
+    arrival.
+    """
     def __init__(
         self,
         *,
@@ -815,10 +827,12 @@ class ListCandidatesRequest(_message.Message):
         all_submissions: _builtins.bool = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_submissions", b"all_submissions", "page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_submissions", b"all_submissions", "filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -862,6 +876,8 @@ class GetLineageRequest(_message.Message):
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent; empty: all agents of a tournament."""
     tournament_id: _builtins.str
@@ -870,6 +886,14 @@ class GetLineageRequest(_message.Message):
     """For a tournament: largest number of agents to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
     """`next_page_token` of the previous page; empty for the first page."""
+    filter: _builtins.str
+    """Which entries to return: conditions `FIELD OPERATOR VALUE` that are connected by AND, see "Filters and orders" in
+    docs/grpc.md. Fields: `agent_id`, `algorithm`, `origin`, `number`, `trial`, `seat`, `rung`, `pod_id` and `create_time`. Empty: all.
+    """
+    order_by: _builtins.str
+    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: by number.
+    INVALID_ARGUMENT if an agent is named.
+    """
     def __init__(
         self,
         *,
@@ -877,10 +901,12 @@ class GetLineageRequest(_message.Message):
         tournament_id: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1896,6 +1922,7 @@ class ReviewAgentsResponse(_message.Message):
     REFUSALS_FIELD_NUMBER: _builtins.int
     VERIFICATION_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    INCUMBENT_FIELD_NUMBER: _builtins.int
     waiting: _builtins.int
     """Held candidates whose verification is not wanted yet."""
     @_builtins.property
@@ -1916,6 +1943,10 @@ class ReviewAgentsResponse(_message.Message):
         it, and RecordVerification records the result.
         """
 
+    @_builtins.property
+    def incumbent(self) -> Global___Incumbent:
+        """The trial that leads, if the strategy has one (`incumbent`) and it was scored."""
+
     def __init__(
         self,
         *,
@@ -1923,14 +1954,51 @@ class ReviewAgentsResponse(_message.Message):
         refusals: _abc.Iterable[Global___Refusal] | None = ...,
         verification: Global___Verification | None = ...,
         waiting: _builtins.int = ...,
+        incumbent: Global___Incumbent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["verification", b"verification"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["incumbent", b"incumbent", "verification", b"verification"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["refusals", b"refusals", "stops", b"stops", "verification", b"verification", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incumbent", b"incumbent", "refusals", b"refusals", "stops", b"stops", "verification", b"verification", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReviewAgentsResponse: _TypeAlias = ReviewAgentsResponse  # noqa: Y015
+
+@_typing.final
+class Incumbent(_message.Message):
+    """The trial that leads a tournament, and whether it still improves."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    IMPROVING_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """Its newest agent."""
+    improving: _builtins.bool
+    """Whether its return rose by more than two standard errors of the difference over the last quarter of its scores, at
+    least four. False while it has fewer than seven scores.
+    """
+    scores: _builtins.int
+    """Number of scores of the trials that led, each while it led. It only rises."""
+    reason: _builtins.str
+    """What `improving` was decided on, in one line for a person."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        improving: _builtins.bool = ...,
+        scores: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "improving", b"improving", "reason", b"reason", "scores", b"scores"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Incumbent: _TypeAlias = Incumbent  # noqa: Y015
 
 @_typing.final
 class Verification(_message.Message):
@@ -2039,22 +2107,35 @@ class ListSnapshotsRequest(_message.Message):
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """The tournament."""
     page_size: _builtins.int
     """Largest number of entries to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
     """`next_page_token` of the previous page; empty for the first page."""
+    filter: _builtins.str
+    """Which entries to return: conditions `FIELD OPERATOR VALUE` that are connected by AND, see "Filters and orders" in
+    docs/grpc.md. Fields: `manifest_digest`, `agent_id`, `algorithm`, `champion` (true or false), `number`,
+    `environment_steps`, `agent_environment_steps`, `tournament_environment_steps`, `sequence` and `create_time`. Empty: all.
+    """
+    order_by: _builtins.str
+    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: by
+    arrival.
+    """
     def __init__(
         self,
         *,
         tournament_id: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

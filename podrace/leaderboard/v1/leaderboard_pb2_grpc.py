@@ -94,7 +94,7 @@ class LeaderboardServiceServicer:
     def ListCandidates(self, request, context):
         """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
         orchestrator. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another
-        list. Deadline: 10 s.
+        list, a filter or an order that cannot be used. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,7 +103,7 @@ class LeaderboardServiceServicer:
     def GetLineage(self, request, context):
         """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
         clients. Does not block. NOT_FOUND for an unknown agent or tournament. INVALID_ARGUMENT for a page token of another
-        list. Deadline: 10 s.
+        list, a filter or an order that cannot be used. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -150,8 +150,8 @@ class LeaderboardServiceServicer:
 
     def ListSnapshots(self, request, context):
         """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
-        clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list.
-        Deadline: 10 s.
+        clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list,
+        a filter or an order that cannot be used. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,12 +42,12 @@ class LeaderboardServiceStub:
     ListCandidates: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListCandidatesRequest, _leaderboard_pb2.ListCandidatesResponse]
     """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
     orchestrator. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another
-    list. Deadline: 10 s.
+    list, a filter or an order that cannot be used. Deadline: 10 s.
     """
     GetLineage: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GetLineageRequest, _leaderboard_pb2.GetLineageResponse]
     """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
     clients. Does not block. NOT_FOUND for an unknown agent or tournament. INVALID_ARGUMENT for a page token of another
-    list. Deadline: 10 s.
+    list, a filter or an order that cannot be used. Deadline: 10 s.
     """
     WatchCandidates: _grpc.UnaryStreamMultiCallable[_leaderboard_pb2.WatchCandidatesRequest, _leaderboard_pb2.WatchCandidatesResponse]
     """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
@@ -74,8 +74,8 @@ class LeaderboardServiceStub:
     """
     ListSnapshots: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListSnapshotsRequest, _leaderboard_pb2.ListSnapshotsResponse]
     """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
-    clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list.
-    Deadline: 10 s.
+    clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list,
+    a filter or an order that cannot be used. Deadline: 10 s.
     """
 
 @_typing.type_check_only
@@ -92,12 +92,12 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     ListCandidates: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListCandidatesRequest, _leaderboard_pb2.ListCandidatesResponse]  # type: ignore[assignment]
     """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
     orchestrator. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another
-    list. Deadline: 10 s.
+    list, a filter or an order that cannot be used. Deadline: 10 s.
     """
     GetLineage: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GetLineageRequest, _leaderboard_pb2.GetLineageResponse]  # type: ignore[assignment]
     """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
     clients. Does not block. NOT_FOUND for an unknown agent or tournament. INVALID_ARGUMENT for a page token of another
-    list. Deadline: 10 s.
+    list, a filter or an order that cannot be used. Deadline: 10 s.
     """
     WatchCandidates: _aio.UnaryStreamMultiCallable[_leaderboard_pb2.WatchCandidatesRequest, _leaderboard_pb2.WatchCandidatesResponse]  # type: ignore[assignment]
     """Streams every submission after `resume_token` in order of arrival, and then each new one. Called by user clients.
@@ -124,8 +124,8 @@ class LeaderboardServiceAsyncStub(LeaderboardServiceStub):
     """
     ListSnapshots: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListSnapshotsRequest, _leaderboard_pb2.ListSnapshotsResponse]  # type: ignore[assignment]
     """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
-    clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list.
-    Deadline: 10 s.
+    clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list,
+    a filter or an order that cannot be used. Deadline: 10 s.
     """
 
 class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -151,7 +151,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_leaderboard_pb2.ListCandidatesResponse, _abc.Awaitable[_leaderboard_pb2.ListCandidatesResponse]]:
         """Lists candidates of a tournament: the board by rank, or every submission by arrival. Called by user clients and the
         orchestrator. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another
-        list. Deadline: 10 s.
+        list, a filter or an order that cannot be used. Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -162,7 +162,7 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_leaderboard_pb2.GetLineageResponse, _abc.Awaitable[_leaderboard_pb2.GetLineageResponse]]:
         """Returns an agent with all its ancestors, or all agents of a tournament, each with a summary. Called by user
         clients. Does not block. NOT_FOUND for an unknown agent or tournament. INVALID_ARGUMENT for a page token of another
-        list. Deadline: 10 s.
+        list, a filter or an order that cannot be used. Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod
@@ -219,8 +219,8 @@ class LeaderboardServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ListSnapshotsResponse, _abc.Awaitable[_leaderboard_pb2.ListSnapshotsResponse]]:
         """Lists the snapshots of a tournament by arrival; there are none without `evaluation.snapshot_period`. Called by user
-        clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list.
-        Deadline: 10 s.
+        clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list,
+        a filter or an order that cannot be used. Deadline: 10 s.
         """
 
 def add_LeaderboardServiceServicer_to_server(servicer: LeaderboardServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

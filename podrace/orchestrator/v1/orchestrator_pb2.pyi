@@ -1062,22 +1062,33 @@ class ListEvaluationsRequest(_message.Message):
     TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     tournament_id: _builtins.str
     """The tournament."""
     page_size: _builtins.int
     """Largest number of entries to return, up to 1,000; 0 means 100."""
     page_token: _builtins.str
     """`next_page_token` of the previous page; empty for the first page."""
+    filter: _builtins.str
+    """Which entries to return: conditions `FIELD OPERATOR VALUE` that are connected by AND, see "Filters and orders" in
+    docs/grpc.md. Fields: `evaluation_id`, `number` (from 0, oldest first), `done` (true or false) and `error`.
+    Empty: all.
+    """
+    order_by: _builtins.str
+    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: oldest first."""
     def __init__(
         self,
         *,
         tournament_id: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1398,10 +1409,13 @@ class AcquireAssignmentRequest(_message.Message):
     POD_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     WAIT_DURATION_FIELD_NUMBER: _builtins.int
+    PREPARED_AGENT_ID_FIELD_NUMBER: _builtins.int
     pod_id: _builtins.str
     """The pod that asks."""
     incarnation: _builtins.str
     """Identifies this run of the pod. It is a new value each time the process of the leader starts."""
+    prepared_agent_id: _builtins.str
+    """The agent of an answer `prepare` for which the pod is ready: its roles are open. Empty: for none."""
     @_builtins.property
     def wait_duration(self) -> _duration_pb2.Duration:
         """How long to wait for work; at most 30 s count."""
@@ -1412,10 +1426,11 @@ class AcquireAssignmentRequest(_message.Message):
         pod_id: _builtins.str = ...,
         incarnation: _builtins.str = ...,
         wait_duration: _duration_pb2.Duration | None = ...,
+        prepared_agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["wait_duration", b"wait_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "pod_id", b"pod_id", "wait_duration", b"wait_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "pod_id", b"pod_id", "prepared_agent_id", b"prepared_agent_id", "wait_duration", b"wait_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1570,6 +1585,7 @@ class AcquireAssignmentResponse(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
+    PREPARE_FIELD_NUMBER: _builtins.int
     POD_TOKEN_FIELD_NUMBER: _builtins.int
     drain: _builtins.str
     """Exit: the pool shrinks, or the tournament has ended. The value is the reason, in one line for a person."""
@@ -1585,19 +1601,29 @@ class AcquireAssignmentResponse(_message.Message):
     def retry_after(self) -> _duration_pb2.Duration:
         """There is no work now; ask again after this time."""
 
+    @_builtins.property
+    def prepare(self) -> Global___Assignment:
+        """Prepare to continue this agent, which another pod still trains: open the roles, claim nothing, publish nothing.
+        There is no lease: `assignment_id`, `lease_epoch` and `lease_token` are empty. The pod asks again meanwhile, at
+        most twice a second, and with `prepared_agent_id` when it is ready. Only then the other pod is drained, and this
+        one gets the agent as an assignment. A pod that does not know this answer keeps the size of the pod it was to
+        replace: nothing else changes.
+        """
+
     def __init__(
         self,
         *,
         assignment: Global___Assignment | None = ...,
         retry_after: _duration_pb2.Duration | None = ...,
         drain: _builtins.str = ...,
+        prepare: Global___Assignment | None = ...,
         pod_token: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "assignment", b"assignment", "drain", b"drain", "retry_after", b"retry_after"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "assignment", b"assignment", "drain", b"drain", "prepare", b"prepare", "retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "assignment", b"assignment", "drain", b"drain", "pod_token", b"pod_token", "retry_after", b"retry_after"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "assignment", b"assignment", "drain", b"drain", "pod_token", b"pod_token", "prepare", b"prepare", "retry_after", b"retry_after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["assignment", "retry_after", "drain"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["assignment", "retry_after", "drain", "prepare"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 
@@ -1620,6 +1646,8 @@ class Progress(_message.Message):
     EVALUATOR_FAULT_FIELD_NUMBER: _builtins.int
     STORAGE_FAULT_FIELD_NUMBER: _builtins.int
     ROLES_FIELD_NUMBER: _builtins.int
+    UPDATE_AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    TRAINING_AGE_SECONDS_FIELD_NUMBER: _builtins.int
     activity: Global___PodActivity.ValueType
     """What the pod is doing."""
     environment_steps: _builtins.int
@@ -1648,6 +1676,12 @@ class Progress(_message.Message):
     """Why the pod waits: the checkpoint store or the leaderboard is full or does not answer. The pod keeps the newest state
     of the agent in memory and repeats the operation. Empty: it does not wait.
     """
+    update_age_seconds: _builtins.float
+    """Seconds since the last update under this lease, when the message was sent; absent before the first."""
+    training_age_seconds: _builtins.float
+    """Seconds since the training began to collect under this lease, when the message was sent; absent before. With the
+    field above in the last report of the pod before, it gives the time in which nothing was trained.
+    """
     @_builtins.property
     def roles(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoleProgress]:
         """Progress of each role that the leader watches."""
@@ -1666,19 +1700,29 @@ class Progress(_message.Message):
         evaluator_fault: _builtins.str = ...,
         storage_fault: _builtins.str = ...,
         roles: _abc.Iterable[Global___RoleProgress] | None = ...,
+        update_age_seconds: _builtins.float | None = ...,
+        training_age_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "score", b"score", "training_return", b"training_return"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "score", b"score", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_return", b"_training_return", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "roles", b"roles", "score", b"score", "steps_per_second", b"steps_per_second", "storage_fault", b"storage_fault", "training_return", b"training_return"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "roles", b"roles", "score", b"score", "steps_per_second", b"steps_per_second", "storage_fault", b"storage_fault", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    _WhichOneofReturnType__training_age_seconds: _TypeAlias = _typing.Literal["training_age_seconds"]  # noqa: Y015
+    _WhichOneofArgType__training_age_seconds: _TypeAlias = _typing.Literal["_training_age_seconds", b"_training_age_seconds"]  # noqa: Y015
     _WhichOneofReturnType__training_return: _TypeAlias = _typing.Literal["training_return"]  # noqa: Y015
     _WhichOneofArgType__training_return: _TypeAlias = _typing.Literal["_training_return", b"_training_return"]  # noqa: Y015
+    _WhichOneofReturnType__update_age_seconds: _TypeAlias = _typing.Literal["update_age_seconds"]  # noqa: Y015
+    _WhichOneofArgType__update_age_seconds: _TypeAlias = _typing.Literal["_update_age_seconds", b"_update_age_seconds"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__training_age_seconds) -> _WhichOneofReturnType__training_age_seconds | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__training_return) -> _WhichOneofReturnType__training_return | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__update_age_seconds) -> _WhichOneofReturnType__update_age_seconds | None: ...
 
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
 

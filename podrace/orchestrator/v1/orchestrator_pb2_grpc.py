@@ -294,7 +294,7 @@ class OrchestratorServiceServicer:
     def ListEvaluations(self, request, context):
         """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
         result. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page
-        token of another list. Deadline: 5 s.
+        token of another list, a filter or an order that cannot be used. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -302,7 +302,8 @@ class OrchestratorServiceServicer:
 
     def ListPods(self, request, context):
         """Lists the pods that are running or being started. Called by user clients. Does not block. NOT_FOUND for an
-        unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
+        unknown tournament. INVALID_ARGUMENT for a page token of another list, a filter or an order that cannot be used.
+        Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -310,7 +311,8 @@ class OrchestratorServiceServicer:
 
     def ListEvents(self, request, context):
         """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
-        block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
+        block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list, a filter or an order
+        that cannot be used. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -123,15 +123,17 @@ class OrchestratorServiceStub:
     ListEvaluations: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEvaluationsRequest, _orchestrator_pb2.ListEvaluationsResponse]
     """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
     result. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page
-    token of another list. Deadline: 5 s.
+    token of another list, a filter or an order that cannot be used. Deadline: 5 s.
     """
     ListPods: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListPodsRequest, _orchestrator_pb2.ListPodsResponse]
     """Lists the pods that are running or being started. Called by user clients. Does not block. NOT_FOUND for an
-    unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
+    unknown tournament. INVALID_ARGUMENT for a page token of another list, a filter or an order that cannot be used.
+    Deadline: 5 s.
     """
     ListEvents: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEventsRequest, _orchestrator_pb2.ListEventsResponse]
     """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
-    block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
+    block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list, a filter or an order
+    that cannot be used. Deadline: 5 s.
     """
     AcquireAssignment: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.AcquireAssignmentRequest, _orchestrator_pb2.AcquireAssignmentResponse]
     """Assigns work to a pod. Called by the leader of the pod. Blocks until there is work, for at most `wait_duration` and
@@ -248,15 +250,17 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     ListEvaluations: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEvaluationsRequest, _orchestrator_pb2.ListEvaluationsResponse]  # type: ignore[assignment]
     """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
     result. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page
-    token of another list. Deadline: 5 s.
+    token of another list, a filter or an order that cannot be used. Deadline: 5 s.
     """
     ListPods: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListPodsRequest, _orchestrator_pb2.ListPodsResponse]  # type: ignore[assignment]
     """Lists the pods that are running or being started. Called by user clients. Does not block. NOT_FOUND for an
-    unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
+    unknown tournament. INVALID_ARGUMENT for a page token of another list, a filter or an order that cannot be used.
+    Deadline: 5 s.
     """
     ListEvents: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.ListEventsRequest, _orchestrator_pb2.ListEventsResponse]  # type: ignore[assignment]
     """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
-    block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
+    block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list, a filter or an order
+    that cannot be used. Deadline: 5 s.
     """
     AcquireAssignment: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.AcquireAssignmentRequest, _orchestrator_pb2.AcquireAssignmentResponse]  # type: ignore[assignment]
     """Assigns work to a pod. Called by the leader of the pod. Blocks until there is work, for at most `wait_duration` and
@@ -454,7 +458,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.ListEvaluationsResponse, _abc.Awaitable[_orchestrator_pb2.ListEvaluationsResponse]]:
         """Lists the evaluations of a tournament with their results, oldest first, so that a client can reuse an earlier
         result. Called by user clients. Does not block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page
-        token of another list. Deadline: 5 s.
+        token of another list, a filter or an order that cannot be used. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -464,7 +468,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListPodsResponse, _abc.Awaitable[_orchestrator_pb2.ListPodsResponse]]:
         """Lists the pods that are running or being started. Called by user clients. Does not block. NOT_FOUND for an
-        unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
+        unknown tournament. INVALID_ARGUMENT for a page token of another list, a filter or an order that cannot be used.
+        Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -474,7 +479,8 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.ListEventsResponse, _abc.Awaitable[_orchestrator_pb2.ListEventsResponse]]:
         """Lists events, oldest first: every decision of the orchestrator with its reason. Called by user clients. Does not
-        block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list. Deadline: 5 s.
+        block. NOT_FOUND for an unknown tournament. INVALID_ARGUMENT for a page token of another list, a filter or an order
+        that cannot be used. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod

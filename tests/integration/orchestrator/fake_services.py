@@ -52,6 +52,7 @@ class FakeLeaderboard(
         self.refusal: PodraceError | None = None
         self.refusals: list[leaderboard_pb2.Refusal] = []
         self.verification: leaderboard_pb2.Verification | None = None
+        self.incumbent: leaderboard_pb2.Incumbent | None = None
         self.verified: list[leaderboard_pb2.RecordVerificationRequest] = []
         self.unreachable = False
         self.contenders: list[leaderboard_pb2.Candidate] = []
@@ -101,7 +102,9 @@ class FakeLeaderboard(
     ) -> leaderboard_pb2.ReviewAgentsResponse:
         """Stops no agent, and lists the refusals that the test sets."""
         new = [one for one in self.refusals if one.number > request.refusals_after]
-        return leaderboard_pb2.ReviewAgentsResponse(refusals=new, verification=self.verification)
+        return leaderboard_pb2.ReviewAgentsResponse(
+            refusals=new, verification=self.verification, incumbent=self.incumbent
+        )
 
     async def RecordVerification(
         self, request: leaderboard_pb2.RecordVerificationRequest, context: Any

@@ -112,3 +112,22 @@ async def test_events_and_pods_are_selected_and_ordered(mesh: Any, spec: Any) ->
     assert not pods.pods
     with pytest.raises(InvalidArgument, match="unknown value 'SLEEPING'"):
         await mesh.call("ListPods", pb.ListPodsRequest(filter="activity = SLEEPING"))
+
+
+async def test_evaluations_are_selected_and_ordered_over_all_pages(mesh: Any, spec: Any) -> None:
+    name = (await create(mesh, spec)).tournament_id
+    every = [await mesh.evaluate(name) for _ in range(3)]
+
+    async def evaluations(**selected: Any) -> list[str]:
+        request = pb.ListEvaluationsRequest(tournament_id=name, page_size=1, **selected)
+        found: list[str] = []
+        while True:
+            page = await mesh.call("ListEvaluations", request)
+            found += [one.work.evaluation_id for one in page.evaluations]
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return found
+
+    assert await evaluations(filter="number > 0") == every[1:]
+    assert await evaluations(order_by="number desc") == every[::-1]
+    assert await evaluations(filter="done = true") == []

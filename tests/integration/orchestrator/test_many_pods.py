@@ -11,7 +11,7 @@ class Effort:
 
     def __init__(self, mesh: Any) -> None:
         self.instructions = 0
-        mesh.state._database._connection.set_progress_handler(self._count, 1)
+        mesh.state._database._engine.connection.set_progress_handler(self._count, 1)
 
     def _count(self) -> int:
         self.instructions += 1

@@ -9,11 +9,13 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
 
 from podrace.access.guard import Guard
 from podrace.access.interceptor import AccessInterceptor
 from podrace.rpc.interceptor import ErrorTranslator, checked_request
 from podrace.rpc.server import LARGEST_MESSAGE_BYTES
+from podrace.rpc.status import DETAILS_KEY
 
 WAITING_SECONDS = 0.03
 """A call that waits for something is cancelled after this time."""
@@ -38,9 +40,10 @@ class FakeContext:
 
     def __init__(self) -> None:
         self.status, self.message = grpc.StatusCode.OK, ""
+        self.metadata: dict[str, bytes] = {}
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> None:
-        self.status, self.message = code, details
+        self.status, self.message, self.metadata = code, details, dict(trailing_metadata)
         # The limit of clients on metadata.
         assert sum(len(key) + len(value) for key, value in trailing_metadata) + 3 * len(details.encode()) < 8192
         raise Ended
@@ -65,6 +68,28 @@ class FakeContext:
 
     async def write(self, message: Message) -> None:
         """Takes a message of a stream that is written, not yielded."""
+
+
+def missing_detail(context: FakeContext, method: str) -> str:
+    """Returns which detail of an error is missing that the contracts promise; empty if none is."""
+    if context.status == grpc.StatusCode.OK:
+        return ""
+    found = {}
+    for detail in status_pb2.Status.FromString(context.metadata[DETAILS_KEY]).details:
+        name = detail.TypeName().rpartition(".")[2]
+        found[name] = getattr(error_details_pb2, name).FromString(detail.value)
+    service, _, short = method.removeprefix("/").rpartition("/")
+    info = found["ErrorInfo"]
+    if (info.domain, info.metadata["service"], info.metadata["method"]) != ("podrace", service, short):
+        return f"ErrorInfo has {info}"
+    if context.status == grpc.StatusCode.INVALID_ARGUMENT and not found["BadRequest"].field_violations:
+        return "BadRequest lists no violation"
+    if context.status == grpc.StatusCode.NOT_FOUND:
+        resource = found.get("ResourceInfo")
+        return "" if resource and resource.resource_type else f"ResourceInfo is {resource}"
+    if context.status == grpc.StatusCode.UNAVAILABLE and "RetryInfo" not in found:
+        return "there is no RetryInfo"
+    return ""
 
 
 @dataclass(frozen=True)

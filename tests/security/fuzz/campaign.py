@@ -103,7 +103,9 @@ def _calling(method: calls.Method, world: worlds.World) -> Callable[[Random], Aw
         count = random.choice((1, 2, 4)) if method.handler.request_streaming else 1
         context = await calls.call(method, [maker.message(method.kind, seeds) for _ in range(count)])
         tally[context.status.name] += 1
-        return f"{context.status.name}: {context.message}" if context.status in DEFECTS else ""
+        missing = calls.missing_detail(context, method.name)
+        wrong = context.status in DEFECTS or missing
+        return f"{context.status.name}: {context.message}; {missing}" if wrong else ""
 
     return run
 

@@ -13,7 +13,7 @@ from message_maker import HOSTILE, MessageMaker
 from worlds import SPEC, an_evaluation, given_spec
 
 from leaderboard.store import pagination
-from orchestrator.tournaments.queries import token_number
+from podrace import page_tokens
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
 from podrace.checkpoint_store.manifest import manifest_bytes, manifest_from_bytes, pointer_from_bytes
 from podrace.errors import Internal, PodraceError
@@ -122,14 +122,17 @@ def prices(random: Random) -> None:
 
 
 def page_token(random: Random) -> None:
-    """Reads page tokens of both services."""
+    """Reads page tokens, filters and orders."""
     maker = MessageMaker(random, WORDS)
     kind = random.choice((ListCandidatesRequest, GetLineageRequest, ListSnapshotsRequest))
-    known = pagination.token_after(kind(tournament_id="t"), random.choice((0, 5, 2**62)))
+    known = page_tokens.token_after(["t", random.choice((False, "lineage"))], random.choice((0, 5, 2**62)))
     token = maker.damaged(known.encode()).decode(errors="ignore") if random.random() < 0.7 else maker.text()
+    request = kind(tournament_id="t", page_token=token)
+    if random.random() < 0.5:
+        request.filter, request.order_by = maker.text(), maker.text()
     with suppress(PodraceError):
-        token_number(token, "events", "t")
-    pagination.page_of(kind(tournament_id="t", page_token=token))
+        page_tokens.position_in(token, ["events", "t"], int)
+    pagination.page_of(request)
 
 
 def _damaged_text(random: Random, data: bytes) -> bytes:

@@ -8,9 +8,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 
+import calls
 import campaign
+import grpc
 import pytest
 import readers
+import worlds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -45,3 +48,12 @@ def test_a_reader_refuses_what_it_cannot_read(name: str):
         readers.READERS[name](random)
 
     run()
+
+
+async def test_every_method_of_every_service_describes_its_refusal_of_bytes_that_are_no_message(tmp_path: Path):
+    async with AsyncExitStack() as stack:
+        for world in await worlds.Worlds(tmp_path, stack).build():
+            for method in await calls.methods_of(world.service):
+                context = await calls.call(method, [b"\xff"])
+                assert context.status == grpc.StatusCode.INVALID_ARGUMENT, method.name
+                assert not calls.missing_detail(context, method.name), method.name

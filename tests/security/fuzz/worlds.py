@@ -60,7 +60,8 @@ from podrace.checkpoint.v1 import delivery_pb2, store_pb2
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Pointer
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish
-from podrace.database import Database, _Change
+from podrace.database import Database
+from podrace.database.database import _Change
 from podrace.digests import digest
 from podrace.evolution.v1 import evolution_pb2, evolution_pb2_grpc
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb

@@ -123,13 +123,13 @@ async def test_a_review_names_the_agents_to_stop(mesh: Any, spec: TournamentSpec
         await mesh.submit(founder, 100.0, environment_steps=step)
     fork = await mesh.generate(spec, 1, [founder.agent_id])
     assert fork.parent_agent_ids == [founder.agent_id]
-    assert await mesh.generator.review(TOURNAMENT) == {}
+    assert (await mesh.generator.review(TOURNAMENT)).stops == {}
     for step in (1000, 2000):
         await mesh.submit(fork, 0.0, environment_steps=step)
-    assert list(await mesh.generator.review(TOURNAMENT)) == [fork.agent_id]
+    assert list((await mesh.generator.review(TOURNAMENT)).stops) == [fork.agent_id]
     await mesh.generate(spec, 2, [founder.agent_id])
-    assert await mesh.generator.review(TOURNAMENT) == {}, "the fork has ended"
-    assert await mesh.generator.review("unknown") == {}
+    assert (await mesh.generator.review(TOURNAMENT)).stops == {}, "the fork has ended"
+    assert (await mesh.generator.review("unknown")).stops == {}
 
 
 async def test_a_synchronous_tournament_stops_no_agent_early(mesh: Any, make_spec: MakeSpec) -> None:
@@ -146,5 +146,5 @@ async def test_a_synchronous_tournament_stops_no_agent_early(mesh: Any, make_spe
     for one in round_two:
         for step in (1000, 2000):
             await mesh.submit(one, 0.0, environment_steps=step)
-    assert await mesh.generator.review(TOURNAMENT) == {}
+    assert (await mesh.generator.review(TOURNAMENT)).stops == {}
     assert await mesh.replay() == []

@@ -1,0 +1,234 @@
+"""Decides when the pod of the incumbent grows or shrinks, and at the cost of which other pods. Pure functions.
+
+Compute follows the marginal return: while the incumbent improves, a larger share of the cores works for it; while it
+stalls, the cores go back to challengers. A change replaces one pod by another one of the other size.
+
+Rules:
+- One change at a time, and none for four scores of the incumbent after the last one, so that a change can show what it
+  is worth before the next.
+- The interruptions of all changes, as measured, stay below 2 % of the time that the tournament has been running.
+- A grown pod that trains another agent than the incumbent shrinks first: the incumbent was replaced.
+- Sizes are multiples of `pod.cores` within the limits of the specification. Cores are only moved: what a pod gains is
+  free or comes from pods that stop, idle ones first, then those with the lowest score.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from podrace.tournament.v1 import tournament_pb2
+from podrace.tournament.v1.tournament_pb2 import PodSpec
+
+SCORES_BETWEEN_CHANGES = 4
+"""Scores of the incumbent between two changes; a score is due once in each quantum."""
+LARGEST_COST_SHARE = 0.02
+"""Share of the running time of a tournament that the interruptions of all its changes may take."""
+UNMEASURED_SECONDS = 1.0
+"""Interruption that is assumed for a change that was not measured."""
+SEPARATE_FROM_CORES = 2.0
+"""Cores from which a pod has separate processes, as by default."""
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class SizeLimits:
+    """What the specification says about the size of the incumbent's pod."""
+
+    cores: float
+    """Size of all other pods, and the unit of sizes."""
+    minimum_cores: float
+    maximum_cores: float
+    improving_share: float
+    """Share of all cores for the incumbent while it improves."""
+    stalled_share: float
+    """The same while it does not."""
+    memory_bytes: int = 0
+    """Memory of a pod of `cores`."""
+
+    def memory_of(self, cores: float) -> int:
+        """Returns the memory of a pod of some cores."""
+        return int(self.memory_bytes * cores / self.cores)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the leaderboard reports about the incumbent."""
+
+    agent_id: str
+    improving: bool
+    scores: int
+    """Number of scores of incumbents so far; it only rises."""
+    reason: str
+    """Why it improves or not."""
+
+
+@dataclass(frozen=True)
+class SizedPod:
+    """A pod that stays."""
+
+    pod_id: str
+    cores: float
+    agent_id: str
+    """Agent that it trains; empty if none."""
+    score: float | None = None
+    """Score of that agent; None before the first."""
+    start_time: float = 0.0
+
+
+@dataclass(frozen=True)
+class ChangeHistory:
+    """The changes of a tournament so far."""
+
+    under_way: bool
+    """Whether a pod of another size is being prepared or takes over."""
+    last_scores: int | None
+    """`Promise.scores` at the last change, complete or not; None before the first."""
+    gap_seconds: Sequence[float | None]
+    """Interruption by each change; None if it was not measured."""
+    running_seconds: float
+    """How long the tournament has been running, without pauses."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a pod of another size may take, besides what other pods give up."""
+
+    cores: float
+    """Cores that the tournament may have and no pod of it has."""
+    memory_bytes: int
+    """Memory that is available. A new pod needs all of its own while the old one still runs."""
+    shared: bool
+    """Whether the new pod may start on the cores of the pod that it replaces, as processes of one machine can. If not,
+    it needs all its cores in addition to that pod until it takes over."""
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Replace a pod by one of another size."""
+
+    pod_id: str
+    """The pod that is replaced once the new one is ready."""
+    cores: float
+    """Cores of the new pod."""
+    retired: tuple[str, ...]
+    """Pods that stop at once, to make room."""
+    reason: str
+
+
+def limits_of(pod: PodSpec) -> SizeLimits | None:
+    """Returns the limits of a resolved specification; None if all pods have the same size."""
+    if not pod.HasField("maximum_cores") or pod.maximum_cores <= pod.cores:
+        return None
+    return SizeLimits(
+        pod.cores, pod.minimum_cores, pod.maximum_cores, pod.improving_share, pod.stalled_share, pod.memory_bytes
+    )
+
+
+def resized(pod: PodSpec, cores: float) -> PodSpec:
+    """Returns the specification of a pod with another number of cores.
+
+    The number of workers and of environments stays, so the batch of an update, the learning rate and the ratio of
+    updates to data are those of the specification at every size. From two cores on the roles are separate processes,
+    and each gets an equal part of the cores as threads.
+    """
+    changed = PodSpec()
+    changed.CopyFrom(pod)
+    if abs(cores - pod.cores) > _TOLERANCE:
+        changed.cores = cores
+        changed.memory_bytes = int(pod.memory_bytes * cores / pod.cores)
+        separate = cores >= SEPARATE_FROM_CORES
+        changed.layout = tournament_pb2.LAYOUT_SEPARATE if separate else tournament_pb2.LAYOUT_FUSED
+    return changed
+
+
+def wanted_cores(promise: Promise, total: float, limits: SizeLimits) -> float:
+    """Returns the size of the incumbent's pod: its share of all cores, rounded to whole pods, within the limits."""
+    share = limits.improving_share if promise.improving else limits.stalled_share
+    units = math.floor(share * total / limits.cores + 0.5)
+    within = min(max(units * limits.cores, limits.minimum_cores), limits.maximum_cores)
+    return max(limits.cores, min(within, math.floor(total / limits.cores + _TOLERANCE) * limits.cores))
+
+
+def decide(
+    promise: Promise, pods: Sequence[SizedPod], room: Room, limits: SizeLimits, history: ChangeHistory
+) -> tuple[Resize | None, str]:
+    """Decides whether a pod is replaced by one of another size.
+
+    Args:
+        promise: What the incumbent promises.
+        pods: Pods of the tournament that stay; at most one of them has the incumbent.
+        room: What is free.
+        limits: Limits of the specification.
+        history: Changes so far.
+
+    Returns:
+        The change, or None, and the reason.
+    """
+    if why_not := _why_not_now(promise, history):
+        return None, why_not
+    own = next((pod for pod in pods if pod.agent_id == promise.agent_id), None)
+    if own is None:
+        # It is between two agents, of which the leaderboard has not reported the next.
+        return None, f"no pod trains the incumbent {promise.agent_id}"
+    for pod in pods:
+        is_grown = pod.cores > limits.cores + _TOLERANCE and pod is not own and pod.agent_id
+        if is_grown and _fits_next_to(limits.cores, room, limits):
+            reason = f"{pod.agent_id} does not lead: its pod shrinks from {pod.cores:g} to {limits.cores:g} cores"
+            return Resize(pod.pod_id, limits.cores, (), reason), reason
+    total = sum(pod.cores for pod in pods) + max(0.0, room.cores)
+    wanted = wanted_cores(promise, total, limits)
+    others = sorted((pod for pod in pods if pod is not own), key=_least_valuable_first)
+    cores, retired = _affordable(own, wanted, others, room, limits)
+    if abs(cores - own.cores) < _TOLERANCE:
+        return None, f"{own.pod_id} has the size that it should have"
+    verb = "grows" if cores > own.cores else "shrinks"
+    reason = (
+        f"the pod of {promise.agent_id} {verb} from {own.cores:g} to {cores:g} of {total:g} cores: {promise.reason}"
+    )
+    return Resize(own.pod_id, cores, retired, reason), reason
+
+
+def _why_not_now(promise: Promise, history: ChangeHistory) -> str:
+    if history.under_way:
+        return "a change is under way"
+    if history.last_scores is not None and promise.scores - history.last_scores < SCORES_BETWEEN_CHANGES:
+        return f"fewer than {SCORES_BETWEEN_CHANGES} scores of the incumbent since the last change"
+    measured = [seconds for seconds in history.gap_seconds if seconds is not None]
+    expected = sum(measured) / len(measured) if measured else UNMEASURED_SECONDS
+    spent = sum(expected if seconds is None else seconds for seconds in history.gap_seconds)
+    if spent + expected > LARGEST_COST_SHARE * history.running_seconds:
+        return (
+            f"a change interrupts the training for {expected:.2g} s, and all changes may take"
+            f" {LARGEST_COST_SHARE:.0%} of {history.running_seconds:.0f} s"
+        )
+    return ""
+
+
+def _affordable(
+    own: SizedPod, wanted: float, others: Sequence[SizedPod], room: Room, limits: SizeLimits
+) -> tuple[float, tuple[str, ...]]:
+    """Returns the largest size up to the wanted one that there is room for, and the pods that stop for it."""
+    if wanted <= own.cores + _TOLERANCE:
+        return (wanted if _fits_next_to(wanted, room, limits) else own.cores), ()
+    cores = wanted
+    while cores > own.cores + _TOLERANCE:
+        missing = cores - (own.cores if room.shared else 0.0) - max(0.0, room.cores)
+        retired: list[str] = []
+        for pod in others:
+            if missing <= _TOLERANCE:
+                break
+            retired.append(pod.pod_id)
+            missing -= pod.cores
+        if missing <= _TOLERANCE and limits.memory_of(cores) <= room.memory_bytes:
+            return cores, tuple(retired)
+        cores -= limits.cores
+    return own.cores, ()
+
+
+def _fits_next_to(cores: float, room: Room, limits: SizeLimits) -> bool:
+    """Whether a smaller pod can start while the larger one still runs."""
+    return limits.memory_of(cores) <= room.memory_bytes and (room.shared or room.cores >= cores - _TOLERANCE)
+
+
+def _least_valuable_first(pod: SizedPod) -> tuple[bool, bool, float, float]:
+    return bool(pod.agent_id), pod.score is not None, pod.score or 0.0, -pod.start_time

@@ -1,0 +1,45 @@
+"""Calls methods of user-defined classes, and turns everything that is wrong with them into one line."""
+
+import contextlib
+import inspect
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from podrace.errors import UNUSABLE_ALGORITHM, InvalidArgument, PodraceError
+from podrace.plugins.loader import describe_exception
+from podrace.specification.declaration import place_of
+
+
+@contextlib.contextmanager
+def calls_user_code(cls: type[Any], method: str, key: str = "") -> Iterator[None]:
+    """Turns any exception of a user-defined method into one line with the key, the class and the line that raised.
+
+    Raises:
+        InvalidArgument: The block raised (UNUSABLE_ALGORITHM).
+    """
+    try:
+        yield
+    except PodraceError:
+        raise
+    except Exception as error:
+        line = _line_of(error, cls)
+        raise unusable(cls, method, f"raised {describe_exception(error)}", line, key=key) from error
+
+
+def unusable(cls: type[Any], method: str, problem: str, place: str = "", *, key: str = "") -> InvalidArgument:
+    """Creates the error of a class whose method is wrong; the place is that of the method if none is given."""
+    where = place or place_of(getattr(cls, method)).rpartition(", ")[2]
+    called = f"{cls.__module__}.{cls.__qualname__}.{method}"
+    text = " ".join(f"{f'{key}: ' if key else ''}{called} ({where}) {problem}".split())
+    return InvalidArgument(text, reason=UNUSABLE_ALGORITHM)
+
+
+def _line_of(error: BaseException, cls: type[Any]) -> str:
+    """Returns the last line of the class's file that an exception came through: `mine.py:31`."""
+    try:
+        file = inspect.getsourcefile(cls)
+    except TypeError:
+        return ""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{str(file).rpartition('/')[2]}:{lines[-1]}" if lines else ""

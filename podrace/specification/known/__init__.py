@@ -1,0 +1,1 @@
+"""Lists what a specification can name; a part of `podrace.specification.catalog`."""

@@ -1,0 +1,60 @@
+"""Whether the incumbent still improves."""
+
+import pytest
+from trial_log import Log
+
+from leaderboard.evolution.incumbent.improvement import improvement_of
+
+
+def test_nothing_is_said_before_the_first_score(log: Log) -> None:
+    assert improvement_of(log.race) is None
+    log.fresh()
+    assert improvement_of(log.race) is None
+
+
+def test_an_incumbent_with_few_scores_does_not_improve(log: Log) -> None:
+    founder = log.fresh()
+    for score in (0.0, 100.0, 200.0, 300.0, 400.0, 500.0):
+        log.score(founder, score)
+    found = improvement_of(log.race)
+    assert found is not None
+    assert (found.agent_id, found.improving, found.scores) == (founder.agent_id, False, 6)
+    assert "too few scores" in found.reason
+
+
+@pytest.mark.parametrize(("last", "improving"), [(10.0, False), (11.5, False), (12.5, True), (-50.0, False)])
+def test_it_improves_if_it_rose_by_more_than_two_errors_over_four_scores(
+    log: Log, last: float, *, improving: bool
+) -> None:
+    founder = log.fresh()
+    for score in (-1000.0, 10.0, 10.0, 10.0, 10.0, last, last):
+        log.score(founder, score)
+    found = improvement_of(log.race)
+    assert found is not None
+    assert found.improving is improving, "the error of the difference of two estimates is 1"
+    assert ("not more" in found.reason) is not improving
+
+
+def test_over_a_long_life_the_last_quarter_counts(log: Log) -> None:
+    founder = log.fresh()
+    for number in range(40):
+        log.score(founder, 0.5 * number)
+    found = improvement_of(log.race)
+    assert found is not None
+    assert found.improving, "five over ten scores; two over four would be within the error"
+    assert "last 10 scores" in found.reason
+
+
+def test_the_count_of_scores_only_rises_when_another_trial_takes_over(log: Log) -> None:
+    founder, challenger = log.fresh(), log.fresh()
+    log.score(founder, 10.0)
+    counts = []
+    for _ in range(8):
+        log.score(challenger, 50.0)
+        found = improvement_of(log.race)
+        assert found is not None
+        counts.append(found.scores)
+    assert found.agent_id == challenger.agent_id
+    assert counts == sorted(counts)
+    # The first two made it the incumbent, while the founder led.
+    assert counts[-1] == 1 + 6

@@ -1,0 +1,201 @@
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.decisions.pod_sizes import (
+    SCORES_BETWEEN_CHANGES,
+    ChangeHistory,
+    Promise,
+    Resize,
+    Room,
+    SizedPod,
+    SizeLimits,
+    decide,
+    limits_of,
+    resized,
+    wanted_cores,
+)
+from podrace.tournament.v1 import tournament_pb2
+from podrace.tournament.v1.tournament_pb2 import PodSpec
+
+GIB = 1 << 30
+LIMITS = SizeLimits(1.0, 1.0, 4.0, 0.7, 0.1, GIB)
+ALL_OF_IT = replace(LIMITS, improving_share=1.0)
+IMPROVING = Promise("t-a7", improving=True, scores=20, reason="it rose")
+STALLED = Promise("t-a7", improving=False, scores=20, reason="it did not rise")
+NO_CHANGES = ChangeHistory(under_way=False, last_scores=None, gap_seconds=(), running_seconds=1000.0)
+MACHINE = Room(0.0, 64 * GIB, shared=True)
+CLUSTER = Room(0.0, 64 * GIB, shared=False)
+
+
+def pods(count: int = 4, own_cores: float = 1.0) -> list[SizedPod]:
+    """The incumbent in p0, and challengers with rising scores."""
+    others = [SizedPod(f"p{index}", 1.0, f"t-a{index + 10}", float(index)) for index in range(1, count)]
+    return [SizedPod("p0", own_cores, "t-a7", 50.0), *others]
+
+
+def change(promise: Promise, found: list[SizedPod], room: Room = MACHINE, limits: SizeLimits = LIMITS) -> Resize | None:
+    return decide(promise, found, room, limits, NO_CHANGES)[0]
+
+
+def test_two_fused_pods_become_one_of_two_cores_and_again_two() -> None:
+    assert change(IMPROVING, pods(2), limits=ALL_OF_IT) == Resize(
+        "p0", 2.0, ("p1",), "the pod of t-a7 grows from 1 to 2 of 2 cores: it rose"
+    )
+    alone = [SizedPod("p2", 2.0, "t-a7", 50.0)]
+    assert change(IMPROVING, alone, limits=ALL_OF_IT) is None
+    back = change(STALLED, alone, limits=ALL_OF_IT)
+    assert back == Resize("p2", 1.0, (), "the pod of t-a7 shrinks from 2 to 1 of 2 cores: it did not rise")
+
+
+def test_an_improving_incumbent_gets_its_share_and_a_stalled_one_gives_it_back() -> None:
+    grown = change(IMPROVING, pods(4))
+    assert grown is not None
+    assert (grown.cores, grown.retired) == (3.0, ("p1", "p2")), "those with the lowest scores"
+    shrunk = change(STALLED, pods(2, own_cores=3.0))
+    assert shrunk is not None
+    assert (shrunk.pod_id, shrunk.cores) == ("p0", 1.0)
+
+
+def test_the_share_is_rounded_to_whole_pods() -> None:
+    assert [wanted_cores(IMPROVING, total, LIMITS) for total in (1.0, 2.0, 3.0, 4.0, 8.0)] == [1.0, 1.0, 2.0, 3.0, 4.0]
+    assert wanted_cores(STALLED, 8.0, replace(LIMITS, minimum_cores=2.0)) == 2.0
+    assert wanted_cores(IMPROVING, 2.0, replace(LIMITS, cores=0.5, improving_share=0.7)) == 1.5
+
+
+def test_idle_pods_stop_before_busy_ones_and_unscored_before_scored() -> None:
+    found = [
+        *pods(1),
+        SizedPod("scored", 1.0, "t-a11", -5.0),
+        SizedPod("unscored", 1.0, "t-a12"),
+        SizedPod("idle", 1.0, ""),
+    ]
+    for limit, expected in ((2.0, ("idle",)), (3.0, ("idle", "unscored")), (4.0, ("idle", "unscored", "scored"))):
+        grown = change(IMPROVING, found, limits=replace(ALL_OF_IT, maximum_cores=limit))
+        assert grown is not None
+        assert grown.retired == expected
+
+
+@pytest.mark.parametrize("since", range(SCORES_BETWEEN_CHANGES + 2))
+def test_there_are_four_scores_between_two_changes(since: int) -> None:
+    history = replace(NO_CHANGES, last_scores=IMPROVING.scores - since)
+    assert (decide(IMPROVING, pods(), MACHINE, LIMITS, history)[0] is not None) is (since >= SCORES_BETWEEN_CHANGES)
+
+
+def test_a_promise_that_alternates_with_every_score_changes_sizes_every_four_scores_only() -> None:
+    own, last, changes = 1.0, None, []
+    for scores in range(40):
+        promise = replace(IMPROVING if scores % 2 else STALLED, scores=scores)
+        history = replace(NO_CHANGES, last_scores=last)
+        found, _ = decide(promise, pods(2, own), Room(2.0, 64 * GIB, shared=True), LIMITS, history)
+        if found:
+            own, last = found.cores, scores
+            changes.append(scores)
+    assert changes
+    assert all(later - earlier >= SCORES_BETWEEN_CHANGES for earlier, later in itertools.pairwise(changes))
+
+
+def test_a_second_change_waits_for_the_first() -> None:
+    found, reason = decide(IMPROVING, pods(), MACHINE, LIMITS, replace(NO_CHANGES, under_way=True))
+    assert (found, reason) == (None, "a change is under way")
+
+
+@pytest.mark.parametrize(
+    ("gaps", "running", "changes"),
+    [
+        ((), 49.0, False),
+        ((), 51.0, True),
+        ((0.1,), 9.0, False),
+        ((0.1,), 11.0, True),
+        ((10.0, 10.0), 1000.0, False),
+        ((10.0, None), 1501.0, True),
+    ],
+)
+def test_all_changes_together_interrupt_the_training_for_two_percent_of_the_time(
+    gaps: tuple[float | None, ...], running: float, changes: bool
+) -> None:
+    history = replace(NO_CHANGES, gap_seconds=gaps, running_seconds=running)
+    assert (decide(IMPROVING, pods(), MACHINE, LIMITS, history)[0] is not None) is changes
+
+
+def test_a_grown_pod_whose_agent_was_overtaken_shrinks_first() -> None:
+    found = [SizedPod("big", 3.0, "t-a3", 40.0), SizedPod("small", 1.0, "t-a7", 50.0)]
+    shrunk = change(IMPROVING, found)
+    assert shrunk is not None
+    assert (shrunk.pod_id, shrunk.cores, shrunk.retired) == ("big", 1.0, ())
+
+
+def test_nothing_changes_while_no_pod_has_the_incumbent() -> None:
+    assert change(IMPROVING, pods()[1:]) is None
+    # It trains the next agent of the incumbent, and the leaderboard's answer is about the one before.
+    assert change(IMPROVING, [SizedPod("big", 3.0, "t-a8", 40.0), SizedPod("small", 1.0, "t-a3", 5.0)]) is None
+
+
+def test_on_a_cluster_the_new_pod_needs_all_its_cores_in_addition() -> None:
+    grown = change(IMPROVING, pods(4), CLUSTER)
+    assert grown is not None
+    assert (grown.cores, grown.retired) == (3.0, ("p1", "p2", "p3"))
+    assert change(IMPROVING, pods(2), CLUSTER, ALL_OF_IT) is None, "two cores, of which the old pod has one"
+    assert change(STALLED, pods(2, own_cores=3.0), CLUSTER) is None
+    assert change(STALLED, pods(2, own_cores=3.0), replace(CLUSTER, cores=1.0)) is not None
+
+
+def test_a_pod_does_not_grow_beyond_the_memory() -> None:
+    grown = change(IMPROVING, pods(4), replace(MACHINE, memory_bytes=2 * GIB))
+    assert grown is not None
+    assert (grown.cores, grown.retired) == (2.0, ("p1",))
+    assert change(STALLED, pods(2, own_cores=3.0), replace(MACHINE, memory_bytes=GIB // 2)) is None
+
+
+def random_case(draw: random.Random) -> tuple[Promise, list[SizedPod], Room, SizeLimits]:
+    limits = SizeLimits(
+        1.0, float(draw.choice([1, 1, 2])), float(draw.choice([2, 3, 8])), draw.random(), draw.random(), GIB
+    )
+    promise = Promise("t-a0", draw.random() < 0.5, 9, "")
+    found = [SizedPod("p0", float(draw.randint(1, 3)), draw.choice(["t-a0", "t-a0", "t-a99", ""]))]
+    found += [
+        SizedPod(f"p{index}", 1.0, draw.choice(["", f"t-a{index}"]), draw.choice([None, draw.random()]))
+        for index in range(1, draw.randint(1, 9))
+    ]
+    room = Room(float(draw.randint(0, 3)), draw.randint(0, 9) * GIB, shared=draw.random() < 0.5)
+    return promise, found, room, limits
+
+
+def test_cores_are_only_moved_and_sizes_stay_within_the_limits() -> None:
+    draw, changes = random.Random(1), 0
+    for _ in range(2000):
+        promise, found, room, limits = random_case(draw)
+        made = change(promise, found, room, limits)
+        if made is None:
+            continue
+        changes += 1
+        old = {pod.pod_id: pod for pod in found}
+        assert made.pod_id in old
+        assert made.pod_id not in made.retired, "an agent has one pod"
+        assert len(set(made.retired)) == len(made.retired)
+        assert made.cores % limits.cores == 0
+        assert limits.cores <= made.cores <= limits.maximum_cores
+        left = sum(pod.cores for pod in found if pod.pod_id not in made.retired) - old[made.pod_id].cores
+        assert left + made.cores <= sum(pod.cores for pod in found) + room.cores
+        if not room.shared:
+            given = sum(old[pod_id].cores for pod_id in made.retired)
+            assert made.cores <= room.cores + given, "it runs together with the old pod"
+        assert made.cores * GIB <= room.memory_bytes
+    assert changes > 200
+
+
+def test_a_resized_pod_keeps_what_the_updates_depend_on() -> None:
+    spec = PodSpec(cores=1.0, memory_bytes=GIB, workers=1, learners=1, layout=tournament_pb2.LAYOUT_FUSED, plane="auto")
+    grown = resized(spec, 2.0)
+    assert (grown.cores, grown.memory_bytes, grown.layout) == (2.0, 2 * GIB, tournament_pb2.LAYOUT_SEPARATE)
+    assert (grown.workers, grown.learners, grown.plane) == (1, 1, "auto")
+    assert resized(spec, 1.0) == spec
+
+
+def test_all_pods_have_one_size_by_default() -> None:
+    assert limits_of(PodSpec(cores=1.0)) is None
+    assert limits_of(PodSpec(cores=1.0, maximum_cores=1.0)) is None
+    grows = PodSpec(cores=1.0, minimum_cores=1.0, maximum_cores=2.0, improving_share=0.7, stalled_share=0.1)
+    assert limits_of(grows) == SizeLimits(1.0, 1.0, 2.0, pytest.approx(0.7), pytest.approx(0.1), 0)
