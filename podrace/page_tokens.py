@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import TypeVar
 
-from podrace.errors import InvalidArgument
+from podrace.errors import FieldViolation, InvalidArgument
 
 Position = TypeVar("Position", int, str)
 LARGEST_POSITION = 1 << 62
@@ -42,8 +42,8 @@ def position_in(token: str, list_of: Sequence[object], kind: type[Position]) -> 
         named, position = [], None
     too_large = isinstance(position, int) and not 0 <= position <= LARGEST_POSITION
     if named != list(list_of) or type(position) is not kind or too_large:
+        problem = "does not belong to this list; pass next_page_token of the previous page, or none for the first page"
         raise InvalidArgument(
-            f"page_token {token!r} does not belong to this list; pass next_page_token of the previous page, or none"
-            " for the first page"
+            f"page_token {token!r} {problem}", violations=[FieldViolation("page_token", f"= {token!r}: {problem}")]
         )
     return position

@@ -115,11 +115,22 @@ class AsyncTournament:
         """Continues a cancelled or failed tournament."""
         return translation.status_of(await self.client.resume_tournament(self.tournament_id))
 
-    async def candidates(self, *, all_submissions: bool = False) -> Rows[Candidate]:
-        """Returns the candidates on the board, best first, or every submission in order of arrival."""
+    async def candidates(
+        self, *, all_submissions: bool = False, filter: str = "", order_by: str = ""
+    ) -> Rows[Candidate]:
+        """Returns the candidates on the board, best first, or every submission in order of arrival.
+
+        Args:
+            all_submissions: Every submission instead of the board.
+            filter: Which; empty: all. Conditions such as `algorithm = ppo AND score > 400`.
+            order_by: Fields, each perhaps with `desc`, such as `environment_steps desc`; empty: as above.
+
+        Raises:
+            InvalidArgument: The filter or the order cannot be used.
+        """
         client = self.client
         read = client.list_submissions if all_submissions else client.list_board
-        return Rows(translation.candidate_of(one) for one in await read(self._tournament))
+        return Rows(translation.candidate_of(one) for one in await read(self._tournament, filter, order_by))
 
     async def champion(self) -> Champion:
         """Returns its best policy, which is final once it has ended.
@@ -135,13 +146,15 @@ class AsyncTournament:
         agents = {name: await self.client.get_agent(self._tournament, name) for name in names}
         return translation.champion_of(current, members, agents)
 
-    async def agents(self) -> Rows[Agent]:
-        """Returns its agents by number."""
-        return Rows(translation.agent_of(one) for one in await self.client.list_agents(self._tournament))
+    async def agents(self, *, filter: str = "", order_by: str = "") -> Rows[Agent]:
+        """Returns its agents by number; `filter` and `order_by` as of `candidates`."""
+        found = await self.client.list_agents(self._tournament, filter, order_by)
+        return Rows(translation.agent_of(one) for one in found)
 
-    async def events(self) -> Rows[Event]:
-        """Returns its events, oldest first."""
-        return Rows(translation.event_of(one) for one in await self.client.list_events(self.tournament_id))
+    async def events(self, *, filter: str = "", order_by: str = "") -> Rows[Event]:
+        """Returns its events, oldest first; `filter` and `order_by` as of `candidates`."""
+        found = await self.client.list_events(self.tournament_id, filter, order_by)
+        return Rows(translation.event_of(one) for one in found)
 
     async def curve(
         self, of: str = CHAMPION, *, episodes: int = EPISODES, seed: int = 0, stochastic: bool = False

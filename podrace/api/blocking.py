@@ -103,9 +103,10 @@ class Tournament:
         """Continues a cancelled or failed tournament."""
         return self.mesh.run(self._tournament.resume())
 
-    def candidates(self, *, all_submissions: bool = False) -> Rows[Candidate]:
-        """Returns the candidates on the board, best first, or every submission in order of arrival."""
-        return self.mesh.run(self._tournament.candidates(all_submissions=all_submissions))
+    def candidates(self, *, all_submissions: bool = False, filter: str = "", order_by: str = "") -> Rows[Candidate]:
+        """Returns the candidates on the board, best first, or every submission; as `AsyncTournament.candidates`."""
+        wanted = self._tournament.candidates(all_submissions=all_submissions, filter=filter, order_by=order_by)
+        return self.mesh.run(wanted)
 
     def champion(self) -> Champion:
         """Returns its best policy, which is final once it has ended.
@@ -115,13 +116,13 @@ class Tournament:
         """
         return self.mesh.run(self._tournament.champion())
 
-    def agents(self) -> Rows[Agent]:
-        """Returns its agents by number."""
-        return self.mesh.run(self._tournament.agents())
+    def agents(self, *, filter: str = "", order_by: str = "") -> Rows[Agent]:
+        """Returns its agents by number; `filter` and `order_by` as of `candidates`."""
+        return self.mesh.run(self._tournament.agents(filter=filter, order_by=order_by))
 
-    def events(self) -> Rows[Event]:
-        """Returns its events, oldest first."""
-        return self.mesh.run(self._tournament.events())
+    def events(self, *, filter: str = "", order_by: str = "") -> Rows[Event]:
+        """Returns its events, oldest first; `filter` and `order_by` as of `candidates`."""
+        return self.mesh.run(self._tournament.events(filter=filter, order_by=order_by))
 
     def curve(
         self, of: str = CHAMPION, *, episodes: int = EPISODES, seed: int = 0, stochastic: bool = False

@@ -40,7 +40,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace logs cartpole-dgdjxg-p1 --follow", "the log of a pod, until Ctrl-C"),
         ("podrace logs orchestrator --lines 200", "the log of a service"),
     ],
-    "standings": [("podrace standings latest", "the board of the newest tournament")],
+    "standings": [
+        ("podrace standings latest", "the board of the newest tournament"),
+        ("podrace standings latest --filter 'algorithm = ppo' --order 'environment_steps desc'", "a part of it"),
+    ],
     "lineage": [
         ("podrace lineage latest --svg lineage.svg", "all families, also as a drawing"),
         ("podrace lineage cartpole-dgdjxg-a7", "the ancestors of an agent"),

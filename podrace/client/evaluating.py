@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
+from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
@@ -20,6 +21,18 @@ ABANDONED = "the client that asked for it stopped waiting"
 
 def _ignore(line: str) -> None:
     pass
+
+
+def evaluation_options(tournament: Tournament, changes: Struct | None = None) -> Struct:
+    """Returns the options of the environment in evaluations of a tournament, with changes.
+
+    Without them an evaluation would run in the environment of the training, for instance on the training data.
+    """
+    options = Struct()
+    options.CopyFrom(tournament.spec.evaluation.options)
+    if changes is not None:
+        options.update(json_format.MessageToDict(changes))
+    return options
 
 
 async def evaluated(

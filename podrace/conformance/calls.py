@@ -1,20 +1,17 @@
 """Makes calls with deadlines, and returns failures as answers: a status code is what is examined here."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
 
 from podrace import rpc
+from podrace.conformance import error_details
 from podrace.conformance.findings import Judge
 from podrace.errors import Unauthenticated, Unavailable
-from podrace.rpc.status import DETAILS_KEY, DOMAIN
 
 Response = TypeVar("Response")
-Metadata = Iterable[tuple[str, Any]]
 CONNECT_SECONDS = 10.0
 OK = "OK"
 
@@ -29,6 +26,8 @@ class Answer(Generic[Response]):
     response: Response | None = None
     reason: str = ""
     """Reason of the ErrorInfo of a failed call; empty if there is none with the domain of podrace."""
+    details_problem: str = ""
+    """What is wrong with the details of a failed call; empty if nothing is, or if it has none."""
 
     def __str__(self) -> str:
         return f"{self.code} ({self.message})" if self.message else self.code
@@ -38,13 +37,20 @@ class Answer(Generic[Response]):
         assert self.response is not None
         return self.response
 
+    def judged(self, judge: Judge, call: str) -> "Answer[Response]":
+        """Records whether the details of a failed call have the form of the contract; returns this answer."""
+        if self.response is None:
+            problem = f"the details of the error of {call}, {self.code}, are wrong: {self.details_problem}"
+            judge.expect("error-details", not self.details_problem, problem)
+        return self
+
 
 def failure(error: grpc.aio.AioRpcError) -> Answer[Any]:
     """Returns a failed call as an answer; raises Unauthenticated as `status` does."""
     return status(error.code(), error.details(), error.trailing_metadata())
 
 
-def status(code: grpc.StatusCode, details: str | None, metadata: Metadata | None = None) -> Answer[Any]:
+def status(code: grpc.StatusCode, details: str | None, metadata: error_details.Metadata | None = None) -> Answer[Any]:
     """Returns the status of a failed call as an answer.
 
     Raises:
@@ -55,20 +61,9 @@ def status(code: grpc.StatusCode, details: str | None, metadata: Metadata | None
         raise Unauthenticated(
             f"the service answers UNAUTHENTICATED ({message}); --token-file names a file with a token that it accepts"
         )
-    return Answer(code.name, message, reason=_reason(metadata or ()))
-
-
-def _reason(metadata: Metadata) -> str:
-    """Returns the reason in the details of an error; empty if they are missing or cannot be read."""
-    data = next((value for key, value in metadata if key == DETAILS_KEY), b"")
-    info = error_details_pb2.ErrorInfo()
-    try:
-        found = [
-            detail.Unpack(info) for detail in status_pb2.Status.FromString(data).details if detail.Is(info.DESCRIPTOR)
-        ]
-    except DecodeError:
-        return ""
-    return info.reason if found and info.domain == DOMAIN else ""
+    pairs = tuple(metadata or ())
+    wrong = error_details.problem(code, details or "", pairs)
+    return Answer(code.name, message, reason=error_details.reason(pairs), details_problem=wrong)
 
 
 @dataclass(frozen=True)
@@ -95,8 +90,8 @@ class Caller:
             answer = Answer(OK, response=await method(request, timeout=seconds))
         except grpc.aio.AioRpcError as error:
             answer = failure(error)
-        late = answer.code == "DEADLINE_EXCEEDED"
-        name = type(request).__name__
+        late, name = answer.code == "DEADLINE_EXCEEDED", type(request).__name__
+        answer.judged(self.judge, name)
         self.judge.require(promise, not late, f"no answer to {name} within {seconds:g} s")
         return answer
 

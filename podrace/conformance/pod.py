@@ -11,6 +11,7 @@ from podrace import rpc
 from podrace.checkpoint.v1 import store_pb2, store_pb2_grpc
 from podrace.checkpoint_store import open_store
 from podrace.conformance.findings import Broken, Judge
+from podrace.conformance.played import manifests
 from podrace.conformance.played import mesh as played
 from podrace.conformance.played.guard import ExaminingGuard
 from podrace.conformance.played.leases import TOURNAMENT, UNKNOWN_DIRECTIVE, ExaminedLease, Leases
@@ -27,6 +28,7 @@ RETRY_SECONDS = 1.0
 QUIET_SECONDS = 1.5
 """Time without calls after which a drained pod has exited."""
 BUDGET_STEPS = 8192
+EPISODES = 3
 LONG_STEPS = 10**9
 SILENT_LEASES = 2.0
 """Durations of a lease without a renewal after which a pod is given up."""
@@ -208,6 +210,29 @@ def _outcome(value: int) -> str:
     return pb.Outcome.Name(value) if value in pb.Outcome.values() else str(value)  # type: ignore[arg-type]
 
 
+async def examine_evaluation(subject: PodSubject) -> None:
+    """Has the candidate that the pod has submitted evaluated."""
+    judge = subject.judge
+    known = [one for lease in subject.calls.leases.values() for _, one in lease.submissions]
+    if not known:
+        judge.skip("evaluates", "no candidate was submitted")
+        return
+    checkpoint = known[-1].checkpoint
+    work = pb.EvaluationWork(evaluation_id=f"{TOURNAMENT}-e0", checkpoint=checkpoint, episodes=EPISODES, seed=7)
+    lease = await subject.give(subject.leases.make(steps=0, scores=work), "an evaluation")
+    await subject.until(lambda: bool(lease.completions), "an evaluation was not completed", lease)
+    completed = lease.completions[0][1]
+    if completed.outcome == pb.OUTCOME_DRAINED:
+        judge.skip("evaluates", "the pod completes evaluations as DRAINED, as work that it does not know")
+        return
+    wanted = await asyncio.to_thread(manifests.policy_digest, subject.calls.read, checkpoint.manifest_digest)
+    for problem in manifests.wrong_evaluation(completed.evaluation, EPISODES, wanted):
+        judge.expect("evaluates", False, f"the evaluation of a candidate: {problem}")
+    finished = completed.outcome == pb.OUTCOME_FINISHED
+    problem = f"an evaluation is completed as {_outcome(completed.outcome)} ({completed.message})"
+    judge.expect("evaluates", finished, problem)
+
+
 async def examine_yield(subject: PodSubject) -> None:
     """Directs YIELD."""
     lease = subject.leases.make(steps=LONG_STEPS, directive=pb.DIRECTIVE_YIELD)
@@ -321,6 +346,7 @@ async def examine_restart(subject: PodSubject) -> None:
 PARTS = (
     examine_start,
     examine_budget,
+    examine_evaluation,
     examine_yield,
     examine_stop,
     examine_cancel,

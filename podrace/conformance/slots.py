@@ -37,16 +37,19 @@ class Slot:
     name: str
     blocks: Blocks
     opened: pb.OpenWorkerResponse
+    replay_rows: int = 0
+    """Rows of the replay memory of an off-policy algorithm; 0: the slot of an on-policy algorithm."""
 
     def create(self) -> pb.RolloutSlot:
         """Makes the slot, or another generation of it."""
         seen, acted = self.opened.observation_space, self.opened.action_space
         action_type = tensors.DATA_TYPE_INT64 if acted.kind in CHOSEN else tensors.DATA_TYPE_FLOAT32
-        batch = [HORIZON, COLUMNS]
+        batch, size = [self.replay_rows or HORIZON, COLUMNS], self.opened.policy.recurrent_size
         specs = [
-            ("observation", seen.data_type, [HORIZON + 1, COLUMNS, *seen.shape]),
+            ("observation", seen.data_type, [batch[0] + (not self.replay_rows), COLUMNS, *seen.shape]),
             ("action", action_type, [*batch, *acted.shape]),
-            ("log_prob", tensors.DATA_TYPE_FLOAT32, batch),
+            *([] if self.replay_rows else [("log_prob", tensors.DATA_TYPE_FLOAT32, batch)]),
+            *([("state", tensors.DATA_TYPE_FLOAT32, [1, COLUMNS, size])] if size else []),
             ("reward", tensors.DATA_TYPE_FLOAT32, batch),
             ("terminated", tensors.DATA_TYPE_BOOL, batch),
             ("truncated", tensors.DATA_TYPE_BOOL, batch),
@@ -189,11 +192,17 @@ def _judge_returns(judge: Judge, rollout: Rollout, values: dict[str, Any]) -> No
     judge.expect("returns", same, f"episode_lengths are {list(rollout.response.episode_lengths)}, not {lengths}")
 
 
-def listed_problem(opened: pb.OpenWorkerResponse) -> str:
-    """Returns what is wrong with the tensors of the policy of an answer; empty if nothing is."""
+def listed_problem(opened: pb.OpenWorkerResponse, network: pb.PolicySpec | None = None) -> str:
+    """Returns what is wrong with the tensors of the policy of an answer; empty if nothing is.
+
+    Args:
+        opened: The answer.
+        network: The network of the request; None: that of `policies.network`.
+    """
     inputs, space = elements(opened.observation_space), opened.action_space
     outputs = space.choices if space.kind == pb.Space.KIND_DISCRETE else elements(space)
-    wanted = policies.listed(policies.network(), inputs, outputs, continuous=space.kind == pb.Space.KIND_CONTINUOUS)
+    continuous = space.kind == pb.Space.KIND_CONTINUOUS
+    wanted = policies.listed(network or policies.network(), inputs, outputs, continuous=continuous)
     expected = {spec.name: list(spec.shape) for spec in wanted.tensors}
     found = {spec.name: list(spec.shape) for spec in opened.policy.tensors}
     for name in expected:

@@ -89,7 +89,10 @@ class Stream:
 
     async def _status(self) -> Answer[Any]:
         code = await self.call.code()
-        return Answer("END") if code.name == OK else status(code, await self.call.details())
+        if code.name == OK:
+            return Answer("END")
+        found = status(code, await self.call.details(), await self.call.trailing_metadata())
+        return found.judged(self.judge, "StreamSteps")
 
     async def open(self, request: StreamStepsRequest.Open) -> StreamStepsResponse.Opened:
         """Makes the environments; ends the part of the examination if that is refused."""

@@ -9,7 +9,7 @@ import grpc
 
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
-from podrace.conformance import policies, slots, spaces
+from podrace.conformance import policies, slots, spaces, worker_policies
 from podrace.conformance.calls import OK, Answer, Caller
 from podrace.conformance.evaluator import PROBE, UNKNOWN, probe
 from podrace.conformance.findings import Judge
@@ -91,7 +91,10 @@ def parts(
     """Returns the parts of the examination, in order."""
     stub: Any = pb_grpc.WorkerServiceStub(channel)
     subject = Worker(judge, Caller(judge, most_seconds), stub, blocks, environment)
-    examined = (examine_rollouts, examine_two_calls, examine_progress, examine_sessions, examine_refusals)
+    examined = (
+        *(examine_rollouts, examine_two_calls, examine_progress, examine_sessions, examine_refusals),
+        *(worker_policies.examine_recurrence, worker_policies.examine_replay),
+    )
     return [lambda part=part: part(subject) for part in examined]  # type: ignore[misc]
 
 

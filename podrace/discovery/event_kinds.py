@@ -18,6 +18,12 @@ EVENT_KINDS: Mapping[str, str] = {
     "pod_gone": "A pod that was draining has exited; the message repeats why it was drained.",
     "pod_died": "A pod exited without being asked; the message has its last log line.",
     "pod_terminated": "A draining pod did not exit in time and got SIGTERM.",
+    "pod_resize_begun": (
+        "A pod of another size is started to replace the pod of the incumbent, or one that was larger than the others;"
+        " the message says why."
+    ),
+    "pod_resized": "The new pod trains the agent; the message says for how long nothing was trained.",
+    "pod_resize_abandoned": "The new pod does not replace the old one; the message says why. The agent continues.",
     "pod_killed": (
         "A pod no longer calls, its leader does not replace a stuck role, or it was draining and did not exit after"
         " SIGTERM either; it was killed."

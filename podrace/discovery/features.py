@@ -8,7 +8,7 @@ FEATURES: Mapping[str, str] = {
     "evaluation_operations": "WaitEvaluation and CancelEvaluation",
     "update_mask": "`UpdateTournamentRequest.update_mask` and `etag`",
     "error_details": "ErrorInfo, ResourceInfo and RetryInfo with every error",
-    "list_filters": "`filter` and `order_by` of ListTournaments, ListPods and ListEvents",
+    "list_filters": "`filter` and `order_by` of the lists of both services",
     "labels": "labels of tournaments",
     "reflection_v1": "reflection under the name of version 1 too, where it is on",
     "archive": "`DeleteTournamentRequest.archive`; a server without it deletes and archives nothing",

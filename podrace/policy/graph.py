@@ -8,7 +8,7 @@ single policy, `outputs` of its network. Normalization and scaling of actions ar
 members of an ensemble are side by side. The steps are those of podrace.agentpod.v1.PolicySpec.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -44,6 +44,10 @@ HEADS = {
 }
 
 
+Nodes = Callable[[GraphWriter, str], str]
+"""Adds a network to a graph: (writer, name of its input [batch, D]) -> name of its outputs [batch, outputs]."""
+
+
 @dataclass(frozen=True)
 class Member:
     """A policy with its parameters."""
@@ -51,6 +55,8 @@ class Member:
     description: PolicyDescription
     tensors: Mapping[str, NDArray[Any]]
     """The part `policy` of its checkpoint."""
+    network: Nodes | None = None
+    """The network of a user (`network_class`); None: the layers of the description."""
 
 
 class _Acted(NamedTuple):
@@ -69,7 +75,7 @@ def build(members: Sequence[Member], metadata: Mapping[str, str]) -> bytes:
         DataLoss: A tensor is missing.
     """
     for member in members:
-        _check(member.description, members[0].description)
+        _check(member, members[0].description)
     writer, description = GraphWriter(), members[0].description
     states = _states(writer, members)
     try:
@@ -89,12 +95,18 @@ def build(members: Sequence[Member], metadata: Mapping[str, str]) -> bytes:
     return writer.model(inputs, outputs, metadata)
 
 
-def _check(description: PolicyDescription, first: PolicyDescription) -> None:
+def _check(member: Member, first: PolicyDescription) -> None:
+    description = member.description
     observed, acted = description.observation_space, description.action_space
     if description.steps_version != STEPS_VERSION:
         raise InvalidArgument(f"version {description.steps_version} of the steps: this build knows {STEPS_VERSION}")
     if (observed, acted) != (first.observation_space, first.action_space):
         raise InvalidArgument("the members of an ensemble have different observations or actions")
+    if description.network_class and not member.network:
+        raise InvalidArgument(
+            f"the network of this policy is the class {description.network_class!r}, which is not imported here;"
+            " `podrace export` writes it as an ONNX file where the class is installed, and load_policy reads that file"
+        )
     known = (
         observed.kind in ("continuous", "composite") and observed.data_type in ELEMENT_TYPES,
         description.head in HEADS.get(acted.kind, ()),
@@ -125,6 +137,9 @@ def _member(writer: GraphWriter, member: Member, state: str) -> _Acted:
     description, tensors = member.description, member.tensors
     activation, next_state, layer = ACTIVATIONS[description.activation], "", 0
     x = _input(writer, description, tensors)
+    if member.network:
+        x = masked(writer, description, member.network(writer, x))
+        return _Acted(x, _action(writer, description, x), "")
     while layer == 0 or f"actor.{layer}.weight" in tensors:
         x = _linear(writer, tensors, f"actor.{layer}", x)
         layer += 1

@@ -1,7 +1,7 @@
 """Loads policies: from ONNX files, and from the checkpoints of a running mesh."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from podrace.checkpoint.v1.policy_pb2 import PolicyDescription
 from podrace.client import Client, resolve
 from podrace.client.delivery import CheckpointFetcher, FetchedCheckpoint
 from podrace.errors import FailedPrecondition, NotFound
-from podrace.policy.graph import Member, build
+from podrace.policy.graph import Member, Nodes, build
 from podrace.policy.metadata import HEAD_PARAMETERS, MemberFacts, as_metadata
 from podrace.policy.runtime import Policy
 from podrace.policy.tensor_file import read_tensors
@@ -78,8 +78,14 @@ def policy_of(checkpoints: Sequence[FetchedCheckpoint], *, threads: int = 1) -> 
     return Policy(checked_onnx_file(checkpoints), threads=threads)
 
 
-def checked_onnx_file(checkpoints: Sequence[FetchedCheckpoint]) -> bytes:
+def checked_onnx_file(
+    checkpoints: Sequence[FetchedCheckpoint], networks: Mapping[str, Nodes | None] | None = None
+) -> bytes:
     """Returns the ONNX file of a policy, or of an ensemble; each checkpoint is compared with its test vectors.
+
+    Args:
+        checkpoints: Of the policy, or of the members.
+        networks: Networks of users, by the digest of the manifest; a policy whose network is missing is refused.
 
     Raises:
         FailedPrecondition: A checkpoint does not describe its policy.
@@ -88,11 +94,11 @@ def checked_onnx_file(checkpoints: Sequence[FetchedCheckpoint]) -> bytes:
     for one in checkpoints:
         vectors_part = described(one).test_vectors_part
         if vectors_part in one.parts:
-            Policy(onnx_file([one])).check(read_tensors(one.parts[vectors_part]))
-    return onnx_file(checkpoints)
+            Policy(onnx_file([one], networks)).check(read_tensors(one.parts[vectors_part]))
+    return onnx_file(checkpoints, networks)
 
 
-def onnx_file(checkpoints: Sequence[FetchedCheckpoint]) -> bytes:
+def onnx_file(checkpoints: Sequence[FetchedCheckpoint], networks: Mapping[str, Nodes | None] | None = None) -> bytes:
     """Returns the ONNX file of a policy, or of an ensemble; raises as `checked_onnx_file`."""
     members, facts = [], []
     for one in checkpoints:
@@ -101,7 +107,7 @@ def onnx_file(checkpoints: Sequence[FetchedCheckpoint]) -> bytes:
             raise NotFound(f"checkpoint {one.manifest_digest[:12]} has no part {description.part!r}")
         tensors = read_tensors(one.parts[description.part])
         parameters = {name: tensors[name].tolist() for name in HEAD_PARAMETERS if name in tensors}
-        members.append(Member(description, tensors))
+        members.append(Member(description, tensors, (networks or {}).get(one.manifest_digest)))
         facts.append(
             MemberFacts(
                 one.manifest_digest,

@@ -37,6 +37,8 @@ PARTS: Mapping[str, QualificationPart] = {
     "tournament": QualificationPart("one pod on each GPU, no two on the same", 240, 240),
 }
 """By name."""
+LAUNCHER_SECONDS = 1000.0
+"""Additional limit of the part `planes` for pods that a launcher starts, which may have to pull an image."""
 
 
 def chosen_parts(names: Sequence[str]) -> list[str]:
@@ -51,7 +53,8 @@ def chosen_parts(names: Sequence[str]) -> list[str]:
     return [name for name in PARTS if not names or name in names]
 
 
-def limit_of(name: str, *, quick: bool) -> float:
-    """Returns the time limit of a part in seconds."""
+def limit_of(name: str, *, quick: bool, launcher: bool = False) -> float:
+    """Returns the time limit of a part in seconds; `launcher`: it also starts pods by a launcher, if it does that."""
     part = PARTS[name]
-    return part.quick_limit_seconds if quick else part.limit_seconds
+    more = LAUNCHER_SECONDS if launcher and name == "planes" else 0.0
+    return more + (part.quick_limit_seconds if quick else part.limit_seconds)

@@ -95,7 +95,7 @@ def command_of(part: str, request: Request, folder: Path, held: Path) -> list[st
 
 async def run_part(command: Sequence[str], part: str, request: Request) -> AsyncIterator[Finding]:
     """Yields the findings of a part, and a failure if its process did not end by itself without an error."""
-    limit, count, late = limit_of(part, quick=request.quick), 0, False
+    limit, count, late = _limit(part, request), 0, False
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -123,6 +123,10 @@ async def run_part(command: Sequence[str], part: str, request: Request) -> Async
         lines = await log
     if late or process.returncode or not count:
         yield failure(part, process.returncode, lines, limit if late else None)
+
+
+def _limit(part: str, request: Request) -> float:
+    return limit_of(part, quick=request.quick, launcher="orchestrator" in request.settings)
 
 
 def failure(part: str, code: int | None, lines: Sequence[str], limit_seconds: float | None) -> Finding:

@@ -71,11 +71,15 @@ def _absent(method: str) -> Callable[..., Awaitable[Message]]:
 
 
 def _named(request: Any, method: str) -> NamedResource | None:
-    """Returns what a call concerns, by the rule of its method; None if that is nothing, or a stream of requests."""
-    if not isinstance(request, Message):
+    """Returns what a call concerns, by the rule of its method; None if that is nothing, or a stream of requests.
+
+    A request without an id names a resource with an empty name.
+    """
+    rule = rule_of(method)
+    if not isinstance(request, Message) or not rule.path:
         return None
-    resource = resource_of(rule_of(method), request)
-    return NamedResource(kind_name(resource.kind), resource.id) if resource.id else None
+    resource = resource_of(rule, request)
+    return NamedResource(kind_name(resource.kind if resource.id else rule.resource), resource.id)
 
 
 def _unary(behaviour: Callable[..., Awaitable[Message]], method: str) -> Callable[..., Awaitable[Message]]:

@@ -73,8 +73,8 @@ def _status_bytes(
     """Encodes an error as google.rpc.Status. Clients of the richer error model compare its message with the call's."""
     status = status_pb2.Status(code=grpc.StatusCode[error.code].value[0], message=message)
     status.details.add().Pack(_error_info(error, method))
-    if isinstance(error, errors.InvalidArgument) and error.violations:
-        status.details.add().Pack(_bad_request(error.violations))
+    if isinstance(error, errors.InvalidArgument):
+        status.details.add().Pack(_bad_request(error.violations or [errors.FieldViolation("", message)]))
     if isinstance(error, errors.NotFound) and (named := error.resource or resource):
         info = error_details_pb2.ResourceInfo(resource_type=named.kind, resource_name=_cut(named.name))
         status.details.add().Pack(info)
@@ -111,7 +111,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> errors.PodraceError:
     details = _described(data)
     if kind is errors.InvalidArgument:
         found = [one for bad in _unpacked(data, error_details_pb2.BadRequest) for one in bad.field_violations]
-        details["violations"] = [errors.FieldViolation(one.field, one.description) for one in found]
+        # A violation without a field repeats the message.
+        details["violations"] = [errors.FieldViolation(one.field, one.description) for one in found if one.field]
     if kind is errors.NotFound:
         resources = _unpacked(data, error_details_pb2.ResourceInfo)
         named = [errors.NamedResource(one.resource_type, one.resource_name) for one in resources]

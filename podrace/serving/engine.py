@@ -18,7 +18,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, PodraceError
+from podrace.errors import FailedPrecondition, InvalidArgument, NamedResource, NotFound, PodraceError
 from podrace.serving import metrics
 from podrace.serving.batcher import Acted, Ask, Batcher
 from podrace.serving.decisions import versions
@@ -176,7 +176,8 @@ class PolicyEngine:
 
     def _batcher(self, version: str) -> Batcher:
         if version not in self._batchers:
-            raise NotFound(f"version {version[:64]} is not loaded")
+            named = NamedResource("version", version[:64])
+            raise NotFound(f"version {named.name} is not loaded", resource=named)
         return self._batchers[version]
 
     def _shadow(self, asked: Asked, acted: Acted) -> None:

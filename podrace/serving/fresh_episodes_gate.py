@@ -3,11 +3,9 @@
 import asyncio
 import secrets
 
-from google.protobuf.struct_pb2 import Struct
-
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.client import Client
-from podrace.client.evaluating import evaluated
+from podrace.client.evaluating import evaluated, evaluation_options
 from podrace.serving.config import GateConfig
 from podrace.serving.decisions.gate import EvaluatedPolicy, GateVerdict, decide_gate
 from podrace.serving.policy_version import PolicyVersion
@@ -51,7 +49,7 @@ class FreshEpisodesGate:
             self._tournament,
             first,
             episodes=self._config.episodes,
-            options=Struct(),
+            options=evaluation_options(self._tournament),
             seed=seed,
             members=others,
             deadline_seconds=self._config.deadline_seconds,

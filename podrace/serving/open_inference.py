@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from podrace.errors import InvalidArgument, NotFound
+from podrace.errors import InvalidArgument, NamedResource, NotFound
 from podrace.serving.batcher import Acted
 from podrace.serving.engine import Asked, PolicyEngine
 from podrace.serving.policy_version import PolicyVersion
@@ -144,7 +144,8 @@ async def infer(engine: PolicyEngine, asked: Inference, deadline: float) -> tupl
 
 def _policy(engine: PolicyEngine, model: str, version: str) -> PolicyVersion:
     if model != MODEL:
-        raise NotFound(f"model {model[:64]!r}: the only one is {MODEL!r}")
+        named = NamedResource("model", model[:64])
+        raise NotFound(f"model {named.name!r}: the only one is {MODEL!r}", resource=named)
     return engine.policy(version) if version else engine.current
 
 

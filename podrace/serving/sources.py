@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from podrace.client import Client
 from podrace.client.delivery import CheckpointFetcher
-from podrace.errors import InvalidArgument, NotFound
+from podrace.errors import InvalidArgument, NamedResource, NotFound
 from podrace.policy.loading import checked_onnx_file
 from podrace.serving.decisions.versions import version_of
 from podrace.serving.policy_version import PolicyVersion
@@ -83,7 +83,8 @@ class FolderSource:
         """See PolicySource."""
         found = await asyncio.to_thread(self._current)
         if found.version != version:
-            raise NotFound(f"version {version[:12]}: {self._path} has {found.version[:12]}")
+            named = NamedResource("version", version)
+            raise NotFound(f"version {version[:12]}: {self._path} has {found.version[:12]}", resource=named)
         return found.model
 
     def _current(self) -> _Read:

@@ -25,13 +25,15 @@ _sym_db = _symbol_database.Default()
 from podrace.tensor.v1 import tensor_pb2 as podrace_dot_tensor_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podrace/checkpoint/v1/policy.proto\x12\x15podrace.checkpoint.v1\x1a\x1epodrace/tensor/v1/tensor.proto\"\xd8\x01\n\x10SpaceDescription\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12.\n\tdata_type\x18\x03 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\x0b\n\x03low\x18\x04 \x03(\x01\x12\x0c\n\x04high\x18\x05 \x03(\x01\x12\x0f\n\x07\x63hoices\x18\x06 \x01(\x04\x12\x17\n\x0f\x65lement_choices\x18\x07 \x03(\x04\x12\x32\n\x07\x65ntries\x18\x08 \x03(\x0b\x32!.podrace.checkpoint.v1.SpaceEntry\"[\n\nSpaceEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x65ncoding\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0f\n\x07\x63hoices\x18\x04 \x03(\x04\x12\r\n\x05\x66irst\x18\x05 \x03(\x03\"P\n\rActionScaling\x12\x0f\n\x07minimum\x18\x01 \x03(\x01\x12\x0f\n\x07maximum\x18\x02 \x03(\x01\x12\r\n\x05scale\x18\x03 \x03(\x01\x12\x0e\n\x06offset\x18\x04 \x03(\x01\"\x8a\x03\n\x11PolicyDescription\x12\x15\n\rsteps_version\x18\x01 \x01(\r\x12\x42\n\x11observation_space\x18\x02 \x01(\x0b\x32\'.podrace.checkpoint.v1.SpaceDescription\x12=\n\x0c\x61\x63tion_space\x18\x03 \x01(\x0b\x32\'.podrace.checkpoint.v1.SpaceDescription\x12\x15\n\rnormalization\x18\x04 \x01(\t\x12\r\n\x05torso\x18\x05 \x01(\t\x12\x14\n\x0chidden_sizes\x18\x06 \x03(\r\x12\x12\n\nactivation\x18\x07 \x01(\t\x12\x16\n\x0erecurrent_size\x18\x08 \x01(\r\x12\x0c\n\x04head\x18\t \x01(\t\x12<\n\x0e\x61\x63tion_scaling\x18\n \x01(\x0b\x32$.podrace.checkpoint.v1.ActionScaling\x12\x0c\n\x04part\x18\x0b \x01(\t\x12\x19\n\x11test_vectors_part\x18\x0c \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"podrace/checkpoint/v1/policy.proto\x12\x15podrace.checkpoint.v1\x1a\x1epodrace/tensor/v1/tensor.proto\"\xd8\x01\n\x10SpaceDescription\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12.\n\tdata_type\x18\x03 \x01(\x0e\x32\x1b.podrace.tensor.v1.DataType\x12\x0b\n\x03low\x18\x04 \x03(\x01\x12\x0c\n\x04high\x18\x05 \x03(\x01\x12\x0f\n\x07\x63hoices\x18\x06 \x01(\x04\x12\x17\n\x0f\x65lement_choices\x18\x07 \x03(\x04\x12\x32\n\x07\x65ntries\x18\x08 \x03(\x0b\x32!.podrace.checkpoint.v1.SpaceEntry\"[\n\nSpaceEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x65ncoding\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0f\n\x07\x63hoices\x18\x04 \x03(\x04\x12\r\n\x05\x66irst\x18\x05 \x03(\x03\"P\n\rActionScaling\x12\x0f\n\x07minimum\x18\x01 \x03(\x01\x12\x0f\n\x07maximum\x18\x02 \x03(\x01\x12\r\n\x05scale\x18\x03 \x03(\x01\x12\x0e\n\x06offset\x18\x04 \x03(\x01\"\xaf\x04\n\x11PolicyDescription\x12\x15\n\rsteps_version\x18\x01 \x01(\r\x12\x42\n\x11observation_space\x18\x02 \x01(\x0b\x32\'.podrace.checkpoint.v1.SpaceDescription\x12=\n\x0c\x61\x63tion_space\x18\x03 \x01(\x0b\x32\'.podrace.checkpoint.v1.SpaceDescription\x12\x15\n\rnormalization\x18\x04 \x01(\t\x12\r\n\x05torso\x18\x05 \x01(\t\x12\x14\n\x0chidden_sizes\x18\x06 \x03(\r\x12\x12\n\nactivation\x18\x07 \x01(\t\x12\x16\n\x0erecurrent_size\x18\x08 \x01(\r\x12\x0c\n\x04head\x18\t \x01(\t\x12<\n\x0e\x61\x63tion_scaling\x18\n \x01(\x0b\x32$.podrace.checkpoint.v1.ActionScaling\x12\x0c\n\x04part\x18\x0b \x01(\t\x12\x19\n\x11test_vectors_part\x18\x0c \x01(\t\x12\x15\n\rnetwork_class\x18\r \x01(\t\x12U\n\x0fnetwork_options\x18\x0e \x03(\x0b\x32<.podrace.checkpoint.v1.PolicyDescription.NetworkOptionsEntry\x1a\x35\n\x13NetworkOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'podrace.checkpoint.v1.policy_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_POLICYDESCRIPTION_NETWORKOPTIONSENTRY']._loaded_options = None
+  _globals['_POLICYDESCRIPTION_NETWORKOPTIONSENTRY']._serialized_options = b'8\001'
   _globals['_SPACEDESCRIPTION']._serialized_start=94
   _globals['_SPACEDESCRIPTION']._serialized_end=310
   _globals['_SPACEENTRY']._serialized_start=312
@@ -39,5 +41,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACTIONSCALING']._serialized_start=405
   _globals['_ACTIONSCALING']._serialized_end=485
   _globals['_POLICYDESCRIPTION']._serialized_start=488
-  _globals['_POLICYDESCRIPTION']._serialized_end=882
+  _globals['_POLICYDESCRIPTION']._serialized_end=1047
+  _globals['_POLICYDESCRIPTION_NETWORKOPTIONSENTRY']._serialized_start=994
+  _globals['_POLICYDESCRIPTION_NETWORKOPTIONSENTRY']._serialized_end=1047
 # @@protoc_insertion_point(module_scope)

@@ -210,6 +210,26 @@ class PolicyDescription(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class NetworkOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     STEPS_VERSION_FIELD_NUMBER: _builtins.int
     OBSERVATION_SPACE_FIELD_NUMBER: _builtins.int
     ACTION_SPACE_FIELD_NUMBER: _builtins.int
@@ -222,6 +242,8 @@ class PolicyDescription(_message.Message):
     ACTION_SCALING_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     TEST_VECTORS_PART_FIELD_NUMBER: _builtins.int
+    NETWORK_CLASS_FIELD_NUMBER: _builtins.int
+    NETWORK_OPTIONS_FIELD_NUMBER: _builtins.int
     steps_version: _builtins.int
     """Version of the steps; always 1. A reader refuses another one."""
     normalization: _builtins.str
@@ -244,6 +266,10 @@ class PolicyDescription(_message.Message):
     """Name of the part with the parameters."""
     test_vectors_part: _builtins.str
     """Name of the part with test vectors; empty in snapshots, which have none."""
+    network_class: _builtins.str
+    """Class of the network that takes the place of steps 2 to 4, as in `podrace.agentpod.v1.PolicySpec`; empty:
+    those steps. A reader that cannot run the class refuses the policy.
+    """
     @_builtins.property
     def observation_space(self) -> Global___SpaceDescription:
         """Observations of one environment."""
@@ -260,6 +286,10 @@ class PolicyDescription(_message.Message):
     def action_scaling(self) -> Global___ActionScaling:
         """Step 6; absent unless actions are continuous."""
 
+    @_builtins.property
+    def network_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Arguments of that class, by name."""
+
     def __init__(
         self,
         *,
@@ -275,10 +305,12 @@ class PolicyDescription(_message.Message):
         action_scaling: Global___ActionScaling | None = ...,
         part: _builtins.str = ...,
         test_vectors_part: _builtins.str = ...,
+        network_class: _builtins.str = ...,
+        network_options: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["action_scaling", b"action_scaling", "action_space", b"action_space", "observation_space", b"observation_space"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_scaling", b"action_scaling", "action_space", b"action_space", "activation", b"activation", "head", b"head", "hidden_sizes", b"hidden_sizes", "normalization", b"normalization", "observation_space", b"observation_space", "part", b"part", "recurrent_size", b"recurrent_size", "steps_version", b"steps_version", "test_vectors_part", b"test_vectors_part", "torso", b"torso"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_scaling", b"action_scaling", "action_space", b"action_space", "activation", b"activation", "head", b"head", "hidden_sizes", b"hidden_sizes", "network_class", b"network_class", "network_options", b"network_options", "normalization", b"normalization", "observation_space", b"observation_space", "part", b"part", "recurrent_size", b"recurrent_size", "steps_version", b"steps_version", "test_vectors_part", b"test_vectors_part", "torso", b"torso"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

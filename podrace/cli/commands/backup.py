@@ -18,7 +18,7 @@ from podrace.cli.terminal.options import DEFAULT_HOME, output_options
 from podrace.cli.terminal.output import show as show_result
 from podrace.cli.terminal.output import show_json
 from podrace.cli.views.tables import plain_table
-from podrace.database_identity import copy_file
+from podrace.database.identity import copy_file
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use, claim

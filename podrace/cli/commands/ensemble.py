@@ -15,6 +15,7 @@ from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.cli.views import json_shapes
 from podrace.cli.views.tables import plain_table
+from podrace.client.evaluating import evaluation_options
 from podrace.client.hyperparameters import HyperparametersByAgent, read_hyperparameters
 from podrace.client.scores import standard_error
 from podrace.errors import NotFound
@@ -39,7 +40,9 @@ class ScoreRow:
 @click.argument("tournament")
 @click.option("--top", type=click.IntRange(min=2), default=DEFAULT_TOP, show_default=True, help="Number of members.")
 @click.option("--episodes", type=click.IntRange(min=1), help="Episodes to finish.  [default: as in the tournament]")
-@click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
+@click.option(
+    "--option", "options", multiple=True, metavar="K=V", help="Change one of `evaluation.options`; repeatable."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the environments.")
 @mesh_options
 def ensemble(
@@ -68,7 +71,7 @@ def ensemble(
                     first,
                     members=others,
                     episodes=episodes or found.spec.evaluation.episodes,
-                    options=struct,
+                    options=evaluation_options(found, struct),
                     seed=seed,
                 )
 

@@ -12,6 +12,7 @@ from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.cli.views import json_shapes
 from podrace.cli.views.tables import metrics_table
+from podrace.client.evaluating import evaluation_options
 from podrace.client.hyperparameters import HyperparametersByAgent, read_hyperparameters
 from podrace.client.named_checkpoints import find_checkpoints
 from podrace.mesh.home_lock import Use
@@ -21,7 +22,9 @@ from podrace.tournament.v1.tournament_pb2 import Tournament
 @click.command()
 @click.argument("subject", metavar="TOURNAMENT|CANDIDATE")
 @click.option("--episodes", type=click.IntRange(min=1), help="Episodes to finish.  [default: as in the tournament]")
-@click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
+@click.option(
+    "--option", "options", multiple=True, metavar="K=V", help="Change one of `evaluation.options`; repeatable."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the environments.")
 @click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely one.")
 @mesh_options
@@ -45,7 +48,7 @@ def evaluate(
                 checkpoint,
                 members=members,
                 episodes=episodes or tournament.spec.evaluation.episodes,
-                options=struct,
+                options=evaluation_options(tournament, struct),
                 seed=seed,
                 stochastic=stochastic,
             )

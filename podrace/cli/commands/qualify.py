@@ -29,6 +29,12 @@ from podrace.qualification.parts import PARTS, chosen_parts
 )
 @click.option("--meet", default="", metavar="HOST:PORT", help="Where node 0 of two waits for node 1.")
 @click.option(
+    "--orchestrator",
+    default="",
+    metavar="ADDRESS",
+    help="Also start pods on each plane by the launcher of this running orchestrator (part planes).",
+)
+@click.option(
     "--file", "path", default=None, type=click.Path(path_type=Path), help="Also write the report as JSON to this file."
 )
 @output_options
@@ -38,6 +44,7 @@ def qualify(
     gpus: str,
     node: int,
     meet: str,
+    orchestrator: str,
     path: Path | None,
     as_json: bool,
     debug: bool,
@@ -50,7 +57,8 @@ def qualify(
     supervision.check_installed()
     if path:
         check_file(path, "--file")
-    settings = {key: value for key, value in {"gpus": gpus, "node": str(node), "meet": meet}.items() if value}
+    wanted = {"gpus": gpus, "node": str(node), "meet": meet, "orchestrator": orchestrator}
+    settings = {key: value for key, value in wanted.items() if value}
     request = supervision.Request(chosen_parts(parts), quick, settings, debug)
     started = time.monotonic()
     findings: list[Finding] = []

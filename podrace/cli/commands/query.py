@@ -72,17 +72,22 @@ def _show_tournaments(settings: Settings, tournaments: list[Tournament]) -> None
 @click.command()
 @click.argument("tournament")
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Show only events of this kind; repeatable.")
+@click.option(
+    "--filter", "condition", default="", metavar="FILTER", help="Show only these, for instance 'kind = pod_*'."
+)
+@click.option("--order", default="", metavar="FIELDS", help="Order, for instance 'sequence desc'.")
 @mesh_options
-def events(settings: Settings, tournament: str, kinds: tuple[str, ...]) -> int:
+def events(settings: Settings, tournament: str, kinds: tuple[str, ...], condition: str, order: str) -> int:
     """Show all events of a tournament with their reasons, oldest first.
 
     TOURNAMENT is an id, a prefix of one, or `latest`. KIND is a kind of event, such as pod_draining, agent_generated
-    or algorithm_left; docs/monitoring.md lists all kinds with their meaning.
+    or algorithm_left; docs/monitoring.md lists all kinds with their meaning. FILTER is conditions `FIELD OPERATOR
+    VALUE` connected by AND. Fields: sequence, time, kind, tournament_id, pod_id, agent_id.
     """
 
     async def query(client: Client) -> int:
         found = await find_tournament(client, tournament, settings)
-        every = await client.list_events(found.tournament_id)
+        every = await client.list_events(found.tournament_id, condition, order)
         existing = sorted({event.kind for event in every})
         if missing := [kind for kind in kinds if kind not in existing]:
             kinds_of = f"only events of kind {', '.join(existing)}" if existing else "no events"
@@ -101,16 +106,22 @@ def events(settings: Settings, tournament: str, kinds: tuple[str, ...]) -> int:
 
 @click.command()
 @click.argument("tournament")
+@click.option(
+    "--filter", "condition", default="", metavar="FILTER", help="Show only these, for instance 'algorithm = ppo'."
+)
+@click.option("--order", default="", metavar="FIELDS", help="Order, for instance 'environment_steps desc'.")
 @mesh_options
-def standings(settings: Settings, tournament: str) -> int:
+def standings(settings: Settings, tournament: str, condition: str, order: str) -> int:
     """Show the board of a tournament.
 
-    TOURNAMENT is an id, a prefix of one, or `latest`.
+    TOURNAMENT is an id, a prefix of one, or `latest`. FILTER is conditions `FIELD OPERATOR VALUE` connected by AND.
+    Fields: candidate_id, agent_id, algorithm, rank, score, standard_error, estimate, episodes, environment_steps,
+    agent_environment_steps, agent_number, trial, depth, sequence, submit_time.
     """
 
     async def query(client: Client) -> int:
         found = await find_tournament(client, tournament, settings)
-        board = await client.list_board(found)
+        board = await client.list_board(found, condition, order)
         if settings.as_json:
             known = await read_hyperparameters(client, found, (candidate.agent_id for candidate in board))
             show_json([json_shapes.candidate(candidate, known) for candidate in board])
@@ -119,7 +130,8 @@ def standings(settings: Settings, tournament: str) -> int:
             if note := built_in_scores_note(board, found.tournament_id):
                 show_result(note)
         else:
-            show_result(f"the board of {found.tournament_id} is empty")
+            nothing = f"has no candidate that matches {condition!r}" if condition else "is empty"
+            show_result(f"the board of {found.tournament_id} {nothing}")
         return 0
 
     session.require_tournaments(settings)

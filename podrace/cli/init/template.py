@@ -12,6 +12,7 @@ from podrace.errors import InvalidArgument
 from podrace.specification import resolve
 from podrace.specification.catalog import ALGORITHMS, SIMULATORS
 from podrace.specification.files import toml_literal
+from podrace.specification.known.simulators import of_teams
 
 LONGEST_NAME = 40
 
@@ -78,9 +79,12 @@ def check_environment(id: str) -> None:
 
 
 def suitable_algorithms(environment: str) -> list[str]:
-    """Returns the algorithms that support the actions of an environment; all if these are not known."""
-    kind = action_kind(environment)
-    return [name for name, entry in ALGORITHMS.items() if not kind or kind in entry.action_kinds]
+    """Returns the algorithms that support the actions of an environment; all for its number of agents if these are not
+    known.
+    """
+    kind, teams = action_kind(environment), of_teams(environment)
+    fitting = {name: entry for name, entry in ALGORITHMS.items() if entry.teams == teams}
+    return [name for name, entry in fitting.items() if not kind or kind in entry.action_kinds]
 
 
 def check_algorithm(name: str, environment: str) -> None:

@@ -22,6 +22,7 @@ from podrace.cli.terminal.atomic_file import check_file, whole_file
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
+from podrace.client.evaluating import evaluation_options
 from podrace.client.named_checkpoints import find_checkpoints
 from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
 from podrace.mesh.home_lock import Use
@@ -116,8 +117,7 @@ def request_of(
     environment = type(tournament.spec.environment)()
     environment.CopyFrom(tournament.spec.environment)
     environment.count = 1
-    for more in (tournament.spec.evaluation.options, how.options):
-        environment.options.update(json_format.MessageToDict(more))
+    environment.options.update(json_format.MessageToDict(evaluation_options(tournament, how.options)))
     return {
         "tournament_id": tournament.tournament_id,
         "leaderboard_address": tournament.leaderboard_address,

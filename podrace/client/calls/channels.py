@@ -1,5 +1,6 @@
 """Calls methods with deadlines, reads lists to their last page, and keeps the channels of a client."""
 
+import functools
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
@@ -93,7 +94,13 @@ async def call(
 async def pages(
     address: str, method: Callable[..., Awaitable[Response]], request: Any, deadline_seconds: float
 ) -> AsyncIterator[Response]:
-    """Calls a list method until its last page, with the deadline for each call.
+    """Calls a list method until its last page, with the deadline for each call."""
+    async for page in pages_by(functools.partial(call, address, method, deadline_seconds=deadline_seconds), request):
+        yield page
+
+
+async def pages_by(ask: Callable[[Any], Awaitable[Response]], request: Any) -> AsyncIterator[Response]:
+    """Asks for the pages of a list until the last one.
 
     A page that is larger than a message may be is requested again with half as many entries.
 
@@ -102,7 +109,7 @@ async def pages(
     """
     while True:
         try:
-            page: Any = await call(address, method, request, deadline_seconds)
+            page: Any = await ask(request)
         except ResourceExhausted:
             # Present services limit pages by bytes; those of earlier versions do not.
             if getattr(request, "page_size", 0) <= 1:

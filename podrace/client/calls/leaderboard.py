@@ -1,11 +1,14 @@
 """Reads what the leaderboard of a tournament knows: candidates, snapshots, agents and statistics."""
 
+import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from podrace import rpc
+from podrace.client import reconnect
 from podrace.client.calls.channels import (
     DURABLE_SECONDS,
     LARGEST_PAGE,
@@ -14,7 +17,7 @@ from podrace.client.calls.channels import (
     REPLAY_SECONDS,
     MeshChannels,
     call,
-    pages,
+    pages_by,
 )
 from podrace.client.champion import members_of_champion
 from podrace.client.plugin_fallbacks import PluginFallbacks, count_fallbacks, named_plugins
@@ -28,6 +31,15 @@ from podrace.tournament.v1.tournament_pb2 import Tournament
 if TYPE_CHECKING:
     from podrace.leaderboard.v1.leaderboard_pb2_grpc import LeaderboardServiceAsyncStub
 
+REGISTRATION_SECONDS = 5.0
+"""How long a read is repeated while the leaderboard does not know a tournament that the orchestrator has."""
+
+Response = TypeVar("Response")
+
+
+class NotYetKnown(Unavailable):
+    """The leaderboard does not know a tournament that the orchestrator has created."""
+
 
 class LeaderboardCalls(MeshChannels):
     """Calls the leaderboard that a tournament names; its channel is opened by the first call that needs it."""
@@ -38,39 +50,33 @@ class LeaderboardCalls(MeshChannels):
         )
         return stub
 
-    async def list_board(self, tournament: Tournament) -> list[board_pb.Candidate]:
-        """Returns the candidates on the board, best first."""
-        return await self._candidates(tournament, all_submissions=False)
+    async def _read(
+        self, tournament: Tournament, method: Callable[..., Awaitable[Response]], request: Any, seconds: float
+    ) -> Response:
+        """Makes a call about a tournament; repeats it for a while if the leaderboard does not know the tournament.
 
-    async def list_submissions(self, tournament: Tournament) -> list[board_pb.Candidate]:
-        """Returns all submitted candidates, also those that are not on the board, in order of arrival."""
-        return await self._candidates(tournament, all_submissions=True)
-
-    async def _candidates(self, tournament: Tournament, *, all_submissions: bool) -> list[board_pb.Candidate]:
-        found = self._candidate_pages(tournament, all_submissions=all_submissions, page_size=PAGE_SIZE)
-        return [candidate async for page in found for candidate in page.candidates]
-
-    def submission_pages(self, tournament: Tournament) -> AsyncIterator[board_pb.ListCandidatesResponse]:
-        """Yields all submitted candidates in order of arrival, in pages that are as large as the contract allows.
-
-        For clients that keep only a part of each candidate of a long tournament.
+        Raises:
+            NotFound: The orchestrator does not know the tournament either.
+            Unavailable: The leaderboard does not answer, or does not know the tournament yet.
         """
-        return self._candidate_pages(tournament, all_submissions=True, page_size=LARGEST_PAGE)
+        last = time.monotonic() + REGISTRATION_SECONDS
+        while True:
+            try:
+                async with self._not_found_only_if_deleted(tournament):
+                    return await call(tournament.leaderboard_address, method, request, seconds)
+            except NotYetKnown:
+                if time.monotonic() >= last:
+                    raise
+            await asyncio.sleep(reconnect.RETRY_SECONDS)
 
-    async def _candidate_pages(
-        self, tournament: Tournament, *, all_submissions: bool, page_size: int
-    ) -> AsyncIterator[board_pb.ListCandidatesResponse]:
-        request = board_pb.ListCandidatesRequest(
-            tournament_id=tournament.tournament_id, all_submissions=all_submissions, page_size=page_size
-        )
-        method = self._leaderboard(tournament).ListCandidates
-        async with self._not_found_only_if_deleted(tournament):
-            async for page in pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS):
-                yield page
+    def _pages(
+        self, tournament: Tournament, method: Callable[..., Awaitable[Response]], request: Any
+    ) -> AsyncIterator[Response]:
+        return pages_by(lambda one: self._read(tournament, method, one, DURABLE_SECONDS), request)
 
     @contextlib.asynccontextmanager
     async def _not_found_only_if_deleted(self, tournament: Tournament) -> AsyncIterator[None]:
-        """Raises Unavailable if the leaderboard does not know a tournament that the orchestrator has.
+        """Raises NotYetKnown if the leaderboard does not know a tournament that the orchestrator has.
 
         The leaderboard may have been down when the tournament was created, and learns of it a moment later.
         """
@@ -80,13 +86,60 @@ class LeaderboardCalls(MeshChannels):
             name, address = tournament.tournament_id, tournament.leaderboard_address
             request = pb.GetTournamentRequest(tournament_id=name)
             await self._ask(self._orchestrator.GetTournament, request, QUICK_SECONDS)
-            raise Unavailable(f"{address} does not know tournament {name!r} yet; try again in a moment") from None
+            raise NotYetKnown(f"{address} does not know tournament {name!r} yet; try again in a moment") from None
 
-    async def list_snapshots(self, tournament: Tournament) -> list[board_pb.Snapshot]:
-        """Returns all snapshots of a tournament, in order of arrival."""
-        request = board_pb.ListSnapshotsRequest(tournament_id=tournament.tournament_id, page_size=PAGE_SIZE)
-        method = self._leaderboard(tournament).ListSnapshots
-        found = pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
+    async def list_board(
+        self, tournament: Tournament, filter: str = "", order_by: str = ""
+    ) -> list[board_pb.Candidate]:
+        """Returns the candidates on the board, best first.
+
+        Args:
+            tournament: The tournament.
+            filter: Which; empty: all. Conditions such as `algorithm = ppo AND score > 400`.
+            order_by: Fields, each perhaps with `desc`, such as `environment_steps desc`; empty: best first.
+
+        Raises:
+            InvalidArgument: The filter or the order cannot be used.
+        """
+        selection = board_pb.ListCandidatesRequest(filter=filter, order_by=order_by, page_size=PAGE_SIZE)
+        found = self._candidate_pages(tournament, selection)
+        return [candidate async for page in found for candidate in page.candidates]
+
+    async def list_submissions(
+        self, tournament: Tournament, filter: str = "", order_by: str = ""
+    ) -> list[board_pb.Candidate]:
+        """Returns all submitted candidates, also those that are not on the board, in order of arrival.
+
+        `filter` and `order_by` as of `list_board`.
+        """
+        selection = board_pb.ListCandidatesRequest(
+            all_submissions=True, filter=filter, order_by=order_by, page_size=PAGE_SIZE
+        )
+        found = self._candidate_pages(tournament, selection)
+        return [candidate async for page in found for candidate in page.candidates]
+
+    def submission_pages(self, tournament: Tournament) -> AsyncIterator[board_pb.ListCandidatesResponse]:
+        """Yields all submitted candidates in order of arrival, in pages that are as large as the contract allows.
+
+        For clients that keep only a part of each candidate of a long tournament.
+        """
+        selection = board_pb.ListCandidatesRequest(all_submissions=True, page_size=LARGEST_PAGE)
+        return self._candidate_pages(tournament, selection)
+
+    def _candidate_pages(
+        self, tournament: Tournament, request: board_pb.ListCandidatesRequest
+    ) -> AsyncIterator[board_pb.ListCandidatesResponse]:
+        request.tournament_id = tournament.tournament_id
+        return self._pages(tournament, self._leaderboard(tournament).ListCandidates, request)
+
+    async def list_snapshots(
+        self, tournament: Tournament, filter: str = "", order_by: str = ""
+    ) -> list[board_pb.Snapshot]:
+        """Returns all snapshots of a tournament, in order of arrival; `filter` and `order_by` as of `list_board`."""
+        request = board_pb.ListSnapshotsRequest(
+            tournament_id=tournament.tournament_id, page_size=PAGE_SIZE, filter=filter, order_by=order_by
+        )
+        found = self._pages(tournament, self._leaderboard(tournament).ListSnapshots, request)
         return [snapshot async for page in found for snapshot in page.snapshots]
 
     def follow_submissions(
@@ -101,7 +154,7 @@ class LeaderboardCalls(MeshChannels):
         """Streams each candidate submitted after the token; `follow_submissions` also reconnects.
 
         Raises:
-            Unavailable: The connection broke, or the leaderboard does not know the tournament yet.
+            Unavailable: The connection broke, or the leaderboard does not know the tournament yet (NotYetKnown).
             NotFound: The tournament was deleted.
         """
         request = board_pb.WatchCandidatesRequest(tournament_id=tournament.tournament_id, resume_token=resume_token)
@@ -126,11 +179,12 @@ class LeaderboardCalls(MeshChannels):
         method, request = self._leaderboard(tournament).GetLineage, board_pb.GetLineageRequest(agent_id=agent_id)
         return list((await call(tournament.leaderboard_address, method, request, DURABLE_SECONDS)).agents)
 
-    async def list_agents(self, tournament: Tournament) -> list[board_pb.Agent]:
-        """Returns all agents of a tournament by number."""
-        request = board_pb.GetLineageRequest(tournament_id=tournament.tournament_id, page_size=PAGE_SIZE)
-        method = self._leaderboard(tournament).GetLineage
-        found = pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS)
+    async def list_agents(self, tournament: Tournament, filter: str = "", order_by: str = "") -> list[board_pb.Agent]:
+        """Returns all agents of a tournament by number; `filter` and `order_by` as of `list_board`."""
+        request = board_pb.GetLineageRequest(
+            tournament_id=tournament.tournament_id, page_size=PAGE_SIZE, filter=filter, order_by=order_by
+        )
+        found = self._pages(tournament, self._leaderboard(tournament).GetLineage, request)
         return [agent async for page in found for agent in page.agents]
 
     async def agent_pages(
@@ -148,8 +202,7 @@ class LeaderboardCalls(MeshChannels):
         request = board_pb.GetLineageRequest(
             tournament_id=tournament.tournament_id, page_size=PAGE_SIZE, page_token=page_token
         )
-        method = self._leaderboard(tournament).GetLineage
-        async for page in pages(tournament.leaderboard_address, method, request, DURABLE_SECONDS):
+        async for page in self._pages(tournament, self._leaderboard(tournament).GetLineage, request):
             # `request` still has the token of this page.
             yield request.page_token, page
 
@@ -169,9 +222,7 @@ class LeaderboardCalls(MeshChannels):
             tournament_id=tournament.tournament_id,
             champion_candidate_ids=[one.manifest_digest for one in members_of_champion(tournament)],
         )
-        found: board_pb.GetStatisticsResponse = await call(
-            tournament.leaderboard_address, method, request, DURABLE_SECONDS
-        )
+        found: board_pb.GetStatisticsResponse = await self._read(tournament, method, request, DURABLE_SECONDS)
         return found
 
     async def count_fallbacks(self, tournament: Tournament) -> list[PluginFallbacks]:
@@ -188,4 +239,4 @@ class LeaderboardCalls(MeshChannels):
         """Lets the leaderboard repeat all its decisions about a tournament and compare them with the recorded ones."""
         method = self._leaderboard(tournament).ReplayTournament
         request = board_pb.ReplayTournamentRequest(tournament_id=tournament.tournament_id)
-        return await call(tournament.leaderboard_address, method, request, REPLAY_SECONDS)
+        return await self._read(tournament, method, request, REPLAY_SECONDS)

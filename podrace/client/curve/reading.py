@@ -7,7 +7,6 @@ points, failures = await read_curve(client, tournament, snapshots, CurveSettings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from podrace.client.client import Client
@@ -23,6 +22,7 @@ from podrace.client.curve.points import (
     with_totals,
     within,
 )
+from podrace.client.evaluating import evaluation_options
 from podrace.errors import NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import Snapshot
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -84,9 +84,7 @@ async def read_curve(
 
 def evaluation_settings(settings: CurveSettings, tournament: Tournament) -> EvaluationSettings:
     """Returns how snapshots are evaluated: as the tournament evaluates, changed by the settings."""
-    options = Struct()
-    options.CopyFrom(tournament.spec.evaluation.options)
-    options.update(json_format.MessageToDict(settings.options))
+    options = evaluation_options(tournament, settings.options)
     stochastic = settings.stochastic or not tournament.spec.evaluation.greedy
     return EvaluationSettings(settings.episodes, options, curve_seed(settings.seed), stochastic)
 

@@ -98,8 +98,10 @@ class Leases:
     def __init__(self, spec: TournamentSpec, lease_seconds: float) -> None:
         self._spec, self._lease_seconds, self._numbers = spec, lease_seconds, itertools.count()
 
-    def make(self, *, steps: int, known: bool = True, **changes: Any) -> ExaminedLease:
-        """Returns an assignment with a budget; without known work, it has none."""
+    def make(
+        self, *, steps: int, known: bool = True, scores: pb.EvaluationWork | None = None, **changes: Any
+    ) -> ExaminedLease:
+        """Returns an assignment with a budget, or of an evaluation; without known work, it has none."""
         number = next(self._numbers)
         (algorithm,) = self._spec.algorithms
         agent = Agent(
@@ -122,6 +124,8 @@ class Leases:
             lease_token="lease-token-0",
         )
         assignment.lease_duration.FromMilliseconds(round(self._lease_seconds * 1000))
-        if known:
+        if scores:
+            assignment.evaluate.CopyFrom(scores)
+        elif known:
             assignment.train.CopyFrom(agent)
         return ExaminedLease(assignment, tokens=[(0.0, "lease-token-0")], **changes)

@@ -1,13 +1,14 @@
 """Judges the checkpoint that a pod submitted: its manifest, its parts and its score."""
 
 import hashlib
+import json
 import math
 import statistics
 from collections.abc import Callable, Iterator
 
 from google.protobuf import json_format
 
-from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
 from podrace.checkpoint_store.manifest import canonical_json
 from podrace.conformance.findings import Judge
 from podrace.orchestrator.v1.orchestrator_pb2 import Assignment
@@ -80,3 +81,26 @@ def _contradictions(manifest: Manifest, assignment: Assignment) -> Iterator[str]
     returns = list(score.episode_returns)
     if returns and not math.isclose(statistics.fmean(returns), score.mean_return, rel_tol=1e-6, abs_tol=1e-6):
         yield f"mean_return is {score.mean_return:g}, the mean of the listed returns is {statistics.fmean(returns):g}"
+
+
+def policy_digest(read: Read, manifest_digest: str) -> str:
+    """Returns the digest of the policy of a stored checkpoint; empty if the manifest cannot be read."""
+    data = read(manifest_digest) or b"{}"
+    parts = json.loads(data).get("parts", [])
+    return next((str(part["digest"]) for part in parts if part["name"] == "policy"), "")
+
+
+def wrong_evaluation(found: Evaluation, episodes: int, digest: str) -> Iterator[str]:
+    """Yields what is wrong with the result of an evaluation.
+
+    Args:
+        found: The result.
+        episodes: Number of episodes that were to be finished.
+        digest: Digest of the policy that was to be scored.
+    """
+    if found.episodes != episodes:
+        yield f"it has {found.episodes} episodes instead of {episodes}"
+    if not math.isfinite(found.mean_return):
+        yield f"mean_return is {found.mean_return}"
+    if found.policy_digest != digest:
+        yield f"policy_digest is '{found.policy_digest}', that of the policy is '{digest}'"

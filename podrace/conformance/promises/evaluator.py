@@ -1,6 +1,7 @@
 """Lists the promises of EvaluatorService of `podrace.agentpod.v1` to a pod that calls a plugin."""
 
 from podrace.conformance.findings import Promise, by_name
+from podrace.conformance.promises.errors import ERROR_DETAILS
 
 _SERVICE = "EvaluatorService"
 
@@ -106,5 +107,6 @@ PROMISES = by_name(
             f"{_SERVICE}.GetEvaluator",
             "answer GetEvaluator at once, or leave it unimplemented",
         ),
+        ERROR_DETAILS,
     ]
 )

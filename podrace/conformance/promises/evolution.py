@@ -1,6 +1,7 @@
 """Lists the promises of `podrace.evolution.v1`."""
 
 from podrace.conformance.findings import Promise, by_name
+from podrace.conformance.promises.errors import ERROR_DETAILS
 
 _SERVICE = "EvolutionService"
 _HYPERPARAMETERS = "FreshProposal.hyperparameters"
@@ -97,5 +98,6 @@ PROMISES = by_name(
             "draw random numbers from `seed`, and keep no state between calls",
             advice=True,
         ),
+        ERROR_DETAILS,
     ]
 )

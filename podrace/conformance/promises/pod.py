@@ -129,6 +129,13 @@ PROMISES = by_name(
             "neither publish nor submit nor complete after STALE_EPOCH: another pod trains the agent",
         ),
         Promise(
+            "evaluates",
+            "Result of a successful evaluation.",
+            "CompleteAssignmentRequest.evaluation",
+            "score the policy of the checkpoint in as many episodes as the work names, state the digest of the policy"
+            " that you scored, and complete as FINISHED",
+        ),
+        Promise(
             "unknown-work",
             "A pod that knows none of these completes the assignment as DRAINED.",
             "Assignment.work",

@@ -1,6 +1,7 @@
 """Lists the promises of `podrace.simulator.v1`."""
 
 from podrace.conformance.findings import Promise, by_name
+from podrace.conformance.promises.errors import ERROR_DETAILS
 
 _STREAM = "SimulatorService.StreamSteps"
 _STEPPED = "StreamStepsResponse.Stepped"
@@ -163,5 +164,6 @@ PROMISES = by_name(
             _STREAM,
             "end the stream with OK when the caller closes its side",
         ),
+        ERROR_DETAILS,
     ]
 )

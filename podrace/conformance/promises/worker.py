@@ -1,6 +1,7 @@
 """Lists the promises of WorkerService of `podrace.agentpod.v1`, on the plane `grpc`."""
 
 from podrace.conformance.findings import Promise, by_name
+from podrace.conformance.promises.errors import ERROR_DETAILS
 
 _SERVICE = "WorkerService"
 _SLOT = "RolloutSlot"
@@ -129,6 +130,34 @@ PROMISES = by_name(
             "continue with the next rollout where the last one ended",
         ),
         Promise(
+            "recurrent-state",
+            "h is 0 at the first step of an episode. Otherwise it is the state after the previous step, also across"
+            " rollouts and policy versions.",
+            "PolicySpec, step 4",
+            "keep the state of each environment from step to step, write the one before the first step to `state`, and"
+            " act with it",
+        ),
+        Promise(
+            "own-rows",
+            "The worker writes the T rows from `first_row` on.",
+            f"{_SLOT}, replay memories",
+            "begin each box of a replay memory at the row `first_row`, and write every tensor that the slot has",
+        ),
+        Promise(
+            "last-row",
+            "There is no row for the observation after the last step, so the worker writes that observation into its"
+            " last row of `final_observation`",
+            f"{_SLOT}, replay memories",
+            "write the observation after the last step into the last of your rows of `final_observation`",
+        ),
+        Promise(
+            "greedy-actions",
+            "clip(tanh(o) + exploration N(0, 1), -1, 1) values discrete a value for each choice argmax with probability"
+            " `exploration` any choice, else argmax",
+            "PolicySpec, step 5",
+            "act greedily if the part `exploration` of the policy is 0",
+        ),
+        Promise(
             "generation",
             "A reader that finds another generation in the block refuses the reference, because the content is no"
             " longer what the reference was made for.",
@@ -167,5 +196,6 @@ PROMISES = by_name(
             f"{_SERVICE}.GetWorker",
             "answer GetWorker at once, or leave it unimplemented",
         ),
+        ERROR_DETAILS,
     ]
 )

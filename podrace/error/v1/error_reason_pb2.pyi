@@ -102,13 +102,15 @@ class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     - google.rpc.ErrorInfo{reason, domain: "podrace", metadata}: `reason` is the name of a value below, as a string.
       `metadata` has `service` and `method` of the call, and for some reasons more. Clients act on the status code alone if
       they do not know the reason.
-    - google.rpc.BadRequest with INVALID_ARGUMENT, if fields of the request or keys of a specification are wrong: all of
-      them, as far as there is room.
-    - google.rpc.ResourceInfo with NOT_FOUND: `resource_type` such as `tournament`, and `resource_name`, its id.
+    - google.rpc.BadRequest with INVALID_ARGUMENT: all fields of the request or keys of a specification that are wrong, as
+      far as there is room. If the request as a whole is wrong, one violation without a field repeats the message.
+    - google.rpc.ResourceInfo with NOT_FOUND: `resource_type` such as `tournament`, and `resource_name`, its id, which is
+      empty if the request names none.
     - google.rpc.RetryInfo if it helps to repeat the same call: after which pause. Methods that are neither NO_SIDE_EFFECTS
       nor IDEMPOTENT may have had an effect already.
     Errors that gRPC itself makes have no details: RESOURCE_EXHAUSTED for a message that is too large, and UNAVAILABLE,
-    DEADLINE_EXCEEDED and CANCELLED on the side of the client.
+    DEADLINE_EXCEEDED and CANCELLED on the side of the client. A service of a third party may leave the details out, except
+    ERROR_REASON_NOT_OPEN; those that it sends have this form.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound
+from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NamedResource, NotFound
 from podrace.serving.decisions.gate import GateVerdict
 
 MOST_PREVIOUS = 4
@@ -157,7 +157,10 @@ def version_for(record: ServingRecord, key: str) -> str:
         NotFound: No version serves yet.
     """
     if not record.current:
-        raise NotFound("no policy is served yet: its tournament has no candidate, or the policy is being loaded")
+        raise NotFound(
+            "no policy is served yet: its tournament has no candidate, or the policy is being loaded",
+            resource=NamedResource("version", ""),
+        )
     other = record.comparison
     if other is None or not other.share:
         return record.current

@@ -873,6 +873,11 @@ class PodSpec(_message.Message):
     PLANE_FIELD_NUMBER: _builtins.int
     HOSTS_FIELD_NUMBER: _builtins.int
     CAPTURED_FIELD_NUMBER: _builtins.int
+    MINIMUM_CORES_FIELD_NUMBER: _builtins.int
+    MAXIMUM_CORES_FIELD_NUMBER: _builtins.int
+    IMPROVING_SHARE_FIELD_NUMBER: _builtins.int
+    STALLED_SHARE_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
     layout: Global___Layout.ValueType
     """Whether the roles are separate processes. Default: by the number of cores and GPUs, see Layout."""
     workers: _builtins.int
@@ -913,6 +918,30 @@ class PodSpec(_message.Message):
     policy and its simulator. A graph launches all operations of a step at once. Where it is not possible, the log of
     the role has the reason. Without `gpus` it has no effect. Default true.
     """
+    minimum_cores: _builtins.float
+    """Cores that the pod of the incumbent keeps while the incumbent does not improve; a multiple of `cores`, and at most
+    `maximum_cores`, without which it has no effect. Default `cores`.
+    """
+    maximum_cores: _builtins.float
+    """Most cores of the pod of the incumbent; a multiple of `cores`. The pod grows while the incumbent improves: the cores
+    come from pods of challengers, whose agents continue later. It shrinks when the incumbent stalls. A pod of two cores
+    or more is `separate`, and its memory grows with its cores. Above `cores` it needs `evolution.strategy =
+    "incumbent"`, and is refused with `gpus`, several `learners`, `workers` or `hosts`, and when `synchronous`. Default
+    `cores`: all pods have the same size.
+    """
+    improving_share: _builtins.float
+    """Share of the cores of the tournament's pods that works for the incumbent while it improves by more than two
+    standard errors over the last quarter of its life, rounded to whole pods of `cores`. Default 0.7 with
+    `maximum_cores`.
+    """
+    stalled_share: _builtins.float
+    """The same while it does not improve. Default 0.1 with `maximum_cores`."""
+    worker: _builtins.str
+    """A worker of a third party that collects the rollouts instead of podrace's: `grpc://host:port` or `grpc://unix:/path` of
+    a WorkerService on the machine of the pod, which reaches the sockets of the pod. A worker serves one session at a time,
+    so there is one pod (`pool.maximum_pods` = 1) with one learner and one worker, `layout = separate` and `plane = grpc`,
+    started by the launcher `process`. Absent: podrace's worker.
+    """
     def __init__(
         self,
         *,
@@ -926,10 +955,15 @@ class PodSpec(_message.Message):
         plane: _builtins.str | None = ...,
         hosts: _builtins.int | None = ...,
         captured: _builtins.bool | None = ...,
+        minimum_cores: _builtins.float | None = ...,
+        maximum_cores: _builtins.float | None = ...,
+        improving_share: _builtins.float | None = ...,
+        stalled_share: _builtins.float | None = ...,
+        worker: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_captured", b"_captured", "_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "captured", b"captured", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_captured", b"_captured", "_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_improving_share", b"_improving_share", "_learners", b"_learners", "_maximum_cores", b"_maximum_cores", "_memory_bytes", b"_memory_bytes", "_minimum_cores", b"_minimum_cores", "_plane", b"_plane", "_precision", b"_precision", "_stalled_share", b"_stalled_share", "_worker", b"_worker", "_workers", b"_workers", "captured", b"captured", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "improving_share", b"improving_share", "learners", b"learners", "maximum_cores", b"maximum_cores", "memory_bytes", b"memory_bytes", "minimum_cores", b"minimum_cores", "plane", b"plane", "precision", b"precision", "stalled_share", b"stalled_share", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_captured", b"_captured", "_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_learners", b"_learners", "_memory_bytes", b"_memory_bytes", "_plane", b"_plane", "_precision", b"_precision", "_workers", b"_workers", "captured", b"captured", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "layout", b"layout", "learners", b"learners", "memory_bytes", b"memory_bytes", "plane", b"plane", "precision", b"precision", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_captured", b"_captured", "_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_improving_share", b"_improving_share", "_learners", b"_learners", "_maximum_cores", b"_maximum_cores", "_memory_bytes", b"_memory_bytes", "_minimum_cores", b"_minimum_cores", "_plane", b"_plane", "_precision", b"_precision", "_stalled_share", b"_stalled_share", "_worker", b"_worker", "_workers", b"_workers", "captured", b"captured", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "improving_share", b"improving_share", "layout", b"layout", "learners", b"learners", "maximum_cores", b"maximum_cores", "memory_bytes", b"memory_bytes", "minimum_cores", b"minimum_cores", "plane", b"plane", "precision", b"precision", "stalled_share", b"stalled_share", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__captured: _TypeAlias = _typing.Literal["captured"]  # noqa: Y015
     _WhichOneofArgType__captured: _TypeAlias = _typing.Literal["_captured", b"_captured"]  # noqa: Y015
@@ -939,14 +973,24 @@ class PodSpec(_message.Message):
     _WhichOneofArgType__gpus: _TypeAlias = _typing.Literal["_gpus", b"_gpus"]  # noqa: Y015
     _WhichOneofReturnType__hosts: _TypeAlias = _typing.Literal["hosts"]  # noqa: Y015
     _WhichOneofArgType__hosts: _TypeAlias = _typing.Literal["_hosts", b"_hosts"]  # noqa: Y015
+    _WhichOneofReturnType__improving_share: _TypeAlias = _typing.Literal["improving_share"]  # noqa: Y015
+    _WhichOneofArgType__improving_share: _TypeAlias = _typing.Literal["_improving_share", b"_improving_share"]  # noqa: Y015
     _WhichOneofReturnType__learners: _TypeAlias = _typing.Literal["learners"]  # noqa: Y015
     _WhichOneofArgType__learners: _TypeAlias = _typing.Literal["_learners", b"_learners"]  # noqa: Y015
+    _WhichOneofReturnType__maximum_cores: _TypeAlias = _typing.Literal["maximum_cores"]  # noqa: Y015
+    _WhichOneofArgType__maximum_cores: _TypeAlias = _typing.Literal["_maximum_cores", b"_maximum_cores"]  # noqa: Y015
     _WhichOneofReturnType__memory_bytes: _TypeAlias = _typing.Literal["memory_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_bytes: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__minimum_cores: _TypeAlias = _typing.Literal["minimum_cores"]  # noqa: Y015
+    _WhichOneofArgType__minimum_cores: _TypeAlias = _typing.Literal["_minimum_cores", b"_minimum_cores"]  # noqa: Y015
     _WhichOneofReturnType__plane: _TypeAlias = _typing.Literal["plane"]  # noqa: Y015
     _WhichOneofArgType__plane: _TypeAlias = _typing.Literal["_plane", b"_plane"]  # noqa: Y015
     _WhichOneofReturnType__precision: _TypeAlias = _typing.Literal["precision"]  # noqa: Y015
     _WhichOneofArgType__precision: _TypeAlias = _typing.Literal["_precision", b"_precision"]  # noqa: Y015
+    _WhichOneofReturnType__stalled_share: _TypeAlias = _typing.Literal["stalled_share"]  # noqa: Y015
+    _WhichOneofArgType__stalled_share: _TypeAlias = _typing.Literal["_stalled_share", b"_stalled_share"]  # noqa: Y015
+    _WhichOneofReturnType__worker: _TypeAlias = _typing.Literal["worker"]  # noqa: Y015
+    _WhichOneofArgType__worker: _TypeAlias = _typing.Literal["_worker", b"_worker"]  # noqa: Y015
     _WhichOneofReturnType__workers: _TypeAlias = _typing.Literal["workers"]  # noqa: Y015
     _WhichOneofArgType__workers: _TypeAlias = _typing.Literal["_workers", b"_workers"]  # noqa: Y015
     @_typing.overload
@@ -958,13 +1002,23 @@ class PodSpec(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__hosts) -> _WhichOneofReturnType__hosts | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__improving_share) -> _WhichOneofReturnType__improving_share | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__learners) -> _WhichOneofReturnType__learners | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__maximum_cores) -> _WhichOneofReturnType__maximum_cores | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bytes) -> _WhichOneofReturnType__memory_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__minimum_cores) -> _WhichOneofReturnType__minimum_cores | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__plane) -> _WhichOneofReturnType__plane | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__precision) -> _WhichOneofReturnType__precision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stalled_share) -> _WhichOneofReturnType__stalled_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__worker) -> _WhichOneofReturnType__worker | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__workers) -> _WhichOneofReturnType__workers | None: ...
 

@@ -38,4 +38,26 @@ class OtherMessage(Pod):
         return super().renew()
 
 
-BROKEN = [OutOfBounds, OtherMessage]
+class ScoresAnotherPolicy(Pod):
+    """Completes an evaluation with the score of some policy."""
+
+    breaks = "Result of a successful evaluation."
+
+    def complete(self, outcome: int) -> None:
+        if self.assignment.WhichOneof("work") != "evaluate":
+            super().complete(outcome)
+            return
+        request = pb.CompleteAssignmentRequest(
+            request_id=f"{self.assignment.assignment_id}.complete",
+            assignment_id=self.assignment.assignment_id,
+            lease_epoch=self.assignment.lease_epoch,
+            outcome=pb.OUTCOME_FINISHED,
+            lease_token=self.token,
+            pod_id="foreign-1",
+        )
+        request.evaluation.episodes = self.assignment.evaluate.episodes
+        request.evaluation.policy_digest = "0" * 64
+        self.call(self.orchestrator.CompleteAssignment, request)
+
+
+BROKEN = [ScoresAnotherPolicy, OutOfBounds, OtherMessage]

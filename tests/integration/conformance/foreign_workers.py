@@ -41,6 +41,7 @@ class Session:
         self.walks.reset(int(hashlib.sha256(f"{request.seed} {request.rollouts}".encode()).hexdigest()[:8], 16))
         self.returns = np.zeros(request.environment.count)
         self.lengths = np.zeros(request.environment.count, np.int64)
+        self.hidden = np.zeros((request.environment.count, request.policy.recurrent_size))
         self.policy = pb.PolicySpec()
         self.policy.CopyFrom(request.policy)
         for name, shape in self.tensors():
@@ -51,23 +52,47 @@ class Session:
         if self.request.policy.normalize_observations:
             yield "observation_mean", [3]
             yield "observation_variance", [3]
-        widths = [3, *self.request.policy.hidden_sizes, 2]
-        for layer, (inputs, outputs) in enumerate(pairwise(widths)):
+        size, widths = self.request.policy.recurrent_size, [3, *self.request.policy.hidden_sizes]
+        for layer, (inputs, outputs) in enumerate(pairwise(widths if size else [*widths, 2])):
             yield f"actor.{layer}.weight", [outputs, inputs]
             yield f"actor.{layer}.bias", [outputs]
+        if size:
+            for part, inputs in (("input", widths[-1]), ("state", size)):
+                yield f"actor.recurrent.{part}_weight", [3 * size, inputs]
+                yield f"actor.recurrent.{part}_bias", [3 * size]
+            yield "actor.output.0.weight", [2, size]
+            yield "actor.output.0.bias", [2]
+        if self.request.policy.head == "values":
+            yield "exploration", [1]
 
     def act(self, policy: dict[str, np.ndarray], x: np.ndarray, random: Random) -> tuple[np.ndarray, np.ndarray]:
-        """Samples an action for each lane; returns actions and the logarithms of their probabilities."""
+        """Chooses an action for each lane; returns actions and the logarithms of their probabilities."""
         if "observation_mean" in policy:
             x = (x - policy["observation_mean"]) / np.sqrt(policy["observation_variance"] + 1e-8)
             x = np.clip(x, -10, 10)
         last = len(self.request.policy.hidden_sizes)
-        for layer in range(last + 1):
+        for layer in range(last + (not self.hidden.size)):
             x = x @ policy[f"actor.{layer}.weight"].T + policy[f"actor.{layer}.bias"]
             x = np.tanh(x) if layer < last else x
+        if self.hidden.size:
+            self.hidden = self.next_hidden(policy, x)
+            x = self.hidden @ policy["actor.output.0.weight"].T + policy["actor.output.0.bias"]
         log_probs = x - np.log(np.exp(x).sum(axis=1, keepdims=True))
-        actions = np.array([int(random.random() < np.exp(row[1])) for row in log_probs])
+        if "exploration" in policy:
+            explores = [random.random() < policy["exploration"][0] for _ in x]
+            choices = x.argmax(axis=1)
+            actions = np.array([random.randrange(2) if e else c for e, c in zip(explores, choices, strict=True)])
+        else:
+            actions = np.array([int(random.random() < np.exp(row[1])) for row in log_probs])
         return actions, log_probs[np.arange(len(actions)), actions]
+
+    def next_hidden(self, policy: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+        """The gated recurrent unit."""
+        part = "actor.recurrent."
+        given = np.split(x @ policy[f"{part}input_weight"].T + policy[f"{part}input_bias"], 3, axis=1)
+        kept = np.split(self.hidden @ policy[f"{part}state_weight"].T + policy[f"{part}state_bias"], 3, axis=1)
+        r, z = (1.0 / (1.0 + np.exp(-given[i] - kept[i])) for i in range(2))
+        return (1.0 - z) * np.tanh(given[2] + r * kept[2]) + z * self.hidden
 
 
 class Worker(pb_grpc.WorkerServiceServicer):
@@ -128,6 +153,7 @@ class Worker(pb_grpc.WorkerServiceServicer):
         arrays = {name: np.zeros((horizon, count), kind) for name, kind in TYPES.items()}
         arrays["observation"] = np.zeros((horizon + 1, count, 3), np.float32)
         arrays["final_observation"] = np.zeros((horizon, count, 3), np.float32)
+        arrays["state"] = session.hidden.astype(np.float32)[None]
         response = pb.CollectRolloutResponse(
             policy_version=request.policy.policy_version, environment_steps=horizon * count
         )
@@ -147,8 +173,21 @@ class Worker(pb_grpc.WorkerServiceServicer):
                 response.episode_returns.append(float(session.returns[lane]))
                 response.episode_lengths.append(int(session.lengths[lane]))
                 session.returns[lane] = session.lengths[lane] = 0
+                self.forget(lane)
         arrays["observation"][horizon] = walks.states
+        if len(request.slot.tensors) and request.slot.tensors[0].spec.shape[0] != horizon + 1:
+            self.end_in_memory(arrays, walks.states)
         return arrays, response
+
+    def forget(self, lane: int) -> None:
+        """Begins an episode without what was seen before."""
+        self.session.hidden[lane] = 0.0
+
+    def end_in_memory(self, arrays: dict[str, np.ndarray], states: np.ndarray) -> None:
+        """Stores the observation after the last step of a segment of a replay memory."""
+        arrays["observation"] = arrays["observation"][:-1]
+        cut = arrays["truncated"][-1][:, None]
+        arrays["final_observation"][-1] = np.where(cut, arrays["final_observation"][-1], states)
 
     def write(self, slot: Any, arrays: dict[str, np.ndarray]) -> None:
         """Writes the columns of this worker."""
@@ -160,7 +199,7 @@ class Worker(pb_grpc.WorkerServiceServicer):
                 yield tensor_pb2.WriteTensorsRequest(
                     chunk=tensor_pb2.TensorChunk(
                         tensor=ref,
-                        starts=[slot.first_row, self.first_column(slot), *[0] * (array.ndim - 2)],
+                        starts=[self.first_row(slot), self.first_column(slot), *[0] * (array.ndim - 2)],
                         sizes=array.shape,
                         data=data,
                         digest=self.digest(data),
@@ -170,6 +209,10 @@ class Worker(pb_grpc.WorkerServiceServicer):
         address = slot.tensors[0].plane_uri.removeprefix("grpc:").rpartition("/")[0]
         with grpc.insecure_channel(address) as owner:
             tensor_pb2_grpc.TensorServiceStub(owner).WriteTensors(chunks(), timeout=10)
+
+    def first_row(self, slot: Any) -> int:
+        """The first row that is written."""
+        return int(slot.first_row)
 
     def first_column(self, slot: Any) -> int:
         """The first column that is written."""

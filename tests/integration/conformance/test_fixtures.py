@@ -9,13 +9,17 @@ import foreign_plugins
 import foreign_pod_requests
 import foreign_pods
 import foreign_simulators
+import foreign_worker_policies
 import foreign_workers
 import pytest
 
 from podrace.conformance.examine import CONTRACTS, judge_of
 
 PROTOS = Path(__file__).parents[3] / "protos"
-MODULES = (foreign_simulators, foreign_plugins, foreign_evaluators, foreign_workers, foreign_pods, foreign_pod_requests)
+MODULES = (
+    *(foreign_simulators, foreign_plugins, foreign_evaluators),
+    *(foreign_workers, foreign_worker_policies, foreign_pods, foreign_pod_requests),
+)
 BROKEN = [broken for module in MODULES for broken in module.BROKEN]
 
 

@@ -1,5 +1,6 @@
 """The examination of workers finds each broken one, and nothing wrong with sound ones."""
 
+import foreign_worker_policies
 import foreign_workers
 import pytest
 from reports import assert_found, untested, wrong
@@ -12,6 +13,8 @@ from podrace.conformance.examine import judge_of, run_parts, tensor_server
 from podrace.conformance.findings import Report
 from podrace.conformance.slots import ENVIRONMENTS
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
+
+BROKEN = [*foreign_workers.BROKEN, *foreign_worker_policies.BROKEN]
 
 
 async def examined(address: str) -> Report:
@@ -30,7 +33,7 @@ async def test_a_worker_that_keeps_the_contract_passes() -> None:
     assert untested(report) == set()
 
 
-@pytest.mark.parametrize("service", foreign_workers.BROKEN, ids=lambda service: service.__name__)
+@pytest.mark.parametrize("service", BROKEN, ids=lambda service: service.__name__)
 async def test_a_broken_worker_is_found_by_the_words_of_the_contract(service: type) -> None:
     with served(add, service()) as address:
         report = await examined(address)

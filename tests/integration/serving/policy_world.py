@@ -19,6 +19,7 @@ from podrace.policy.v1 import policy_service_pb2_grpc as pb_grpc
 from podrace.serving.engine import EngineLimits, PolicyEngine
 from podrace.serving.follower import SourceFollower
 from podrace.serving.inference_servicer import inference_service
+from podrace.serving.policy_version import PolicyVersion
 from podrace.serving.rest import RestServer
 from podrace.serving.servicer import policy_service
 from podrace.serving.sources import FolderSource
@@ -96,3 +97,14 @@ async def ask(method: Any, request: Any) -> Any:
 async def act(stub: Any, seen: Any, **fields: Any) -> pb.ActResponse:
     answer: pb.ActResponse = await ask(stub.Act, pb.ActRequest(observations=seen.tobytes(), **fields))
     return answer
+
+
+def recurrent_actions(steps: int) -> list[Any]:
+    """The actions of a recurrent policy, without a server, on the observations of the clients' programs."""
+    policy, seen = PolicyVersion(model(1, "recurrent")), np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
+    state, actions = np.zeros((2, 5), np.float32), []
+    for _ in range(steps):
+        found = policy.compute(seen, state, outputs=False)
+        state = found["next_state"]
+        actions.append(found["action"].tolist())
+    return actions

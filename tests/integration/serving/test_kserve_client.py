@@ -4,12 +4,9 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from client_environments import output_of, python_with
-from policy_world import PolicyWorld, model, name
-
-from podrace.serving.policy_version import PolicyVersion
+from policy_world import PolicyWorld, name, recurrent_actions
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -28,12 +25,7 @@ async def test_kserve_clients_get_the_actions_of_the_policy_with_and_without_seq
     python = await python_with(REQUIREMENT, "PODRACE_KSERVE_PYTHON", tmp_path / "kserve")
     code, printed, log = await output_of(python, PROGRAM, world.server.address, world.rest.address)
     assert code == 0, log
-    policy, seen = PolicyVersion(model(1, "recurrent")), np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
-    state, steps = np.zeros((2, 5), np.float32), []
-    for _ in range(3):
-        found = policy.compute(seen, state, outputs=False)
-        state = found["next_state"]
-        steps.append(found["action"].tolist())
+    steps = recurrent_actions(3)
     found_by_client = json.loads(printed.strip().splitlines()[-1])
     assert found_by_client["ready"] == [True] * 6
     for protocol, answer in found_by_client["answers"].items():

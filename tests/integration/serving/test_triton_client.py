@@ -4,12 +4,9 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from client_environments import output_of, python_with
-from policy_world import PolicyWorld, model, name
-
-from podrace.serving.policy_version import PolicyVersion
+from policy_world import PolicyWorld, name, recurrent_actions
 
 pytestmark = pytest.mark.slow
 
@@ -33,12 +30,7 @@ async def world(tmp_path) -> AsyncIterator[PolicyWorld]:
 async def test_triton_clients_get_the_actions_of_the_policy_with_and_without_sequences(world, python):
     code, printed, log = await output_of(python, PROGRAM, world.server.address, world.rest.address)
     assert code == 0, log
-    policy, seen = PolicyVersion(model(1, "recurrent")), np.linspace(-1.0, 1.0, 6, dtype=np.float32).reshape(2, 3)
-    state, steps = np.zeros((2, 5), np.float32), []
-    for _ in range(3):
-        found = policy.compute(seen, state, outputs=False)
-        state = found["next_state"]
-        steps.append(found["action"].tolist())
+    steps = recurrent_actions(3)
     answers = json.loads(printed)
     for protocol, answer in answers.items():
         assert answer["actions"] == (steps if "sequence" in protocol else [steps[0]] * 3), protocol

@@ -223,6 +223,7 @@ class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
         return pb.ListPodsResponse(pods=self._known.pods)
 
     async def ListEvents(self, request: Any, context: Any) -> Any:
+        self._known.requests.append(request)
         return pb.ListEventsResponse(events=self._known.events)
 
 
@@ -236,12 +237,14 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
             raise NotFound(f"tournament {tournament_id} is not known")
 
     async def ListCandidates(self, request: Any, context: Any) -> Any:
+        self._known.requests.append(request)
         self._check_known(request.tournament_id)
         entries = self._known.submissions if request.all_submissions else self._known.board
         page, token = self._known.page(entries, request)
         return board_pb.ListCandidatesResponse(candidates=page, next_page_token=token)
 
     async def ListSnapshots(self, request: Any, context: Any) -> Any:
+        self._check_known(request.tournament_id)
         entries = [one for one in self._known.snapshots if one.tournament_id == request.tournament_id]
         page, token = self._known.page(entries, request)
         return board_pb.ListSnapshotsResponse(snapshots=page, next_page_token=token)
@@ -253,6 +256,7 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
         await asyncio.Event().wait()
 
     async def GetLineage(self, request: Any, context: Any) -> Any:
+        self._check_known(request.tournament_id)
         self._known.requests.append(request)
         return board_pb.GetLineageResponse(agents=self._known.families.get(request.agent_id, self._known.lineage))
 
@@ -264,6 +268,7 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
         raise NotFound(f"agent {request.agent_id} was never generated")
 
     async def GetStatistics(self, request: Any, context: Any) -> Any:
+        self._check_known(request.tournament_id)
         correlation = board_pb.EpisodeCorrelation(correlation=0.81, pairs=228)
         self._known.statistics_requests.append(request)
         return board_pb.GetStatisticsResponse(
@@ -271,6 +276,7 @@ class FakeLeaderboard(board_grpc.LeaderboardServiceServicer):
         )
 
     async def ReplayTournament(self, request: Any, context: Any) -> Any:
+        self._check_known(request.tournament_id)
         return board_pb.ReplayTournamentResponse(agents=3, submissions=5, differences=self._known.differences)
 
 

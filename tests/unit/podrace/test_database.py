@@ -162,7 +162,7 @@ async def test_now_is_the_time_of_the_clock(path: Path, format: Format) -> None:
 def test_a_second_instance_is_refused_while_the_first_is_open(
     path: Path, format: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("podrace.database.LOCK_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("podrace.database.sqlite.LOCK_WAIT_SECONDS", 0.0)
     first = Database.open(path, format, clock)
     with pytest.raises(FailedPrecondition, match=rf"state\.sqlite: another {format.owner} has it open; stop it"):
         Database.open(path, format, clock)
@@ -286,7 +286,7 @@ async def test_the_databases_of_every_released_home_can_be_migrated(archive: Pat
 async def test_a_copy_is_consistent_while_changes_continue(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("podrace.database.COPIED_PAGES", 1)
+    monkeypatch.setattr("podrace.database.sqlite.COPIED_PAGES", 1)
     state = Database.open(path, leaderboard_state.DATABASE_FORMAT, clock)
 
     def pair(transaction: Transaction, number: int) -> None:

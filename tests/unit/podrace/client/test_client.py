@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 import pytest
 
 from podrace.client import Client, reconnect
+from podrace.client.calls import leaderboard
 from podrace.errors import NotFound, PodraceError, ResourceExhausted, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import TOURNAMENT_STATE_COMPLETED, TournamentSpec
@@ -66,10 +67,38 @@ def test_a_tournament_that_the_leaderboard_does_not_know_yet_is_followed_once_it
     assert call(mesh, use) == known.submissions[0].sequence
 
 
+READS: list[Callable[[Client], Callable[..., Awaitable[Any]]]] = [
+    lambda client: client.list_board,
+    lambda client: client.list_snapshots,
+    lambda client: client.list_agents,
+    lambda client: client.get_all_statistics,
+    lambda client: client.replay_tournament,
+]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_every_read_of_a_tournament_that_the_leaderboard_does_not_know_yet_is_repeated(
+    mesh: Any, known: Any, monkeypatch: pytest.MonkeyPatch, read: Callable[[Client], Callable[..., Awaitable[Any]]]
+) -> None:
+    monkeypatch.setattr(reconnect, "RETRY_SECONDS", 0.01)
+
+    async def use(client: Client) -> Any:
+        tournament = await client.get_tournament("cartpole-abc123")
+        expected = await read(client)(tournament)
+        known.unregistered = {"cartpole-abc123"}
+        return expected, await read(client)(tournament), known.unregistered
+
+    expected, found, unregistered = call(mesh, use)
+    assert found == expected
+    assert not unregistered, "the first request was refused"
+
+
 @pytest.mark.parametrize(("deleted", "expected"), [(False, Unavailable), (True, NotFound)])
 def test_a_board_is_unavailable_until_the_leaderboard_knows_it_and_not_found_after_its_deletion(
-    mesh: Any, known: Any, deleted: bool, expected: type[PodraceError]
+    mesh: Any, known: Any, deleted: bool, expected: type[PodraceError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(leaderboard, "REGISTRATION_SECONDS", 0.0)
+
     async def use(client: Client) -> None:
         tournament = await client.get_tournament("cartpole-abc123")
         known.unregistered = {"cartpole-abc123"}

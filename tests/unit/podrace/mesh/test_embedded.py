@@ -249,7 +249,7 @@ def test_the_services_accept_the_options_of_the_mesh(folders: Folders) -> None:
     )
     assert configured.server.listen == f"unix:{orchestrator.socket}"
     assert configured.leaderboard == f"unix:{leaderboard.socket}"
-    assert configured.database == folders.orchestrator_database
+    assert configured.database == str(folders.orchestrator_database)
     assert configured.lifeline == str(folders.lifeline)
     assert configured.log_folder == folders.logs
     assert configured.runtime_folder == folders.runtime
@@ -258,6 +258,6 @@ def test_the_services_accept_the_options_of_the_mesh(folders: Folders) -> None:
     assert configured.telemetry.log_level == "debug"
     board = config_from_arguments(LeaderboardConfig, leaderboard.arguments[3:], program="leaderboard", environ={})
     assert board.server.listen == f"unix:{leaderboard.socket}"
-    assert board.database == folders.leaderboard_database
+    assert board.database == str(folders.leaderboard_database)
     assert board.store == configured.store == "minio://store/bucket"
     assert orchestrator.arguments[:3] == (sys.executable, "-m", "orchestrator")

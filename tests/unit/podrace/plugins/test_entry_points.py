@@ -18,13 +18,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
         (folder / "entry_points.txt").write_text(f"[podrace.algorithms]\nwalk = {module}:Walk\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    entry_points.installed_algorithms.cache_clear()
+    entry_points.installed.cache_clear()
     yield tmp_path
-    entry_points.installed_algorithms.cache_clear()
+    entry_points.installed.cache_clear()
 
 
 def test_a_name_is_the_class_of_the_first_distribution_that_offers_it(site: Path) -> None:
-    assert entry_points.installed_algorithms() == {"walk": "alpha.walks:Walk"}
+    assert entry_points.installed() == {"walk": "alpha.walks:Walk"}
     assert entry_points.class_of("walk") == PythonFunction("alpha.walks", "Walk")
 
 

@@ -39,7 +39,9 @@ def version(*seeds: int) -> PolicyVersion:
 
 
 def gate(mesh: ScriptedMesh) -> FreshEpisodesGate:
-    return FreshEpisodesGate(mesh, Tournament(tournament_id="race-1"), GateConfig(episodes=4))
+    tournament = Tournament(tournament_id="race-1")
+    tournament.spec.evaluation.options.update({"split": "validation"})
+    return FreshEpisodesGate(mesh, tournament, GateConfig(episodes=4))
 
 
 async def test_both_policies_play_the_same_episodes_and_a_worse_one_is_refused():
@@ -49,6 +51,7 @@ async def test_both_policies_play_the_same_episodes_and_a_worse_one_is_refused()
     assert {asked["agent_id"] for asked in mesh.asked} == {"race-1-a1", "race-1-a2"}
     assert len({asked["seed"] for asked in mesh.asked}) == 1
     assert {asked["episodes"] for asked in mesh.asked} == {4}
+    assert [dict(asked["options"]) for asked in mesh.asked] == [{"split": "validation"}] * 2
     assert (await gate(mesh).judge(version(1), version(2))).accepted
 
 

@@ -235,6 +235,15 @@ def test_zero_is_searched_with_a_logarithmic_range_and_one_with_a_reverse_one():
         ({"environment__options__a": math.nan}, "environment.options.a = nan: expected a finite number"),
         ({"evaluation__options__a": {"b": [1, -math.inf]}}, "evaluation.options.a.b = -inf: expected a finite number"),
         ({"reports__last": {"options": {"a": math.inf}}}, "reports.last.options.a = inf: expected a finite number"),
+        ({"pod": {"maximum_cores": 1.5}}, "pod.maximum_cores = 1.5: expected a multiple of pod.cores = 1"),
+        ({"pod": {"cores": 2, "maximum_cores": 1}}, "pod.maximum_cores = 1: expected a multiple of pod.cores = 2"),
+        ({"pod": {"minimum_cores": 3, "maximum_cores": 2}}, "pod.minimum_cores = 3: more than pod.maximum_cores = 2"),
+        ({"pod": {"maximum_cores": 2}, "evolution__strategy": "asha"}, "only the strategy 'incumbent' has an agent"),
+        (
+            {"pod": {"maximum_cores": 2}, "synchronous": True, "pool__maximum_pods": 2},
+            "when a pod grows depends on the speed of the machine",
+        ),
+        ({"pod": {"maximum_cores": 4, "cores": 2, "workers": 2}}, "only cores can be added to a pod"),
     ],
 )
 def test_an_error_names_the_key_and_what_is_expected(overrides, words):
@@ -336,6 +345,12 @@ def test_durations_are_numbers_of_seconds_or_text_with_units(text, seconds):
     assert parse_duration(text) == seconds
 
 
+def test_the_shares_of_the_incumbent_are_filled_in_only_where_its_pod_may_grow():
+    assert not resolve(pod={"cores": 1}).pod.HasField("improving_share")
+    grows = resolve(pod={"cores": 1, "maximum_cores": 4}).pod
+    assert (grows.minimum_cores, grows.improving_share, grows.stalled_share) == (1, 0.7, 0.1)
+
+
 def all_problems(given: pb.TournamentSpec) -> InvalidArgument:
     with pytest.raises(InvalidArgument) as caught:
         spec.resolve(given)
@@ -367,3 +382,19 @@ def test_rules_that_involve_several_keys_and_algorithms_are_reported_at_once():
         *("pod.precision", "pod.plane", "pod.plane", "objective", "pool.maximum_pods"),
         *("algorithms.ppo.hyperparameters.gamma", "algorithms.ppo.hyperparameters.learning_rate", "algorithms.pppo"),
     ]
+
+
+def test_teams_need_an_algorithm_for_teams() -> None:
+    alone, teams = catalog.ALGORITHMS["ppo"], catalog.ALGORITHMS["mappo"]
+    for id in ("spread", "pettingzoo:mpe2.simple_tag_v3"):
+        check_action_kind("mappo", teams, id)
+        with pytest.raises(InvalidArgument) as caught:
+            check_action_kind("ppo", alone, id)
+        assert caught.value.message == (
+            f"algorithms.ppo: trains one agent, but environment {id!r} has several agents: choose among "
+            "ippo, mappo, vdn, qmix"
+        )
+    with pytest.raises(InvalidArgument, match=r"algorithms\.mappo: trains teams, but .* 'cartpole' has one agent"):
+        check_action_kind("mappo", teams, "cartpole")
+    # A module of the user may make either.
+    check_action_kind("mappo", teams, "python:mine:make")

@@ -14,12 +14,13 @@ def scored(mesh: Any) -> Any:
 
 
 def test_a_tournament_selects_its_champion(type_: Any, scored: Any, canned: Any) -> None:
+    scored.known.tournaments[0].spec.evaluation.options.update({"split": "validation", "folds": 3})
     arguments = "--episodes", "16", "--option", "split=backtest", "--option", "episode_days=0", "--seed", "3"
     answer = type_("evaluate", "latest", *arguments, "--stochastic", "--orchestrator", scored.address, "--json")
     assert answer.code == 0, answer.err
     (request,) = scored.known.asked(pb.CreateEvaluationRequest)
     assert (request.episodes, request.seed, request.stochastic) == (16, 3, True)
-    assert dict(request.options) == {"split": "backtest", "episode_days": 0.0}
+    assert dict(request.options) == {"split": "backtest", "episode_days": 0.0, "folds": 3.0}
     assert request.checkpoint.manifest_digest == canned.DIGEST
     assert answer.json["agent_id"] == "cartpole-abc123-a2"
     assert answer.json["candidate_id"] == canned.DIGEST
@@ -40,6 +41,15 @@ def test_a_champion_that_is_an_ensemble_is_evaluated_with_all_its_members(type_:
     ]
     out = type_("evaluate", "latest", "--orchestrator", scored.address).out
     assert f"cartpole-abc123-a2 ({canned.DIGEST[:12]}) + cartpole-abc123-a1 (feed00000000): mean return" in out
+
+
+def test_the_environment_is_that_of_the_evaluations_of_the_tournament(type_: Any, scored: Any) -> None:
+    scored.known.tournaments[0].spec.evaluation.options.update({"split": "validation"})
+    type_("evaluate", "latest", "--orchestrator", scored.address)
+    type_("ensemble", "latest", "--top", "2", "--orchestrator", scored.address)
+    asked = scored.known.asked(pb.CreateEvaluationRequest)
+    assert len(asked) == 4
+    assert all(dict(request.options) == {"split": "validation"} for request in asked)
 
 
 def test_an_agent_selects_its_best_candidate(type_: Any, scored: Any, canned: Any) -> None:

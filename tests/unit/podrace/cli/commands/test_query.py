@@ -5,7 +5,7 @@ import pytest
 from podrace.cli import session
 from podrace.client.calls import leaderboard
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
-from podrace.orchestrator.v1.orchestrator_pb2 import Event
+from podrace.orchestrator.v1.orchestrator_pb2 import Event, ListEventsRequest
 
 
 def test_ls_lists_every_tournament_of_every_page(type_: Any, mesh: Any, canned: Any) -> None:
@@ -57,6 +57,14 @@ def test_events_shows_all_events_or_those_of_a_kind(type_: Any, mesh: Any) -> No
     assert out.index("2 cores are free") < out.index("a2c leaves the draw: is behind")
     chosen = type_("events", "latest", "--orchestrator", mesh.address, "--kind", "algorithm_left", "--json").json
     assert [event["message"] for event in chosen] == ["a2c leaves the draw: is behind"]
+
+
+def test_filter_and_order_of_standings_and_events_are_passed_on(type_: Any, mesh: Any) -> None:
+    for command, request in (("standings", pb.ListCandidatesRequest), ("events", ListEventsRequest)):
+        wanted = ("--filter", "agent_id = *a2", "--order", "sequence desc")
+        assert type_(command, "latest", "--orchestrator", mesh.address, *wanted).code == 0
+        sent = mesh.known.asked(request)
+        assert {(one.filter, one.order_by) for one in sent} == {("agent_id = *a2", "sequence desc")}
 
 
 def test_an_unknown_kind_of_event_is_refused_with_the_existing_kinds(type_: Any, mesh: Any) -> None:

@@ -13,7 +13,11 @@ from podrace.cli.grid.axes import make_cells, parse_axes
 from podrace.cli.grid.run import pauses_of
 from podrace.config import read_toml
 from podrace.errors import Unavailable
+from podrace.leaderboard.v1.leaderboard_pb2 import ListCandidatesRequest
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+
+RESULTS = {ListCandidatesRequest, pb.ListEventsRequest}
+"""What is read of a tournament that has ended."""
 
 SPEC = """
 name = "race"
@@ -97,7 +101,7 @@ def test_the_same_command_again_runs_no_tournament_and_has_the_same_result(type_
     first = type_(*arguments)
     mesh.known.requests.clear()
     assert type_(*arguments).json == first.json
-    assert mesh.known.requests == []
+    assert {type(request) for request in mesh.known.requests} == RESULTS
 
 
 def test_a_grown_grid_runs_only_its_new_cells(type_: Any, mesh: Any, spec: str) -> None:
@@ -140,7 +144,7 @@ def test_a_cell_that_still_runs_on_a_remote_mesh_is_followed(type_: Any, mesh: A
     mesh.known.tournaments = [running]
     answer = type_("grid", spec, "seed=4", "--orchestrator", mesh.address, "--json")
     assert answer.json["cells"][0]["tournament_id"] == running.tournament_id
-    assert {type(request) for request in mesh.known.requests} == {pb.WatchTournamentRequest}
+    assert {type(request) for request in mesh.known.requests} == {pb.WatchTournamentRequest} | RESULTS
 
 
 def test_a_failed_cell_is_reported_with_its_reason_and_the_others_continue(type_: Any, mesh: Any, spec: str) -> None:
