@@ -7,7 +7,7 @@ the pool's size. CPU seconds are those of the services. `without_processor` is t
 waited for a CPU: latencies are due to the services only where it is about 0.
 
     python benchmarks/scale.py [--quick] [--pods 10 100 1000 10000] [--seconds 30] [--ports] [--folder FOLDER]
-    python benchmarks/scale.py --access [--pods 1000] [--seconds 1]
+    python benchmarks/scale.py --access [--pods 1000] [--seconds 1] [--calls 1000]
     python benchmarks/scale.py --record CURVES [--spec examples/cartpole.toml]
     python benchmarks/scale.py --curves CURVES [--pods 1 2 8 16 32 80 1000]
     python benchmarks/scale.py --validate CURVES [--spec SPEC] [--repetitions 3] [--pods 8 16 32 80]
@@ -298,6 +298,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=64, help="channels that the pods of a process share")
     parser.add_argument("--ports", action="store_true", help="services on ports, where each pod needs its own token")
     parser.add_argument("--access", action="store_true", help="measure the cost of authorization")
+    parser.add_argument("--calls", type=int, default=1000, help="most acquisitions of a round, with --access")
     parser.add_argument("--speed", type=float, default=10.0, help="speed of simulated time, with --curves")
     parser.add_argument("--curves", type=Path, help="predict from these learning curves")
     parser.add_argument("--record", type=Path, help="record learning curves to this file")
@@ -319,7 +320,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="pr-", dir=options.folder) as folder:
                 spec = spec_of(pods, ENDLESS_STEPS // 1000, 1000)
                 seconds = min(options.seconds, LONGEST_ROUND_SECONDS)
-                asyncio.run(compare(Path(folder), spec, pods, ROUNDS, seconds, report))
+                asyncio.run(compare(Path(folder), spec, pods, ROUNDS, seconds, report, options.calls))
         return
     sizes = [10, 100] if options.quick else [1, 2, 8, 16, 32, 80, 1000] if options.curves else [10, 100, 1000, 10_000]
     for pods in options.pods or sizes:

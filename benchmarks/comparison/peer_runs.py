@@ -28,16 +28,23 @@ VARIABLES = {
 
 
 def missing(library: str, python: str = sys.executable) -> str:
-    """Returns the name of a package that an interpreter lacks for a library; empty if it has all."""
-    for package in PACKAGES[library]:
-        if python == sys.executable:
-            found = importlib.util.find_spec(package) is not None
-        else:
-            code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({package!r}) is None)"
-            found = subprocess.run([python, "-c", code], check=False).returncode == 0
-        if not found:
-            return package
-    return ""
+    """Returns the name of a package that an interpreter lacks for a library; empty if it has all.
+
+    The environments of the tasks are those of this project, so the interpreter needs the packages of the project too.
+    """
+    if python == sys.executable:
+        return next((package for package in PACKAGES[library] if importlib.util.find_spec(package) is None), "")
+    code = (
+        "import importlib.util\n"
+        f"lacking = [one for one in {PACKAGES[library]!r} if importlib.util.find_spec(one) is None]\n"
+        "try:\n"
+        "    import simulators, podrace.plugins.loader, Box2D\n"
+        "except ModuleNotFoundError as error:\n"
+        "    lacking.append(error.name)\n"
+        "print(*lacking[:1])"
+    )
+    done = subprocess.run([python, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else "everything: " + (done.stderr.strip() or "it does not run")
 
 
 def run(library: str, values: Mapping[str, Any], folder: Path, python: str = sys.executable) -> Outcome:

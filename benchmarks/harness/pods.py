@@ -30,6 +30,7 @@ from podrace.limits.config import NOTHING, Allowed
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.processes import lifeline
+from podrace.progress_deadlines import ProgressDeadlines
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.specification.resolve import parse, resolve
 from podrace.telemetry import TelemetryConfig
@@ -41,6 +42,8 @@ LEASE_SECONDS = 0.4
 MEMORY_BYTES = 2**30
 """Memory of a pod: the default of a specification."""
 LOG_TAIL_BYTES = 2000
+PATIENT = ProgressDeadlines(floor_seconds=300.0)
+"""On a machine that also does other work, a role may get no processor for long."""
 ISOLATED = "isolated"
 """Layout of a fused pod that has worker and evaluator, which run user code, in a second process."""
 ENDLESS_STEPS = 10**12
@@ -146,7 +149,7 @@ class RecordingServicer(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grp
         self._work, self._store = work, open_store(store)
         self._assignment: pb.Assignment | None = work.assignment(self._lease_seconds)
         self._samples: list[tuple[float, int]] = []
-        self._cpu_seconds: list[float] = []
+        self._cpu_seconds: list[list[float]] = []
         self.pids: list[int] = []
         """Processes of the pod, whose processor time is measured."""
         self._outcome, self._message = pb.OUTCOME_UNSPECIFIED, ""
@@ -164,7 +167,7 @@ class RecordingServicer(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grp
         last_steps = self._samples[-1][1] if self._samples else self._work.warm_steps - 1
         if steps > last_steps:
             self._samples.append((time.monotonic(), steps))
-            self._cpu_seconds.append(sum(map(cpu_seconds, self.pids)))
+            self._cpu_seconds.append(list(map(cpu_seconds, self.pids)))
         directive = pb.DIRECTIVE_CANCEL if self._is_enough() else pb.DIRECTIVE_CONTINUE
         return pb.RenewAssignmentResponse(directive=directive, lease_duration=duration(self._lease_seconds))
 
@@ -204,8 +207,21 @@ class RecordingServicer(pb_grpc.OrchestratorServiceServicer, leaderboard_pb2_grp
 
     def steps_per_cpu_second(self) -> float:
         """Returns the same rate per second of processor time, which other programs of the machine affect less."""
-        steps = self._samples[-1][1] - self._samples[0][1]
-        return steps / (self._cpu_seconds[-1] - self._cpu_seconds[0])
+        return self._measured_steps() / sum(self._used_seconds())
+
+    def steps_per_busiest_second(self) -> float:
+        """Returns the rate per second of processor time of the process that computes most.
+
+        It is the rate that the pod would reach if each of its processes had a core to itself and none waited.
+        """
+        return self._measured_steps() / max(self._used_seconds())
+
+    def _measured_steps(self) -> int:
+        return self._samples[-1][1] - self._samples[0][1]
+
+    def _used_seconds(self) -> list[float]:
+        """Processor time of each process between the first and the last report."""
+        return [last - first for first, last in zip(self._cpu_seconds[0], self._cpu_seconds[-1], strict=True)]
 
 
 class Pods:
@@ -265,6 +281,11 @@ class Pods:
         notes = self._run(work, layout, cpus, 120.0)
         return notes.steps_per_second(), notes.steps_per_cpu_second()
 
+    def all_rates(self, work: Work, layout: str, cpus: Sequence[int]) -> tuple[float, float, float]:
+        """Measures `rates`, and the steps per second of the process that computes most."""
+        notes = self._run(work, layout, cpus, 300.0)
+        return notes.steps_per_second(), notes.steps_per_cpu_second(), notes.steps_per_busiest_second()
+
     def time_to_target(
         self, work: Work, layout: str, cpus: Sequence[int], deadline_seconds: float = 600.0
     ) -> Reached | None:
@@ -309,6 +330,7 @@ class Pods:
                 cpus=tuple(cpus),
                 lifeline=str(self._line),
                 telemetry=TelemetryConfig(log_level="error", metrics_listen=""),
+                progress=PATIENT,
             )
             notes.pids = self._start(pod)
             await _gone(notes.pids, deadline_seconds)

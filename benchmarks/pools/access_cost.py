@@ -54,8 +54,8 @@ class Arm:
     workers: list[Worker] = field(default_factory=list)
     rates: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Calls per second of each round, by method."""
-    processor_seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Processor time of the services in all rounds, by method."""
+    processor_seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Processor time of the services for a call in each round, by method."""
 
     @contextlib.contextmanager
     def round_of(self, method: str) -> Iterator[None]:
@@ -64,13 +64,15 @@ class Arm:
         yield
         seconds, calls = time.monotonic() - begin, len(self.notes.seconds[method]) - count
         self.rates[method].append(calls / seconds)
-        self.processor_seconds[method] += self._used() - used
+        self.processor_seconds[method].append((self._used() - used) / max(calls, 1))
 
     def _used(self) -> float:
         return sum(each.running_seconds for each in self.mesh.services.values())
 
 
-async def compare(folder: Path, spec: TournamentSpec, pods: int, rounds: int, seconds: float, report: Report) -> None:
+async def compare(
+    folder: Path, spec: TournamentSpec, pods: int, rounds: int, seconds: float, report: Report, calls: int = 1000
+) -> None:
     """Measures and reports.
 
     Args:
@@ -80,6 +82,7 @@ async def compare(folder: Path, spec: TournamentSpec, pods: int, rounds: int, se
         rounds: Number of rounds for each method and mesh.
         seconds: Length of a round of renewals.
         report: Prints one result.
+        calls: Most acquisitions, and most submissions, of a round; further pods exist, and call nothing.
     """
     # The files of simulated pods may be lost.
     os.fsync = lambda fd: None
@@ -87,7 +90,7 @@ async def compare(folder: Path, spec: TournamentSpec, pods: int, rounds: int, se
         _arm("without", folder / "without", spec, pods) as without,
         _arm("with", folder / "with", spec, pods) as guarded,
     ):
-        part = pods // rounds
+        part = min(pods // rounds, calls)
         for number in range(rounds):
             # In turn, so that other work on the machine concerns both.
             order = (without, guarded) if number % 2 else (guarded, without)
@@ -204,12 +207,14 @@ def _report(method: str, without: Arm, guarded: Arm, report: Report) -> None:
         (
             "processor_time_of_services",
             "ms",
-            lambda arm: 1e3 * arm.processor_seconds[method] / len(arm.notes.seconds[method]),
+            lambda arm: 1e3 * statistics.median(arm.processor_seconds[method]),
         ),
     ):
         report(method, metric, values(guarded), unit, "without authorization", values(without))
     ratios = [new / old for new, old in zip(guarded.rates[method], without.rates[method], strict=True)]
     report(method, "median_ratio_of_calls_per_second", statistics.median(ratios), "")
+    pairs = zip(guarded.processor_seconds[method], without.processor_seconds[method], strict=True)
+    report(method, "median_ratio_of_processor_time", statistics.median(new / old for new, old in pairs), "")
     errors: Mapping[str, int] = {**without.notes.errors, **guarded.notes.errors}
     if errors:
         report(method, f"errors: {dict(errors)}", float(sum(errors.values())), "")

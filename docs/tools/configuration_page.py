@@ -10,6 +10,7 @@ from markdown_tables import number, sentence, table
 
 import agentpod.config
 import leaderboard.config
+import leaderboard.plugins.host
 import orchestrator.config
 import podrace.serving.config
 import simulators.config
@@ -17,6 +18,7 @@ import simulators.config
 SERVICES = {
     "orchestrator": orchestrator.config.Config,
     "leaderboard": leaderboard.config.Config,
+    "leaderboard.plugins.host": leaderboard.plugins.host.HostConfig,
     "simulators": simulators.config.Config,
     "podrace.serving": podrace.serving.config.ServingConfig,
     "agentpod": agentpod.config.PodConfig,

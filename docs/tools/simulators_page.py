@@ -13,6 +13,7 @@ from simulators.classic import ClassicOptions
 from simulators.isaac.client import IsaacOptions
 from simulators.mujoco import options as mujoco
 from simulators.stocks.options import StockOptions
+from simulators.teams.particle_tasks import SpreadOptions, TagOptions
 from simulators.warp import options as warp
 from simulators.wrappers import WRAPPERS
 
@@ -70,6 +71,8 @@ def tables() -> dict[str, str]:
     return {
         "ids": table(("`environment.id`", "Actions", "On a GPU", "What it is"), ids),
         "classic": table(three, rows(ClassicOptions)),
+        "spread": table(three, rows(SpreadOptions)),
+        "tag": table(three, rows(TagOptions)),
         "stocks": table(three, rows(StockOptions)),
         "mujoco": table(("Option", *names, "Meaning"), compared_rows(tasks)),
         "warp": table(three, rows(warp.WarpOptions)),
