@@ -10,7 +10,7 @@ PACKAGES = ("podrace", "orchestrator", "leaderboard", "agentpod", "simulators")
 MOST_LINES, MOST_FUNCTION_LINES, MOST_MODULES = 400, 40, 20
 CATCH_ALL = {"utils", "util", "common", "helpers", "misc", "core"}
 SQL = re.compile(r"\b(?:SELECT|INSERT (?:OR \w+ )?INTO|UPDATE|DELETE FROM|CREATE TABLE|CREATE INDEX)\b.*")
-SQL_HOLDERS = ("orchestrator/state/", "leaderboard/store/", "podrace/database.py", "podrace/database_identity.py")
+SQL_HOLDERS = ("orchestrator/state/", "leaderboard/store/", "podrace/database/")
 USER_CODE_HOLDER = "podrace/plugins/"
 
 

@@ -9,6 +9,7 @@ import yaml
 
 from agentpod.config import PodConfig
 from leaderboard.config import Config as LeaderboardConfig
+from leaderboard.plugins.host import HostConfig
 from orchestrator.config import Config as OrchestratorConfig
 from orchestrator.config import check as check_orchestrator
 from podrace.certificates.folder import STANDARD
@@ -59,6 +60,8 @@ def test_every_container_of_ours_is_hardened_and_limited(name: str) -> None:
         ("orchestrator-fixed", "PODRACE_ORCHESTRATOR__", OrchestratorConfig),
         ("agentpod", "PODRACE_AGENTPOD__", PodConfig),
         ("serving", "PODRACE_SERVING__", ServingConfig),
+        ("leaderboard", "PODRACE_LEADERBOARD__", LeaderboardConfig),
+        ("plugins", "PODRACE_PLUGIN_HOST__", HostConfig),
     ],
 )
 def test_every_setting_of_a_service_is_a_key_that_it_has(service: str, prefix: str, config: type[Any]) -> None:
@@ -104,6 +107,24 @@ def test_the_policy_server_accepts_its_configuration_and_has_no_keys_of_the_stor
     assert ports == {one.rpartition(":")[2] for one in (read.server.listen, read.server.token_listen, read.rest_listen)}
     assert "secrets" not in SERVICES["serving"]
     assert SERVICES["serving"]["profiles"] == ["serving"], "it needs a tournament, so it is not started by default"
+
+
+def test_functions_of_plugins_run_as_another_user_with_a_socket_and_nothing_else() -> None:
+    host, leaderboard = SERVICES["plugins"], SERVICES["leaderboard"]
+    environ = image_environment("leaderboard")
+    config = config_from_arguments(LeaderboardConfig, [], program="leaderboard", environ=environ)
+    own = config_from_arguments(HostConfig, [], program="plugin-host", environ=environ)
+    assert config.parts.host == f"unix:{own.socket}"
+    assert host["user"] == f"{config.parts.host_uid}:10001", "the group of the leaderboard may call, and no one else"
+    assert host["network_mode"] == "none"
+    assert host["volumes"] == ["plugins:/run/podrace/plugins"]
+    assert "plugins:/run/podrace/plugins:ro" in leaderboard["volumes"]
+    assert host["environment"].keys() == {"PODRACE_PLUGIN_HOST__ALLOW__MODULES"}
+    assert not {"secrets", "pid", "ipc", "group_add"} & host.keys()
+    assert (
+        f"-o {config.parts.host_uid} -g 10001 -m 0750 /run/podrace/plugins"
+        in (COMPOSE.parent / "Dockerfile").read_text()
+    )
 
 
 TLS = {"tls.crt": "CERTIFICATE", "tls.key": "KEY", "ca.crt": "AUTHORITY"}

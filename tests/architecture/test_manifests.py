@@ -18,6 +18,8 @@ import yaml
 
 from agentpod.config import PodConfig
 from leaderboard.config import Config as LeaderboardConfig
+from leaderboard.config import PluginConfig
+from leaderboard.plugins.host import HostConfig
 from orchestrator.config import Config as OrchestratorConfig
 from orchestrator.config import check as check_orchestrator
 from orchestrator.launchers.base import NewPod, PodEnvironment
@@ -39,7 +41,7 @@ OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
 WAYS_TO_A_GPU = {"gpu-dedicated", "gpu-fused", "gpu-node", "gpu-dra", "gpu-mps"}
 """One of them at a time."""
-ADDITIONS = {"admission", "cert-manager", "metrics", "serving"}
+ADDITIONS = {"admission", "cert-manager", "metrics", "plugins", "serving"}
 """They add objects and change none, so they are rendered alone, with what they are made for, and in the overlays."""
 COMBINED = sorted(set(COMPONENTS) - WAYS_TO_A_GPU - ADDITIONS)
 COMBINATIONS = [
@@ -238,6 +240,24 @@ def test_a_store_of_an_unknown_scheme_is_refused() -> None:
     for service in SERVICES:
         with pytest.raises(InvalidArgument, match=r"unknown scheme 'minio\+https'"):
             service_configuration(objects, service)
+
+
+def test_functions_of_plugins_run_in_a_container_without_what_the_leaderboard_has(scratch: Path) -> None:
+    objects = combined(scratch, ("plugins", "tls", "token-review"))
+    spec = named(objects, "StatefulSet", "podrace-leaderboard")["spec"]["template"]["spec"]
+    (host,) = [each for each in spec["containers"] if each["name"] == "plugins"]
+    config = PluginConfig()
+    assert host["securityContext"]["runAsUser"] == config.host_uid != spec["securityContext"]["runAsUser"]
+    assert host["securityContext"]["runAsGroup"] == spec["securityContext"]["runAsGroup"]
+    assert host["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert not spec.get("shareProcessNamespace")
+    mounts = {each["mountPath"]: each["name"] for each in host["volumeMounts"]}
+    kinds = {each["name"]: each for each in spec["volumes"]}
+    assert all("emptyDir" in kinds[name] for name in mounts.values()), "no key, certificate, database or token"
+    assert "/var/run/secrets/kubernetes.io/serviceaccount" in mounts
+    assert str(HostConfig().socket.parents[1]) in mounts
+    assert "envFrom" not in host
+    assert [each["name"] for each in host["env"]] == ["PODRACE_PLUGIN_HOST__ALLOW__MODULES"]
 
 
 SERVING_SECRET = ("podrace-serving-tls", SpiffeName("policy-server"))

@@ -7,7 +7,8 @@ from contextlib import closing
 import pytest
 from homes import Home
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.cold]
+"""Cold: forked processes would have the same order of hashes in both runs."""
 
 
 def timeless_results(home: Home) -> dict[str, object]:

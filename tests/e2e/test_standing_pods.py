@@ -51,7 +51,7 @@ def mesh() -> Iterator[Processes]:
     with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as name, ExitStack() as stack:
         folder = Path(name)
         made = Processes(folder, stack)
-        (folder / "pod").mkdir()
+        (folder / "pod").mkdir(mode=0o700)
         made.start("leaderboard", server__listen=made.leaderboard, database=folder / "l.sqlite")
         made.start(
             "orchestrator",

@@ -80,10 +80,14 @@ class Person:
         self.stack.callback(process.kill)
         return process
 
-    def tournament(self) -> str:
-        """Waits for the only tournament that this person sees."""
-        (found,) = wait_for(lambda: self.json("ls"), SECONDS, what="a tournament")
-        return str(found["tournament_id"])
+    def tournament(self, name: str) -> str:
+        """Waits for the tournament of a name among those that this person sees."""
+
+        def find() -> list[str]:
+            return [each["tournament_id"] for each in self.json("ls") if each["tournament_id"].startswith(f"{name}-")]
+
+        (found,) = wait_for(find, SECONDS, what="a tournament")
+        return str(found)
 
     def events(self, tournament: str, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.json("events", tournament) if event["kind"] == kind]
@@ -134,9 +138,12 @@ def serve(stack: ExitStack, folder: Path, program: str, settings: dict[str, Any]
 
 async def test_two_owners_share_a_mesh_and_see_nothing_of_each_other(people: dict[str, Person]) -> None:
     alice, bob, operator = people["alice"], people["bob"], people["operator"]
-    alice.train("secret")
-    hers = alice.tournament()
-    wait_for(lambda: len(alice.events(hers, "pod_started")) >= 2, SECONDS, what="two pods of alice")
+    alice.train("secret", "--set", "pool.maximum_pods=1")
+    hers = alice.tournament("secret")
+    wait_for(lambda: alice.events(hers, "agent_assigned"), SECONDS, what="a pod of alice at work")
+    alice.train("later", "--set", "pool.minimum_pods=0", "--set", "pool.priority=-5")
+    later = alice.tournament("later")
+    wait_for(lambda: alice.events(later, "agent_assigned"), SECONDS, what="another pod of alice at work")
 
     # What belongs to alice is answered as what does not exist.
     assert bob.json("ls") == []
@@ -146,12 +153,16 @@ async def test_two_owners_share_a_mesh_and_see_nothing_of_each_other(people: dic
         assert (code, problem) == (unknown[0], unknown[2].replace("secret-zzzzzz", hers)), command
         assert code != 0
 
-    # A second owner gets a share: a pod of alice publishes and makes room.
+    # A second owner reclaims its share: the pod of alice's lowest priority publishes its agent and makes room.
     bob.train("small")
-    his = bob.tournament()
-    wait_for(lambda: alice.events(hers, "pod_draining"), SECONDS, what="a pod of alice that yields")
-    wait_for(lambda: bob.events(his, "pod_started"), SECONDS, what="a pod of bob")
-    assert "share" in alice.events(hers, "pod_draining")[0]["message"]
+    his = bob.tournament("small")
+    wait_for(lambda: alice.events(later, "pod_draining"), SECONDS, what="a pod of alice that yields")
+    wait_for(lambda: bob.events(his, "agent_assigned"), SECONDS, what="a pod of bob at work")
+    assert "the fair share of" in alice.events(later, "pod_draining")[0]["message"]
+    (drained,) = wait_for(lambda: alice.events(later, "agent_drained"), SECONDS, what="an agent that is put back")
+    assert "share" in drained["message"]
+    assert not alice.events(later, "pod_terminated")
+    assert not alice.events(hers, "pod_draining"), "the higher priority keeps its pod"
 
     # The limits of the operator, in the words of the operator's settings.
     code, _, problem = bob.run("train", str(bob.folder / "small.toml"))
@@ -162,6 +173,10 @@ async def test_two_owners_share_a_mesh_and_see_nothing_of_each_other(people: dic
     assert code != 0
     assert "pool.priority" in problem
 
-    assert {each["tournament_id"] for each in operator.json("ls")} == {hers, his}
+    # What was published is continued when there is room again.
+    assert {each["tournament_id"] for each in operator.json("ls")} == {hers, later, his}
     assert alice.run("stop", hers)[0] == 0
+    wait_for(lambda: len(alice.events(later, "agent_assigned")) > 1, SECONDS, what="the agent of the drained pod")
+    again = alice.events(later, "agent_assigned")
+    assert again[-1]["agent_id"] == again[0]["agent_id"] == drained["agent_id"]
     assert [each["tournament_id"] for each in bob.json("ls")] == [his]

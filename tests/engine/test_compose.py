@@ -144,7 +144,7 @@ def test_a_killed_worker_of_a_separate_pod_is_restarted(stack: Stack) -> None:
 
 @pytest.mark.parametrize("layout", ["fused", "separate"])
 def test_user_code_finds_no_secret_of_its_pod_and_no_way_to_services_and_store(stack: Stack, layout: str) -> None:
-    """An environment in a separate container, and an evaluation function in that of the leader."""
+    """An environment and an evaluation function, in other containers than the leader."""
     (stack.reports / "found").unlink(missing_ok=True)
     pod = {"layout": layout, "cores": 1.0, "memory_bytes": 2 << 30}
     name = stack.create(pods=(1, 1), objective={"environment_steps": 256}, sections=container_spy.SECTIONS, **pod)

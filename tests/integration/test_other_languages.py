@@ -1,5 +1,6 @@
 """Example programs in other languages, built from the contracts alone, on live services."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import contract_packages
 import pytest
+
+from podrace.conformance.findings import PromiseState, line
+from podrace.conformance.sessions import Examination, examine
 
 REPOSITORY = Path(__file__).parents[2]
 COMPILED_WITH = ("g++", "make", "pkg-config", "protoc", "grpc_cpp_plugin")
@@ -48,14 +52,43 @@ def test_a_program_in_javascript_trains_verifies_the_champion_and_acts_to_475(fo
     assert float(mean) >= 475.0
 
 
-def test_a_program_in_cpp_acts_with_a_served_policy(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def cpp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs in C++; the stubs are compiled once for all of them."""
+    folder = tmp_path_factory.mktemp("cpp")
     if missing := [name for name in COMPILED_WITH if shutil.which(name) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}; examples/cpp/Makefile names the packages")
-    if run("pkg-config", "--exists", "grpc++", cwd=folder, seconds=30).returncode:
-        pytest.skip("libgrpc++-dev is not installed")
-    arguments = (f"PROTOS={REPOSITORY}/protos", f"OUT={folder}/cpp")
-    done = run("make", "-C", str(REPOSITORY / "examples/cpp"), *arguments, cwd=folder, seconds=700)
+    if run("pkg-config", "--exists", "grpc++", "protobuf", cwd=folder, seconds=30).returncode:
+        pytest.skip("libgrpc++-dev or libprotobuf-dev is not installed")
+    arguments = (f"PROTOS={REPOSITORY}/protos", f"OUT={folder}")
+    done = run("make", "-j2", "-C", str(REPOSITORY / "examples/cpp"), *arguments, cwd=folder, seconds=800)
     assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize(("program", "contract"), [("simulator", "simulator"), ("generator", "evolution")])
+def test_a_service_in_cpp_keeps_its_contract(cpp: Path, program: str, contract: str) -> None:
+    service = subprocess.Popen([cpp / program, "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert service.stdout is not None
+        address = service.stdout.readline().split()[-1]
+        report = asyncio.run(examine(Examination(contract, address, id="point")))
+    finally:
+        service.kill()
+        service.wait(30)
+    assert report.conforms, [line(one) for one in report.findings if one.grade == PromiseState.BROKEN]
+
+
+def test_a_client_in_cpp_trains_and_prints_the_best_candidates(cpp: Path, folder: Path) -> None:
+    with contract_packages.services(folder) as orchestrator:
+        done = run(str(cpp / "client"), orchestrator, cwd=folder, seconds=300)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    assert "tournament_created" in done.stdout
+    assert "TOURNAMENT_STATE_COMPLETED: " in done.stdout
+    assert re.search(r"^1\. \S+-a\d+: [\d.]+ ± [\d.]+$", done.stdout, re.MULTILINE)
+
+
+def test_a_program_in_cpp_acts_with_a_served_policy(cpp: Path, folder: Path) -> None:
     podrace = (sys.executable, "-m", "podrace.cli")
     small = ("--set", "objective.target_return=200", "--set", "pool.maximum_pods=1", "--home", f"{folder}/home")
     done = run(*podrace, "train", "examples/cartpole.toml", *small, "--json", cwd=REPOSITORY, seconds=300)
@@ -68,7 +101,7 @@ def test_a_program_in_cpp_acts_with_a_served_policy(folder: Path) -> None:
     try:
         assert server.stdout is not None
         assert json.loads(server.stdout.readline())["grpc"] == address
-        done = run(f"{folder}/cpp/policy_client", address, "5", cwd=folder, seconds=120)
+        done = run(str(cpp / "policy_client"), address, "5", cwd=folder, seconds=120)
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(30)

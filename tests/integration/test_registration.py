@@ -19,6 +19,8 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.specification.resolve import parse
 
+pytestmark = pytest.mark.cold
+"""Cold: a service is killed, and has exited before it is started again."""
 START_SECONDS = 60.0
 SECONDS = 20.0
 

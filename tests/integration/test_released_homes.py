@@ -1,8 +1,8 @@
 """Homes of released versions, read by the services and commands of today; no pod is started."""
 
+import asyncio
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from released import HOMES, ReleasedHome, differences, name
 
+from podrace import rpc
 from podrace.cli import main
 
-STOP_SECONDS = 20.0
+START_SECONDS, STOP_SECONDS = 90.0, 20.0
 COMMANDS = ("ls", "show", "standings", "events", "lineage")
 """Those that read a home through the services and start no pod."""
 
@@ -24,8 +25,8 @@ Command = Callable[..., Any]
 class Mesh:
     """The services on a copy of a released home; pods would have to come by themselves, and none does."""
 
-    def __init__(self, folder: Path, home: ReleasedHome, stack: ExitStack) -> None:
-        self.home, self._stack, self._folder = home, stack, folder
+    def __init__(self, folder: Path, home: ReleasedHome, stack: ExitStack, python: str) -> None:
+        self.home, self._stack, self._folder, self._python = home, stack, folder, python
         self.address = f"unix:{folder}/o.sock"
         leaderboard = f"unix:{folder}/l.sock"
         self._start("leaderboard", "database=leaderboard.sqlite", f"server.listen={leaderboard}")
@@ -38,22 +39,25 @@ class Mesh:
             f"log_folder={folder}/logs",
             "launcher=external",
         )
+        # A command waits only seconds for a service, which takes longer to start on a busy machine.
+        for address in (leaderboard, self.address):
+            asyncio.run(rpc.wait_until_serving(address, deadline_seconds=START_SECONDS))
 
     def _start(self, service: str, database: str, *settings: str) -> None:
         key, _, file = database.partition("=")
         shared = (f"{key}={self.home.path / file}", f"store=folder://{self.home.path}/store")
         arguments = [part for setting in (*shared, *settings) for part in ("--set", setting)]
         log = self._stack.enter_context((self._folder / f"{service}.log").open("wb"))
-        process = subprocess.Popen([sys.executable, "-m", service, *arguments], stderr=log)
+        process = subprocess.Popen([self._python, "-m", service, *arguments], stderr=log)
         self._stack.callback(process.wait, STOP_SECONDS)
         self._stack.callback(process.terminate)
 
 
 @pytest.fixture(scope="module", params=HOMES, ids=name)
-def mesh(request: pytest.FixtureRequest) -> Iterator[Mesh]:
+def mesh(request: pytest.FixtureRequest, warm_python: str) -> Iterator[Mesh]:
     # A short name: paths of sockets are limited.
     with tempfile.TemporaryDirectory(prefix="rh") as folder, ExitStack() as stack:
-        yield Mesh(Path(folder), ReleasedHome(request.param, Path(folder)), stack)
+        yield Mesh(Path(folder), ReleasedHome(request.param, Path(folder)), stack, warm_python)
 
 
 @pytest.fixture

@@ -25,9 +25,10 @@ def short_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def shared_fork_server() -> Iterator[RunningForkServer]:
+def shared_fork_server(warm_python: str) -> Iterator[RunningForkServer]:
     """One fork server for all tests of this process, because importing torch takes seconds."""
-    with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as name, running_fork_server(Path(name)) as server:
+    folder = tempfile.TemporaryDirectory(prefix="pr", dir="/tmp")
+    with folder as name, running_fork_server(Path(name), warm_python) as server:
         yield server
 
 

@@ -5,6 +5,8 @@ import contextlib
 import dataclasses
 import json
 import os
+import socket as socketlib
+import struct
 import subprocess
 import sys
 import time
@@ -19,13 +21,15 @@ from podrace.processes import lifeline
 
 REPOSITORY = Path(__file__).parents[3]
 START_SECONDS, END_SECONDS = 240.0, 20.0
+PEER_CREDENTIALS = struct.Struct("3i")
+"""Linux struct ucred: process id, user id, group id."""
 
 
 @dataclass(frozen=True)
 class RunningForkServer:
-    """A fork server: its process and its socket."""
+    """A fork server: its process id and its socket."""
 
-    process: subprocess.Popen[bytes]
+    pid: int
     folder: Path
 
     @property
@@ -39,8 +43,8 @@ class RunningForkServer:
 
     def children(self) -> list[int]:
         """Pids of the roles that it has forked and that have not exited."""
-        pid = self.process.pid
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        listed = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [int(child) for child in listed.split()]
 
 
 @dataclass
@@ -69,13 +73,16 @@ def pids(pod: PodConfig) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def running_fork_server(folder: Path) -> Iterator[RunningForkServer]:
-    """Runs a fork server in a folder; it must exit by itself once its lifeline is lost."""
+def running_fork_server(folder: Path, python: str = "") -> Iterator[RunningForkServer]:
+    """Runs a fork server in a folder, with `python` or sys.executable; it must exit once its lifeline is lost."""
     socket, line = folder / "n.sock", folder / "n.life"
     environment = {"PYTHONPATH": str(REPOSITORY), "SCORERS_CHILD": str(folder / "child")}
     with lifeline.hold(line):
+        # It stays when the tests that use it are far apart: the lifeline ends it.
+        settings = {"socket": socket, "lifeline": line, "idle_seconds": 86_400}
+        overrides = [text for key, value in settings.items() for text in ("--set", f"{key}={value}")]
         process = subprocess.Popen(
-            [sys.executable, "-m", "agentpod", "forkserver", "--set", f"socket={socket}", "--set", f"lifeline={line}"],
+            [python or sys.executable, "-m", "agentpod", "forkserver", *overrides],
             cwd=REPOSITORY,
             env={**os.environ, **environment},
             start_new_session=True,
@@ -85,8 +92,16 @@ def running_fork_server(folder: Path) -> Iterator[RunningForkServer]:
             assert process.poll() is None, "the fork server exited at its start"
             assert time.monotonic() < deadline, "the fork server does not listen"
             time.sleep(0.005)
-        yield RunningForkServer(process, folder)
+        yield RunningForkServer(_listener_of(socket), folder)
     process.wait(END_SECONDS)
+
+
+def _listener_of(path: Path) -> int:
+    """The pid of the process that listens on a socket; that of a child may be that of a launcher."""
+    with socketlib.socket(socketlib.AF_UNIX) as connection:
+        connection.connect(str(path))
+        size = PEER_CREDENTIALS.size
+        return int(PEER_CREDENTIALS.unpack(connection.getsockopt(socketlib.SOL_SOCKET, socketlib.SO_PEERCRED, size))[0])
 
 
 @contextlib.asynccontextmanager

@@ -37,8 +37,16 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
     evaluation_epoch: int = 0
     refused: int = 0
     """How many times it answered with drain."""
+    preparation: pb.Assignment | None = None
+    """What the pod prepares for before it gets assignments; None: nothing."""
+
+    acquired: int = 0
+    """How many times it was asked for work."""
 
     async def AcquireAssignment(self, request, context):
+        self.acquired += 1
+        if self.preparation and not request.prepared_agent_id:
+            return pb.AcquireAssignmentResponse(prepare=self.preparation)
         if self.assignments:
             return pb.AcquireAssignmentResponse(assignment=self.assignments.pop(0))
         self.refused += 1

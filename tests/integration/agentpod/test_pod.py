@@ -1,10 +1,12 @@
 """A pod in one process (fused) trains, resumes and evaluates agents as assigned."""
 
+import asyncio
 import itertools
 
 import pytest
-from scripted import only_completion, run, store_of
+from scripted import only_completion, run, store_of, until
 
+from agentpod.roles import worker
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.publish import fetch, fetch_latest
 from podrace.checkpoint_store.replay_parts import is_replay
@@ -62,6 +64,39 @@ async def test_an_evaluation_far_behind_the_bar_stops_early_and_its_episodes_are
     mesh.leaderboard.no_plans, mesh.leaderboard.plan = False, FAR_ABOVE
     assert await returns(1) == whole[:8]
     assert len(whole) == 32
+
+
+async def test_a_pod_that_prepared_for_an_agent_continues_it_with_the_same_environments(
+    mesh, make_spec, make_assignment, monkeypatch
+):
+    spec = make_spec(steps=8192)
+    mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_DRAIN, 1024
+    await run(mesh, make_assignment(spec))
+    before = mesh.orchestrator.completed.pop()
+    assert before.outcome == pb.OUTCOME_DRAINED
+    assert before.progress.update_age_seconds >= 0
+    mesh.orchestrator.directive, made, make = pb.DIRECTIVE_CONTINUE, [], worker.make_simulator
+    monkeypatch.setattr(worker, "make_simulator", lambda *given: made.append(given) or make(*given))
+    prepare = make_assignment(spec)
+    prepare.assignment_id, prepare.lease_epoch = "", 0
+    mesh.orchestrator.preparation = prepare
+    assert await run(mesh, make_assignment(spec, epoch=2)) == 0
+    after = only_completion(mesh)
+    assert after.outcome == pb.OUTCOME_FINISHED
+    assert after.progress.environment_steps == 8192
+    assert after.progress.training_age_seconds > 0
+    assert len(made) == 1, "the environments were made once, for the preparation"
+
+
+async def test_a_pod_that_cannot_prepare_asks_again_and_publishes_nothing(mesh, make_spec, make_assignment):
+    prepare = make_assignment(make_spec())
+    prepare.train.algorithm = "unknown"
+    mesh.orchestrator.preparation = prepare
+    running = asyncio.create_task(run(mesh))
+    await until(lambda: mesh.orchestrator.acquired >= 3)
+    mesh.orchestrator.preparation = None
+    assert await running == 0
+    assert not mesh.leaderboard.manifests
 
 
 async def test_the_published_policy_is_the_one_that_was_scored(mesh, make_spec, make_assignment):

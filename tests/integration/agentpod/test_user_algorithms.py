@@ -21,7 +21,7 @@ from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, TournamentSpec
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "algorithms"
 sys.path.append(str(EXAMPLES))
-REINFORCE, TQC = "python:reinforce:Reinforce", "python:tqc:TQC"
+REINFORCE, TQC, C51 = "python:reinforce:Reinforce", "python:tqc:TQC", "python:c51:C51"
 
 
 @pytest.fixture
@@ -38,6 +38,7 @@ def make_user_spec(make_spec):
     ("name", "environment", "hyperparameters"),
     [
         (REINFORCE, "CartPole-v1", {"horizon": 16, "hidden_sizes": [8]}),
+        (C51, "CartPole-v1", {"hidden_sizes": [8], "warmup_steps": 64, "updates_per_step": 0.1, "atoms": 5}),
         (TQC, "Pendulum-v1", {"hidden_sizes": [8], "warmup_steps": 64, "updates_per_step": 0.1, "horizon": 8}),
     ],
 )
@@ -103,6 +104,15 @@ async def test_a_module_that_cannot_be_imported_fails_the_agent_and_not_the_spec
     await run(mesh, make_assignment(spec))
     assert only_completion(mesh).outcome == pb.OUTCOME_AGENT_FAILED
     assert said in only_completion(mesh).message
+
+
+async def test_an_agent_with_a_network_that_the_specification_does_not_name_is_refused(
+    mesh, make_spec, make_assignment
+):
+    assignment = make_assignment(make_spec())
+    assignment.train.hyperparameters["network_class"] = "python:c51:ReturnDistribution"
+    await run(mesh, assignment)
+    assert "its specification does not name this network" in only_completion(mesh).message
 
 
 async def test_an_agent_of_an_algorithm_that_the_specification_does_not_name_is_refused(

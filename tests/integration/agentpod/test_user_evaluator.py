@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import prometheus_client
@@ -20,6 +21,7 @@ from agentpod.config import PodConfig
 from agentpod.experience.slots import PolicyRing, PolicySlot
 from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec, Policy
+from agentpod.roles.evaluation_host import EvaluationHost
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.user_evaluator import UserEvaluator, UserEvaluatorSettings, local_address
 from agentpod.seeding import derive_generator
@@ -148,6 +150,29 @@ async def test_a_function_that_crashes_or_hangs_is_reported_and_paused_after_the
     pod.now = 10.0
     assert await pod.score(evaluator, seed=10) is not None
     assert evaluator.fault == ""
+
+
+async def test_a_function_of_an_isolated_pod_runs_in_a_child_of_the_evaluators_process(pod: Pod) -> None:
+    pod.config = replace(pod.config, isolated=True)
+    host = await EvaluationHost.start(pod.config)
+    try:
+        evaluator = pod.evaluator(f"{SCORERS}:seeded")
+        assert not children(), "the leader starts no process"
+        first = await pod.score(evaluator, seed=10)
+        assert first is not None, evaluator.fault
+        # Its process crashes; the next evaluation opens a session in another one.
+        assert await pod.score(evaluator, seed=6) is None
+        assert evaluator.fault == f"evaluator {SCORERS}:seeded: its process was killed by SIGSEGV"
+        again = await pod.score(evaluator, seed=10)
+        assert again is not None, evaluator.fault
+        assert again.mean_return == first.mean_return
+        for process in children():
+            os.kill(process, signal.SIGKILL)
+            os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+        # It exited between two evaluations, which is no failure.
+        assert await pod.score(evaluator, seed=10) is not None, evaluator.fault
+    finally:
+        await host.close()
 
 
 async def test_the_process_of_a_function_is_killed_when_its_evaluation_is_cancelled(pod: Pod) -> None:

@@ -1,8 +1,11 @@
 """What is kept of an archived tournament: everything that was decided, and the policy of its champion."""
 
+import contextlib
 import gzip
+import itertools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace.backup.archives import Archives, json_lines
+from podrace.checkpoint_store import folder
 from podrace.checkpoint_store.collect import collect
 from podrace.checkpoint_store.contents import list_agents
 from podrace.checkpoint_store.folder import FolderStore
@@ -109,6 +113,44 @@ async def test_a_damaged_archive_is_not_returned(mesh: Any) -> None:
         Archives(store).read(NAME)
     with pytest.raises(NotFound, match="podrace archive"):
         Archives(store).read("other")
+
+
+class KilledError(Exception):
+    """In place of the end of the process at a write."""
+
+
+@pytest.mark.parametrize("fault", [OSError(ENOSPC, "No space left on device"), KilledError()])
+async def test_a_full_disk_or_an_end_at_any_write_keeps_the_previous_archive(
+    mesh: Any, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    state, store, _ = mesh
+    archiving, archives = TournamentArchiving(state, store, lambda: NOW), Archives(store)
+    await archiving.archive(requests(NAME))
+    earlier, written, failures = archives.read(NAME), folder._written, 0
+    newer = json_lines([{"record": "event", "kind": "tournament_completed"}])
+    for failing in range(100):
+        writes = itertools.count()
+
+        @contextlib.contextmanager
+        def faulty(*arguments: Any, number: int = failing, writes: Any = writes) -> Iterator[Path]:
+            if next(writes) == number:
+                raise fault
+            with written(*arguments) as path:
+                yield path
+
+        with monkeypatch.context() as patch:
+            patch.setattr(folder, "_written", faulty)
+            try:
+                await archiving.archive(requests(NAME, records=newer))
+                break
+            except (ResourceExhausted, KilledError):
+                failures += 1
+        # A new service reads the store as it is.
+        assert Archives(FolderStore(Path(store.uri.removeprefix("folder://")))).read(NAME) == earlier
+        assert [each.tournament_id for each in archives.list()] == [NAME]
+    # The claim, the records, the manifest and the pointer at least.
+    assert failures >= 4
+    assert archives.read(NAME) == {**earlier, "orchestrator.jsonl.gz": newer}
 
 
 async def test_requests_name_one_tournament_and_are_limited(mesh: Any) -> None:

@@ -4,13 +4,14 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from podrace import rpc
+from podrace.backup.archives import Archives, json_lines
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.errors import NotFound, PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
@@ -151,3 +152,30 @@ async def test_garbage_is_collected_while_it_serves(start: Start, connect: Any, 
     await asyncio.wait_for(until_gone(), 10.0)
     assert best.candidate_id in {stored.digest for stored in store.list_objects()}
     await client.channel.close()
+
+
+async def test_an_archive_that_a_stopped_process_interrupts_is_complete_or_absent(
+    start: Start, connect: Any, store: FolderStore
+) -> None:
+    process = await start()
+    client = await connect()
+    agent = await client.generate(0)
+    await client.call(client.updater.SubmitCandidate, client.publish(agent, 1.0))
+    records = json_lines([{"record": "event", "kind": "tournament_created"}])
+
+    def pieces(*, stop: bool) -> Iterator[pb.ArchiveTournamentRequest]:
+        yield pb.ArchiveTournamentRequest(tournament_id=TOURNAMENT, records=records[:10])
+        if stop:
+            os.kill(process.pid, signal.SIGSTOP)
+        yield pb.ArchiveTournamentRequest(tournament_id=TOURNAMENT, records=records[10:])
+
+    try:
+        # The orchestrator gets an error, so it deletes nothing.
+        with pytest.raises(PodraceError):
+            await rpc.send(client.updater.ArchiveTournament, pieces(stop=True), deadline_seconds=0.5)
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    for archived in Archives(store).list():
+        assert Archives(store).read(archived.tournament_id)["orchestrator.jsonl.gz"] == records
+    await rpc.send(client.updater.ArchiveTournament, pieces(stop=False), deadline_seconds=START_SECONDS)
+    assert Archives(store).read(TOURNAMENT)["orchestrator.jsonl.gz"] == records

@@ -56,6 +56,22 @@ async def test_pages_together_are_the_whole_list(client: Any, all_submissions: b
         assert await client.candidates(all_submissions=all_submissions, page_size=size) == whole
 
 
+async def test_candidates_are_selected_and_ordered_over_all_pages(client: Any) -> None:
+    agents = [await client.generate(number) for number in range(3)]
+    for agent, score in [(0, 5.0), (1, 7.0), (0, 4.0), (2, 6.0), (1, 9.0)]:
+        await client.submit(agents[agent], score)
+
+    async def scores(**request: Any) -> list[float]:
+        return [one.score for one in await client.candidates(page_size=2, **request)]
+
+    assert await scores(filter="score < 9") == [6.0, 5.0]
+    assert await scores(order_by="score") == [5.0, 6.0, 9.0]
+    assert await scores(all_submissions=True, filter="agent_number != 2") == [5.0, 7.0, 4.0, 9.0]
+    assert await scores(all_submissions=True, filter="verdict = ACCEPTED", order_by="rank desc") == [5.0, 6.0, 9.0]
+    with pytest.raises(InvalidArgument, match="order_by: unknown field 'scores'"):
+        await scores(order_by="scores")
+
+
 async def test_the_last_page_has_no_token_even_when_it_is_full(client: Any) -> None:
     for number in range(2):
         await client.submit(await client.generate(number), 1.0)
@@ -133,6 +149,17 @@ async def test_all_agents_of_a_tournament_are_listed_page_by_page(client: Any) -
         if not token:
             break
     assert (numbers, sizes) == ([0, 1, 2, 3, 4], [2, 2, 1])
+    selected = pb.GetLineageRequest(tournament_id=TOURNAMENT, page_size=2, filter="number > 0", order_by="number desc")
+    page = await client.call(client.reading.GetLineage, selected)
+    assert [agent.number for agent in page.agents] == [4, 3]
+    selected.page_token = page.next_page_token
+    page = await client.call(client.reading.GetLineage, selected)
+    assert [agent.number for agent in page.agents] == [2, 1]
+    assert not page.next_page_token
+    named = pb.GetLineageRequest(agent_id=page.agents[0].agent_id, filter="number > 0", order_by="number")
+    with pytest.raises(InvalidArgument, match="name no agent") as raised:
+        await client.call(client.reading.GetLineage, named)
+    assert [one.field for one in raised.value.violations] == ["filter", "order_by"]
     listed = pb.ListCandidatesRequest(tournament_id=TOURNAMENT, page_size=2)
     stray = (await client.call(client.reading.ListCandidates, listed)).next_page_token
     with pytest.raises(InvalidArgument, match="does not belong to this list"):

@@ -1,0 +1,36 @@
+"""A pod whose worker is a program of a third party, which knows the protos alone, trains CartPole to 475."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+REPOSITORY = Path(__file__).parents[2]
+CARTPOLE = REPOSITORY / "examples" / "cartpole.toml"
+
+
+@pytest.fixture
+def worker() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, str(REPOSITORY / "examples" / "custom" / "worker_service.py"), "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        assert process.stdout
+        yield process, f"grpc://127.0.0.1:{process.stdout.readline().strip()}"
+        process.kill()
+
+
+def test_our_learner_and_evaluator_train_with_a_worker_of_a_third_party(home, worker):
+    process, address = worker
+    conform = [sys.executable, "-m", "podrace.cli", "conform", address.removeprefix("grpc://"), "--as", "worker"]
+    examined = subprocess.run([*conform, "--environment", "cartpole"], capture_output=True, text=True, check=False)
+    assert examined.returncode == 0, examined.stdout
+    settings = [f'pod.worker="{address}"', "pool.maximum_pods=1", "name=mixed", 'objective.wall_clock_duration="10m"']
+    trained = home.json("train", str(CARTPOLE), *(part for one in settings for part in ("--set", one)))
+    assert trained["state"] == "COMPLETED", trained
+    shown = home.json("show", trained["tournament_id"])
+    assert shown["best_score"] >= 475.0
+    assert shown["reason"].startswith("target return")
+    assert process.poll() is None
+    assert not home.left_behind()
