@@ -23,6 +23,10 @@ hypothesis.settings.load_profile("podrace")
 # wants one of the processors.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# For each connection to a store of groups torch asks for the name of the address. If the answer of the name server is
+# lost, it asks again after 5 s by default, which is the limit that tests set for joining a group.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")
+
 # Services that tests start on a port make a token and a key: not those of the user who runs the tests.
 _access = tempfile.mkdtemp(prefix="podrace-access-")
 atexit.register(shutil.rmtree, _access, ignore_errors=True)

@@ -20,6 +20,8 @@ from podrace.ownership import check_socket
 from podrace.rpc.renewing_channel import RenewingChannel, note_outcome
 from podrace.rpc.status import from_rpc_error
 
+ENDED_WHILE_SENDING = "Internal error from Core"
+"""What gRPC says, with the code INTERNAL and without the status of the server, if it could not send a request."""
 SERVING_POLL_SECONDS = 0.05
 KEEPALIVE_SECONDS = 5.0
 """Silence of a connection after which it is probed, and time that the probe may take. So a half-open connection is
@@ -178,6 +180,8 @@ async def send(method: Callable[..., Any], requests: Iterable[Message], *, deadl
     """Makes one call that streams requests, each created when the server is ready for it, and returns the response.
 
     Raises:
+        Unavailable: Also if the server ended the call while a request was being sent: gRPC then often does not tell why
+            (1 refusal in 10 with requests of 1 MiB), so the reason may need another call.
         PodraceError: As `call`.
     """
 
@@ -189,6 +193,8 @@ async def send(method: Callable[..., Any], requests: Iterable[Message], *, deadl
         response: Message = await method(one_by_one(), timeout=deadline_seconds)
         return response
     except grpc.aio.AioRpcError as error:
+        if error.code() == grpc.StatusCode.INTERNAL and error.details() == ENDED_WHILE_SENDING:
+            raise Unavailable("the server ended the call before it had received all requests; try again") from None
         raise from_rpc_error(error) from None
 
 

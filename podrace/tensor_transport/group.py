@@ -129,6 +129,9 @@ class Group:
             timeout_seconds: Limit for joining, and for each collective.
             host: Address of this machine that the other members can reach (gloo; NCCL chooses its own).
 
+        torch asks for the host name of each address that it connects to. A name server that does not answer delays
+        joining by 5 s a question, or by what RES_OPTIONS says (resolv.conf(5)).
+
         Raises:
             MemberLost: Not all members joined in time, or the store is unreachable.
         """

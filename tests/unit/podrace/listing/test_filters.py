@@ -111,7 +111,10 @@ def test_a_quoted_value_is_taken_literally_and_never_becomes_sql(value):
     quoted = value.replace("\\", "\\\\").replace('"', '\\"')
     (condition,) = parse(f'name = "{quoted}"', FIELDS)
     assert condition.value == value
-    assert value not in condition.sql()[0] or value in "NOT coalesce(substr(name, 1, ?) = ?, false) coalesce(name = ?, false)"
+    assert (
+        value not in condition.sql()[0]
+        or value in "NOT coalesce(substr(name, 1, ?) = ?, false) coalesce(name = ?, false)"
+    )
 
 
 def test_orders_name_fields_and_directions():
