@@ -79,8 +79,10 @@ ONE_PROCESS_FILES = {
     "populations/test_pb2.py": "scikit-learn",
     "client/test_importance.py": "scikit-learn",
     "simulators/test_envpool.py": "envpool",
+    "security/test_plugin_users.py": "users of plugins",
 }
-"""Likewise for files: each simulator, and the service, is started once, and a large library is imported once."""
+"""Likewise for files: each simulator, and the service, is started once, a large library is imported once, and one test at a
+time kills the processes of a user."""
 
 
 def pytest_collection() -> None:

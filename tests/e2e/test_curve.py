@@ -10,7 +10,7 @@ EPISODES = ("--episodes", "4")
 
 
 def test_curves_of_snapshots_are_written_as_csv_and_plot(home):
-    spec = home.spec("environment_steps = 40000", pool="maximum_pods = 2")
+    spec = home.spec("environment_steps = 120000", pool="maximum_pods = 2")
     trained = home.json("train", str(spec), "--set", "evaluation.snapshot_period=1s")
     tournament = trained["tournament_id"]
     numbers, picture = home.path.parent / "curve.csv", home.path.parent / "curve.png"
@@ -25,7 +25,7 @@ def test_curves_of_snapshots_are_written_as_csv_and_plot(home):
     assert {row["episodes"] for row in rows} == {"4"}
     champion = [row for row in rows if row["agent_id"] == "champion"]
     agents = [row for row in rows if row["agent_id"] != "champion"]
-    assert agents
+    assert len(agents) > 1, "the curve without a lost snapshot would be empty"
     assert all(row["agent_id"].startswith(tournament) for row in agents)
     assert all(1.0 <= float(row["seconds"]) <= trained["wall_seconds"] for row in rows)
     steps = [int(row["environment_steps"]) for row in champion]

@@ -117,10 +117,11 @@ async def test_processes_and_files_that_a_function_leaves_are_removed_with_it(fo
     user_id = (await call(plugins))["uid"]
     (base,) = folder.glob("podrace-parts-*")
     assert (base / str(user_id)).exists()
-    assert user_id in user_ids.in_use()
+    processes = [process for process, owner in user_ids._owners().items() if owner == user_id]
+    assert processes
     await plugins.close()
     assert not list(base.iterdir())
-    assert user_id not in user_ids.in_use()
+    assert all([await process.ended(10.0) for process in processes])
 
 
 @needs_root

@@ -145,7 +145,7 @@ async def test_a_refused_stream_is_not_read(running: Running) -> None:
         assert sent < 64
         if caught.type is PermissionDenied:
             return
-    pytest.fail("the reason was never told")
+    pytest.fail("gRPC never gave the status of the server")
 
 
 async def test_a_registration_does_not_change_the_owner_of_a_known_tournament(running: Running) -> None:

@@ -129,7 +129,7 @@ def test_loss_and_gradient_equal_a_reference_in_float64(name: str) -> None:
         loss, errors = algorithm.loss(batch)
         networks.gradient.zero_()
         loss.backward()
-    assert float(loss) == pytest.approx(float(expected), rel=1e-4)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
     torch.testing.assert_close(errors.double(), error.detach().repeat_interleave(AGENTS), rtol=1e-3, atol=1e-4)
     parameters = [*actor.values(), *mixers[0].values()]
     gradient = torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None])
