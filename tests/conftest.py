@@ -81,8 +81,8 @@ ONE_PROCESS_FILES = {
     "simulators/test_envpool.py": "envpool",
     "security/test_plugin_users.py": "users of plugins",
 }
-"""Likewise for files: each simulator, and the service, is started once, a large library is imported once, and one test at a
-time kills the processes of a user."""
+"""Likewise for files: each simulator, and the service, is started once, a large library is imported once, and one test
+at a time kills the processes of a user."""
 
 
 def pytest_collection() -> None:
