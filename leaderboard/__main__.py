@@ -28,7 +28,7 @@ from podrace import disk_space, service, telemetry
 from podrace.access.service_access import ServiceAccess
 from podrace.access.v1 import access_pb2
 from podrace.backup.config import check as check_backup
-from podrace.backup.database import BackedUpDatabase
+from podrace.backup.opening import open_when_leading
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database, DatabaseLocation
@@ -51,7 +51,9 @@ async def serve(config: Config) -> None:
     store = open_store(config.store, tolerated=(ResourceExhausted,))
     location = DatabaseLocation.of(config.database, config.database_password_file)
     check_backup(config.backup, location)
-    backed_up = await BackedUpDatabase.open(location, DATABASE_FORMAT, time.time, config.backup, config.store)
+    backed_up = await open_when_leading(
+        location, DATABASE_FORMAT, time.time, config.backup, config.store, config.server
+    )
     async with backed_up as state:
         await _serve_from(state, store, config, location, backed_up.leadership)
 
@@ -75,7 +77,8 @@ async def _serve_from(
         TournamentArchiving(state, store),
     )
     served.append(delivery_service(delivery))
-    server = await Server.start(config.server, served, guard=access.guard(owners, scoped=()))
+    leads = leadership.is_valid if leadership else None
+    server = await Server.start(config.server, served, guard=access.guard(owners, scoped=()), leads=leads)
     _log.info("leaderboard serves", address=server.address, database=str(location), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)

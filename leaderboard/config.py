@@ -53,7 +53,7 @@ class Config:
     """Logs and metrics."""
     database: str = "podrace-home/leaderboard.sqlite"
     """Database with everything that is recorded: a file of SQLite, or `postgresql://USER@HOST:PORT/DATABASE`. Only one
-    leaderboard can write to it at a time."""
+    leaderboard writes to it at a time; with PostgreSQL, others wait until they can take over."""
     database_password_file: str = ""
     """File with the password of the PostgreSQL database; empty: libpq finds it (`PGPASSWORD`, `PGPASSFILE`)."""
     store: str = "podrace-home/store"

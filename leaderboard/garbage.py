@@ -112,6 +112,8 @@ async def collect_once(
             " leaderboard? Nothing was deleted"
         )
     MISSING.set(len(found.missing))
+    # Raises if another replica has taken over since: it may need what was not needed before.
+    await state.transact(lambda _: None)
     deleted = await asyncio.to_thread(delete, store, found, grace_seconds)
     COLLECTED.inc(len(deleted))
     on_measured(found.kept_bytes)

@@ -42,7 +42,7 @@ from podrace.access.authenticators.unix_socket import user_name
 from podrace.access.service_access import ServiceAccess
 from podrace.access.tokens import PodTokens
 from podrace.access.v1 import access_pb2
-from podrace.backup.database import BackedUpDatabase
+from podrace.backup.opening import open_when_leading
 from podrace.database.leadership import Leadership, ends
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -67,8 +67,9 @@ async def serve(config: Config, clock: Clock) -> None:
     targets = PrometheusTargets()
     metrics = telemetry.start(config.telemetry, service="orchestrator", pages={PATH: targets.page})
     make_folders(config)
-    location = location_of(config)
-    backed_up = await BackedUpDatabase.open(location, DATABASE_FORMAT, clock.wall, config.backup, config.store)
+    backed_up = await open_when_leading(
+        location_of(config), DATABASE_FORMAT, clock.wall, config.backup, config.store, config.server
+    )
     async with backed_up as database:
         state = StateDatabase(database, most_events=config.kept_events)
         await _serve_from(state, config, clock, targets, metrics, backed_up.leadership)
@@ -103,7 +104,7 @@ async def _serve_from(
             deletion=_deletion(config, state, runtime, leaderboard, clock),
             registration=registration,
         )
-        server = await _start_server(config, servicer, access, runtime)
+        server = await _start_server(config, servicer, access, runtime, leadership)
         _announce(server, access, metrics=metrics, mesh_id=config.mesh_id)
         async with _open_launcher(config, server.address, runtime, external, access.pod_tokens) as launcher:
             opened.set_result(launcher)
@@ -140,10 +141,16 @@ def _announce(server: rpc.Server, access: ServiceAccess, **settings: str) -> Non
 
 
 async def _start_server(
-    config: Config, servicer: OrchestratorServicer, access: ServiceAccess, runtime: RuntimeState
+    config: Config,
+    servicer: OrchestratorServicer,
+    access: ServiceAccess,
+    runtime: RuntimeState,
+    leadership: Leadership | None,
 ) -> rpc.Server:
     guard = access.guard(runtime.cache, SCOPED_METHODS, runtime.pod_that_holds)
-    return await rpc.Server.start(config.server, with_discovery(config, [_service(servicer)]), guard=guard)
+    services = with_discovery(config, [_service(servicer)])
+    leads = leadership.is_valid if leadership else None
+    return await rpc.Server.start(config.server, services, guard=guard, leads=leads)
 
 
 async def _restore(config: Config, state: StateDatabase, runtime: RuntimeState, clock: Clock) -> None:
@@ -199,7 +206,7 @@ async def _work(
         await reconciler.stop_all_pods(config.stop_grace_seconds)
     servicer.close()
     await server.drain()
-    await reconciler.close()
+    await reconciler.close(save=leadership is None or leadership.is_valid())
 
 
 def _service(servicer: OrchestratorServicer) -> rpc.Service:

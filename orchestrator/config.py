@@ -44,8 +44,8 @@ class Config:
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Logs and metrics; pods use the same log format and level."""
     database: str = "podrace-home/orchestrator.sqlite"
-    """Database: a file of SQLite, or `postgresql://USER@HOST:PORT/DATABASE`. Only one orchestrator can write to it at a
-    time."""
+    """Database: a file of SQLite, or `postgresql://USER@HOST:PORT/DATABASE`. Only one orchestrator writes to it at a
+    time; with PostgreSQL, others wait until they can take over."""
     database_password_file: str = ""
     """File with the password of the PostgreSQL database; empty: libpq finds it (`PGPASSWORD`, `PGPASSFILE`)."""
     backup: BackupConfig = field(default_factory=BackupConfig)

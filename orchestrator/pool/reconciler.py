@@ -173,13 +173,14 @@ class Reconciler:
             self._limits = replace(self._limits, kill_seconds=0.0)
             await self._wait_until_no_pods(KILL_TIMEOUT_SECONDS)
 
-    async def close(self) -> None:
-        """Cancels starting pods and snapshots, and saves what must survive."""
+    async def close(self, *, save: bool = True) -> None:
+        """Cancels starting pods and snapshots, and saves what must survive, unless another replica does that now."""
         await self._cancel_starts()
         await self._snapshots.close()
         if self._registration:
             await self._registration.close()
-        await save_changes(self._state, self._runtime)
+        if save:
+            await save_changes(self._state, self._runtime)
 
     async def cycle(self) -> None:
         """Runs one cycle: observes, decides, acts."""

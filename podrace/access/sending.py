@@ -13,8 +13,22 @@ MetadataSource = Callable[[], tuple[tuple[str, str | bytes], ...]]
 LOOPBACK_NAMES = ("localhost", "localhost.localdomain")
 
 
+LISTS = ("ipv4:", "ipv6:")
+"""Schemes of gRPC that begin a list of addresses, separated by commas: those of the replicas of a service."""
+
+
+def each_address(address: str) -> list[str]:
+    """Returns the addresses in a list such as `ipv4:10.0.0.7:50051,10.0.0.8:50051`; another address is the only one."""
+    scheme = next((scheme for scheme in LISTS if address.startswith(scheme)), "")
+    return address.removeprefix(scheme).split(",") if scheme else [address]
+
+
 def is_loopback(address: str) -> bool:
-    """Whether `host:port` is on this machine and cannot be reached from another one."""
+    """Whether `host:port`, or each address of a list, is on this machine and cannot be reached from another one."""
+    return all(map(_is_loopback, each_address(address)))
+
+
+def _is_loopback(address: str) -> bool:
     host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -18,7 +18,7 @@ from pathlib import Path
 from podrace import tls
 from podrace.access.credentials import TokenSource
 from podrace.access.private_file import make_private_file, read_private_file
-from podrace.access.sending import is_loopback
+from podrace.access.sending import each_address, is_loopback
 from podrace.errors import FailedPrecondition
 
 TOKEN, TOKEN_FILE = "PODRACE_TOKEN", "PODRACE_TOKEN_FILE"
@@ -78,8 +78,9 @@ def operator_token(address: str, environ: Mapping[str, str] = os.environ) -> Tok
 
 def _token_for_own_listener(path: Path, address: str) -> str:
     """Returns the token of the default file if the listener at the address may have it; else an empty text."""
-    port = address.rpartition(":")[2]
-    owners = listener_owners(int(port)) if port.isdigit() else frozenset()
+    ports = [each.rpartition(":")[2] for each in each_address(address)]
+    # A replica that does not lead listens on no port.
+    owners = frozenset(owner for port in ports if port.isdigit() for owner in listener_owners(int(port)))
     if not owners or not owners <= {0, os.geteuid()}:
         return ""
     return _token_in(path)

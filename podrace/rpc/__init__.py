@@ -6,7 +6,14 @@ its deadline.
 
 from podrace.rpc.channel import call, connect, send, service_config, stream, wait_until_ready, wait_until_serving
 from podrace.rpc.listening import is_local
-from podrace.rpc.server import LARGEST_MESSAGE_BYTES, Server, ServerConfig, Service, shutdown_requested
+from podrace.rpc.server import (
+    LARGEST_MESSAGE_BYTES,
+    Server,
+    ServerConfig,
+    Service,
+    shutdown_requested,
+    standby_health,
+)
 from podrace.rpc.status import LONGEST_MESSAGE_BYTES, from_rpc_error
 
 __all__ = [
@@ -22,6 +29,7 @@ __all__ = [
     "send",
     "service_config",
     "shutdown_requested",
+    "standby_health",
     "stream",
     "wait_until_ready",
     "wait_until_serving",

@@ -1,11 +1,13 @@
 """Runs gRPC servers with health checks, optional reflection and graceful shutdown."""
 
 import asyncio
+import contextlib
 import errno
+import functools
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -107,7 +109,14 @@ class Server:
         """Address for callers that present a token and no certificate; empty if there is no such address."""
 
     @classmethod
-    async def start(cls, config: ServerConfig, services: Sequence[Service], *, guard: Guard | None = None) -> "Server":
+    async def start(
+        cls,
+        config: ServerConfig,
+        services: Sequence[Service],
+        *,
+        guard: Guard | None = None,
+        leads: Callable[[], bool] | None = None,
+    ) -> "Server":
         """Binds and serves.
 
         Args:
@@ -115,6 +124,8 @@ class Server:
             services: What it serves.
             guard: Decides about every call except health checks. None: a Unix socket answers its own user, and any
                 other address answers no one.
+            leads: Whether this replica of the service leads, asked with each call; others are answered UNAVAILABLE, and
+                their clients find the leader. None: there is one replica.
 
         Raises:
             Unavailable: The address cannot be bound, or another server listens on it; the message names it.
@@ -126,7 +137,7 @@ class Server:
         if identity is None and not config.insecure:
             check_local(config.listen)
         own = Guard.of_unix_socket() if config.listen.startswith("unix:") else Guard([])
-        server = await _bound(config.listen, identity, guard or own, config)
+        server = await _bound(config.listen, identity, guard or own, config, leads)
         token_address = await _bind_token_port(server, config, identity)
         health_servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server.server)
@@ -197,12 +208,37 @@ class _Bound(NamedTuple):
     address: str
 
 
-async def _bound(listen: str, identity: tls.TlsIdentity | None, guard: Guard, config: ServerConfig) -> _Bound:
+@contextlib.asynccontextmanager
+async def standby_health(config: ServerConfig) -> AsyncIterator[None]:
+    """Answers health checks at `health_listen`, if it is set, while a replica waits until it leads."""
+    if not config.health_listen:
+        yield
+        return
+    bound = await _bound(config.health_listen, None, Guard([]), config)
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, bound.server)
+    # The process is healthy; its services are unknown here.
+    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    await bound.server.start()
+    try:
+        yield
+    finally:
+        await bound.server.stop(None)
+
+
+async def _bound(
+    listen: str,
+    identity: tls.TlsIdentity | None,
+    guard: Guard,
+    config: ServerConfig,
+    leads: Callable[[], bool] | None = None,
+) -> _Bound:
     """Creates a server bound to an address; raises as Server.start does."""
     credentials = identity.of_server() if identity else None
     if _has_listener(listen):
         raise Unavailable(f"cannot listen on {listen}: another server does; choose another or stop that one")
-    interceptors = [ErrorTranslator(), AccessInterceptor(guard, checked_request)]
+    check = functools.partial(_checked_by_leader, leads) if leads else checked_request
+    interceptors = [ErrorTranslator(), AccessInterceptor(guard, check)]
     server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
     try:
         port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
@@ -217,6 +253,13 @@ async def _bound(listen: str, identity: tls.TlsIdentity | None, guard: Guard, co
         f"cannot listen on {listen}: the address is in use or does not belong to this machine;"
         " choose another or stop the process that uses it"
     )
+
+
+def _checked_by_leader(leads: Callable[[], bool], request: Any, method: str) -> Any:
+    """As `checked_request`; raises Unavailable if another replica may lead."""
+    if not leads():
+        raise Unavailable("another replica of this service leads; call it instead")
+    return checked_request(request, method)
 
 
 async def _bind_token_port(server: _Bound, config: ServerConfig, identity: tls.TlsIdentity | None) -> str:

@@ -1,6 +1,7 @@
 """Tests what holds for the database of a service in a file of SQLite and on a server of PostgreSQL alike."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from orchestrator.state.records import RUNNING, AgentRecord, LabelsRecord, Tourn
 from orchestrator.tournaments import lists
 from podrace.database import LARGEST_NUMBER, Database, DatabaseLocation, Format, Transaction, open_database
 from podrace.database.dialect import translated
+from podrace.database.leadership import LeaseTimes
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.listing.selection import ListSelection
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -206,6 +208,33 @@ async def test_a_takeover_waits_for_the_transaction_of_the_leader(postgresql: Po
         await database.transact(insert, "b")
     database.close()
     assert postgresql.execute(url, "SELECT tournament_id FROM leaderboard.tournaments") == [("a",)]
+
+
+async def test_a_leader_that_stops_within_a_transaction_is_replaced(
+    postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("podrace.database.postgresql.IDLE_SECONDS", 0.5)
+    location = DatabaseLocation.of(postgresql.new_url())
+    never = LeaseTimes(lease=0.2, renew=3600.0)
+    earlier, _ = await open_database(location, board.DATABASE_FORMAT, clock, times=never)
+    stopped, continued = threading.Event(), threading.Event()
+
+    def insert_after_a_pause(transaction: Transaction) -> None:
+        insert(transaction, "lost")
+        stopped.set()
+        continued.wait()
+
+    change = earlier.submit(insert_after_a_pause)
+    await asyncio.to_thread(stopped.wait)
+    async with asyncio.timeout(30):
+        later, _ = await open_database(location, board.DATABASE_FORMAT, clock)
+    await later.transact(insert, "kept")
+    continued.set()
+    with pytest.raises(Unavailable):
+        await asyncio.wrap_future(change)
+    assert await later.transact(names) == ["kept"]
+    for one in (earlier, later):
+        one.close()
 
 
 async def test_a_standby_names_the_leader_and_takes_over_when_it_resigns(postgresql: PostgresqlServer) -> None:

@@ -8,11 +8,12 @@ import pytest
 from leaderboard import garbage
 from leaderboard.garbage import MISSING, collect_once, collect_periodically, tournaments
 from leaderboard.ranking.retention import Retention
+from podrace.checkpoint_store import collect
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import fetch, read_manifest
 from podrace.checkpoint_store.replay_parts import PIECE, PREFIX, STATE, piece_name
 from podrace.digests import digest
-from podrace.errors import DataLoss, NotFound
+from podrace.errors import DataLoss, NotFound, Unavailable
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]
@@ -243,6 +244,25 @@ async def test_nothing_is_deleted_if_every_needed_checkpoint_is_missing(
     with pytest.raises(NotFound, match="is it the store of this leaderboard"):
         await collect_once(mesh.state, elsewhere, grace_seconds=HOUR, retention=CUT)
     assert elsewhere.get_object(foreign_object)
+
+
+async def test_nothing_is_deleted_if_another_replica_takes_over_meanwhile(
+    mesh: Any, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cut_board(mesh, make_spec)
+    deleted = litter(mesh)
+
+    async def replaced(*_: object) -> None:
+        raise Unavailable("another replica of the leaderboard leads")
+
+    def survey(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(mesh.state, "transact", replaced)
+        return collect.survey(*arguments, **options)
+
+    monkeypatch.setattr(garbage, "survey", survey)
+    with pytest.raises(Unavailable):
+        await collected(mesh, CUT)
+    assert mesh.store.get_object(deleted)
 
 
 async def test_nothing_is_deleted_if_a_needed_manifest_is_damaged(mesh: Any, make_spec: MakeSpec) -> None:

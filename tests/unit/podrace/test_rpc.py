@@ -359,3 +359,51 @@ def short(folder: Path) -> Path:
     link.unlink(missing_ok=True)
     link.symlink_to(folder)
     return link / "s"
+
+
+async def test_a_replica_that_does_not_lead_refuses_calls_and_clients_use_the_leader():
+    leading = [True, False]
+    boards = [Board(), Board()]
+    servers = [
+        await rpc.Server.start(
+            rpc.ServerConfig(grace_seconds=0),
+            [service(board)],
+            guard=Guard.of_anyone(),
+            leads=lambda number=number: leading[number],
+        )
+        for number, board in enumerate(boards)
+    ]
+    request = pb.GetAgentRequest(agent_id="a")
+    async with rpc.connect("ipv4:" + ",".join(server.address for server in servers), pb.DESCRIPTOR) as channel:
+        stub = pb_grpc.LeaderboardServiceStub(channel)
+        await rpc.call(stub.GetAgent, request, deadline_seconds=5)
+        leading[0] = False
+        with pytest.raises(errors.Unavailable, match="another replica"):
+            await rpc.call(stub.GetAgent, request, deadline_seconds=5)
+        with pytest.raises(errors.Unavailable):
+            await rpc.wait_until_serving(servers[0].address, deadline_seconds=0.2)
+        leading[1] = True
+        await servers[0].drain()
+        await rpc.call(stub.GetAgent, request, deadline_seconds=5)
+    assert [board.calls for board in boards] == [1, 1]
+    await servers[1].drain()
+
+
+async def test_a_replica_that_waits_answers_health_checks_and_nothing_else():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = rpc.ServerConfig(health_listen=address, grace_seconds=0)
+    for _ in range(2):
+        async with rpc.standby_health(config):
+            await rpc.wait_until_serving(address, deadline_seconds=5)
+            async with rpc.connect(address, pb.DESCRIPTOR) as channel:
+                stub = pb_grpc.LeaderboardServiceStub(channel)
+                with pytest.raises(errors.Unimplemented):
+                    await rpc.call(stub.GetAgent, pb.GetAgentRequest(agent_id="a"), deadline_seconds=5)
+        # The port is free for the server of the leader.
+        server = await rpc.Server.start(config, [service(Board())], guard=Guard.of_anyone())
+        await rpc.wait_until_serving(address, deadline_seconds=5)
+        await server.drain()
+    async with rpc.standby_health(rpc.ServerConfig()):
+        pass
