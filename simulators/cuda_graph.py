@@ -190,8 +190,8 @@ def record_graph(
         FailedPrecondition: The function cannot be captured, or launched nothing on the device.
     """
     with torch.cuda.device(device):
-        capture = _Capture(generators, graph or torch.cuda.CUDAGraph())
         side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        capture = _Capture(generators, graph or torch.cuda.CUDAGraph(), side)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side), interrupted_by(leave_out):
             for _ in range(WARM_UP_STEPS):
@@ -217,16 +217,22 @@ def record_graph(
 
 
 class _Capture:
-    """Captures a function as one graph, or as several with actions between them. All use one pool of memory.
+    """Captures a function as one graph, or as several with actions between them.
+
+    All use one pool of memory and one stream, which must be of the device: without a stream, torch captures on one that
+    it keeps for the whole process, of the device that was captured on first.
 
     Attributes:
         parts: What a replay calls: replays of graphs, and actions.
         graphs: The graphs that are not empty.
     """
 
-    def __init__(self, generators: Sequence[torch.Generator], first: torch.cuda.CUDAGraph) -> None:
+    def __init__(
+        self, generators: Sequence[torch.Generator], first: torch.cuda.CUDAGraph, stream: torch.cuda.Stream
+    ) -> None:
         self.parts, self.graphs = list[Action](), list[torch.cuda.CUDAGraph]()
-        self._generators, self._first, self._next = generators, first, first
+        self._generators, self._next, self._stream = generators, first, stream
+        self._pool = torch.cuda.graph_pool_handle()
 
     def run(self, function: Callable[[], Result]) -> Result:
         """Captures a run of the function; raises RuntimeError if that is impossible."""
@@ -234,21 +240,33 @@ class _Capture:
         try:
             with interrupted_by(self._interrupt):
                 result = function()
+            self._end()
         except BaseException:
             # The first error is the reason; ending a capture that failed is another one.
             with contextlib.suppress(RuntimeError):
                 self._scope.close()
+            self._release_pool()
             raise
-        self._end()
         return result
+
+    def _release_pool(self) -> None:
+        """Ends what torch leaves under way after a failed capture: it would no longer free memory that it caches."""
+        # Not part of torch's interface.
+        end, release = (getattr(torch._C, f"_cuda_{name}", None) for name in ("endAllocateToPool", "releasePool"))
+        # An error means that the capture did not begin, or that torch ended it.
+        with contextlib.suppress(RuntimeError):
+            if end and release:
+                end(self._stream.device_index, self._pool)
+                release(self._stream.device_index, self._pool)
 
     def _begin(self) -> contextlib.ExitStack:
         graph = self._next
         for generator in self._generators:
             graph.register_generator_state(generator)
-        pool = None if graph is self._first else self._first.pool()
         scope = contextlib.ExitStack()
-        scope.enter_context(torch.cuda.graph(graph, pool, capture_error_mode="thread_local"))
+        # Restores the current stream even if the capture fails, when `graph` does not.
+        scope.enter_context(torch.cuda.stream(self._stream))
+        scope.enter_context(torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"))
         return scope
 
     def _end(self) -> None:

@@ -197,25 +197,45 @@ class FakeCuda:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, warning: str = "") -> None:
         self.current, self.happened, self._warning = "cuda:0", list[str](), warning
-        self.graphs, self.empty, self.capturing = 0, set[int](), False
+        self.graphs, self.empty, self.capturing, self.invalid = 0, set[int](), False, False
+        self.stream, self.in_pool = "stream of cuda:0", list[str]()
+        """The current stream; pools that torch allocates from, as long as captures are under way."""
         replaced: dict[str, Any] = {
             "device": self._device,
-            "Stream": lambda device: self._stream(f"side of {device}"),
-            "current_stream": lambda device: self._stream(f"stream of {device}"),
-            "stream": lambda stream: contextlib.nullcontext(),
+            "Stream": lambda device: self._stream(f"side of {device}", device.index),
+            "current_stream": lambda device: self._stream(f"stream of {device}", device.index),
+            "stream": self._use,
             "CUDAGraph": lambda: self._new_graph(),
             "graph": self._graph,
+            "graph_pool_handle": lambda: "one pool",
         }
         for name, fake in replaced.items():
             monkeypatch.setattr(torch.cuda, name, fake)
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self._end_allocation, raising=False)
+        monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *_: self.note("pool released"), raising=False)
 
     def note(self, what: str) -> None:
         self.happened.append(f"{what} on {self.current}")
 
-    def _stream(self, name: str) -> Any:
+    def _stream(self, name: str, index: int) -> Any:
         return SimpleNamespace(
-            name=name, wait_stream=lambda other: self.happened.append(f"{name} waits for {other.name}")
+            name=name,
+            device_index=index,
+            wait_stream=lambda other: self.happened.append(f"{name} waits for {other.name}"),
         )
+
+    @contextlib.contextmanager
+    def _use(self, stream: Any) -> Iterator[None]:
+        before, self.stream = self.stream, stream.name
+        try:
+            yield
+        finally:
+            self.stream = before
+
+    def _end_allocation(self, index: int, pool: str) -> None:
+        if pool not in self.in_pool:
+            raise RuntimeError("not currently recording to this pool")
+        self.in_pool.remove(pool)
 
     @contextlib.contextmanager
     def _device(self, device: torch.device) -> Iterator[None]:
@@ -228,16 +248,20 @@ class FakeCuda:
     def _new_graph(self) -> Any:
         self.graphs += 1
         number = self.graphs
-        return SimpleNamespace(
-            number=number, replay=lambda: self.note(f"replay {number}"), pool=lambda: f"memory of {number}"
-        )
+        return SimpleNamespace(number=number, replay=lambda: self.note(f"replay {number}"))
 
     @contextlib.contextmanager
-    def _graph(self, graph: Any, pool: str | None, *, capture_error_mode: str) -> Iterator[None]:
-        self.note(f"{capture_error_mode} capture {graph.number} with {pool or 'own memory'}")
-        self.capturing = True
+    def _graph(self, graph: Any, pool: str, stream: Any, *, capture_error_mode: str) -> Iterator[None]:
+        self.note(f"{capture_error_mode} capture {graph.number} in {pool} by {stream.name}")
+        # As torch does: the current stream and the allocation of memory are as before only if the capture succeeds.
+        before, self.stream, self.capturing = self.stream, stream.name, True
+        self.in_pool.append(pool)
         yield
         self.capturing = False
+        if self.invalid:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self.stream = before
+        self.in_pool.remove(pool)
         if graph.number in self.empty:
             warnings.warn("The CUDA Graph is empty. This usually means ...", stacklevel=1)
         if self._warning:
@@ -253,7 +277,7 @@ def test_warm_up_capture_and_replay_run_on_the_device_of_the_simulator(monkeypat
         "side of cuda:1 waits for stream of cuda:1",
         *["step on cuda:1"] * WARM_UP_STEPS,
         "stream of cuda:1 waits for side of cuda:1",
-        "thread_local capture 1 with own memory on cuda:1",
+        "thread_local capture 1 in one pool by side of cuda:1 on cuda:1",
         "step on cuda:1",
     ]
     cuda.happened.clear()
@@ -288,9 +312,7 @@ def test_an_action_runs_between_two_graphs_at_every_replay_and_never_while_they_
     replay, _ = record_graph(step, [], torch.device("cuda", 1))
     assert not any(line.startswith(("average", "again")) for line in cuda.happened)
     captures = [line for line in cuda.happened if "capture" in line]
-    assert [line.partition(" with ")[2] for line in captures] == [
-        "own memory on cuda:1", "memory of 1 on cuda:1", "memory of 1 on cuda:1"
-    ]  # fmt: skip
+    assert [line.partition(" in ")[2] for line in captures] == ["one pool by side of cuda:1 on cuda:1"] * 3
     cuda.happened.clear()
     replay()
     assert cuda.happened == [f"{what} on cuda:1" for what in ("replay 1", "average", "again", "replay 3")]
@@ -312,3 +334,28 @@ def test_an_error_between_graphs_ends_the_capture_and_is_the_reason(monkeypatch:
         record_graph(step, [], torch.device("cuda", 1))
     between_graphs(lambda: cuda.note("average"))
     assert cuda.happened[-1] == "average on cuda:0"
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_each_device_is_captured_on_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
+    cuda = FakeCuda(monkeypatch)
+    record_graph(lambda: None, [], torch.device("cuda", 1 - index))
+    cuda.happened.clear()
+    record_graph(lambda: None, [], torch.device("cuda", index))
+    (capture,) = (line for line in cuda.happened if "capture" in line)
+    assert capture.endswith(f"by side of cuda:{index} on cuda:{index}")
+
+
+def test_after_a_failed_capture_the_thread_computes_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+
+    def step() -> None:
+        if cuda.capturing:
+            cuda.invalid = True
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(FailedPrecondition, match="operation not permitted"):
+        record_graph(step, [], torch.device("cuda", 1))
+    assert cuda.stream == "stream of cuda:0", "later work is not put on the stream of the capture"
+    assert cuda.in_pool == [], "torch may free memory again"
+    assert cuda.happened[-1] == "pool released on cuda:1"
