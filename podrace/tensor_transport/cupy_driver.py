@@ -97,7 +97,8 @@ class CupyDriver:
             )
 
     def _uuid(self, index: int) -> bytes:
-        return bytes(self._runtime.getDeviceProperties(index)["uuid"])[:UUID_BYTES]
+        # Of torch: CuPy ends a UUID at its first zero byte.
+        return UUID(str(torch.cuda.get_device_properties(index).uuid)).bytes
 
     def zero(self, memory: Tensor) -> None:
         """Fills memory with zeros, on the stream."""

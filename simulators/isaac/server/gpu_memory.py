@@ -52,17 +52,19 @@ class GpuMemory:
         """
         import torch
 
-        # The driver works in the context that torch has made.
-        torch.zeros(1, device=device)
         self._driver: Any = ctypes.CDLL("libcuda.so.1")
-        self._pointer = self._open(handle)
-        try:
-            self.tensors: dict[str, torch.Tensor] = {
-                name: self._view(torch, name, offset, shapes[name], device) for name, offset in offsets.items()
-            }
-        except BaseException:
-            self._driver.cuIpcCloseMemHandle(ctypes.c_uint64(self._pointer))
-            raise
+        # The driver maps the memory for the GPU whose context is current.
+        with torch.cuda.device(device):
+            # Makes the context.
+            torch.zeros(1, device=device)
+            self._pointer = self._open(handle)
+            try:
+                self.tensors: dict[str, torch.Tensor] = {
+                    name: self._view(torch, name, offset, shapes[name], device) for name, offset in offsets.items()
+                }
+            except BaseException:
+                self._driver.cuIpcCloseMemHandle(ctypes.c_uint64(self._pointer))
+                raise
 
     def _open(self, handle: bytes) -> int:
         driver = self._driver

@@ -66,13 +66,17 @@ class Memory:
         size = int(np.prod(shape))
         return np.frombuffer(self._map, dtype, size, self._offsets[name]).reshape(shape)
 
-    def pin(self) -> None:
-        """Registers the memory with CUDA for direct copies; if that fails, copies are only slower."""
+    def pin(self, device: Any) -> None:
+        """Registers the memory with CUDA for direct copies to a device; if that fails, copies are only slower."""
         import torch
 
         address = np.frombuffer(self._map, np.uint8).ctypes.data
         cudart: Any = torch.cuda.cudart
-        cudart().cudaHostRegister(address, len(self._map), 0)
+        with torch.cuda.device(device):
+            if int(cudart().cudaHostRegister(address, len(self._map), 0)):
+                # The error stays in CUDA, and torch would raise it after the next kernel launch.
+                with contextlib.suppress(RuntimeError):
+                    torch.ones(1, device=device)
 
 
 class SharedLanes:
@@ -85,7 +89,7 @@ class SharedLanes:
         self._engine, self._torch = engine, torch
         self._device = torch.device(engine.device)
         if self._device.type == "cuda":
-            memory.pin()
+            memory.pin(self._device)
         names = ("action", "observation", "reward", "terminated", "truncated", "final_observation")
         self._memory = {name: torch.from_numpy(getattr(memory, name)) for name in names}
         self._offered: dict[str, torch.Tensor] | None = None

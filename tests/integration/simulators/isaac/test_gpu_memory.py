@@ -1,8 +1,9 @@
 """Memory of a GPU shared with the server, with memory of the host in its place: no GPU was there to try it."""
 
+import contextlib
 import ctypes
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,12 +136,13 @@ def test_a_client_without_cuda_ipc_asks_nothing() -> None:
 def test_the_handle_is_opened_by_the_driver_and_closed_if_torch_cannot_view_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    opened, closed = list[bytes](), list[int]()
+    opened, closed, current = list[bytes](), list[int](), list[str]()
 
     class Open:
         argtypes: Any = None
 
         def __call__(self, pointer: Any, handle: Any, flags: int) -> int:
+            assert current == ["cuda:1"], "the driver maps for the current GPU"
             opened.append(bytes(memoryview(handle)))
             pointer._obj.value = 4096
             return 0
@@ -157,14 +159,23 @@ def test_the_handle_is_opened_by_the_driver_and_closed_if_torch_cannot_view_the_
         viewed.append((elements.__cuda_array_interface__, device))
         return torch.zeros(1)
 
+    @contextlib.contextmanager
+    def on_device(device: str) -> Iterator[None]:
+        current.append(device)
+        yield
+        current.pop()
+
+    zeros = torch.zeros
     monkeypatch.setattr(torch, "as_tensor", as_tensor)
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device="cpu": zeros(*shape))
+    monkeypatch.setattr(torch.cuda, "device", on_device)
     shapes = {"reward": (4,), "terminated": (4,)}
-    memory = GpuMemory(HANDLE, {"reward": 64, "terminated": 128}, shapes, "cpu")
+    memory = GpuMemory(HANDLE, {"reward": 64, "terminated": 128}, shapes, "cuda:1")
     assert memory.tensors.keys() == shapes.keys()
     assert opened == [HANDLE]
     assert [interface["data"] for interface, _ in viewed] == [(4160, False), (4224, False)]
     assert [interface["typestr"] for interface, _ in viewed] == ["<f4", "|b1"]
     assert closed == []
     with pytest.raises(RuntimeError, match="old torch"):
-        GpuMemory(HANDLE, {"reward": 64}, shapes, "cpu")
+        GpuMemory(HANDLE, {"reward": 64}, shapes, "cuda:1")
     assert closed == [4096]

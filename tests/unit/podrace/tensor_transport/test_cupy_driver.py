@@ -6,13 +6,15 @@ import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 import torch
 
 from podrace.errors import FailedPrecondition
 from podrace.tensor_transport import cupy_driver
-from podrace.tensor_transport.cuda import HANDLE_BYTES
+from podrace.tensor_transport.codec import size_bytes
+from podrace.tensor_transport.cuda import HANDLE_BYTES, HANDLES
 from podrace.tensor_transport.cupy_driver import BLOCK_BYTES, CupyDriver
 
 SIZE = 5000
@@ -27,11 +29,12 @@ class FakeCupy:
 
     def __init__(self, *uuids: str, peer_access: bool = True) -> None:
         self.calls: list[str] = []
-        self._current, self._uuids, self._peer_access = 0, uuids, peer_access
+        self._current, self.names = 0, uuids
         runtime = SimpleNamespace(
             CUDARuntimeError=CudaError,
             getDeviceCount=lambda: len(uuids),
-            getDeviceProperties=lambda index: {"uuid": uuids[index].ljust(16).encode()},
+            # As in CuPy, which takes the bytes for a text that ends at the first zero.
+            getDeviceProperties=lambda index: {"uuid": uuid_of(uuids[index]).bytes.partition(b"\0")[0]},
             deviceCanAccessPeer=lambda own, other: peer_access,
             ipcGetMemHandle=lambda pointer: self._note("export", b"m" * HANDLE_BYTES),
             ipcGetEventHandle=lambda pointer: b"e" * HANDLE_BYTES,
@@ -82,8 +85,14 @@ def _tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cupy_driver, "from_dlpack", as_tensor)
 
 
+def uuid_of(name: str) -> UUID:
+    return UUID(bytes=name.encode().ljust(16))
+
+
 def driver(monkeypatch: pytest.MonkeyPatch, cupy: FakeCupy, device: int = 0) -> CupyDriver:
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    properties = [SimpleNamespace(uuid=str(uuid_of(name))) for name in cupy.names]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties[index])
     return CupyDriver(device)
 
 
@@ -129,3 +138,11 @@ def test_memory_of_the_same_gpu_needs_no_peer_access(monkeypatch: pytest.MonkeyP
     handles = driver(monkeypatch, FakeCupy("a")).allocate(SIZE).handles
     cupy = FakeCupy("z", "a", peer_access=False)
     assert driver(monkeypatch, cupy, 1).open(handles).memory.numel() == SIZE
+
+
+def test_a_uuid_with_a_zero_byte_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = FakeCupy("a\0b")
+    slab = driver(monkeypatch, cupy).allocate(SIZE)
+    assert slab.handles[-16:] == uuid_of("a\0b").bytes
+    assert len(slab.handles) == size_bytes(HANDLES)
+    assert driver(monkeypatch, cupy).open(slab.handles).memory.numel() == SIZE

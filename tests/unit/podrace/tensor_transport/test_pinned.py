@@ -4,6 +4,7 @@ import gc
 from pathlib import Path
 
 import pytest
+import torch
 from fake_streams import FakeCuda
 
 from podrace.tensor.v1 import tensor_pb2
@@ -59,11 +60,22 @@ def test_large_memory_is_not_registered(
 def test_memory_that_cuda_does_not_register_is_used_all_the_same(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log_lines: list[dict[str, object]]
 ) -> None:
-    monkeypatch.setattr(cuda, "cudaHostRegister", lambda *arguments: 2)
+    cuda.refused = 2
+    monkeypatch.setattr(torch, "empty", cuda.launch)
     region = SharedPlane("podrace-owner-", tmp_path, pinned=True).create("slot", [VALUES])
     region["values"].fill_(1.0)
     assert log_lines[-1]["cuda_error"] == 2
+    assert cuda.pending == 0, "the next kernel launch of torch does not raise it"
     region.close()
     del region
     gc.collect()
     assert cuda.waits == [], "there was nothing to unregister"
+
+
+def test_memory_is_unregistered_on_the_gpu_that_it_was_registered_for(cuda: FakeCuda, tmp_path: Path) -> None:
+    with torch.cuda.device(3):
+        region = SharedPlane("podrace-owner-", tmp_path, pinned=True).create("slot", [VALUES])
+    region.close()
+    del region
+    gc.collect()
+    assert cuda.devices == [("synchronize", 3), ("unregister", 3)]
