@@ -82,10 +82,13 @@ def upload(rollout: Rollout, device: torch.device | str) -> dict[str, Tensor]:
     From pinned memory the host does not wait. The rollout must not change before the GPU has finished.
     """
     tensors = {name: tensor.to(device, non_blocking=True) for name, tensor in rollout.items() if name != FINAL}
-    final, finals = rollout[FINAL], used_finals(rollout)
+    final = rollout[FINAL]
     tensors[FINAL] = torch.empty(final.shape, dtype=final.dtype, device=device)
-    if finals.any():
-        tensors[FINAL][finals.to(device, non_blocking=True)] = final[finals].to(device)
+    # Places found by the host: to find those that a mask on the GPU selects, the host would wait for it.
+    rows, lanes = used_finals(rollout).nonzero(as_tuple=True)
+    if len(rows):
+        used, *places = (part.to(device, non_blocking=True) for part in (final[rows, lanes], rows, lanes))
+        tensors[FINAL][tuple(places)] = used
     return tensors
 
 

@@ -1,13 +1,17 @@
 """Rollouts move between a GPU and the host without waiting, and without final observations that are never read."""
 
 import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 import torch
 from fake_streams import FakeCuda
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from agentpod.experience.staging import Staging, upload
+from agentpod.qualification.operations import OperationMode
 from podrace.tensor_transport.copy_stream import CopyStream
 
 HORIZON, LANES = 4, 3
@@ -103,3 +107,20 @@ def test_an_uploaded_rollout_has_everything_that_is_read(truncations: bool) -> N
     read = rollout["truncated"]
     assert uploaded["final_observation"].shape == rollout["final_observation"].shape
     assert torch.equal(uploaded["final_observation"][read], rollout["final_observation"][read])
+
+
+class NothingIsRead(OperationMode):
+    """Fails where the host would wait for a GPU, whose place the device `meta` takes."""
+
+    def run(self, operation: Any, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        masks = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor) and leaf.dtype == torch.bool]
+        assert not (name.startswith("index") and any(mask.is_meta for mask in masks)), "places are found by the GPU"
+        return operation(*arguments, **options)
+
+
+def test_the_host_does_not_wait_for_the_gpu_that_a_rollout_is_uploaded_to() -> None:
+    rollout = a_slot()
+    fill(rollout)
+    with NothingIsRead():
+        uploaded = upload(rollout, "meta")
+    assert uploaded["final_observation"].shape == rollout["final_observation"].shape
