@@ -19,6 +19,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 PCI_ORDER = "PCI_BUS_ID"
 MIG = "MIG-"
+GIB = 1 << 30
 NONE = frozenset({"", "-1", "none", "void", "nodevfiles"})
 """Values of CUDA_VISIBLE_DEVICES that hide every GPU."""
 
@@ -32,6 +33,7 @@ class Gpu:
     number: int
     """Number of the GPU in the order of the PCI bus; all instances of a partitioned GPU have its number."""
     memory_bytes: int
+    """0 if the GPU has none of its own and uses that of the host (GB10, Jetson)."""
     free_bytes: int
     uncorrected_errors: int = 0
     """Uncorrected ECC errors since the driver was loaded; 0 if the GPU does not count them."""
@@ -44,6 +46,13 @@ class Gpu:
     def is_instance(self) -> bool:
         """Whether it is an instance of a partitioned GPU; a process can use only one of these."""
         return self.uuid.startswith(MIG)
+
+    @property
+    def memory(self) -> str:
+        """Its memory as a text."""
+        if not self.memory_bytes:
+            return "memory of the host"
+        return f"{self.free_bytes / GIB:.1f} of {self.memory_bytes / GIB:.1f} GiB free"
 
 
 @dataclass(frozen=True)
@@ -193,7 +202,11 @@ def _instances(nvml: Any, handle: Any, number: int) -> Iterator[Gpu]:
 
 
 def _gpu(nvml: Any, handle: Any, number: int, *, parent: Any = None) -> Gpu:
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        total, free = int(memory.total), int(memory.free)
+    except nvml.NVMLError_NotSupported:
+        total = free = 0
     # Errors are counted for the whole GPU.
     whole = handle if parent is None else parent
     errors = _optional(
@@ -209,8 +222,8 @@ def _gpu(nvml: Any, handle: Any, number: int, *, parent: Any = None) -> Gpu:
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
         model=_text(nvml.nvmlDeviceGetName(handle)),
         number=number,
-        memory_bytes=int(memory.total),
-        free_bytes=int(memory.free),
+        memory_bytes=total,
+        free_bytes=free,
         uncorrected_errors=int(errors),
         fault=_fault(_optional(nvml, nvml.nvmlDeviceGetRemappedRows, whole, default=(0, 0, 0, 0))),
         pids=tuple(int(process.pid) for process in processes),

@@ -71,12 +71,10 @@ def _by_position(seen: tuple[Gpu, ...], name: str) -> str:
 
 
 def _report(gpu: Gpu) -> None:
-    gib = 1 << 30
-    memory = f"{gpu.free_bytes / gib:.1f} of {gpu.memory_bytes / gib:.1f} GiB free"
-    _log.info("GPU", gpu=gpu.uuid, model=gpu.model, memory=memory, processes=len(gpu.pids))
+    _log.info("GPU", gpu=gpu.uuid, model=gpu.model, memory=gpu.memory, processes=len(gpu.pids))
     if gpu.fault:
         _log.warning(f"GPU {gpu.uuid}: {gpu.fault}")
     if gpu.uncorrected_errors:
         _log.warning(f"GPU {gpu.uuid} has uncorrected memory errors", errors=gpu.uncorrected_errors)
     if gpu.free_bytes < SHORT_OF_MEMORY * gpu.memory_bytes:
-        _log.warning(f"GPU {gpu.uuid} is used by other processes too: {memory}")
+        _log.warning(f"GPU {gpu.uuid} is used by other processes too: {gpu.memory}")

@@ -89,9 +89,8 @@ def _judge_gpus(found: Surveyed) -> Iterator[Finding]:
         mend = "give the container or the process a GPU; check `nvidia-smi -L`"
         yield Finding(PART, "GPUs", Grade.ABSENT, "the driver shows none", mend=mend)
     for number, gpu in enumerate(found.gpus):
-        memory = f"{gpu.free_bytes / GIB:.1f} of {gpu.memory_bytes / GIB:.1f} GiB free"
         kind = "instance (MIG)" if gpu.is_instance else "GPU"
-        measured = f"{kind} {gpu.uuid}, {gpu.model}, {memory}, {gpu.uncorrected_errors} uncorrected errors"
+        measured = f"{kind} {gpu.uuid}, {gpu.model}, {gpu.memory}, {gpu.uncorrected_errors} uncorrected errors"
         name = f"GPU {number}"
         if gpu.fault:
             yield Finding(PART, name, Grade.FAIL, f"{measured}; {gpu.fault}", mend="reset or replace the GPU")

@@ -59,6 +59,11 @@ def test_a_gpu_whose_memory_is_faulty_is_marked(rows: tuple[int, int, int, int],
     assert bool(gpu.fault) == bool(fault)
 
 
+def test_a_gpu_that_uses_the_memory_of_the_host_is_a_gpu() -> None:
+    (gpu,) = read_gpus(FakeNvml(FakeGpu("GPU-a", "0", "NVIDIA GB10", free=None))).gpus
+    assert (gpu.uuid, gpu.memory) == ("GPU-a", "memory of the host")
+
+
 def test_a_partitioned_gpu_without_instances_and_a_lost_gpu_are_reported() -> None:
     reading = read_gpus(FakeNvml(FakeGpu("GPU-a", "0", mig=True), FakeGpu("GPU-b", "1", lost=True)))
     assert not reading.gpus
