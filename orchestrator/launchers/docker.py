@@ -3,7 +3,8 @@
 A pod has one container per role, or one for all learners of a fused pod.
 
 The containers of a pod share one memory-backed volume with its sockets, lifelines and the regions of the `shared`
-plane. A pod is alive as long as its leader's container runs. Access to the engine's socket is equivalent to root
+plane, and the network of the leader: collectives use loopback, and NCCL takes containers with different host names for
+different hosts. User code has a network and processes of its own. A pod is alive as long as its leader's container runs. Access to the engine's socket is equivalent to root
 access on its machine: give it to no other service.
 """
 
@@ -22,7 +23,8 @@ import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
-from orchestrator.launchers.gpu_names import check_gpu_names, names_in_container
+from orchestrator.launchers.engine_errors import one_line, remedy
+from orchestrator.launchers.gpu_names import NO_GPUS, check_gpu_names, names_in_container
 from orchestrator.launchers.log_tail import last_line_of
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import (
@@ -36,6 +38,7 @@ from orchestrator.launchers.pod_settings import (
     is_isolated,
     leader_settings,
     pod_settings,
+    roles_of,
 )
 from podrace import tls
 from podrace.checkpoint_store.assignment_store import GRANTED
@@ -149,7 +152,7 @@ class DockerLauncher:
             ) from None
         except (DockerException, RequestException) as error:
             self.__dict__.pop("_client", None)
-            raise Unavailable(f"the Docker Engine reports an error: {_one_line(error)}{_hint(error)}") from None
+            raise Unavailable(f"the Docker Engine reports an error: {one_line(error)}{remedy(error)}") from None
 
     # --- listing ----------------------------------------------------------------------------------------------
 
@@ -176,10 +179,14 @@ class DockerLauncher:
 
     def _metrics(self, pod_id: str, containers: Sequence[Any]) -> dict[str, str]:
         """Metrics addresses of a pod's roles; only user-defined networks resolve container names."""
-        roles = [c.labels["podrace.role"] for c in containers if c.labels["podrace.pod"] == pod_id]
         if not (self._options.network and self._options.metrics_port):
             return {}
-        return {role: f"{self._name(pod_id, role)}:{self._options.metrics_port}" for role in roles}
+        found = {c.labels["podrace.role"]: c.labels for c in containers if c.labels["podrace.pod"] == pod_id}
+        # Containers of earlier versions have no such label.
+        return {
+            role: labels.get("podrace.metrics", f"{self._name(pod_id, role)}:{self._options.metrics_port}")
+            for role, labels in found.items()
+        }
 
     def _remove(self, pod_id: str) -> None:
         """Kills and removes the containers of a pod, the leader first, and its volume."""
@@ -234,7 +241,6 @@ class DockerLauncher:
 
     def _container(self, pod: NewPod, role: str, command: str, gpus: Sequence[str]) -> dict[str, Any]:
         """Arguments of the engine for the container of a role, or of all roles."""
-        leader = f"container:{self._name(pod.pod_id, LEADER)}"
         spec, options = pod.spec, self._options
         arguments: dict[str, Any] = {
             "image": options.image,
@@ -253,20 +259,37 @@ class DockerLauncher:
             # The other roles stop when they lose the leader's lifeline.
             "restart_policy": None if role == LEADER else {"Name": "on-failure", "MaximumRetryCount": ROLE_RESTARTS},
         }
-        if options.network:
-            arguments["network"] = options.network
+        return arguments | self._namespaces(pod, role, gpus)
+
+    def _namespaces(self, pod: NewPod, role: str, gpus: Sequence[str]) -> dict[str, Any]:
+        """Arguments of the engine for what a container shares with that of the leader, and for its GPUs."""
+        leader, own = f"container:{self._name(pod.pod_id, LEADER)}", self._network_of(pod, role) == role
+        arguments: dict[str, Any] = {} if own else {"network_mode": leader}
+        if own and self._options.network:
+            arguments["network"] = self._options.network
         if gpus:
             from docker.types import DeviceRequest
 
             arguments["device_requests"] = [DeviceRequest(device_ids=list(gpus), capabilities=[GPU_CAPABILITIES])]
             # CUDA opens memory of another process by its process id, and its events and NCCL's peer paths need a
-            # common /dev/shm. User code sees no process of another container.
-            apart = role == LEADER or is_isolated(pod, self._pod_environment)
-            arguments["pid_mode"] = None if apart else leader
+            # common /dev/shm.
+            arguments["pid_mode"] = None if own else leader
             arguments |= (
-                {"ipc_mode": "shareable", "shm_size": options.shm_bytes} if role == LEADER else {"ipc_mode": leader}
+                {"ipc_mode": "shareable", "shm_size": self._options.shm_bytes}
+                if role == LEADER
+                else {"ipc_mode": leader}
             )
         return arguments
+
+    def _network_of(self, pod: NewPod, role: str) -> str:
+        """Returns the role whose container has the network of a role."""
+        runs_user_code = is_isolated(pod, self._pod_environment) and not role.startswith(LEADER)
+        return role if runs_user_code else LEADER
+
+    def _metrics_port(self, pod: NewPod, role: str) -> int:
+        """Port where a role serves metrics: the leader's, plus its number among the roles, which share a network."""
+        roles = roles_of(pod.spec, isolated=is_isolated(pod, self._pod_environment))
+        return self._options.metrics_port + roles.index(role)
 
     def _environment(self, pod: NewPod, role: str, gpus: Sequence[str]) -> dict[str, str]:
         settings = pod_settings(pod, self._pod_environment) | {
@@ -274,13 +297,16 @@ class DockerLauncher:
             "plane_folder": f"{POD_FOLDER}/planes",
             "gpus": names_in_container(gpus),
         }
+        port = self._metrics_port(pod, role)
+        settings["telemetry"]["metrics_listen"] = f"0.0.0.0:{port}" if self._options.metrics_port else ""
         if role == LEADER:
             settings |= leader_settings(pod, self._pod_environment)
         files = {tls.CERTIFICATE: "tls.crt", tls.KEY: "tls.key", tls.AUTHORITY: "ca.crt"} if self._options.tls else {}
         named = {name: f"{TLS_FOLDER}/{file}" for name, file in files.items()}
         # Workers and evaluators run simulators of users; at most the leader has access to the store.
         opens_store = role == LEADER and self._pod_environment.store_access != GRANTED
-        return environment(settings) | (credentials(self._environ) if opens_store else {}) | named
+        hidden = {} if gpus else NO_GPUS
+        return environment(settings) | (credentials(self._environ) if opens_store else {}) | named | hidden
 
     def _own_cache(self) -> dict[str, str]:
         """Memory for compiled kernels, unless the operator mounts a cache. Roles write only there and to the volume."""
@@ -301,6 +327,9 @@ class DockerLauncher:
             "memory_bytes": str(pod.spec.memory_bytes),
             "gpus": ",".join(gpus),
         }
+        if role and self._options.metrics_port:
+            host = self._name(pod.pod_id, self._network_of(pod, role))
+            labels["metrics"] = f"{host}:{self._metrics_port(pod, role)}"
         return {f"podrace.{key}": value for key, value in labels.items()}
 
     def _free_gpus(self, count: int) -> Sequence[str]:
@@ -364,18 +393,3 @@ def _last_log_line(container: Any) -> str:
     state = container.attrs.get("State", {})
     end = "killed: out of memory" if state.get("OOMKilled") else f"exit code {state.get('ExitCode')}"
     return last_line_of(log) or end
-
-
-def _one_line(error: BaseException) -> str:
-    explanation = getattr(error, "explanation", None) or error
-    return " ".join(str(explanation).split())
-
-
-def _hint(error: BaseException) -> str:
-    if "Permission denied" in str(error) or "PermissionError" in str(error):
-        return (
-            "; this user may not use its socket: run as a member of the socket's group (compose: PODRACE_DOCKER_GROUP)"
-        )
-    if "No such file" in str(error) or "FileNotFound" in str(error):
-        return "; is it running, and is its socket mounted here (or DOCKER_HOST set)?"
-    return ""

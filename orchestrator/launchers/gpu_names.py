@@ -1,11 +1,13 @@
 """Checks and translates the names of GPUs that are given to a container engine. Pure functions."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from podrace.errors import InvalidArgument
 
 UUID_PREFIXES = ("GPU-", "MIG-")
+NO_GPUS: Mapping[str, str] = {"NVIDIA_VISIBLE_DEVICES": "void"}
+"""Variables of a container without GPUs: NVIDIA's images state that they want all, and some engines then add them."""
 GPU_NAME = r"(GPU|MIG)-[0-9A-Za-z/-]+|\d+(:\d+)?"
 """A UUID, a number, or the number of a GPU and of its MIG instance."""
 

@@ -38,7 +38,8 @@ class DockerOptions:
     `/var/cache/podrace` keeps compiled kernels, which each role otherwise compiles again; pods can run what other pods
     stored there, so all of them must trust each other."""
     metrics_port: int = 9090
-    """Port where the image's roles serve metrics, for the list at /pods; 0: none."""
+    """Port where the leader of a pod serves metrics, for the list at /pods; its other roles have those that follow, in
+    the same network. 0: they serve none."""
     spare_memory_bytes: int = 1 << 30
     """Memory of the engine's machine that is kept free for everything other than pods."""
 

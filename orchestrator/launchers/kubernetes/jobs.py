@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
+from orchestrator.launchers.gpu_names import NO_GPUS
 from orchestrator.launchers.kubernetes.api_client import Object
 from orchestrator.launchers.kubernetes.hosts import (
     LEADER_PORT,
@@ -231,7 +232,10 @@ def _environment(pod: NewPod, pod_environment: PodEnvironment, role: str, gpus: 
     roles = roles_of(pod.spec, isolated=is_isolated(pod, pod_environment))
     # The roles of a pod share one network: each serves metrics on its own port, the leader on the first.
     settings["telemetry"]["metrics_listen"] = f"0.0.0.0:{METRICS_PORT + roles.index(role)}"
-    plain = [{"name": name, "value": value} for name, value in environment(settings).items()]
+    plain = [
+        {"name": name, "value": value}
+        for name, value in (environment(settings) | ({} if gpus else dict(NO_GPUS))).items()
+    ]
     return [*plain, *secret_environment(pod, pod_environment, job_name(pod.pod_id), role)]
 
 

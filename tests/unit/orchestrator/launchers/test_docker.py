@@ -142,6 +142,60 @@ async def test_containers_with_gpus_share_processes_and_shared_memory(launcher: 
     assert not {"ipc_mode", "shm_size"} & engine.running["podrace-race-p1-worker-0"].arguments.keys()
 
 
+async def test_the_roles_of_a_pod_share_the_network_of_its_leader_and_have_a_port_each(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    """Collectives meet at a loopback address, and NCCL takes containers with one host name for one host."""
+    await launcher.start(new_pod(learners=2))
+    leader, *others = (container.arguments for container in engine.running.values())
+    assert leader["network"] == "mesh"
+    assert len(others) == 4
+    for arguments in others:
+        assert arguments["network_mode"] == "container:podrace-race-p0-learner"
+        assert "network" not in arguments
+    ports = [each["environment"]["PODRACE_AGENTPOD__TELEMETRY__METRICS_LISTEN"] for each in (leader, *others)]
+    assert ports == [f"0.0.0.0:{9090 + index}" for index in range(5)]
+    (pod,) = await launcher.list()
+    assert pod.metrics["evaluator"] == "podrace-race-p0-learner:9094"
+
+
+async def test_user_code_has_a_network_and_processes_of_its_own(launcher: DockerLauncher, engine: Engine) -> None:
+    pod = new_pod(learners=2, gpus=2)
+    await launcher.start(replace(pod, user_code=True))
+    found = {name.removeprefix("podrace-race-p0-"): c.arguments for name, c in engine.running.items()}
+    assert found["learner-1"]["network_mode"] == found["learner-1"]["pid_mode"] == "container:podrace-race-p0-learner"
+    for role in ("worker-0", "worker-1", "evaluator"):
+        assert (found[role]["network"], found[role]["pid_mode"]) == ("mesh", None)
+        assert "network_mode" not in found[role]
+    (listed,) = await launcher.list()
+    assert listed.metrics["worker-1"] == "podrace-race-p0-worker-1:9093"
+
+
+async def test_without_a_port_the_roles_serve_no_metrics(launcher: DockerLauncher, engine: Engine) -> None:
+    launcher._options = replace(launcher._options, metrics_port=0)
+    await launcher.start(new_pod())
+    for container in engine.running.values():
+        assert container.arguments["environment"]["PODRACE_AGENTPOD__TELEMETRY__METRICS_LISTEN"] == ""
+
+
+async def test_containers_of_an_earlier_version_are_scraped_by_their_own_names(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    await launcher.start(new_pod())
+    for container in engine.running.values():
+        del container.arguments["labels"]["podrace.metrics"]
+    (pod,) = await launcher.list()
+    assert pod.metrics["evaluator"] == "podrace-race-p0-evaluator:9090"
+
+
+async def test_a_pod_without_gpus_sees_none_whatever_its_image_says(launcher: DockerLauncher, engine: Engine) -> None:
+    await launcher.start(new_pod())
+    await launcher.start(new_pod("race-p1", gpus=1))
+    seen = {name: c.arguments["environment"].get("NVIDIA_VISIBLE_DEVICES") for name, c in engine.running.items()}
+    assert {seen[name] for name in seen if "-p0-" in name} == {"void"}
+    assert {seen[name] for name in seen if "-p1-" in name} == {None}
+
+
 async def test_gpus_named_by_uuid_keep_their_names_in_the_containers(launcher: DockerLauncher, engine: Engine) -> None:
     launcher._options = replace(launcher._options, gpus=("GPU-a1", "MIG-b2"))
     await launcher.start(new_pod(gpus=2))
@@ -182,7 +236,9 @@ async def test_metrics_addresses_are_container_names(launcher: DockerLauncher, e
     await launcher.start(new_pod("race-p1", layout=LAYOUT_FUSED))
     found = {pod.pod_id: pod.metrics for pod in await launcher.list()}
     assert found["race-p1"] == {"learner": "podrace-race-p1-learner:9090"}
-    assert set(found["race-p0"]) == {"learner", "worker-0", "evaluator"}
+    assert found["race-p0"] == {
+        role: f"podrace-race-p0-learner:{port}" for role, port in (("learner", 9090), ("worker-0", 9091), ("evaluator", 9092))
+    }
     launcher._options = DockerOptions(network="")
     assert [pod.metrics for pod in await launcher.list()] == [{}, {}]
 

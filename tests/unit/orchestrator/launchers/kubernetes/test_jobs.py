@@ -127,6 +127,17 @@ async def test_a_gpu_and_its_adapters_belong_to_one_container(
     assert seen == ["0", "0", ""]
 
 
+async def test_a_container_without_a_gpu_sees_none_whatever_its_image_says(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    await launcher.start(new_pod(gpus=2))
+    seen = {
+        each["name"]: [variable["value"] for variable in each["env"] if variable["name"] == "NVIDIA_VISIBLE_DEVICES"]
+        for each in spec_of(cluster)["containers"]
+    }
+    assert seen == {"learner": [], "worker-0": [], "evaluator": ["void"]}
+
+
 async def test_claims_of_the_template_give_all_containers_access_to_the_gpus(
     make: Callable[..., KubernetesLauncher], cluster: FakeCluster
 ) -> None:

@@ -1,0 +1,18 @@
+"""Turns errors of a Docker Engine into one line with a remedy. Pure functions."""
+
+
+def one_line(error: BaseException) -> str:
+    """Returns the text of an error of the engine."""
+    explanation = getattr(error, "explanation", None) or error
+    return " ".join(str(explanation).split())
+
+
+def remedy(error: BaseException) -> str:
+    """Returns what to do about an error, to append to it; empty if that is not known."""
+    if "Permission denied" in str(error) or "PermissionError" in str(error):
+        return (
+            "; this user may not use its socket: run as a member of the socket's group (compose: PODRACE_DOCKER_GROUP)"
+        )
+    if "No such file" in str(error) or "FileNotFound" in str(error):
+        return "; is it running, and is its socket mounted here (or DOCKER_HOST set)?"
+    return ""
