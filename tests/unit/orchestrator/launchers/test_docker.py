@@ -237,7 +237,8 @@ async def test_metrics_addresses_are_container_names(launcher: DockerLauncher, e
     found = {pod.pod_id: pod.metrics for pod in await launcher.list()}
     assert found["race-p1"] == {"learner": "podrace-race-p1-learner:9090"}
     assert found["race-p0"] == {
-        role: f"podrace-race-p0-learner:{port}" for role, port in (("learner", 9090), ("worker-0", 9091), ("evaluator", 9092))
+        role: f"podrace-race-p0-learner:{port}"
+        for role, port in (("learner", 9090), ("worker-0", 9091), ("evaluator", 9092))
     }
     launcher._options = DockerOptions(network="")
     assert [pod.metrics for pod in await launcher.list()] == [{}, {}]
