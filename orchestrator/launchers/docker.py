@@ -4,7 +4,7 @@ A pod has one container per role, or one for all learners of a fused pod.
 
 The containers of a pod share one memory-backed volume with its sockets, lifelines and the regions of the `shared`
 plane, and the network of the leader: collectives use loopback, and NCCL takes containers with different host names for
-different hosts. User code has a network and processes of its own.
+different hosts. User code has its own network and processes.
 
 A pod is alive as long as its leader's container runs. Access to the engine's socket is equivalent to root access on its
 machine: give it to no other service.

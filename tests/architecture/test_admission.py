@@ -187,6 +187,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "security context of each",
     ),
     "no security context": (lambda found: learner(found).pop("securityContext"), "security context of each"),
+    "GPUs of others": (lambda found: variable(found, "NVIDIA_VISIBLE_DEVICES", value="all"), "variables"),
     "variable of the linker": (lambda found: variable(found, "LD_PRELOAD", value="/tmp/x.so"), "variables"),
     "keys of the store in a variable": (
         lambda found: variable(found, "PODRACE_AGENTPOD__TOKEN", valueFrom=of_secret("podrace-store")),
