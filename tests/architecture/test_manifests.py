@@ -6,10 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import kubernetes_validate
@@ -26,10 +27,12 @@ from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.kubernetes.event_recorder import event_of
 from orchestrator.launchers.kubernetes.jobs import job_of, owner_of
 from orchestrator.launchers.options import KubernetesOptions
+from podrace.backup.config import check as check_backup
 from podrace.certificates.names import SpiffeName
 from podrace.checkpoint_store import check_uri
 from podrace.cli.commands.certs import SECRETS as PRINTED_SECRETS
 from podrace.config import config_from_arguments
+from podrace.database import DatabaseLocation
 from podrace.errors import InvalidArgument
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_FUSED, LAYOUT_SEPARATE, PodSpec
@@ -43,7 +46,9 @@ WAYS_TO_A_GPU = {"gpu-dedicated", "gpu-fused", "gpu-node", "gpu-dra", "gpu-mps"}
 """One of them at a time."""
 ADDITIONS = {"admission", "cert-manager", "metrics", "plugins", "serving"}
 """They add objects and change none, so they are rendered alone, with what they are made for, and in the overlays."""
-COMBINED = sorted(set(COMPONENTS) - WAYS_TO_A_GPU - ADDITIONS)
+ELSEWHERE = {"postgresql"}
+"""Rendered with others in a test of its own, because each component doubles the number of combinations."""
+COMBINED = sorted(set(COMPONENTS) - WAYS_TO_A_GPU - ADDITIONS - ELSEWHERE)
 COMBINATIONS = [
     tuple(sorted({*others, *gpu}))
     for gpu in [(), *((way,) for way in sorted(WAYS_TO_A_GPU))]
@@ -190,13 +195,23 @@ def container_environment(objects: list[dict[str, Any]], container: dict[str, An
     return environ | {entry["name"]: entry["value"] for entry in container.get("env", ()) if "value" in entry}
 
 
-def service_configuration(objects: list[dict[str, Any]], service: str) -> Any:
-    """Reads the configuration of a service as its container does, and checks it as the service does."""
+def service_configuration(
+    objects: list[dict[str, Any]], service: str, secrets: Mapping[tuple[str, str], str] = MappingProxyType({})
+) -> Any:
+    """Reads the configuration of a service as its container does, and checks it as the service does.
+
+    `secrets` has values of Secrets by name and key.
+    """
     spec = named(objects, "StatefulSet", f"podrace-{service}")["spec"]["template"]["spec"]
     (container,) = [each for each in spec["containers"] if each["name"] == service]
     environ = container_environment(objects, container)
+    for entry in container.get("env", ()):
+        secret = entry.get("valueFrom", {}).get("secretKeyRef")
+        if secret and (secret["name"], secret["key"]) in secrets:
+            environ[entry["name"]] = secrets[secret["name"], secret["key"]]
     config = config_from_arguments(SERVICES[service], container.get("args", []), program=service, environ=environ)
     check_uri(config.store)
+    check_backup(config.backup, DatabaseLocation.of(config.database, config.database_password_file))
     if service == "orchestrator":
         check_orchestrator(config)
     return config
