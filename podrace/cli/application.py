@@ -52,6 +52,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "podrace.cli.commands.backup",
         "Restore the databases of a home from the newest backup.",
     ),
+    "migrate": ("podrace.cli.databases.migrate", "Move the database of a service from SQLite to PostgreSQL."),
     "data": ("podrace.cli.commands.data", "Prepare prices for the simulator stocks: build, check, synthesize."),
     "store": ("podrace.cli.commands.store", "Maintain a checkpoint store: check, ls, verify, gc."),
     "certs": ("podrace.cli.commands.certs", "Make certificates for TLS: make, add, ls, renew, revoke, secrets."),

@@ -93,6 +93,12 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "archive": [("podrace archive", "what was kept"), ("podrace archive cartpole-3f2a9c", "reads one into a folder")],
     "backup": [("podrace backup --store folder:///backups/podrace", "the databases of podrace-home")],
     "restore": [("podrace restore --store folder:///backups/podrace --replace", "from the newest backup")],
+    "migrate": [
+        (
+            "podrace migrate o.sqlite postgresql://podrace@db.example.org/podrace",
+            "of an orchestrator that has stopped",
+        ),
+    ],
     "data build": [("podrace data build prices.csv --output prices.npz", "prices from a CSV file")],
     "data check": [("podrace data check prices.npz", "exit code 1 if anything is suspicious")],
     "data synthesize": [("podrace data synthesize --output minutes.npz --symbols 20 --days 90", "random prices")],

@@ -12,6 +12,13 @@ CREATE TABLE IF NOT EXISTS identity (
 """One row: an id that no other database has, the epoch with which it is backed up, and the one with which it was
 restored last; 0: none."""
 ADD_IDENTITY = "INSERT INTO identity VALUES (1, ?, 0, 0) ON CONFLICT DO NOTHING"
+MOVED = 1 << 30
+"""Bit of an application id that is inverted in a file that was moved to a server, so that no version opens it."""
+
+
+def moved(application_id: int) -> int:
+    """Returns the application id that a file has after its database was moved, or of one that was moved, before."""
+    return application_id ^ MOVED
 
 
 @dataclass(frozen=True)

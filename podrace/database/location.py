@@ -86,7 +86,7 @@ async def open_database(
             f"database {location.url!r} needs the package psycopg: pip install 'psycopg[binary]>=3.2'"
             " (podrace[postgresql])"
         ) from None
-    server = PostgresqlServer(location.url, _password(location), format)
+    server = PostgresqlServer(location.url, read_password(location), format)
     leadership = await Leadership.acquire(server.connect, address, times=times, on_standby=on_standby)
     try:
         engine = PostgresqlEngine.open(server, leadership)
@@ -96,7 +96,12 @@ async def open_database(
     return Database(engine, clock), leadership
 
 
-def _password(location: DatabaseLocation) -> str:
+def read_password(location: DatabaseLocation) -> str:
+    """Returns the password in the file that a location names; empty if it names none.
+
+    Raises:
+        FailedPrecondition: The file cannot be read.
+    """
     if not location.password_file:
         return ""
     try:

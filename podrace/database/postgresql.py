@@ -166,8 +166,15 @@ class PostgresqlEngine:
         self._changes = 0
 
     @classmethod
-    def open(cls, server: PostgresqlServer, leadership: Leadership) -> "PostgresqlEngine":
+    def open(
+        cls, server: PostgresqlServer, leadership: Leadership, fill: Callable[[Link], None] = lambda link: None
+    ) -> "PostgresqlEngine":
         """Connects, and creates or migrates the tables.
+
+        Args:
+            server: The server.
+            leadership: The lease of this process.
+            fill: Writes more in the same transaction; its errors end it without effect.
 
         Raises:
             PodraceError: The database cannot be used, or another process leads.
@@ -177,6 +184,7 @@ class PostgresqlEngine:
         try:
             self.begin()
             self._prepare(server.format)
+            fill(connection.link)
             self.commit()
         except psycopg.Error as error:
             connection.close()

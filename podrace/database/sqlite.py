@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from podrace.database.format import ADD_IDENTITY, IDENTITY, Format
+from podrace.database.format import ADD_IDENTITY, IDENTITY, Format, moved
 from podrace.errors import DataLoss, FailedPrecondition, PodraceError, ResourceExhausted
 
 LOCK_WAIT_SECONDS = 2.0
@@ -114,6 +114,10 @@ def _prepare(connection: sqlite3.Connection, path: Path, format: Format) -> None
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {format.application_id}")
         connection.execute(f"PRAGMA user_version = {format.version}")
+    elif application == moved(format.application_id):
+        raise FailedPrecondition(
+            f"database {path}: was moved to a server of PostgreSQL (podrace migrate); set `database` to its URL"
+        )
     elif application != format.application_id:
         raise FailedPrecondition(f"database {path}: is not a database of the {format.owner}; choose another file")
     else:

@@ -71,8 +71,8 @@ def connect(
         # This is also the time that one attempt to connect may take.
         ("grpc.min_reconnect_backoff_ms", round(CONNECT_SECONDS * 1000)),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        # The name of a service may stand for replicas that get other addresses when they start again. The default, 30 s,
-        # is longer than a takeover may take.
+        # The name of a service may stand for replicas that get other addresses when they start again. The default,
+        # 30 s, is longer than a takeover may take.
         ("grpc.dns_min_time_between_resolutions_ms", 1000),
         ("grpc.use_local_subchannel_pool", 1),
         # Services are never reached through a web proxy.

@@ -25,9 +25,9 @@ class ReplicatedMesh:
         addresses: The addresses of the replicas of each service, as its clients are configured with them.
     """
 
-    def __init__(self, folder: Path, server: PostgresqlServer, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, server: PostgresqlServer, stack: ExitStack, url: str = "") -> None:
         self._folder, self._server, self._stack = folder, server, stack
-        self._url = server.new_url()
+        self._url = url or server.new_url()
         self._ports = {service: _free_ports(2) for service in SERVICES}
         self._replicas: dict[str, list[subprocess.Popen[bytes]]] = {service: [] for service in SERVICES}
         self.addresses = {
@@ -109,11 +109,11 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 @contextlib.contextmanager
-def replicated_mesh(folder: Path, server: PostgresqlServer) -> Iterator[ReplicatedMesh]:
-    """Runs such a mesh while the block runs."""
+def replicated_mesh(folder: Path, server: PostgresqlServer, url: str = "") -> Iterator[ReplicatedMesh]:
+    """Runs such a mesh while the block runs, on a new database or on the one that is named."""
     with ExitStack() as stack:
         try:
-            yield ReplicatedMesh(folder, server, stack)
+            yield ReplicatedMesh(folder, server, stack, url)
         except BaseException:
             for log in sorted(folder.glob("*.log")):
                 print(f"--- {log.name}\n{log.read_text()[-4000:]}")

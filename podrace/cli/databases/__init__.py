@@ -1,0 +1,1 @@
+"""Implements the commands about databases of services."""
