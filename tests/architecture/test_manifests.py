@@ -47,7 +47,7 @@ WAYS_TO_A_GPU = {"gpu-dedicated", "gpu-fused", "gpu-node", "gpu-dra", "gpu-mps"}
 ADDITIONS = {"admission", "cert-manager", "metrics", "plugins", "serving"}
 """They add objects and change none, so they are rendered alone, with what they are made for, and in the overlays."""
 ELSEWHERE = {"postgresql"}
-"""Rendered with others in a test of its own, because each component doubles the number of combinations."""
+"""Rendered with others in a separate file, because each component doubles the number of combinations."""
 COMBINED = sorted(set(COMPONENTS) - WAYS_TO_A_GPU - ADDITIONS - ELSEWHERE)
 COMBINATIONS = [
     tuple(sorted({*others, *gpu}))
