@@ -101,19 +101,20 @@ test-compose: install
 
 # Runs on the cluster of KUBECONFIG, with images built by the Docker Engine of DOCKER_HOST, from which its nodes run.
 test-k8s: install
-	$(BIN)/python -m pytest -m engine tests/engine/test_k8s.py tests/engine/test_token_review.py
+	$(BIN)/python -m pytest -m engine tests/engine/test_k8s.py tests/engine/test_k8s_serving.py tests/engine/test_token_review.py
 
 # Kills a publisher a thousand times at random moments, for each store; every published checkpoint must be intact.
 chaos-store: install
 	for store in folder minio; do $(BIN)/python tests/contract/publisher_kills.py --store $$store --kills 1000 || exit 1; done
 
-# Trains on an embedded mesh while a fault happens every 29 s, and measures what is lost: make chaos SECONDS=1800 SEED=1
+# Trains while a fault happens every 29 s, and measures what is lost: make chaos SECONDS=1800 SEED=1 MESH=embedded
+# MESH: embedded, or with the images of `make test-compose` and `make test-k8s` compose or kubernetes.
 chaos: install
-	$(BIN)/python tests/e2e/chaos.py --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1)
+	PYTHONPATH=tests/e2e:tests/engine $(BIN)/python tests/chaos/chaos.py --mesh $(or $(MESH),embedded) --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) --pods $(or $(PODS),2) --cores $(or $(CORES),1) --step-seconds $(or $(STEP_SECONDS),0.005)
 
 # Two minutes of that.
 test-chaos: install
-	$(BIN)/python -m pytest -m chaos tests/e2e/test_chaos.py
+	$(BIN)/python -m pytest -m chaos tests/chaos/test_chaos.py
 
 # Calls every method and reads every format with random, mutated and damaged inputs: make fuzz CASES=1000000
 fuzz: install

@@ -17,6 +17,8 @@ from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.mesh.home import Folders
 
 REPOSITORY = Path(__file__).parents[2]
+IMPORTED = (".", "tests/integration/agentpod", "tests/e2e", "tests/chaos")
+"""Folders from which the processes of a mesh import."""
 
 SPEC = """
 name = "small"
@@ -82,7 +84,7 @@ class Home:
             start_new_session=True,
             env={
                 **os.environ,
-                "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/integration/agentpod:{REPOSITORY}/tests/e2e",
+                "PYTHONPATH": ":".join(str(REPOSITORY / folder) for folder in IMPORTED),
             },
         )
         self.started.append(process)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
+from served_policy import ServedPolicy
 
 from podrace.config import read_toml
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -23,6 +24,7 @@ from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, PoolSpec, Tourna
 
 REPOSITORY = Path(__file__).parents[2]
 FILES = ("deploy/compose/compose.yaml", "tests/engine/compose.test.yaml")
+SHARED_MEMORY = Path("/dev/shm")
 WAIT_SECONDS = 60.0
 CALL_SECONDS = 10.0
 ATTEMPT_SECONDS = 5.0
@@ -59,12 +61,13 @@ class Stack:
     """The service whose address is used for calls."""
     reports: Path = Path()
     """Folder that the containers of pods can write to."""
+    files: tuple[str, ...] = FILES
     _requests: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
     # --- the engine -------------------------------------------------------------------------------------------
 
     def compose(self, *arguments: str, stdin: str | None = None) -> str:
-        files = [argument for file in FILES for argument in ("--file", str(REPOSITORY / file))]
+        files = [argument for file in self.files for argument in ("--file", str(REPOSITORY / file))]
         return self.run(
             "compose", "--project-name", self.project, "--profile", self.profile, *files, *arguments, stdin=stdin
         )
@@ -100,6 +103,10 @@ class Stack:
             self.run("rm", "--force", "--volumes", container)
         for volume in self.volumes():
             self.run("volume", "rm", "--force", volume)
+
+    def down(self) -> None:
+        """Removes containers, networks and volumes of all services."""
+        self.compose("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "20")
 
     def service(self, name: str) -> str:
         return self.compose("ps", "--quiet", name).strip()
@@ -138,25 +145,39 @@ class Stack:
 
     # --- the orchestrator -------------------------------------------------------------------------------------
 
-    def address(self) -> str:
-        """Returns the current address of the orchestrator: a restarted container has another port."""
+    def address(self, service: str = "", port: int = 0) -> str:
+        """Returns the current address of a published port: a restarted container has another one.
+
+        Args:
+            service: The service; the orchestrator if it is empty.
+            port: Its port in the container; 0: any that is published.
+        """
+        service = service or self.orchestrator
 
         def found() -> str:
-            listed = self.compose("ps", "--format", "json", self.orchestrator)
-            ports = [port for line in listed.splitlines() for port in json.loads(line)["Publishers"] or ()]
-            return next((f"{port['URL']}:{port['PublishedPort']}" for port in ports if port["PublishedPort"]), "")
+            listed = self.compose("ps", "--format", "json", service)
+            ports = [each for line in listed.splitlines() for each in json.loads(line)["Publishers"] or ()]
+            published = [each for each in ports if each["PublishedPort"] and port in (0, each["TargetPort"])]
+            return next((f"{each['URL']}:{each['PublishedPort']}" for each in published), "")
 
-        return self.until(found, "the orchestrator's container")
+        return self.until(found, f"the container of {service}")
 
     @cached_property
     def credentials(self) -> grpc.ChannelCredentials:
         """The operator's certificate, which compose has made in a volume."""
+        return grpc.ssl_channel_credentials(*map(self.operator_file, ("ca.crt", "tls.key", "tls.crt")))
 
-        def content(file: str) -> bytes:
-            path = f"/etc/podrace/tls/{file}"
-            return self.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "cat", "command", path).encode()
+    def operator_file(self, file: str) -> bytes:
+        """Returns a file of the operator's volume of certificates."""
+        path = f"/etc/podrace/tls/{file}"
+        return self.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "cat", "command", path).encode()
 
-        return grpc.ssl_channel_credentials(content("ca.crt"), content("tls.key"), content("tls.crt"))
+    def served(self) -> ServedPolicy:
+        """Returns the policy server, and the credentials of its callers."""
+        make = ("podrace", "token", "caller", "--role", "viewer", "--key", "/etc/podrace/tls/mesh.key", "--json")
+        token = json.loads(self.compose("exec", "-T", self.orchestrator, *make))["token"]
+        addresses = (self.address("serving", port) for port in (8001, 8003, 8000))
+        return ServedPolicy(*addresses, self.operator_file("ca.crt"), self.credentials, token)
 
     def call(self, method: str, request: Any) -> Any:
         with grpc.secure_channel(self.address(), self.credentials) as channel:
@@ -220,6 +241,64 @@ class Stack:
         query = ("promtool", "query", "instant", "--format", "json", "http://127.0.0.1:9090", expression)
         answer = json.loads(self.compose("exec", "-T", "prometheus", *query))
         return [(sample["metric"], float(sample["value"][1])) for sample in answer]
+
+
+def environment_of(project: str, folder: Path, modules: Sequence[Path]) -> dict[str, str]:
+    """Returns the variables of the compose file for a project of tests, and writes the files that they name.
+
+    Args:
+        project: Name of the project.
+        folder: Empty folder. Containers of pods can write to its folder `reports`.
+        modules: Modules to mount into the containers of pods.
+    """
+    secrets, reports = folder / "secrets", folder / "reports"
+    for each in (secrets, reports):
+        each.mkdir()
+    for name in ("access", "secret"):
+        (secrets / name).write_text(f"test-{name}-key")
+        (secrets / name).chmod(0o644)
+    # Containers write there; pytest keeps its folders private.
+    for each in (folder, *folder.parents[:2]):
+        if each.stat().st_uid == os.getuid() and each != Path("/tmp"):
+            each.chmod(0o755)
+    reports.chmod(0o777)
+    socket = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
+    mounts = [f"{reports}:/reports:rw", *(f"{module}:/opt/own/{module.name}:ro" for module in modules)]
+    return {
+        # Engines without a registry have the image of this name, and none with the digest of deploy/compose/.env.
+        "PODRACE_PYTHON_IMAGE": "python:3.11-slim-bookworm",
+        **os.environ,
+        # Names of this project only, so that other images are not overwritten.
+        "PODRACE_REGISTRY": "podrace-test",
+        "PODRACE_STORE_IMAGE": "podrace-test/store",
+        "PODRACE_STORE_COMMAND": "none",
+        "PODRACE_STORE_ACCESS_KEY_PATH": str(secrets / "access"),
+        "PODRACE_STORE_SECRET_KEY_PATH": str(secrets / "secret"),
+        "PODRACE_DOCKER_SOCKET": str(socket),
+        "PODRACE_DOCKER_GROUP": str(socket.stat().st_gid),
+        "PODRACE_PROMETHEUS_PORT": "0",
+        "PODRACE_SERVING_HTTP_PORT": "0",
+        "PODRACE_SERVING_GRPC_PORT": "0",
+        "PODRACE_SERVING_TOKEN_PORT": "0",
+        "PODRACE_TEST_MOUNTS": ",".join(mounts),
+        "COMPOSE_PROJECT_NAME": project,
+    }
+
+
+@contextmanager
+def running(stack: Stack, *services: str) -> Iterator[Stack]:
+    """Starts services of a project, and removes everything at the end: nothing may be left."""
+    shared_memory = set(SHARED_MEMORY.glob("podrace-*"))
+    try:
+        stack.compose("up", "--detach", "--wait", "--wait-timeout", "180", *services)
+        yield stack
+        # `down` must find no pods: they end with their tournaments.
+        stack.down()
+        assert stack.left() == []
+    finally:
+        stack.remove_pods()
+        stack.down()
+    assert set(SHARED_MEMORY.glob("podrace-*")) <= shared_memory
 
 
 def _last_lines(events: Sequence[pb.Event]) -> str:

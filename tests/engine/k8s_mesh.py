@@ -8,7 +8,8 @@ import sys
 import time
 import tomllib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,15 @@ KUBECTL = str(Path(sys.executable).parent / "kubectl")
 PODRACE = str(Path(sys.executable).parent / "podrace")
 WAIT_SECONDS = 120.0
 KUBECTL_SECONDS = 240
+ADDRESSES = {
+    "orchestrator": "10.96.0.51",
+    "leaderboard": "10.96.0.52",
+    "store": "10.96.0.53",
+    "policy-server": "10.96.0.54",
+}
+"""Addresses of the services in the overlay `local`, and of the policy server that tests add."""
+COMPLETED = tournament_pb2.TOURNAMENT_STATE_COMPLETED
+SMALL = {"pod__cores": 0.5, "pod__memory_bytes": 800_000_000}
 AGENT_PODS = "app.kubernetes.io/component=agentpod"
 
 
@@ -137,22 +147,67 @@ def create_secrets(certificates: Path, namespace: str) -> None:
     subprocess.run([KUBECTL, "apply", "-f", "-"], input=secrets, check=True, capture_output=True)
 
 
-def with_spies(data: Path) -> dict[str, Any]:
+def make_data(folder: Path) -> None:
+    """Makes a folder of the node for databases, and one in it for what user code of the tests reports."""
+    reports = folder / "reports"
+    reports.mkdir()
+    # Containers write there; pytest keeps its folders private.
+    for each, mode in ((reports, 0o777), (folder, 0o755), (folder.parent, 0o755)):
+        if each != Path("/tmp"):
+            each.chmod(mode)
+    places = {name: f"{ADDRESSES[name]}:{port}" for name, port in container_spy.PORTS.items()}
+    (reports / "places.json").write_text(json.dumps(places))
+
+
+def build_images() -> None:
+    """Builds the images of the overlay, or uses those of the last run if PODRACE_IMAGES is `there`."""
+    build = ["docker", "compose", "--file", str(REPOSITORY / "tests/engine/images.yaml"), "build"]
+    wanted = [["orchestrator", "leaderboard", "store"], ["agentpod"], ["serving"]]
+    for services in wanted if os.environ.get("PODRACE_IMAGES") != "there" else []:
+        done = subprocess.run([*build, *services], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+
+
+@contextmanager
+def deployed(name: str, folder: Path, certificates: Path, data: Path, modules: Sequence[Path]) -> Iterator[None]:
+    """Applies the overlay `local` to its own namespace, and deletes it at the end.
+
+    Args:
+        name: Name of the namespace.
+        folder: Empty folder.
+        certificates: Folder of `make_certificates`.
+        data: Folder of `make_data`.
+        modules: Modules to mount into the containers of pods, which specifications may name.
+    """
+    write_overlay(folder, name, data, modules)
+    create_secrets(certificates, name)
+    try:
+        apply = subprocess.run([KUBECTL, "apply", "-k", str(folder)], capture_output=True, text=True)
+        assert apply.returncode == 0, apply.stderr
+        for service in ("store", "leaderboard", "orchestrator"):
+            wait = ["rollout", "status", f"statefulset/podrace-{service}", "--timeout=180s"]
+            subprocess.run([KUBECTL, "-n", name, *wait], check=True, capture_output=True)
+        yield
+    finally:
+        subprocess.run([KUBECTL, "delete", "--ignore-not-found", "-k", str(folder)], capture_output=True)
+
+
+def with_modules(data: Path, modules: Sequence[Path]) -> dict[str, Any]:
     """Mounts user code of the tests into the containers of pods, and a folder for its reports."""
     volumes = [
-        {"name": "spies", "configMap": {"name": "spies"}},
+        {"name": "modules", "configMap": {"name": "modules"}},
         {"name": "reports", "hostPath": {"path": str(data / "reports"), "type": "Directory"}},
     ]
-    files = [path.name for path in container_spy.FILES]
+    files = [path.name for path in modules]
     mounts = [{"name": "reports", "mountPath": str(container_spy.REPORTS)}]
-    mounts += [{"name": "spies", "mountPath": f"/opt/own/{name}", "subPath": name} for name in files]
+    mounts += [{"name": "modules", "mountPath": f"/opt/own/{name}", "subPath": name} for name in files]
     changes = [{"op": "add", "path": "/template/spec/volumes/-", "value": value} for value in volumes]
     place = "/template/spec/containers/0/volumeMounts/-"
     changes += [{"op": "add", "path": place, "value": value} for value in mounts]
     return {"target": {"kind": "PodTemplate"}, "patch": json.dumps(changes)}
 
 
-def write_overlay(folder: Path, name: str, data: Path) -> None:
+def write_overlay(folder: Path, name: str, data: Path, modules: Sequence[Path]) -> None:
     """Writes the overlay `local` with the namespace, images and folders of this test."""
 
     def image(service: str) -> dict[str, str]:
@@ -173,19 +228,81 @@ def write_overlay(folder: Path, name: str, data: Path) -> None:
         return {"patch": json.dumps(patch)}
 
     services = ("orchestrator", "leaderboard", "store")
-    spies = {path.name: path.read_text() for path in container_spy.FILES}
-    spies_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "spies"}, "data": spies}
-    (folder / "spies.yaml").write_text(yaml.safe_dump(spies_map))
+    sources = {path.name: path.read_text() for path in modules}
+    modules_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "modules"}, "data": sources}
+    (folder / "modules.yaml").write_text(yaml.safe_dump(modules_map))
     allowed = {
         "name": "podrace-orchestrator",
         "behavior": "merge",
-        "literals": ["PODRACE_ORCHESTRATOR__ALLOW__MODULES=container_spy"],
+        "literals": [f"PODRACE_ORCHESTRATOR__ALLOW__MODULES={modules[0].stem}"],
     }
     overlay = {
         "namespace": name,
-        "resources": [os.path.relpath(REPOSITORY / "deploy/k8s/overlays/local", folder), "spies.yaml"],
+        "resources": [os.path.relpath(REPOSITORY / "deploy/k8s/overlays/local", folder), "modules.yaml"],
         "configMapGenerator": [allowed],
         "images": [image(service) for service in (*services, "agentpod")],
-        "patches": [renamed("ClusterRole"), renamed("ClusterRoleBinding"), *map(moved, services), with_spies(data)],
+        "patches": [
+            renamed("ClusterRole"),
+            renamed("ClusterRoleBinding"),
+            *map(moved, services),
+            with_modules(data, modules),
+        ],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+
+
+def write_serving_overlay(folder: Path, name: str, tournament: str) -> None:
+    """Writes the component `serving` for one tournament, without what Kubernetes 1.20 does not have.
+
+    That is the autoscaler and the disruption budget, whose versions are newer, and probes by gRPC.
+    """
+    container = {
+        "name": "serving",
+        "imagePullPolicy": "Never",
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "readinessProbe": {
+            "grpc": None,
+            "httpGet": {"path": "/v2/health/ready", "port": "http", "scheme": "HTTPS"},
+            "periodSeconds": 2,
+        },
+    }
+    replicas = {"replicas": 1, "template": {"spec": {"dnsPolicy": "Default", "containers": [container]}}}
+    changes = [
+        ("apps/v1", "Deployment", {"spec": replicas}),
+        ("v1", "Service", {"spec": {"clusterIP": ADDRESSES["policy-server"]}}),
+        ("autoscaling/v2", "HorizontalPodAutoscaler", {"$patch": "delete"}),
+        ("policy/v1", "PodDisruptionBudget", {"$patch": "delete"}),
+    ]
+    patches = [
+        {"patch": json.dumps({"apiVersion": version, "kind": kind, "metadata": {"name": "podrace-serving"}, **change})}
+        for version, kind, change in changes
+    ]
+    literals = {"ORCHESTRATOR": f"{ADDRESSES['orchestrator']}:50051", "TOURNAMENT": tournament}
+    settings = {
+        "name": "podrace-serving",
+        "behavior": "merge",
+        "literals": [f"PODRACE_SERVING__{key}={value}" for key, value in literals.items()],
+    }
+    overlay = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": name,
+        "components": [os.path.relpath(REPOSITORY / "deploy/k8s/components/serving", folder)],
+        "configMapGenerator": [settings],
+        "images": [{"name": "podrace/serving", "newName": "podrace-test/serving", "newTag": "local"}],
+        "patches": patches,
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+
+
+def qualify_job(*settings: str) -> dict[str, Any]:
+    """Returns the Job of deploy/k8s/qualify.yaml for a node of few resources and no GPU, with settings."""
+    job: dict[str, Any] = yaml.safe_load((REPOSITORY / "deploy/k8s/qualify.yaml").read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    container |= {
+        "image": "podrace-test/agentpod:local",
+        "imagePullPolicy": "Never",
+        "args": ["qualify", *(part for setting in settings for part in ("--set", setting))],
+        "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "4Gi"}},
+    }
+    return job

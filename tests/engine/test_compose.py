@@ -9,11 +9,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import container_spy
 import pytest
-from compose_stack import REPOSITORY, Stack
+import served_policy
+from compose_stack import REPOSITORY, Stack, environment_of, running
 
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
@@ -23,7 +24,6 @@ COMPLETED = tournament_pb2.TOURNAMENT_STATE_COMPLETED
 FAILED = tournament_pb2.TOURNAMENT_STATE_FAILED
 ENDLESS = {"target_return": 501.0, "wall_clock_duration": "10m"}
 """CartPole's return is at most 500: the tournament runs until a lower target is set."""
-SHARED_MEMORY = Path("/dev/shm")
 SMALL = {"layout": "fused", "cores": 1.0, "memory_bytes": 1 << 30}
 
 
@@ -31,47 +31,14 @@ SMALL = {"layout": "fused", "cores": 1.0, "memory_bytes": 1 << 30}
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode != 0:
         pytest.skip("no Docker Engine answers: set DOCKER_HOST, or start one")
-    secrets = tmp_path_factory.mktemp("secrets")
-    for name in ("access", "secret"):
-        (secrets / name).write_text(f"test-{name}-key")
-        (secrets / name).chmod(0o644)
-    socket = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
-    project = f"podrace-test-{os.getpid()}"
-    reports = tmp_path_factory.mktemp("reports")
-    for folder in (reports, *reports.parents[:2]):
-        folder.chmod(0o755)
-    reports.chmod(0o777)
-    mounts = [f"{reports}:/reports:rw", *(f"{spy}:/opt/own/{spy.name}:ro" for spy in container_spy.FILES)]
-    environment = {
-        # Engines without a registry have the image of this name, and none with the digest of deploy/compose/.env.
-        "PODRACE_PYTHON_IMAGE": "python:3.11-slim-bookworm",
-        **os.environ,
-        # Names of this project only, so that other images are not overwritten.
-        "PODRACE_REGISTRY": "podrace-test",
-        "PODRACE_STORE_IMAGE": "podrace-test/store",
-        "PODRACE_STORE_COMMAND": "none",
-        "PODRACE_STORE_ACCESS_KEY_PATH": str(secrets / "access"),
-        "PODRACE_STORE_SECRET_KEY_PATH": str(secrets / "secret"),
-        "PODRACE_DOCKER_SOCKET": str(socket),
-        "PODRACE_DOCKER_GROUP": str(socket.stat().st_gid),
-        "PODRACE_PROMETHEUS_PORT": "0",
-        "PODRACE_TEST_MOUNTS": ",".join(mounts),
-        "COMPOSE_PROJECT_NAME": project,
-    }
-    made = Stack(project, environment, reports=reports)
-    shared_memory = set(SHARED_MEMORY.glob("podrace-*"))
-    for services in (("leaderboard", "orchestrator", "store", "prometheus"), ("agentpod",)):
-        made.compose("build", *services)
-    try:
-        made.compose("up", "--detach", "--wait", "--wait-timeout", "120", "orchestrator", "prometheus")
+    project, folder = f"podrace-test-{os.getpid()}", tmp_path_factory.mktemp("stack")
+    made = Stack(project, environment_of(project, folder, container_spy.FILES), reports=folder / "reports")
+    # PODRACE_IMAGES=there: use the images of the last run.
+    if os.environ.get("PODRACE_IMAGES") != "there":
+        for services in (("leaderboard", "orchestrator", "store", "prometheus"), ("agentpod",), ("serving",)):
+            made.compose("build", *services)
+    with running(made, "orchestrator", "prometheus"):
         yield made
-        # `down` must find no pods: they end with their tournaments.
-        made.compose("down", "--volumes", "--remove-orphans", "--timeout", "20")
-        assert made.left() == []
-    finally:
-        made.remove_pods()
-        made.compose("down", "--volumes", "--remove-orphans", "--timeout", "20")
-    assert set(SHARED_MEMORY.glob("podrace-*")) <= shared_memory
 
 
 def no_pods(stack: Stack) -> None:
@@ -166,6 +133,56 @@ def test_the_collector_finds_services_and_pods_without_configuration(stack: Stac
     assert best >= 475.0
     ((_, wanted),) = stack.query("max(max_over_time(podrace_orchestrator_pods_wanted[15m]))")
     assert wanted == 3.0
+
+
+def test_the_champion_is_served_by_a_hardened_container(stack: Stack) -> None:
+    name = stack.create(pods=(1, 1), objective={"target_return": 200.0, "wall_clock_duration": "5m"}, **SMALL)
+    ended = stack.watch(name, lambda seen: seen.tournament.state == COMPLETED, "the end", seconds=300.0)
+    assert ended.tournament.best_score >= 200.0
+    stack.environment["PODRACE_SERVED_TOURNAMENT"] = name
+    try:
+        stack.compose("up", "--detach", "--wait", "--no-deps", "serving")
+        served_policy.check(stack.served(), least_return=100.0)
+        check_hardening(json.loads(stack.run("inspect", stack.service("serving")))[0])
+        stack.until(lambda: bool(stack.query('podrace_serving_requests_total{job="serving"}')), "its metrics")
+
+        # It serves again after a crash, without help.
+        before = stack.pid(stack.service("serving"))
+        stack.kill(stack.service("serving"))
+        stack.until(lambda: stack.pid(stack.service("serving")) not in (0, before), "the server to be started again")
+        stack.compose("up", "--detach", "--wait", "--no-deps", "serving")
+        served_policy.check(stack.served(), least_return=100.0)
+    finally:
+        stack.compose("rm", "--stop", "--force", "serving")
+
+
+def check_hardening(container: dict[str, Any]) -> None:
+    host, config = container["HostConfig"], container["Config"]
+    assert host["ReadonlyRootfs"]
+    assert host["CapDrop"] == ["ALL"]
+    assert not host["CapAdd"]
+    assert not host["Privileged"]
+    assert "no-new-privileges:true" in host["SecurityOpt"]
+    assert host["Memory"] == 1 << 30
+    assert config["User"] == "10001:10001"
+    # Its certificate, and nothing of the host, of the store or of another service.
+    mounts = {mount["Destination"]: (mount["Type"], mount["RW"]) for mount in container["Mounts"]}
+    assert mounts["/etc/podrace/tls"] == ("volume", False)
+    assert {kind for kind, _ in mounts.values()} == {"volume"}
+    assert not any("STORE" in variable or "SECRET" in variable for variable in config["Env"])
+    assert container["State"]["Health"]["Status"] == "healthy"
+
+
+def test_the_image_of_pods_examines_a_machine_without_gpus(stack: Stack) -> None:
+    """`docker run podrace/agentpod qualify`, hardened: every line is there, none passes, and so the exit code is 1."""
+    hardened = ("--rm", "--read-only", "--cap-drop", "ALL", "--network", "none", "--tmpfs", "/tmp", "--shm-size", "2g")
+    settings = ("--set", "quick=true", "--set", "parts=machine,planes")
+    command = ["docker", "run", *hardened, "podrace-test/agentpod:latest", "qualify", *settings]
+    done = subprocess.run(command, env=stack.environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert "ABSENT" in done.stdout
+    assert "PASS" not in done.stdout
+    assert "FAIL" not in done.stdout, done.stdout
 
 
 def test_queries_of_the_dashboards_are_valid_for_the_collector(stack: Stack) -> None:

@@ -6,37 +6,18 @@ Engine from which its nodes run images. Run by `make test-k8s`; prints a JSON li
 
 import asyncio
 import json
-import os
-import shutil
-import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import container_spy
 import pytest
-from k8s_mesh import (
-    AGENT_PODS,
-    KUBECTL,
-    REPOSITORY,
-    Mesh,
-    create_secrets,
-    grown,
-    handed_back,
-    make_certificates,
-    until,
-    write_overlay,
-)
+from k8s_mesh import AGENT_PODS, COMPLETED, KUBECTL, SMALL, Mesh, grown, handed_back, until
 
-from podrace import rpc, tls
-from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.tournament.v1 import tournament_pb2
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
-ADDRESS = "10.96.0.51"
 Record = Callable[[str, float], None]
 KILL_WORKER = """
 import os, pathlib
@@ -44,7 +25,6 @@ for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
     if path.read_bytes().split(b"\\0")[:4] == [b"python", b"-m", b"agentpod", b"worker-0"]:
         os.kill(int(path.parent.name), 9)
 """
-COMPLETED = tournament_pb2.TOURNAMENT_STATE_COMPLETED
 
 
 @pytest.fixture
@@ -59,77 +39,6 @@ def record(capfd: pytest.CaptureFixture[str]) -> Record:
     return print_line
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of certificates; calls of the tests present that of the operator."""
-    folder = tmp_path_factory.mktemp("tls") / "certs"
-    make_certificates(folder, {"orchestrator": ADDRESS, "leaderboard": "10.96.0.52"})
-    with pytest.MonkeyPatch.context() as patched:
-        for name, file in ((tls.CERTIFICATE, "tls.crt"), (tls.KEY, "tls.key"), (tls.AUTHORITY, "ca.crt")):
-            patched.setenv(name, str(folder / "operator/operator" / file))
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the node: databases, and what user code of the tests reports."""
-    folder = tmp_path_factory.mktemp("data")
-    reports = folder / "reports"
-    reports.mkdir()
-    # Containers write there; pytest keeps its folders private.
-    for each, mode in ((reports, 0o777), (folder, 0o755), (folder.parent, 0o755)):
-        each.chmod(mode)
-    addresses = {"orchestrator": ADDRESS, "leaderboard": "10.96.0.52", "store": "10.96.0.53"}
-    places = {name: f"{addresses[name]}:{port}" for name, port in container_spy.PORTS.items()}
-    (reports / "places.json").write_text(json.dumps(places))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def namespace(tmp_path_factory: pytest.TempPathFactory, certificates: Path, data: Path) -> Iterator[str]:
-    if not os.environ.get("KUBECONFIG"):
-        pytest.skip("no cluster: set KUBECONFIG")
-    if subprocess.run([KUBECTL, "get", "--raw", "/readyz"], capture_output=True).returncode:
-        pytest.skip("the cluster of KUBECONFIG does not answer")
-    if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
-        pytest.skip("no Docker Engine answers: set DOCKER_HOST to the one of the cluster's nodes")
-    build = ["docker", "compose", "--file", str(REPOSITORY / "tests/engine/images.yaml"), "build"]
-    # PODRACE_IMAGES=there: use the images of the last run.
-    wanted = (
-        [] if os.environ.get("PODRACE_IMAGES") == "there" else [["orchestrator", "leaderboard", "store"], ["agentpod"]]
-    )
-    for services in wanted:
-        done = subprocess.run([*build, *services], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-2000:]
-    name, folder = f"podrace-test-{os.getpid()}", tmp_path_factory.mktemp("k8s")
-    write_overlay(folder, name, data)
-    create_secrets(certificates, name)
-    apply = subprocess.run([KUBECTL, "apply", "-k", str(folder)], capture_output=True, text=True)
-    try:
-        assert apply.returncode == 0, apply.stderr
-        for service in ("store", "leaderboard", "orchestrator"):
-            wait = ["rollout", "status", f"statefulset/podrace-{service}", "--timeout=180s"]
-            subprocess.run([KUBECTL, "-n", name, *wait], check=True, capture_output=True)
-        if socket.socket().connect_ex((ADDRESS, 50051)):
-            pytest.skip(f"service addresses of the cluster ({ADDRESS}) cannot be reached from here")
-        yield name
-    finally:
-        subprocess.run([KUBECTL, "delete", "--ignore-not-found", "-k", str(folder)], capture_output=True)
-
-
-@pytest.fixture
-async def mesh(namespace: str, data: Path) -> AsyncIterator[Mesh]:
-    channel = rpc.connect(f"{ADDRESS}:50051", pb.DESCRIPTOR)
-    made = Mesh(namespace, pb_grpc.OrchestratorServiceStub(channel), data / "reports")
-    try:
-        yield made
-    finally:
-        await until(made.cancel_all, "the orchestrator to answer")
-        await until(lambda: not made.names("jobs", "podrace/scope=podrace"), "the Jobs to be gone")
-        await channel.close()
-
-
-SMALL = {"pod__cores": 0.5, "pod__memory_bytes": 800_000_000}
 ENDLESS = {
     "objective__target_return": 501.0,
     "objective__wall_clock_duration": "10m",

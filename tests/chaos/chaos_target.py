@@ -1,0 +1,130 @@
+"""Defines a mesh in which faults happen, and the faults that are the same for processes of every mesh."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+from chaos_faults import Fault
+
+SLOW_RUN_SECONDS, SLOW_STOP_SECONDS = 0.02, 0.18
+WRITE_BYTES = (1 << 16, 512)
+
+
+class Target(Protocol):
+    """A mesh in which faults happen.
+
+    tournament_id = target.start(specification)
+    target.inject(fault)
+    counts = target.finish()
+    """
+
+    name: str
+    """Key of chaos_faults.CLASSES."""
+    classes: Sequence[tuple[str, str]]
+    """Classes of faults, as kind and target, that can happen here."""
+
+    def start(self, specification: str) -> str:
+        """Starts a tournament and returns its id."""
+        ...
+
+    def channel(self, service: str) -> grpc.Channel:
+        """Returns a new channel to the service `orchestrator` or `leaderboard`, which the caller closes."""
+        ...
+
+    def inject(self, fault: Fault) -> None:
+        """Lets one fault happen, and returns when it is over."""
+        ...
+
+    def finish(self) -> Mapping[str, int]:
+        """Stops the tournament and returns counts of damage, each of which must be 0."""
+        ...
+
+
+# --- faults of processes -----------------------------------------------------------------------------------------
+
+
+def send(pids: Collection[int], number: signal.Signals) -> None:
+    """Sends a signal to processes that may have exited."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def stop(pids: Collection[int], seconds: float) -> None:
+    """Stops processes for a time."""
+    send(pids, signal.SIGSTOP)
+    try:
+        time.sleep(seconds)
+    finally:
+        send(pids, signal.SIGCONT)
+
+
+def slow(pids: Collection[int], seconds: float) -> None:
+    """Lets processes run a tenth of the time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        stop(pids, SLOW_STOP_SECONDS)
+        time.sleep(SLOW_RUN_SECONDS)
+
+
+def cut(pid: int, seconds: float) -> None:
+    """Drops all packets of the network namespace of a process for a time, except those to itself."""
+    rules = (("INPUT", "-i"), ("OUTPUT", "-o"))
+    inside = ["nsenter", "--target", str(pid), "--net", "iptables", "--wait"]
+    with contextlib.ExitStack() as stack:
+        for chain, interface in rules:
+            rule = [chain, "!", interface, "lo", "--jump", "DROP"]
+            subprocess.run([*inside, "--insert", *rule], check=True, capture_output=True)
+            # The namespace is gone if the container was removed meanwhile.
+            stack.callback(subprocess.run, [*inside, "--delete", *rule], check=False, capture_output=True)
+        time.sleep(seconds)
+
+
+def ask_environment(folder: Path, kind: str, seconds: float) -> None:
+    """Lets an environment hold the interpreter's lock, or exhaust the memory: see sleepy_environment."""
+    path = folder / kind
+    temporary = folder / f".{kind}"
+    temporary.write_text(str(max(seconds, 1.0)))
+    temporary.chmod(0o666)
+    temporary.rename(path)
+    deadline = time.monotonic() + 30.0
+    while path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(seconds)
+
+
+# --- disks -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """Writes until there is no room, and deletes it at the end."""
+    ballast = folder / "ballast"
+    for size in WRITE_BYTES:
+        with ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(size))
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+@contextlib.contextmanager
+def small_disk(path: Path, mebibytes: int) -> Iterator[Path | None]:
+    """Mounts a small file system at a new folder; yields None if this user may not."""
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        yield None
+        return
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)

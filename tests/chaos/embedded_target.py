@@ -1,0 +1,143 @@
+"""Injects faults into an embedded mesh."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import grpc
+from chaos_faults import CLASSES, FUSED_CLASSES, Fault
+from chaos_target import ask_environment, filled, send, slow, small_disk, stop
+from homes import Home, wait_for
+
+STORE_MIB = 256
+START_SECONDS = 180.0
+END_SECONDS = 60.0
+PROCESS_SECONDS = 60.0
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+AHEAD = "+3600"
+
+
+class EmbeddedTarget:
+    """A mesh that `podrace train` starts in a new home."""
+
+    name = "embedded"
+
+    def __init__(self, folder: Path, store: Path | None, learners: int) -> None:
+        """Creates the home.
+
+        Args:
+            folder: Empty folder.
+            store: Folder of a small disk for the store; None: the disk cannot be filled.
+            learners: Learners of an agent.
+        """
+        self._folder, self._store = folder, store
+        self.home = Home(folder / "home")
+        self.home.path.mkdir(mode=0o755)
+        if store:
+            (self.home.path / "store").symlink_to(store)
+        self.faults = folder / "faults"
+        self.faults.mkdir()
+        self._clock = folder / "clock"
+        self._clock.write_text("+0")
+        usable = {"full": bool(store), "clock": FAKETIME.exists()}
+        more = FUSED_CLASSES if learners > 1 else ()
+        self.classes = tuple(one for one in (*CLASSES[self.name], *more) if usable.get(one[0], True))
+
+    def start(self, specification: str, clock: bool = False) -> str:
+        """See Target; `clock`: the wall clock can jump."""
+        path = self._folder / "chaos.toml"
+        path.write_text(specification)
+        if clock:
+            os.environ |= {
+                "LD_PRELOAD": str(FAKETIME),
+                "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+                "FAKETIME_CACHE_DURATION": "1",
+                # Only the wall clock jumps.
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+        self._training = self.home.start("train", str(path), "--json")
+        os.environ.pop("LD_PRELOAD", None)
+        tournament_id: str = wait_for(self.home.tournament_id, START_SECONDS, what="a pod")
+        return tournament_id
+
+    def channel(self, service: str) -> grpc.Channel:
+        """See Target."""
+        sockets = {
+            "orchestrator": self.home.folders.orchestrator_socket,
+            "leaderboard": self.home.folders.leaderboard_socket,
+        }
+        return grpc.insecure_channel(f"unix:{sockets[service]}")
+
+    def pids(self, target: str) -> list[int]:
+        """Processes of a service, of a role in one pod, or of one pod."""
+        if target in ("orchestrator", "leaderboard", "fork server"):
+            with contextlib.suppress(ValueError):
+                return [self.home.service(target)]
+            return []
+        pods = self.home.roles().values()
+        if target == "pod":
+            return next((list(roles.values()) for roles in pods), [])
+        return [roles[target] for roles in pods if target in roles][:1]
+
+    def inject(self, fault: Fault) -> None:
+        """See Target."""
+        if fault.kind == "full":
+            assert self._store
+            with filled(self._store):
+                time.sleep(fault.seconds)
+        elif fault.kind == "hold":
+            ask_environment(self.faults, fault.kind, fault.seconds)
+        elif fault.kind == "clock":
+            self._clock.write_text(AHEAD)
+            time.sleep(fault.seconds)
+            self._clock.write_text("+0")
+        else:
+            self._signal(fault)
+
+    def _signal(self, fault: Fault) -> None:
+        target = fault.target.removesuffix(" database")
+        pids = wait_for(lambda: self.pids(target), PROCESS_SECONDS, what=f"a process of {target}")
+        if fault.kind == "stop":
+            stop(pids, fault.seconds)
+        elif fault.kind == "slow":
+            slow(pids, fault.seconds)
+        elif target == fault.target:
+            send(pids, signal.SIGKILL)
+        else:
+            send(pids, signal.SIGSTOP)
+            for file in self.home.path.glob(f"{target}.sqlite*"):
+                file.unlink()
+            send(pids, signal.SIGKILL)
+
+    def finish(self) -> Mapping[str, int]:
+        """See Target."""
+        ended = self._training.poll() is not None
+        self._training.send_signal(signal.SIGINT)
+        _, err = self._training.communicate(timeout=120)
+        deadline = time.monotonic() + END_SECONDS
+        while self.home.left_behind() and time.monotonic() < deadline:
+            time.sleep(0.5)
+        damage = self.home.json("store", "verify", str(self.home.path / "store"), with_home=False)["damage"]
+        return {
+            "corrupt_checkpoints": len(damage),
+            "left_behind": len(self.home.left_behind()),
+            "commands_ended": int(ended),
+            "tracebacks": err.count("Traceback"),
+        }
+
+
+@contextlib.contextmanager
+def embedded(folder: Path, learners: int = 1) -> Iterator[EmbeddedTarget]:
+    """Yields a target; kills what it started."""
+    os.environ["PODRACE_ORCHESTRATOR__BACKUP__PERIOD_SECONDS"] = "2"
+    with small_disk(folder / "disk", STORE_MIB) as store:
+        target = EmbeddedTarget(folder, store, learners)
+        try:
+            yield target
+        finally:
+            for process in target.home.started:
+                process.kill()
+                process.communicate()
