@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import container_spy
@@ -16,7 +17,11 @@ import pytest
 import served_policy
 from compose_stack import REPOSITORY, Stack, environment_of, running
 
+from agentpod.qualification.plane_trials import launched
+from agentpod.qualification.plane_trials.cases import CASES, PlaneCase
+from podrace import tls
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.qualification.findings import Grade
 from podrace.tournament.v1 import tournament_pb2
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
@@ -106,6 +111,37 @@ def test_a_killed_worker_of_a_separate_pod_is_restarted(stack: Stack) -> None:
     stack.update(name, target=100.0)
     seen = stack.watch(name, lambda seen: seen.tournament.state == COMPLETED, "the end")
     assert "pod_died" not in seen.kinds()
+    no_pods(stack)
+
+
+def test_a_pod_that_is_frozen_is_replaced(stack: Stack) -> None:
+    """Its containers run and say nothing: the engine reports nothing, so the orchestrator decides by the lease."""
+    name = stack.create(pods=(1, 1), objective=ENDLESS, **SMALL)
+    before = stack.watch(name, lambda seen: seen.training(), "a pod training").training()
+    (frozen,) = stack.containers(role="learner")
+    stack.run("pause", frozen)
+    seen = stack.watch(name, lambda seen: seen.training() - before, "another pod training", seconds=120.0)
+    assert "pod_killed" in seen.kinds()
+    stack.until(lambda: frozen not in stack.run("ps", "--all", "--quiet").split(), "the frozen container to be removed")
+    stack.update(name, target=100.0)
+    stack.watch(name, lambda seen: seen.tournament.state == COMPLETED, "the end")
+    no_pods(stack)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in ("memory", "shared")], ids=lambda case: case.name
+)
+async def test_roles_of_a_pod_are_examined_and_killed_through_the_launcher(
+    stack: Stack, case: PlaneCase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What `podrace qualify --orchestrator` does, with processors in place of GPUs."""
+    for variable, file in ((tls.CERTIFICATE, "tls.crt"), (tls.KEY, "tls.key"), (tls.AUTHORITY, "ca.crt")):
+        (tmp_path / file).write_bytes(stack.operator_file(file))
+        (tmp_path / file).chmod(0o600)
+        monkeypatch.setenv(variable, str(tmp_path / file))
+    found = await launched.measure(case, 0, stack.address())
+    assert found.launcher == "docker", found
+    assert {finding.grade for finding in launched.judge(found)} == {Grade.PASS}, found
     no_pods(stack)
 
 

@@ -13,17 +13,22 @@ from typing import Any
 
 import container_spy
 import pytest
-from k8s_mesh import AGENT_PODS, COMPLETED, KUBECTL, SMALL, Mesh, grown, handed_back, until
+from k8s_mesh import ADDRESSES, AGENT_PODS, COMPLETED, KUBECTL, SMALL, Mesh, grown, handed_back, until
 
+from agentpod.qualification.plane_trials import launched
+from agentpod.qualification.plane_trials.cases import CASES, PlaneCase
+from agentpod.qualification.plane_trials.reach import KILL
+from podrace.qualification.findings import Grade
 from podrace.tournament.v1 import tournament_pb2
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
+ADDRESS = f"{ADDRESSES['orchestrator']}:50051"
 Record = Callable[[str, float], None]
-KILL_WORKER = """
+STOP_ALL = """
 import os, pathlib
 for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-    if path.read_bytes().split(b"\\0")[:4] == [b"python", b"-m", b"agentpod", b"worker-0"]:
-        os.kill(int(path.parent.name), 9)
+    if path.read_bytes().split(b"\\0")[:3] == [b"python", b"-m", b"agentpod"]:
+        os.kill(int(path.parent.name), 19)
 """
 
 
@@ -137,11 +142,40 @@ async def test_a_pod_that_lost_a_role_publishes_and_is_replaced(mesh: Mesh) -> N
     )
     await until(lambda: mesh.steps(tournament), "steps")
     (broken,) = mesh.running()
-    mesh.kubectl("exec", broken, "-c", "worker-0", "--", "python", "-c", KILL_WORKER, check=False)
+    mesh.kubectl("exec", broken, "-c", "worker-0", "--", "python", "-c", KILL, "worker-0", check=False)
     await until(lambda: broken not in mesh.running() and mesh.running(), "another pod")
     (death,) = await mesh.events(tournament, "pod_died")
     assert "worker-0 exited" in death, death
     await until(lambda: handed_back(mesh, tournament), "its agent to be assigned again")
+
+
+async def test_a_silent_pod_is_replaced(mesh: Mesh) -> None:
+    """Its processes are stopped, so its containers run for Kubernetes: the orchestrator decides by the lease."""
+    tournament = await mesh.create(
+        pool__minimum_pods=1,
+        pool__maximum_pods=1,
+        pod__layout="separate",
+        pod__cores=1,
+        pod__memory_bytes=1 << 30,
+        **ENDLESS,
+    )
+    await until(lambda: mesh.steps(tournament), "steps")
+    (silent,) = mesh.running()
+    mesh.kubectl("exec", silent, "-c", "worker-0", "--", "python", "-c", STOP_ALL)
+    await until(lambda: silent not in mesh.running() and mesh.running(), "another pod")
+    assert await mesh.events(tournament, "pod_killed")
+    seen = await mesh.steps(tournament)
+    await until(lambda: grown(mesh, tournament, seen), "training to continue")
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name in ("memory", "shared")], ids=lambda case: case.name
+)
+async def test_roles_of_a_pod_are_examined_and_killed_through_the_launcher(mesh: Mesh, case: PlaneCase) -> None:
+    """What `podrace qualify --orchestrator` does, with processors in place of GPUs."""
+    found = await launched.measure(case, 0, ADDRESS)
+    assert found.launcher == "kubernetes", found
+    assert {finding.grade for finding in launched.judge(found)} == {Grade.PASS}, found
 
 
 async def test_the_agent_of_an_evicted_pod_continues_in_another(mesh: Mesh, record: Record) -> None:
