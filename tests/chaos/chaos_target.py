@@ -38,7 +38,7 @@ class Target(Protocol):
         ...
 
     def inject(self, fault: Fault) -> None:
-        """Lets one fault happen, and returns when it is over."""
+        """Lets one fault happen, and returns at its end."""
         ...
 
     def finish(self) -> Mapping[str, int]:
