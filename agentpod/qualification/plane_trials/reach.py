@@ -134,7 +134,7 @@ class DockerPod:
         return container and container.attrs["State"]["Pid"]
 
     def kill(self, role: str) -> None:
-        """See ReachedPod. A container that the engine was asked to kill is not restarted by it, so a worker is restarted."""
+        """See ReachedPod. An engine does not start a container again that it was asked to kill, but restarts one."""
         container = self._container(role)
         if container and role == LEADER_ROLE:
             container.kill()
