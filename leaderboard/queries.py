@@ -13,18 +13,22 @@ from leaderboard.ranking.lineage_summary import summaries_of
 from leaderboard.ranking.score_history import ScoreHistory
 from leaderboard.score_statistics import statistics_of
 from leaderboard.store import ancestor_queries, pagination, proposal_records, records
+from leaderboard.store.experience_records import newest_with_memory
 from leaderboard.store.records import Generation, Submission
 from podrace.database import Transaction
 from podrace.errors import FieldViolation, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Candidate,
     EpisodeCorrelation,
+    ExperienceSource,
     GetLineageRequest,
     GetLineageResponse,
     GetStatisticsRequest,
     GetStatisticsResponse,
     ListCandidatesRequest,
     ListCandidatesResponse,
+    ListExperienceRequest,
+    ListExperienceResponse,
     NameChampionRequest,
     NameChampionResponse,
 )
@@ -33,6 +37,10 @@ from podrace.specification import ancestor
 
 LARGEST_LINEAGE = 1000
 """Most agents in the lineage of an agent."""
+MOST_MEMORIES = 64
+"""Most memories in an answer."""
+MEMORY_SUBMISSIONS = 512
+"""Most submissions that one request looks at, the newest ones."""
 
 
 def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest) -> ListCandidatesResponse:
@@ -202,3 +210,21 @@ def decision_log(transaction: Transaction, tournament_id: str) -> DecisionLog:
         proposal_records.proposals_of(transaction, tournament_id),
         ancestor_queries.find(transaction, tournament_id, spec),
     )
+
+
+def list_experience(transaction: Transaction, request: ListExperienceRequest) -> ListExperienceResponse:
+    """Returns the newest memory of each other agent, without the ancestors of the agent; see the contract.
+
+    Raises:
+        NotFound: The agent was never generated here.
+    """
+    agent = records.get_generation(transaction, request.agent_id).agent
+    candidates = newest_with_memory(transaction, agent.tournament_id, request.after_sequence, MEMORY_SUBMISSIONS)
+    answer = ListExperienceResponse(sequence=max(request.after_sequence, *(one.sequence for one in candidates), 0))
+    if not candidates:
+        return answer
+    left_out = {one.agent.agent_id for one in ancestry_of(transaction, request.agent_id, lambda tournament_id: True)}
+    newest = {one.agent_id: one for one in reversed(candidates) if one.agent_id not in left_out}
+    for one in sorted(newest.values(), key=lambda one: one.sequence, reverse=True)[:MOST_MEMORIES]:
+        answer.sources.append(ExperienceSource(agent_id=one.agent_id, manifest_digest=one.candidate_id))
+    return answer

@@ -203,6 +203,11 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
         self._check_lease("PlanEvaluation", request.lease_token, request.agent_id)
         return await self._updater.plan_evaluation(request)
 
+    async def ListExperience(self, request: pb.ListExperienceRequest, context: Context) -> pb.ListExperienceResponse:
+        """Lists replay memories of other agents; see the contract."""
+        self._check_lease("ListExperience", request.lease_token, request.agent_id)
+        return await self._updater.list_experience(request)
+
     async def SubmitSnapshot(self, request: pb.SubmitSnapshotRequest, context: Context) -> pb.SubmitSnapshotResponse:
         """Records a snapshot; see the contract."""
         self._check_lease("SubmitSnapshot", request.lease_token, request.checkpoint.agent_id, request.lease_epoch)

@@ -19,6 +19,7 @@ from leaderboard.checkpoints.submission_check import SubmissionCheck
 from leaderboard.evolution.agents import trial_of
 from leaderboard.plugins import judgement, requests
 from leaderboard.plugins.plugin_pool import JUDGEMENT, PluginPool, PreparedRequest
+from leaderboard.queries import list_experience
 from leaderboard.ranking.board import answer_of, judge_arrival
 from leaderboard.ranking.evaluation_plan import plan
 from leaderboard.ranking.score_history import add_estimate
@@ -36,6 +37,8 @@ from podrace.errors import BAD_CHECKPOINT, InvalidArgument
 from podrace.evolution.v1.evolution_pb2 import JudgeCandidateResponse
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Candidate,
+    ListExperienceRequest,
+    ListExperienceResponse,
     PlanEvaluationRequest,
     PlanEvaluationResponse,
     RecordVerificationRequest,
@@ -126,6 +129,14 @@ class Updater:
             NotFound: The agent was never generated here.
         """
         return await self._state.transact(read_plan, request, self._histories)
+
+    async def list_experience(self, request: ListExperienceRequest) -> ListExperienceResponse:
+        """Returns the replay memories of other agents that an agent may learn from.
+
+        Raises:
+            NotFound: The agent was never generated here.
+        """
+        return await self._state.transact(list_experience, request)
 
     async def record_verification(self, request: RecordVerificationRequest) -> RecordVerificationResponse:
         """Decides whether a held candidate may lead, given what another pod measured.

@@ -24,9 +24,9 @@ from podrace.specification import (
     evolution_settings,
     objectives,
     plugin_settings,
+    pod_exchange,
     presets,
     snapshot_schedule,
-    verification,
 )
 from podrace.specification.hyperparameters import resolve_algorithms, starts_problem
 from podrace.specification.messages import Problems, bad_spec, check_values, fill
@@ -164,6 +164,7 @@ def _fill_defaults(spec: pb.TournamentSpec) -> None:
     if spec.pod.layout == pb.LAYOUT_UNSPECIFIED:
         spec.pod.layout = _default_layout(spec.pod, steps_on_gpu=catalog.steps_on_gpu(spec.environment.id))
     _fill_sizes(spec.pod)
+    pod_exchange.fill_experience(spec)
     if not spec.evaluation.HasField("every_environment_steps"):
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
     if not spec.evaluation.HasField("racing"):
@@ -320,7 +321,8 @@ def _problems_together(spec: pb.TournamentSpec) -> Iterator[str]:
             " reproducible; leave it out when synchronous = true"
         )
     yield _champion_problem(spec.champion)
-    yield verification.problem(spec)
+    yield pod_exchange.verification_problem(spec)
+    yield from pod_exchange.experience_problems(spec)
     yield plugin_settings.evaluation_problem(spec.evaluation)
     yield from _size_problems(spec)
     yield snapshot_schedule.too_short(spec.evaluation)

@@ -1673,6 +1673,92 @@ class PlanEvaluationResponse(_message.Message):
 Global___PlanEvaluationResponse: _TypeAlias = PlanEvaluationResponse  # noqa: Y015
 
 @_typing.final
+class ListExperienceRequest(_message.Message):
+    """Asks for the replay memories of other agents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    LEASE_TOKEN_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent that is to learn from them."""
+    after_sequence: _builtins.int
+    """`sequence` of the last answer; 0 for the newest memory of each agent."""
+    lease_token: _builtins.str
+    """`lease_token` of the assignment, see podrace.orchestrator.v1.Assignment. PERMISSION_DENIED without it if the
+    leaderboard knows the key of the mesh.
+    """
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        after_sequence: _builtins.int = ...,
+        lease_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "agent_id", b"agent_id", "lease_token", b"lease_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListExperienceRequest: _TypeAlias = ListExperienceRequest  # noqa: Y015
+
+@_typing.final
+class ExperienceSource(_message.Message):
+    """A stored replay memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """Agent that has the memory."""
+    manifest_digest: _builtins.str
+    """Manifest of the checkpoint that it is stored with."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        manifest_digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "manifest_digest", b"manifest_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExperienceSource: _TypeAlias = ExperienceSource  # noqa: Y015
+
+@_typing.final
+class ListExperienceResponse(_message.Message):
+    """The replay memories of other agents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCES_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """Pass this value in the next request."""
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExperienceSource]:
+        """The newest memory of each other agent that submitted a candidate after `after_sequence`, newest first, at most 64."""
+
+    def __init__(
+        self,
+        *,
+        sources: _abc.Iterable[Global___ExperienceSource] | None = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sequence", b"sequence", "sources", b"sources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListExperienceResponse: _TypeAlias = ListExperienceResponse  # noqa: Y015
+
+@_typing.final
 class SubmitCandidateResponse(_message.Message):
     """The judgment."""
 

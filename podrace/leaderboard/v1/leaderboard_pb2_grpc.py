@@ -451,6 +451,11 @@ class UpdaterServiceStub:
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationRequest.SerializeToString,
                 response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationResponse.FromString,
                 _registered_method=True)
+        self.ListExperience = channel.unary_unary(
+                '/podrace.leaderboard.v1.UpdaterService/ListExperience',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListExperienceRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListExperienceResponse.FromString,
+                _registered_method=True)
         self.SubmitSnapshot = channel.unary_unary(
                 '/podrace.leaderboard.v1.UpdaterService/SubmitSnapshot',
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.SubmitSnapshotRequest.SerializeToString,
@@ -510,6 +515,15 @@ class UpdaterServiceServicer:
         """Returns how an agent should be evaluated next: the candidate that its policy has to beat, and further evaluation
         epochs to score it on. Called by the leader of a pod before an evaluation. Does not block. The answer is advice: a
         pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListExperience(self, request, context):
+        """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`). Called by the leader
+        of a pod now and then. Left out are ancestors of the agent, whose steps it has inherited. Does not block. NOT_FOUND
+        if the agent is unknown. Deadline: 2 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -589,6 +603,11 @@ def add_UpdaterServiceServicer_to_server(servicer, server):
                     servicer.PlanEvaluation,
                     request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationRequest.FromString,
                     response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationResponse.SerializeToString,
+            ),
+            'ListExperience': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListExperience,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListExperienceRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListExperienceResponse.SerializeToString,
             ),
             'SubmitSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitSnapshot,
@@ -677,6 +696,33 @@ class UpdaterService:
             '/podrace.leaderboard.v1.UpdaterService/PlanEvaluation',
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationRequest.SerializeToString,
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.PlanEvaluationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListExperience(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.UpdaterService/ListExperience',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListExperienceRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListExperienceResponse.FromString,
             options,
             channel_credentials,
             insecure,

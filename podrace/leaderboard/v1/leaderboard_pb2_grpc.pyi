@@ -253,6 +253,11 @@ class UpdaterServiceStub:
     epochs to score it on. Called by the leader of a pod before an evaluation. Does not block. The answer is advice: a
     pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
     """
+    ListExperience: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListExperienceRequest, _leaderboard_pb2.ListExperienceResponse]
+    """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`). Called by the leader
+    of a pod now and then. Left out are ancestors of the agent, whose steps it has inherited. Does not block. NOT_FOUND
+    if the agent is unknown. Deadline: 2 s.
+    """
     SubmitSnapshot: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]
     """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
     once it is durable. There is one snapshot for each agent and number: a repeat returns the first one, even if the
@@ -317,6 +322,11 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     """Returns how an agent should be evaluated next: the candidate that its policy has to beat, and further evaluation
     epochs to score it on. Called by the leader of a pod before an evaluation. Does not block. The answer is advice: a
     pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
+    """
+    ListExperience: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListExperienceRequest, _leaderboard_pb2.ListExperienceResponse]  # type: ignore[assignment]
+    """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`). Called by the leader
+    of a pod now and then. Left out are ancestors of the agent, whose steps it has inherited. Does not block. NOT_FOUND
+    if the agent is unknown. Deadline: 2 s.
     """
     SubmitSnapshot: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]  # type: ignore[assignment]
     """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
@@ -391,6 +401,17 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Returns how an agent should be evaluated next: the candidate that its policy has to beat, and further evaluation
         epochs to score it on. Called by the leader of a pod before an evaluation. Does not block. The answer is advice: a
         pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
+        """
+
+    @_abc_1.abstractmethod
+    def ListExperience(
+        self,
+        request: _leaderboard_pb2.ListExperienceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.ListExperienceResponse, _abc.Awaitable[_leaderboard_pb2.ListExperienceResponse]]:
+        """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`). Called by the leader
+        of a pod now and then. Left out are ancestors of the agent, whose steps it has inherited. Does not block. NOT_FOUND
+        if the agent is unknown. Deadline: 2 s.
         """
 
     @_abc_1.abstractmethod

@@ -1648,6 +1648,7 @@ class Progress(_message.Message):
     ROLES_FIELD_NUMBER: _builtins.int
     UPDATE_AGE_SECONDS_FIELD_NUMBER: _builtins.int
     TRAINING_AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    SHARED_EXPERIENCE_FIELD_NUMBER: _builtins.int
     activity: Global___PodActivity.ValueType
     """What the pod is doing."""
     environment_steps: _builtins.int
@@ -1686,6 +1687,10 @@ class Progress(_message.Message):
     def roles(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoleProgress]:
         """Progress of each role that the leader watches."""
 
+    @_builtins.property
+    def shared_experience(self) -> Global___SharedExperience:
+        """What it has received of the experience of other agents; absent unless it is shared."""
+
     def __init__(
         self,
         *,
@@ -1702,10 +1707,11 @@ class Progress(_message.Message):
         roles: _abc.Iterable[Global___RoleProgress] | None = ...,
         update_age_seconds: _builtins.float | None = ...,
         training_age_seconds: _builtins.float | None = ...,
+        shared_experience: Global___SharedExperience | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "score", b"score", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "score", b"score", "shared_experience", b"shared_experience", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "roles", b"roles", "score", b"score", "steps_per_second", b"steps_per_second", "storage_fault", b"storage_fault", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "roles", b"roles", "score", b"score", "shared_experience", b"shared_experience", "steps_per_second", b"steps_per_second", "storage_fault", b"storage_fault", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
@@ -1725,6 +1731,44 @@ class Progress(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__update_age_seconds) -> _WhichOneofReturnType__update_age_seconds | None: ...
 
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
+
+@_typing.final
+class SharedExperience(_message.Message):
+    """What an agent has received of the experience of others (`experience.shared`)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENTS_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
+    MEMORY_STEPS_FIELD_NUMBER: _builtins.int
+    AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    agents: _builtins.int
+    """Agents whose steps it has received under this lease."""
+    environment_steps: _builtins.int
+    """Environment steps of others that it has received under this lease."""
+    memory_steps: _builtins.int
+    """Environment steps of others that its batches are sampled from now."""
+    age_seconds: _builtins.float
+    """Mean time since these were received."""
+    left_out: _builtins.str
+    """Why the last replay memory that could not be used was left out; empty if there was none."""
+    def __init__(
+        self,
+        *,
+        agents: _builtins.int = ...,
+        environment_steps: _builtins.int = ...,
+        memory_steps: _builtins.int = ...,
+        age_seconds: _builtins.float = ...,
+        left_out: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_seconds", b"age_seconds", "agents", b"agents", "environment_steps", b"environment_steps", "left_out", b"left_out", "memory_steps", b"memory_steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SharedExperience: _TypeAlias = SharedExperience  # noqa: Y015
 
 @_typing.final
 class RoleProgress(_message.Message):

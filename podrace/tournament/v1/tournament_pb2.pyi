@@ -241,6 +241,7 @@ class TournamentSpec(_message.Message):
     FUSION_FIELD_NUMBER: _builtins.int
     CHAMPION_FIELD_NUMBER: _builtins.int
     SEARCH_FIELD_NUMBER: _builtins.int
+    EXPERIENCE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name for people: up to 63 letters, digits, `-` and `_`, beginning with a letter or digit. Default: the
     environment's id in lower case, with `-` for every other character.
@@ -306,6 +307,10 @@ class TournamentSpec(_message.Message):
     def champion(self) -> Global___ChampionSpec:
         """How the champion is selected."""
 
+    @_builtins.property
+    def experience(self) -> Global___ExperienceSpec:
+        """Whether agents learn from the experience of each other."""
+
     def __init__(
         self,
         *,
@@ -324,10 +329,11 @@ class TournamentSpec(_message.Message):
         fusion: Global___FusionSpec | None = ...,
         champion: Global___ChampionSpec | None = ...,
         search: _builtins.str | None = ...,
+        experience: Global___ExperienceSpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_search", b"_search", "_seed", b"_seed", "_synchronous", b"_synchronous", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "search", b"search", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_search", b"_search", "_seed", b"_seed", "_synchronous", b"_synchronous", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "experience", b"experience", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "search", b"search", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_search", b"_search", "_seed", b"_seed", "_synchronous", b"_synchronous", "algorithms", b"algorithms", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "reports", b"reports", "search", b"search", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_search", b"_search", "_seed", b"_seed", "_synchronous", b"_synchronous", "algorithms", b"algorithms", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "experience", b"experience", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "reports", b"reports", "search", b"search", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
@@ -1133,6 +1139,58 @@ class AssignmentSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tournament_replay_bytes) -> _WhichOneofReturnType__tournament_replay_bytes | None: ...
 
 Global___AssignmentSpec: _TypeAlias = AssignmentSpec  # noqa: Y015
+
+@_typing.final
+class ExperienceSpec(_message.Message):
+    """Experience that off-policy agents share: the steps that one of them takes are replayed by all.
+
+    An agent reads the steps of the others from the replay memories that are stored with their checkpoints, so they are
+    as old as the last evaluation of the other agent, or older. It reads only what the other agent experienced itself, not
+    what that agent inherited. The number of gradient steps depends on the agent's own steps only. Agents whose searched
+    `environment.*` values differ act in different environments and share nothing.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARED_FIELD_NUMBER: _builtins.int
+    OWN_SHARE_FIELD_NUMBER: _builtins.int
+    CAPACITY_STEPS_FIELD_NUMBER: _builtins.int
+    shared: _builtins.bool
+    """Whether to share. Needs an off-policy algorithm, and `assignment.replay_bytes` and
+    `assignment.tournament_replay_bytes` above 0. Refused with several `pod.learners`, and when `synchronous`, because
+    the steps that have arrived depend on the speed of the machine. Default false.
+    """
+    own_share: _builtins.float
+    """Share of each batch that is sampled from the agent's own replay memory. Default 0.5."""
+    capacity_steps: _builtins.int
+    """Most environment steps of other agents that an agent keeps, in addition to its own replay memory; new ones replace
+    the oldest. Default 100,000.
+    """
+    def __init__(
+        self,
+        *,
+        shared: _builtins.bool | None = ...,
+        own_share: _builtins.float | None = ...,
+        capacity_steps: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity_steps", b"_capacity_steps", "_own_share", b"_own_share", "_shared", b"_shared", "capacity_steps", b"capacity_steps", "own_share", b"own_share", "shared", b"shared"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity_steps", b"_capacity_steps", "_own_share", b"_own_share", "_shared", b"_shared", "capacity_steps", b"capacity_steps", "own_share", b"own_share", "shared", b"shared"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__capacity_steps: _TypeAlias = _typing.Literal["capacity_steps"]  # noqa: Y015
+    _WhichOneofArgType__capacity_steps: _TypeAlias = _typing.Literal["_capacity_steps", b"_capacity_steps"]  # noqa: Y015
+    _WhichOneofReturnType__own_share: _TypeAlias = _typing.Literal["own_share"]  # noqa: Y015
+    _WhichOneofArgType__own_share: _TypeAlias = _typing.Literal["_own_share", b"_own_share"]  # noqa: Y015
+    _WhichOneofReturnType__shared: _TypeAlias = _typing.Literal["shared"]  # noqa: Y015
+    _WhichOneofArgType__shared: _TypeAlias = _typing.Literal["_shared", b"_shared"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity_steps) -> _WhichOneofReturnType__capacity_steps | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__own_share) -> _WhichOneofReturnType__own_share | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shared) -> _WhichOneofReturnType__shared | None: ...
+
+Global___ExperienceSpec: _TypeAlias = ExperienceSpec  # noqa: Y015
 
 @_typing.final
 class EvaluationSpec(_message.Message):
