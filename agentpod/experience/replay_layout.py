@@ -58,9 +58,16 @@ def replay_bytes(fields: Mapping[str, Field], *, prioritized: bool = False) -> i
 
 
 def check_memory(
-    fields: Mapping[str, Field], available_bytes: int, *, prioritized: bool = False, where: str = "the pod's memory"
+    fields: Mapping[str, Field],
+    available_bytes: int,
+    *,
+    prioritized: bool = False,
+    where: str = "the pod's memory",
+    key: str = "hyperparameter replay_capacity",
 ) -> None:
-    """Checks that a replay buffer of this layout fits into `available_bytes` of a memory, which the message names.
+    """Checks that a replay buffer of this layout fits into `available_bytes` of a memory.
+
+    The message names the memory, `where`, and what determines the size of the buffer, `key`.
 
     Raises:
         ResourceExhausted: It does not fit.
@@ -68,7 +75,7 @@ def check_memory(
     needed_bytes, steps = replay_bytes(fields, prioritized=prioritized), torch.Size(fields["reward"].shape).numel()
     if needed_bytes > available_bytes:
         raise ResourceExhausted(
-            f"hyperparameter replay_capacity: a replay buffer of {steps} steps needs {needed_bytes} bytes, but only "
+            f"{key}: a replay buffer of {steps} steps needs {needed_bytes} bytes, but only "
             f"{available_bytes} of {where} are available: lower it to at most"
             f" {steps * available_bytes // needed_bytes} steps or request more memory"
         )

@@ -148,7 +148,7 @@ class Relayout:
 
     def add(self, piece: ReplayPiece, priorities: Tensor | None) -> list[dict[str, Tensor]]:
         """Returns the segments that are complete now, newest first, packed, with their priorities [L, N] if any."""
-        dense = _dense(piece)
+        dense = dense_steps(piece)
         if priorities is not None:
             dense[PRIORITY] = priorities.reshape(-1, piece.count)
         if self._pending is not None:
@@ -189,7 +189,7 @@ def _mark_truncated(piece: ReplayPiece) -> None:
     piece.tensors["truncated"][-1] |= ~piece.tensors["terminated"][-1]
 
 
-def _dense(piece: ReplayPiece) -> dict[str, Tensor]:
+def dense_steps(piece: ReplayPiece) -> dict[str, Tensor]:
     """Returns the steps with the observation after each one, [L, N, ...], in place of the written final ones."""
     observation = piece.tensors["observation"]
     following = torch.cat((observation[1:], observation[-1:]))

@@ -21,6 +21,7 @@ from agentpod.learner.evaluation_schedule import EvaluationSchedule, EvaluationT
 from agentpod.learner.fusion_session import FusionSession
 from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus
 from agentpod.learner.progress_reporter import ProgressReporter
+from agentpod.learner.sharing.feed import ExperienceFeed
 from agentpod.learner.snapshots import SnapshotRecorder
 from agentpod.session.role_client import RoleLost
 from agentpod.session.session import Roles
@@ -76,6 +77,7 @@ class AgentTraining:
         fusion: FusionSession | None,
         snapshots: SnapshotRecorder,
         counters: Counters,
+        feed: ExperienceFeed | None = None,
         *,
         started: float,
     ) -> None:
@@ -87,10 +89,12 @@ class AgentTraining:
             fusion: Fuses the agent with the followers of the pod; None in a pod with one learner.
             snapshots: Takes the snapshots that are due.
             counters: How far the agent had come when this lease began.
+            feed: Brings the experience of other agents; None if it is not shared.
             started: Time at which the work on the assignment started, by the clock of the context.
         """
         spec = context.assignment.spec
         self._context, self._spec, self._loop, self._fusion = context, spec, loop, fusion
+        self._feed = feed
         self._lease, self._roles, self._compute = context.lease, context.roles, context.compute
         self._progress, self._snapshots, self._own_counters = context.progress, snapshots, counters
         self._budget = Budget.of(context.assignment)
@@ -138,14 +142,14 @@ class AgentTraining:
                     await self._after_update(result)
         finally:
             await self._loop.drop_pending()
-            await self._end_fusion()
+            await self._end_sharing()
         finished = await self._finish()
         await self._snapshots.settle()
         return finished
 
     async def leave(self) -> None:
         """Publishes the state as it is, so that another pod can continue from it, unless this pod lost the lease."""
-        await self._end_fusion()
+        await self._end_sharing()
         await self._scorer.cancel()
         if self._counters.rollouts and self._lease.held:
             await self._publish_unscored()
@@ -153,7 +157,7 @@ class AgentTraining:
 
     async def abandon(self) -> None:
         """Cancels the evaluation that is under way and publishes nothing."""
-        await self._end_fusion()
+        await self._end_sharing()
         await self._scorer.cancel()
         await self._snapshots.settle()
 
@@ -162,6 +166,8 @@ class AgentTraining:
     async def _begin(self) -> None:
         if self._fusion:
             await self._fusion.open()
+        if self._feed:
+            self._feed.start()
         await self._loop.publish()
         self._report()
         self._progress.enter(pb.POD_ACTIVITY_TRAINING)
@@ -225,9 +231,11 @@ class AgentTraining:
     def _agreed(self) -> bool:
         return self._fusion is None or self._fusion.agreed
 
-    async def _end_fusion(self) -> None:
+    async def _end_sharing(self) -> None:
         if self._fusion:
             await self._fusion.close()
+        if self._feed:
+            await self._feed.close()
 
     # --- snapshots and scores ---------------------------------------------------------------------------------
 

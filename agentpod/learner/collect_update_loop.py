@@ -29,6 +29,7 @@ from podrace.tensor_transport.group import MemberLost
 from simulators import Space
 
 _log = structlog.get_logger(__name__)
+SHARED = "experience is shared, and batches of two memories are not sampled in graphs"
 STEPS = prometheus_client.Counter("podrace_learner_environment_steps", "Environment steps trained on")
 UPDATES = prometheus_client.Counter("podrace_learner_updates", "Updates of the policy")
 UPDATE_SECONDS = prometheus_client.Histogram("podrace_learner_update_seconds", "Seconds of one update")
@@ -89,6 +90,7 @@ class CollectUpdateLoop:
         regroup: Callable[[], Awaitable[None]] | None = None,
         precision: str = "float32",
         captured: bool = True,
+        mix: Callable[[Any], Any] | None = None,
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -106,15 +108,17 @@ class CollectUpdateLoop:
                 repeated afterwards.
             precision: Precision of matrix products during updates, a key of podrace.specification.catalog.PRECISIONS.
             captured: Whether gradient steps are replayed from CUDA graphs, if the device and the algorithm allow it.
+            mix: Returns what the algorithm learns from, given the agent's own experience. Called before each update, in
+                the compute thread. None: the agent's own experience. Excludes `captured`.
             device: Device that the algorithm trains on.
             clock: Monotonic clock in seconds.
         """
         self._roles, self._compute, self._session, self._stop = roles, compute, session, stop
         self._overlap, self._precision, self._device, self._clock = overlap, precision, device, clock
-        self._regroup = regroup
+        self._regroup, self._mix = regroup, mix
         self.algorithm, self.policy_version, self.rollouts = algorithm, policy_version, session.rollouts
         self._pending: asyncio.Task[CollectedRollout] | None = None
-        reason = capture_updates(algorithm, wanted=captured, device=device)
+        reason = SHARED if mix else capture_updates(algorithm, wanted=captured, device=device)
         if device != "cpu":
             _log.info("gradient steps", captured=not reason, **({"reason": reason} if reason else {}))
         # The first updates may compile.
@@ -207,7 +211,7 @@ class CollectUpdateLoop:
             experience = upload(experience, self._device)
         precision = matmul_precision(self._precision, self.algorithm.network.hidden_sizes, self._device)
         with self._compute.activity.doing(ROLE_PHASE_UPDATING), precision:
-            return self.algorithm.update(experience)
+            return self.algorithm.update(self._mix(experience) if self._mix else experience)
 
 
 def _is_elsewhere(found: torch.device, wanted: str) -> bool:

@@ -11,12 +11,31 @@ with different credentials. An import contract in pyproject.toml and a unit test
 """
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+from torch import Tensor
 
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.learner.checkpoint_files import FrozenState, PolicyCopy, StartingState
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import PlanEvaluationResponse
+
+Steps = Mapping[str, Tensor]
+"""The fields of consecutive steps, [L, N, ...] each; see agentpod.experience.replay_restoring.dense_steps."""
+
+
+@dataclass(frozen=True)
+class ForeignSteps:
+    """What one other agent experienced."""
+
+    agent_id: str
+    """The agent."""
+    runs: Sequence[Steps] = ()
+    """Its steps, oldest first; between two runs some are missing."""
+    left_out: str = ""
+    """Why nothing of it can be used; empty if it can."""
 
 
 class LeaseStatus(Protocol):
@@ -63,6 +82,7 @@ class CheckpointAccess(Protocol):
     await checkpoints.store_replay(frozen)       # only if nothing of it may be overwritten before it is published
     await checkpoints.publish(frozen, evaluation)
     await checkpoints.publish_snapshot(copy, number, running_seconds)
+    steps = await checkpoints.read_experience(replay)
     """
 
     async def start(self) -> StartingState:
@@ -97,6 +117,17 @@ class CheckpointAccess(Protocol):
 
         Args:
             epoch: Evaluation epoch of that score.
+        """
+        ...
+
+    async def read_experience(self, replay: ReplayBuffer) -> Sequence[ForeignSteps]:
+        """Returns what other agents of the tournament experienced since the last call.
+
+        Args:
+            replay: Memory with the fields that the steps must have.
+
+        Raises:
+            PodraceError: The leaderboard does not answer.
         """
         ...
 

@@ -13,7 +13,7 @@ RECENT_EPISODES = 100
 RATE_WINDOW_SECONDS = 5.0
 """Time that the steps per second are averaged over."""
 LONGEST_FAULT = 1000
-"""Characters of a storage fault that are reported."""
+"""Characters of a fault that are reported."""
 
 
 class ProgressReporter:
@@ -86,6 +86,11 @@ class ProgressReporter:
     def report_evaluator_fault(self, evaluation: Evaluation) -> None:
         """Reports why the built-in evaluator was used instead of the tournament's own; empty if it was not."""
         self._progress.evaluator_fault = evaluation.evaluator_fault
+
+    def report_shared_experience(self, received: pb.SharedExperience) -> None:
+        """Reports what the agent has received of the experience of others."""
+        received.left_out = received.left_out[:LONGEST_FAULT]
+        self._progress.shared_experience.CopyFrom(received)
 
     def report_storage_fault(self, fault: str) -> None:
         """Reports why the pod waits for storage; empty: it does not wait."""

@@ -7,7 +7,7 @@ again.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import prometheus_client
 import structlog
@@ -15,8 +15,10 @@ import structlog
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_view import ReplayView
 from agentpod.learner.checkpoint_files import Counters, FrozenState, PolicyCopy, StartingState, manifest_of
+from agentpod.learner.interfaces import ForeignSteps
 from agentpod.learner.provenance import add_provenance, as_struct
 from agentpod.learner.replay_files import ReplayFiles, StoredReplay
+from agentpod.learner.sharing.reader import ExperienceReader
 from agentpod.storage_waits import STORAGE_FAULTS, StorageWaits
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
@@ -79,6 +81,7 @@ class Publisher:
         self._store, self._updater, self._epoch, self._wall_clock = store, updater, lease_epoch, wall_clock
         self._lease_token, self._waits = lease_token, waits
         self._replay_files = ReplayFiles(store, replay_limit(spec.assignment))
+        self._experience = ExperienceReader(store, updater, agent)
         self._replay = StoredReplay()
         self._stored_ahead: tuple[ReplayView, StoredReplay] | None = None
         self._previous = ""
@@ -239,6 +242,10 @@ class Publisher:
         if start.replay:
             steps = await asyncio.to_thread(self._replay_files.restore, start.replay, replay)
             _log.info("the replay memory is restored", steps=steps, source=start.note)
+
+    async def read_experience(self, replay: ReplayBuffer) -> Sequence[ForeignSteps]:
+        """See agentpod.learner.interfaces.CheckpointAccess."""
+        return await self._experience.read(self._lease_token(), replay)
 
     async def submit_all(self) -> None:
         """Submits every score that was published and not yet submitted.

@@ -14,10 +14,12 @@ from agentpod.algorithms.base import Algorithm
 from agentpod.algorithms.requirements import Requirements, requirements
 from agentpod.compute_thread import ComputeThread
 from agentpod.config import FUSED, PodConfig
+from agentpod.experience.mixed_replay import MixedReplay
 from agentpod.learner.agent_training import AgentTraining, TrainingContext
 from agentpod.learner.checkpoint_files import Counters, StartingState, restore
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
 from agentpod.learner.fusion_session import FusionSession
+from agentpod.learner.sharing.feed import ExperienceFeed
 from agentpod.learner.snapshots import SnapshotRecorder
 from agentpod.roles.objectives import measure_of
 from agentpod.roles.user_evaluator import user_evaluator_settings
@@ -36,6 +38,7 @@ from podrace.specification.environment_search import (
 )
 from podrace.specification.evaluation_episodes import evaluation_lanes
 from podrace.specification.messages import bad_spec
+from simulators import Space
 from simulators.messages import with_options
 
 _log = structlog.get_logger(__name__)
@@ -94,8 +97,19 @@ class TrainingSetup:
             await context.checkpoints.restore_replay(start, context.roles.replay)
         _log.info("training", begins_with=start.note, environment_steps=start.counters.environment_steps)
         fusion = self._fusion_session(algorithm, start.counters, state) if context.config.learners > 1 else None
-        loop = self._loop(algorithm, session, start.counters, fusion)
-        return AgentTraining(context, loop, fusion, self._snapshots, start.counters, started=self._started)
+        feed = self._feed(spaces)
+        loop = self._loop(algorithm, session, start.counters, fusion, feed)
+        return AgentTraining(context, loop, fusion, self._snapshots, start.counters, feed, started=self._started)
+
+    def _feed(self, spaces: tuple[Space, Space]) -> ExperienceFeed | None:
+        """Returns what brings the experience of others; None if it is not shared, or no use to the algorithm."""
+        context, experience = self._context, self._spec.experience
+        if not experience.shared:
+            return None
+        memory = context.roles.allocate_foreign_memory(*spaces, experience.capacity_steps)
+        if memory is None:
+            return None
+        return ExperienceFeed(context.checkpoints, memory, context.progress, context.lease, clock=context.clock)
 
     async def _restore(self, algorithm: Algorithm, start: StartingState) -> Mapping[str, Tensor]:
         try:
@@ -122,9 +136,14 @@ class TrainingSetup:
         )
 
     def _loop(
-        self, algorithm: Algorithm, session: SessionSpec, counters: Counters, fusion: FusionSession | None
+        self,
+        algorithm: Algorithm,
+        session: SessionSpec,
+        counters: Counters,
+        fusion: FusionSession | None,
+        feed: ExperienceFeed | None,
     ) -> CollectUpdateLoop:
-        context = self._context
+        context, own_share = self._context, self._spec.experience.own_share
         return CollectUpdateLoop(
             context.roles,
             context.compute,
@@ -136,6 +155,7 @@ class TrainingSetup:
             regroup=fusion.fuse if fusion else None,
             precision=context.config.precision,
             captured=context.config.captured,
+            mix=(lambda own: MixedReplay(own, feed.memory, own_share)) if feed else None,
             device=context.device,
             clock=context.clock,
         )

@@ -40,6 +40,7 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.ownership import make_private_folder
 from podrace.processes import lifeline
+from podrace.specification.pod_exchange import REPLAYED
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -131,6 +132,11 @@ def assignment_of(manifest: Manifest) -> pb.Assignment:
             " was published by an earlier version"
         )
     spec = spec_of(manifest)
+    if spec.experience.shared and _replays(manifest):
+        raise FailedPrecondition(
+            f"agent {manifest.agent_id}: it also learned from steps of other agents (experience.shared), so its training"
+            " cannot be repeated"
+        )
     # Whether there is time for an evaluation depends on the speed of the pod. Synchronous, the result does not.
     spec.synchronous = True
     spec.evaluation.ClearField("snapshot_period")
@@ -154,6 +160,10 @@ def assignment_of(manifest: Manifest) -> pb.Assignment:
         train=agent,
         evaluation_epoch=manifest.evaluation.epoch,
     )
+
+
+def _replays(manifest: Manifest) -> bool:
+    return REPLAYED in manifest.hyperparameters
 
 
 def _number_of(manifest: Manifest) -> int:

@@ -12,8 +12,9 @@ import structlog
 import torch
 
 from agentpod.config import PodConfig
+from agentpod.experience.foreign_memory import ForeignMemory, foreign_fields
 from agentpod.experience.replay_buffer import ReplayBuffer
-from agentpod.experience.replay_layout import check_memory, replay_fields, replay_rows
+from agentpod.experience.replay_layout import check_memory, replay_bytes, replay_fields, replay_rows
 from agentpod.experience.rollout import rollout_fields
 from agentpod.experience.slots import ExperienceSlots, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
 from agentpod.memory_errors import exhausted, free_bytes
@@ -74,6 +75,7 @@ class Roles:
         self._session: SessionSpec | None = None
         self._experience: ExperienceSlots | None = None
         self._rings: list[PolicyRing] = []
+        self._replay_bytes = 0
 
     @property
     def plane(self) -> str:
@@ -208,6 +210,7 @@ class Roles:
             return
         rows = replay_rows(memory.replay_capacity, memory.horizon, lanes)
         fields = replay_fields(observation_space, action_space, rows, lanes)
+        self._replay_bytes = replay_bytes(fields, prioritized=memory.prioritized)
         for where, available_bytes in self._replay_memories():
             check_memory(fields, available_bytes, prioritized=memory.prioritized, where=where)
         try:
@@ -215,15 +218,36 @@ class Roles:
         except RuntimeError as error:
             raise exhausted(error, self._device, "the hyperparameter replay_capacity") or error from None
 
-    def _replay_memories(self) -> Iterator[tuple[str, int]]:
+    def allocate_foreign_memory(
+        self, observation_space: Space, action_space: Space, capacity_steps: int
+    ) -> ForeignMemory | None:
+        """Allocates memory for steps of other agents, beside the replay memory.
+
+        Returns:
+            None if the algorithm has no replay memory, or its steps are those of teams.
+
+        Raises:
+            ResourceExhausted: There is not enough memory.
+        """
+        if self.replay is None or observation_space.agents:
+            return None
+        fields = foreign_fields(observation_space, action_space, capacity_steps)
+        for where, available_bytes in self._replay_memories(self._replay_bytes):
+            check_memory(fields, available_bytes, where=where, key="experience.capacity_steps")
+        try:
+            return ForeignMemory(observation_space, action_space, capacity_steps, device=self._device)
+        except RuntimeError as error:
+            raise exhausted(error, self._device, "experience.capacity_steps") or error from None
+
+    def _replay_memories(self, allocated_bytes: int = 0) -> Iterator[tuple[str, int]]:
         """Yields the memories that a replay buffer takes, and the bytes that each has for it.
 
-        A plane on GPUs has the buffer in the learner's GPU. With another plane it is in memory of the host, and a
-        learner on a GPU keeps a copy there.
+        Of what the pod reserved, `allocated_bytes` are used already. A plane on GPUs has the buffer in the learner's
+        GPU. With another plane it is in memory of the host, and a learner on a GPU keeps a copy there.
         """
         on_gpu = self.plane in GPU_PLANES
         if self._config.memory_bytes and not on_gpu:
-            yield "the pod's memory", self._config.memory_bytes // self._config.learners
+            yield "the pod's memory", self._config.memory_bytes // self._config.learners - allocated_bytes
         free = free_bytes(self._device)
         if free is not None:
             yield f"the free memory of GPU {self._device}", int(SHARE_FOR_REPLAY * free)

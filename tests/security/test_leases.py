@@ -242,6 +242,7 @@ async def test_submissions_plans_snapshots_and_transfers_without_the_right_token
     requests = {
         "SubmitCandidate": leaderboard_pb2.SubmitCandidateRequest(request_id="r", checkpoint=checkpoint, lease_epoch=1),
         "PlanEvaluation": leaderboard_pb2.PlanEvaluationRequest(agent_id="t-a0"),
+        "ListExperience": leaderboard_pb2.ListExperienceRequest(agent_id="t-a0"),
         "SubmitSnapshot": leaderboard_pb2.SubmitSnapshotRequest(
             request_id="r", checkpoint=checkpoint, lease_epoch=1, number=1
         ),

@@ -84,6 +84,7 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
     "UpdaterService": {
         "SubmitCandidate": ({"pod-leader"}, "checkpoint.agent_id"),
         "PlanEvaluation": ({"pod-leader"}, "agent_id"),
+        "ListExperience": ({"pod-leader"}, "agent_id"),
         "SubmitSnapshot": ({"pod-leader"}, "checkpoint.agent_id"),
         "SnapshotChampion": ({"orchestrator"}, "tournament_id"),
         "RecordVerification": ({"orchestrator"}, "tournament_id"),

@@ -143,6 +143,10 @@ class PlayedUpdater(leaderboard_pb2_grpc.UpdaterServiceServicer):
         )
         return leaderboard_pb2.SubmitCandidateResponse(candidate=candidate)
 
+    async def ListExperience(self, request: Any, context: Any) -> leaderboard_pb2.ListExperienceResponse:
+        """There are no other agents."""
+        return leaderboard_pb2.ListExperienceResponse()
+
     async def PlanEvaluation(self, request: Any, context: Any) -> leaderboard_pb2.PlanEvaluationResponse:
         """Has no advice."""
         return leaderboard_pb2.PlanEvaluationResponse()

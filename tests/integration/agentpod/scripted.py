@@ -78,6 +78,8 @@ class ScriptedLeaderboard(leaderboard_pb2_grpc.UpdaterServiceServicer):
 
     store_uri: str
     manifests: list[Manifest] = field(default_factory=list)
+    newest: dict[str, str] = field(default_factory=dict)
+    """Digest of the last manifest of each agent."""
     refuse: int = 0
     missing: bool = False
     snapshots: list[leaderboard_pb2.SubmitSnapshotRequest] = field(default_factory=list)
@@ -98,6 +100,14 @@ class ScriptedLeaderboard(leaderboard_pb2_grpc.UpdaterServiceServicer):
         self.plans.append(request)
         return self.plan
 
+    async def ListExperience(self, request, context):
+        sources = [
+            leaderboard_pb2.ExperienceSource(agent_id=name, manifest_digest=digest)
+            for name, digest in self.newest.items()
+            if name != request.agent_id
+        ]
+        return leaderboard_pb2.ListExperienceResponse(sources=sources, sequence=len(self.manifests))
+
     async def SubmitCandidate(self, request, context):
         if self.refuse:
             self.refuse -= 1
@@ -106,6 +116,7 @@ class ScriptedLeaderboard(leaderboard_pb2_grpc.UpdaterServiceServicer):
             raise NotFound("no such agent")
         manifest = read_manifest(open_store(self.store_uri), request.checkpoint.manifest_digest)
         self.manifests.append(manifest)
+        self.newest[manifest.agent_id] = request.checkpoint.manifest_digest
         candidate = leaderboard_pb2.Candidate(agent_id=manifest.agent_id, score=manifest.evaluation.mean_return, rank=1)
         return leaderboard_pb2.SubmitCandidateResponse(candidate=candidate)
 

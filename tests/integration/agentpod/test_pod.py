@@ -258,6 +258,31 @@ async def test_a_child_starts_with_the_replay_memory_of_its_parent(mesh, make_sp
         assert gradient_steps(trained.parts) == done + paid_steps // 16
 
 
+async def test_an_agent_learns_from_the_steps_of_others(mesh, make_spec, make_assignment):
+    settings = OFF_POLICY["algorithms"]["sac-discrete"]["hyperparameters"]
+    for number, algorithm in enumerate(("sac-discrete", "dqn")):
+        spec = make_spec(steps=2048, algorithms={algorithm: {"hyperparameters": settings}}, experience={"shared": True})
+        await run(mesh, make_assignment(spec, number=number))
+    first, second = mesh.orchestrator.completed
+    assert first.outcome == second.outcome == pb.OUTCOME_FINISHED
+    assert first.progress.shared_experience == pb.SharedExperience()
+    received = second.progress.shared_experience
+    assert (received.agents, received.environment_steps, received.left_out) == (1, 2048, "")
+    trained = fetch_latest(store_of(mesh), "t-a1", without="replay.")
+    assert trained is not None
+    # Only its own steps pay for gradient steps, and only they are its replay memory.
+    assert gradient_steps(trained.parts) == (2048 - 448) // 16
+    assert trained.manifest.replay_steps == 2048
+
+
+async def test_agents_without_a_replay_memory_read_no_steps_of_others(mesh, make_spec, make_assignment):
+    assignment = make_assignment(make_spec())
+    assignment.spec.experience.shared = True
+    await run(mesh, assignment)
+    assert only_completion(mesh).outcome == pb.OUTCOME_FINISHED
+    assert not only_completion(mesh).progress.HasField("shared_experience")
+
+
 async def test_an_agent_of_another_algorithm_starts_with_new_networks_and_the_replay_memory_of_its_parent(
     mesh, make_spec, make_assignment
 ):

@@ -243,6 +243,7 @@ class Worlds:
             board_pb.ReplayTournamentRequest(tournament_id=name),
             board_pb.ListSnapshotsRequest(tournament_id=name),
             board_pb.PlanEvaluationRequest(agent_id=f"{name}-a0", evaluation_epoch=1),
+            board_pb.ListExperienceRequest(agent_id=f"{name}-a0", after_sequence=1),
             board_pb.SnapshotChampionRequest(request_id="c", tournament_id=name, number=1),
             board_pb.ReviewAgentsRequest(tournament_id=name),
             board_pb.RegisterTournamentsRequest(tournaments=[board_pb.RegisteredTournament(tournament_id=name)]),

@@ -1,0 +1,1 @@
+"""Brings the experience of other agents to the agent in training (`experience.shared`)."""

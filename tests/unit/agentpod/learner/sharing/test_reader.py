@@ -1,0 +1,228 @@
+"""Tests that each step of another agent is read once, and that files which cannot be used are left out by name."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from replay_world import World, advance
+
+from agentpod.experience import replay_view
+from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.replay_restoring import BLOCK_ROWS
+from agentpod.experience.replay_view import ReplayView
+from agentpod.learner.interfaces import ForeignSteps
+from agentpod.learner.replay_files import ReplayFiles
+from agentpod.learner.sharing import reader as module
+from agentpod.learner.sharing.reader import ExperienceReader
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
+from podrace.checkpoint_store.folder import FolderStore
+from podrace.checkpoint_store.publish import claim, publish
+from podrace.checkpoint_store.replay_parts import STATE
+from podrace.errors import Unavailable
+from podrace.leaderboard.v1 import leaderboard_pb2 as pb
+
+HORIZON, COUNT = 4, 3
+UNLIMITED = 2**40
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_view, "PIECE_BYTES", 2_000)
+    monkeypatch.setattr(replay_view, "MINIMUM_PIECES", 1)
+    monkeypatch.setattr(replay_view, "SMALLEST_SAMPLE_STEPS", 12)
+
+
+def published(store: FolderStore, manifest: Manifest, replay: Sequence[Part] = ()) -> pb.ExperienceSource:
+    claim(store, manifest.agent_id, 1)
+    digest = publish(store, manifest.agent_id, 1, {"policy": b"", "learner": b""}, manifest, stored=replay)
+    return pb.ExperienceSource(agent_id=manifest.agent_id, manifest_digest=digest)
+
+
+class Other:
+    """Another agent of the tournament, which publishes its replay memory."""
+
+    def __init__(self, store: FolderStore, name: str, *, horizon: int = HORIZON, count: int = COUNT) -> None:
+        self.store, self.name = store, name
+        self.world = World(horizon, count, 400, seed=int(name.removeprefix("t-a")))
+        self.replay = ReplayBuffer(self.world.memory, horizon)
+        self.files = ReplayFiles(store, UNLIMITED)
+        self.inherited_steps = 0
+
+    def inherit(self, segments: int) -> None:
+        """Starts with what a parent experienced."""
+        advance(self.world, self.replay, segments)
+        self.inherited_steps = self.replay.steps
+
+    def publish(self, segments: int, **hyperparameters: Any) -> pb.ExperienceSource:
+        """Trains for some segments and publishes a checkpoint."""
+        advance(self.world, self.replay, segments)
+        stored = self.files.store(ReplayView.of(self.replay))
+        self.files.published(stored)
+        manifest = Manifest(agent_id=self.name, environment_steps=self.replay.steps - self.inherited_steps)
+        manifest.hyperparameters.update(hyperparameters)
+        return published(self.store, manifest, stored.parts)
+
+
+class Board:
+    """The method of the leaderboard that a reader calls."""
+
+    def __init__(self) -> None:
+        self.sources: list[pb.ExperienceSource] = []
+        self.requests: list[pb.ListExperienceRequest] = []
+        self.reachable = True
+
+    async def ListExperience(self, request: pb.ListExperienceRequest, **call: Any) -> pb.ListExperienceResponse:
+        if not self.reachable:
+            raise Unavailable("away")
+        self.requests.append(request)
+        return pb.ListExperienceResponse(sources=self.sources, sequence=len(self.requests) * 10)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path)
+
+
+@pytest.fixture
+def board() -> Board:
+    return Board()
+
+
+@pytest.fixture
+def reader(store: FolderStore, board: Board) -> ExperienceReader:
+    agent = pb.Agent(agent_id="t-a9")
+    agent.hyperparameters.update({"environment.count": 8, "environment.options.wind": 0.5, "discount": 0.9})
+    return ExperienceReader(store, board, agent)
+
+
+OWN = World(HORIZON, COUNT, 10)
+MEMORY = ReplayBuffer(World(1, 1, 100_000).memory, 1)
+"""Only its fields and capacity are used."""
+WINDY = {"environment.options.wind": 0.5, "environment.count": 2}
+
+
+async def read(reader: ExperienceReader, memory: ReplayBuffer = MEMORY) -> list[ForeignSteps]:
+    return await reader.read("token", memory)
+
+
+def numbers(found: ForeignSteps) -> list[float]:
+    """Returns the numbers of the observations of whole blocks, by row and lane."""
+    rows = [run["observation"][: len(run["reward"]) // BLOCK_ROWS * BLOCK_ROWS, :, 0].flatten() for run in found.runs]
+    return torch.cat(rows).tolist() if rows else []
+
+
+def experienced(other: Other, rows: int) -> list[float]:
+    return [step.observation[0] for steps in other.world.history[:rows] for step in steps]
+
+
+async def test_each_step_is_read_once(store: FolderStore, board: Board, reader: ExperienceReader) -> None:
+    other, seen = Other(store, "t-a0"), list[float]()
+    for segments in (40, 3, 25, 1, 60, 0, 20):
+        board.sources = [other.publish(segments, **WINDY)]
+        for found in await read(reader):
+            assert (found.agent_id, found.left_out) == ("t-a0", "")
+            seen += numbers(found)
+    rows = len(other.world.history) // BLOCK_ROWS * BLOCK_ROWS
+    assert seen == experienced(other, rows)
+    assert [request.after_sequence for request in board.requests] == [0, 10, 20, 30, 40, 50, 60]
+    assert {(request.agent_id, request.lease_token) for request in board.requests} == {("t-a9", "token")}
+
+
+async def test_what_an_agent_inherited_is_not_read_from_it(
+    store: FolderStore, board: Board, reader: ExperienceReader
+) -> None:
+    child = Other(store, "t-a1")
+    child.inherit(50)
+    board.sources = [child.publish(40, **WINDY)]
+    (found,) = await read(reader)
+    seen = numbers(found)
+    own = [step.observation[0] for steps in child.world.history[50 * HORIZON :] for step in steps]
+    assert seen == own[: len(seen)]
+    assert len(seen) == 40 * HORIZON // BLOCK_ROWS * BLOCK_ROWS * COUNT
+
+
+async def test_agents_with_other_numbers_of_environments_and_horizons_are_read(
+    store: FolderStore, board: Board, reader: ExperienceReader
+) -> None:
+    others = [
+        Other(store, f"t-a{number}", horizon=horizon, count=count) for number, horizon, count in ((0, 1, 5), (1, 7, 2))
+    ]
+    board.sources = [other.publish(200, **WINDY) for other in others]
+    found = await read(reader)
+    assert [one.agent_id for one in found] == ["t-a0", "t-a1"]
+    assert [len(numbers(one)) for one in found] == [192 * 5, 1400 // BLOCK_ROWS * BLOCK_ROWS * 2]
+
+
+async def test_the_newest_steps_are_read_if_not_all_fit(
+    store: FolderStore, board: Board, reader: ExperienceReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Other(store, "t-a0")
+    board.sources = [other.publish(300, **WINDY)]
+    small = ReplayBuffer(World(1, 1, 2 * BLOCK_ROWS).memory, 1)
+    (found,) = await read(reader, small)
+    seen = numbers(found)
+    assert 2 * BLOCK_ROWS <= len(seen) < 6 * BLOCK_ROWS * COUNT
+    # Of the newest run, less than a block is left for the next time.
+    assert max(seen) > max(experienced(other, len(other.world.history) - BLOCK_ROWS))
+    again = Other(store, "t-a01")
+    board.sources = [again.publish(300, **WINDY)]
+    monkeypatch.setattr(module, "READ_BYTES", 3_000)
+    (found,) = await read(reader)
+    assert 0 < len(found.runs[0]["reward"]) < 200
+
+
+async def test_an_agent_in_another_environment_is_left_out(
+    store: FolderStore, board: Board, reader: ExperienceReader
+) -> None:
+    board.sources = [Other(store, "t-a0").publish(40, **WINDY | {"environment.options.wind": 0.7})]
+    (found,) = await read(reader)
+    assert not found.runs
+    assert "acts in another environment" in found.left_out
+
+
+def file_of(other: Other, folder: Path) -> Path:
+    """Returns the file of the newest steps of an agent."""
+    parts = other.files.store(ReplayView.of(other.replay)).parts
+    newest = max((part for part in parts if part.name != STATE), key=lambda part: part.name)
+    return next(folder.rglob(f"*{newest.digest}*"))
+
+
+async def test_files_that_cannot_be_used_are_left_out_and_the_others_are_read(
+    store: FolderStore, board: Board, reader: ExperienceReader, tmp_path: Path
+) -> None:
+    gone, torn, well = (Other(store, f"t-a{number}") for number in range(3))
+    board.sources = [one.publish(40, **WINDY) for one in (gone, torn, well)]
+    board.sources.append(pb.ExperienceSource(agent_id="t-a3", manifest_digest="ab" * 32))
+    file_of(gone, tmp_path).unlink()
+    file_of(torn, tmp_path).write_bytes(b"torn")
+    found = {one.agent_id: one for one in await read(reader)}
+    assert not any(found[name].runs for name in ("t-a0", "t-a1", "t-a3"))
+    assert all(found[name].left_out for name in ("t-a0", "t-a1", "t-a3"))
+    assert len(numbers(found["t-a2"])) == 128 * COUNT
+
+
+async def test_a_memory_with_other_spaces_is_left_out(
+    store: FolderStore, board: Board, reader: ExperienceReader
+) -> None:
+    board.sources = [Other(store, "t-a0").publish(40, **WINDY)]
+    memory = dict(World(1, 1, 100).memory)
+    memory["observation"] = memory["final_observation"] = torch.zeros(100, 1, 5)
+    (found,) = await read(reader, ReplayBuffer(memory, 1))
+    assert "other spaces" in found.left_out
+
+
+async def test_a_checkpoint_without_a_replay_memory_gives_nothing(
+    store: FolderStore, board: Board, reader: ExperienceReader
+) -> None:
+    manifest = Manifest(agent_id="t-a0", environment_steps=100)
+    manifest.hyperparameters.update(WINDY)
+    board.sources = [published(store, manifest)]
+    assert await read(reader) == []
+
+
+async def test_a_leaderboard_that_does_not_answer_is_an_error(board: Board, reader: ExperienceReader) -> None:
+    board.reachable = False
+    with pytest.raises(Unavailable):
+        await read(reader)
