@@ -134,8 +134,8 @@ def assignment_of(manifest: Manifest) -> pb.Assignment:
     spec = spec_of(manifest)
     if spec.experience.shared and _replays(manifest):
         raise FailedPrecondition(
-            f"agent {manifest.agent_id}: it also learned from steps of other agents (experience.shared), so its training"
-            " cannot be repeated"
+            f"agent {manifest.agent_id}: it also learned from steps of other agents (experience.shared), which cannot"
+            " be repeated"
         )
     # Whether there is time for an evaluation depends on the speed of the pod. Synchronous, the result does not.
     spec.synchronous = True

@@ -31,6 +31,7 @@ SECTIONS = {
     "objective": "ObjectiveSpec",
     "pool": "PoolSpec",
     "pod": "PodSpec",
+    "experience": "ExperienceSpec",
     "fusion": "FusionSpec",
     "assignment": "AssignmentSpec",
     "evaluation": "EvaluationSpec",

@@ -19,7 +19,7 @@ from podrace.cli.terminal.output import console, show, show_json
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
 from podrace.client.calls.tournaments import END_STATES
-from podrace.orchestrator.v1.orchestrator_pb2 import Pod
+from podrace.orchestrator.v1.orchestrator_pb2 import Pod, SharedExperience
 from podrace.printable import printable
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -101,7 +101,20 @@ def _tournament(running: Running) -> RenderableType:
         for pod in running.pods
         if pod.progress.storage_fault
     ]
-    return Group(tables.pods_table(running.pods, name, title=title), *waits)
+    learned = [
+        printable(f"{formats.short(pod.pod_id, name)} {_shared(pod.progress.shared_experience)}")
+        for pod in running.pods
+        if pod.progress.HasField("shared_experience")
+    ]
+    return Group(tables.pods_table(running.pods, name, title=title), *waits, *learned)
+
+
+def _shared(experience: SharedExperience) -> str:
+    received = (
+        f"{formats.count(experience.environment_steps)} steps of {formats.things(experience.agents, 'other agent')}"
+    )
+    left_out = f"; left out: {experience.left_out}" if experience.left_out else ""
+    return f"also learns from {received}{left_out}"
 
 
 def as_json(running: Running) -> dict[str, Any]:
@@ -112,6 +125,12 @@ def as_json(running: Running) -> dict[str, Any]:
         "pause_reason": running.tournament.pause_reason or None,
         "steps_per_second": running.tournament.steps_per_second,
         "pods": [
-            json_shapes.pod(pod, {}) | {"storage_fault": pod.progress.storage_fault or None} for pod in running.pods
+            json_shapes.pod(pod, {})
+            | {
+                "storage_fault": pod.progress.storage_fault or None,
+                "foreign_steps": pod.progress.shared_experience.environment_steps,
+                "left_out": pod.progress.shared_experience.left_out or None,
+            }
+            for pod in running.pods
         ],
     }

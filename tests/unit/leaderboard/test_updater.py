@@ -21,6 +21,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     Agent,
     Candidate,
     ListCandidatesRequest,
+    ListExperienceRequest,
     PlanEvaluationRequest,
     PlanEvaluationResponse,
     SubmitCandidateRequest,
@@ -344,6 +345,42 @@ async def test_the_plan_of_an_evaluation_names_the_bar(mesh: Any, agents: list[A
     assert (await plan(agents[1])).bar.agent_id == agents[1].agent_id
     with pytest.raises(NotFound):
         await mesh.updater.plan_evaluation(PlanEvaluationRequest(agent_id="unknown"))
+
+
+async def experience(mesh: Any, agent: Agent, after: int = 0) -> tuple[list[str], int]:
+    request = ListExperienceRequest(agent_id=agent.agent_id, after_sequence=after)
+    answer = await mesh.updater.list_experience(request)
+    return [source.manifest_digest for source in answer.sources], answer.sequence
+
+
+async def test_the_newest_replay_memory_of_each_other_agent_is_listed(mesh: Any, agents: list[Agent]) -> None:
+    assert await experience(mesh, agents[0]) == ([], 0)
+    steps = {"replay_steps": 100, "replay_memory_steps": 100}
+    digests = [
+        (await mesh.submit(agent, score, **steps)).candidate.candidate_id
+        for agent, score in ((agents[0], 1.0), (agents[1], 2.0), (agents[1], 3.0), (agents[2], 4.0))
+    ]
+    await mesh.submit(agents[3], 5.0)
+    assert await experience(mesh, agents[0]) == ([digests[3], digests[2]], 4)
+    assert await experience(mesh, agents[3]) == ([digests[3], digests[2], digests[0]], 4)
+    assert await experience(mesh, agents[0], after=3) == ([digests[3]], 4)
+    assert await experience(mesh, agents[0], after=5) == ([], 5)
+    with pytest.raises(NotFound):
+        await mesh.updater.list_experience(ListExperienceRequest(agent_id="unknown"))
+
+
+async def test_ancestors_and_other_tournaments_are_not_listed_as_experience(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec(evolution={"strategy": "tournament", "initial_agents": 1, "fresh_probability": 0.0})
+    steps = {"replay_steps": 100, "replay_memory_steps": 100}
+    parent = await mesh.generate(spec, 0)
+    await mesh.submit(parent, 1.0, **steps)
+    children = [await mesh.generate(spec, number) for number in (1, 2)]
+    assert all(list(child.parent_agent_ids) == [parent.agent_id] for child in children)
+    sibling = (await mesh.submit(children[1], 2.0, **steps)).candidate.candidate_id
+    stranger = await mesh.generate(spec, 0, tournament_id="other-def456")
+    await mesh.submit(stranger, 9.0, **steps)
+    assert (await experience(mesh, children[0]))[0] == [sibling]
+    assert len((await experience(mesh, parent))[0]) == 1
 
 
 async def test_a_candidate_knows_how_long_its_evaluation_took_if_its_pod_reported_it(

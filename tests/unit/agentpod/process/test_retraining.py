@@ -70,6 +70,15 @@ def test_a_manifest_without_a_specification_is_rejected() -> None:
             assignment_of(manifest)
 
 
+def test_a_training_with_the_steps_of_other_agents_cannot_be_repeated() -> None:
+    spec = make_spec(algorithms={"sac": {}, "ppo": {}}, experience={"shared": True})
+    alone = make_manifest(spec)
+    assert assignment_of(alone).train.algorithm == "ppo", "PPO learns from its own steps only"
+    alone.hyperparameters.update({"replay_capacity": 1_000})
+    with pytest.raises(FailedPrecondition, match=r"agent t-a7: it also learned from steps of other agents"):
+        assignment_of(alone)
+
+
 @pytest.mark.parametrize(
     "pod",
     [
