@@ -88,7 +88,7 @@ class ForeignMemory:
             How many environment steps were added.
 
         Raises:
-            InvalidArgument: A number is not finite, or an action is not one of the environment's.
+            InvalidArgument: A number is not finite, or an action is no choice of the environment.
         """
         _check_finite(steps)
         _check_actions(steps["action"], self._action_space)

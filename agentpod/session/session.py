@@ -221,7 +221,7 @@ class Roles:
     def allocate_foreign_memory(
         self, observation_space: Space, action_space: Space, capacity_steps: int
     ) -> ForeignMemory | None:
-        """Allocates memory for steps of other agents, beside the replay memory.
+        """Allocates memory for steps of other agents, in addition to the replay memory.
 
         Returns:
             None if the algorithm has no replay memory, or its steps are those of teams.

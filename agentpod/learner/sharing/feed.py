@@ -48,7 +48,7 @@ class ExperienceFeed:
 
         Args:
             checkpoints: Where the steps come from.
-            memory: Where they go to.
+            memory: Where they are kept.
             progress: Where the training reports how far it has come.
             lease: Nothing is read any more once the work must end.
             period_seconds: Time between two looks for new steps.

@@ -377,8 +377,8 @@ async def test_ancestors_and_other_tournaments_are_not_listed_as_experience(mesh
     children = [await mesh.generate(spec, number) for number in (1, 2)]
     assert all(list(child.parent_agent_ids) == [parent.agent_id] for child in children)
     sibling = (await mesh.submit(children[1], 2.0, **steps)).candidate.candidate_id
-    stranger = await mesh.generate(spec, 0, tournament_id="other-def456")
-    await mesh.submit(stranger, 9.0, **steps)
+    outsider = await mesh.generate(spec, 0, tournament_id="other-def456")
+    await mesh.submit(outsider, 9.0, **steps)
     assert (await experience(mesh, children[0]))[0] == [sibling]
     assert len((await experience(mesh, parent))[0]) == 1
 

@@ -1,4 +1,4 @@
-"""Tests that steps of other agents are replayed as they were observed, beside the agent's own."""
+"""Tests that steps of other agents are replayed as they were observed, together with the agent's own."""
 
 import math
 
