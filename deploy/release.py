@@ -44,6 +44,7 @@ CONTRACTS_CHANGELOG = "protos/CHANGELOG.md"
 IMAGE_TAGS = (
     "deploy/compose/.env",
     "deploy/k8s/base/kustomization.yaml",
+    "deploy/k8s/components/dashboard/kustomization.yaml",
     "deploy/k8s/components/serving/kustomization.yaml",
 )
 """Files that name the images' tag."""

@@ -90,7 +90,7 @@ def issue(authority: KeyPair, name: SpiffeName, hosts: Sequence[str], now: datet
     Args:
         authority: The authority.
         name: Role and name of the holder, which become the URI of the certificate.
-        hosts: DNS names and IP addresses where the holder listens.
+        hosts: DNS names and IP addresses where the holder listens. A person without any cannot serve.
         now: Present time, with a time zone.
         lifetime: Time that the certificate is valid; it ends with the authority's certificate at the latest.
 
@@ -104,7 +104,7 @@ def issue(authority: KeyPair, name: SpiffeName, hosts: Sequence[str], now: datet
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, (name.name or name.role)[:64])])
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if name.role not in PEOPLE:
+    if name.role not in PEOPLE or hosts:
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
     names = [x509.UniformResourceIdentifier(name.uri), *map(host_name, hosts)]
     issuer_key = authority.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value

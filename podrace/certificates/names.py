@@ -28,7 +28,7 @@ ROLES = {
 }
 """Roles that a certificate may carry, and what they are for."""
 PEOPLE = ("viewer", "user", "operator")
-"""Roles of callers that do not listen."""
+"""Roles of callers. Those that listen as well, such as the dashboard, have hosts in their certificates."""
 SCHEME = "spiffe://"
 _PART = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _DOMAIN = re.compile(r"[a-z0-9._-]{1,255}")

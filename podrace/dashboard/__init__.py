@@ -5,6 +5,7 @@ podrace/dashboard/
   settings.py         where it listens, its token, TLS
   access.py           decides whether a request may be answered
   guarding.py         the middleware that applies those decisions, and the protective headers
+  live.py             the health check of a container
   parameters.py       reads bounded parameters of requests
   reading.py          handlers that read
   streaming.py        handlers that stream changes

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
 
+import structlog
 from aiohttp import web
 
 from podrace.client import Client
@@ -15,14 +16,18 @@ from podrace.dashboard.feed_cache import FeedCache
 from podrace.dashboard.guarding import guard
 from podrace.dashboard.parameters import LARGEST_BODY_BYTES
 from podrace.dashboard.reading import ReadHandlers, answer
-from podrace.dashboard.settings import DashboardSettings
+from podrace.dashboard.settings import DashboardSettings, RenewedTls
 from podrace.dashboard.streaming import StreamHandlers
 from podrace.errors import FailedPrecondition
+from podrace.tasks import cancel_all
 
 ASSETS = Path(str(files("podrace.dashboard") / "assets"))
 CONTENT_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 CLOSING_SECONDS = 2.0
 """Time that open requests get when the gateway stops."""
+RENEWAL_SECONDS = 30.0
+"""Time between two checks whether the certificate was renewed."""
+log = structlog.get_logger()
 
 
 @contextlib.asynccontextmanager
@@ -47,8 +52,9 @@ async def serving(settings: DashboardSettings, client: Client) -> AsyncIterator[
             shutdown_timeout=CLOSING_SECONDS,
         )
         await runner.setup()
+        renewing = asyncio.create_task(_keep_renewed(tls))
         try:
-            site = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
+            site = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls.context if tls else None)
             try:
                 await site.start()
             except OSError as error:
@@ -60,7 +66,19 @@ async def serving(settings: DashboardSettings, client: Client) -> AsyncIterator[
             yield f"{'https' if tls else 'http'}://{host}:{port}/?token={keys.token}"
         finally:
             streaming.stopping.set()
+            await cancel_all(renewing)
             await runner.cleanup()
+
+
+async def _keep_renewed(tls: RenewedTls | None) -> None:
+    """Reads the certificate again when it was renewed. One that cannot be used is reported, and the old one kept."""
+    while tls:
+        await asyncio.sleep(RENEWAL_SECONDS)
+        try:
+            if await asyncio.to_thread(tls.renew):
+                log.info("the certificate was renewed")
+        except FailedPrecondition as error:
+            log.warning("the certificate cannot be renewed", error=error.message)
 
 
 def application(

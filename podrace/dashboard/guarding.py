@@ -8,6 +8,7 @@ from aiohttp import web
 
 from podrace.dashboard import access
 from podrace.dashboard.access import CHANGE_HEADER, Keys
+from podrace.dashboard.live import LIVE_PATH
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.printable import printable
 
@@ -89,6 +90,8 @@ def problem(status: int, message: str, code: str, details: list[str] | None = No
 
 def _refusal(request: web.Request, keys: Keys, names: frozenset[str]) -> web.Response | None:
     """Returns the answer to a request that may not be answered; None for any other."""
+    if request.path == LIVE_PATH and request.method in READING:
+        return web.Response(status=204)
     if not access.accepts_host(request.host, names):
         return problem(421, f"{request.host}: not a name of this dashboard; add it with --name", "")
     if request.method in READING and "token" in request.query and request.path == "/":

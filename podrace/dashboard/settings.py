@@ -64,21 +64,59 @@ class DashboardSettings:
         Raises:
             FailedPrecondition: Others can read the file, or it cannot be made or read.
         """
-        return load_or_make_token(self.token_file or token_path().with_name(TOKEN_NAME))
+        return load_or_make_token(self.token_path)
 
-    def tls(self) -> ssl.SSLContext | None:
+    @property
+    def token_path(self) -> Path:
+        """File with the token."""
+        return self.token_file or token_path().with_name(TOKEN_NAME)
+
+    def tls(self) -> "RenewedTls | None":
         """Returns the TLS configuration; None: without TLS.
 
         Raises:
             FailedPrecondition: The certificate or the key cannot be used.
         """
-        if self.certificate is None:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        return RenewedTls(self.certificate, self.key) if self.certificate and self.key else None
+
+
+class RenewedTls:
+    """A TLS configuration that reads its files again when they have changed, so that certificates can be renewed."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Reads the files.
+
+        Raises:
+            FailedPrecondition: The certificate or the key cannot be used.
+        """
+        self._certificate, self._key = certificate, key
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._stamp: tuple[int, ...] = ()
+        self.renew()
+
+    def renew(self) -> bool:
+        """Reads the files if they have changed; the next connections then get the new certificate.
+
+        Returns:
+            Whether they had changed.
+
+        Raises:
+            FailedPrecondition: The certificate or the key cannot be used; the present one is kept.
+        """
         try:
-            context.load_cert_chain(self.certificate, self.key)
+            stamp = self._read_stamp()
+            if stamp == self._stamp:
+                return False
+            # A pair that does not fit together would leave the context with half of it.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key)
+            self.context.load_cert_chain(self._certificate, self._key)
         except OSError as error:
             raise FailedPrecondition(
-                f"--tls-certificate {self.certificate}, --tls-key {self.key}: {error.strerror or error}"
+                f"--tls-certificate {self._certificate}, --tls-key {self._key}: {error.strerror or error}"
             ) from None
-        return context
+        self._stamp = stamp
+        return True
+
+    def _read_stamp(self) -> tuple[int, ...]:
+        found = (path.stat() for path in (self._certificate, self._key))
+        return tuple(number for each in found for number in (each.st_mtime_ns, each.st_ino))

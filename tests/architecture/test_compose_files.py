@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from dashboard_arguments import read_arguments
 
 from agentpod.config import PodConfig
 from leaderboard.config import Config as LeaderboardConfig
@@ -13,9 +14,9 @@ from leaderboard.plugins.host import HostConfig
 from orchestrator.config import Config as OrchestratorConfig
 from orchestrator.config import check as check_orchestrator
 from podrace.certificates.folder import STANDARD
-from podrace.certificates.names import SpiffeName
 from podrace.checkpoint_store import check_uri
 from podrace.config import config_from_arguments
+from podrace.dashboard.access import names_of
 from podrace.serving.config import ServingConfig
 
 COMPOSE = Path(__file__).parents[2] / "deploy/compose"
@@ -109,6 +110,26 @@ def test_the_policy_server_accepts_its_configuration_and_has_no_keys_of_the_stor
     assert SERVICES["serving"]["profiles"] == ["serving"], "it needs a tournament, so it is not started by default"
 
 
+def test_the_dashboard_starts_with_its_arguments_and_its_token_is_not_in_the_log() -> None:
+    service = SERVICES["dashboard"]
+    found = read_arguments(service["command"])
+    settings = found.settings
+    settings.check()
+    assert (found.orchestrator, settings.port, found.hide_token) == ("orchestrator:50051", 7780, True)
+    assert names_of(settings.host, settings.names) >= {"localhost", "127.0.0.1"}, "other host names are refused"
+    assert settings.insecure is False
+    assert [port.rpartition(":")[2] for port in service["ports"]] == [str(settings.port)]
+    assert settings.token_path.parent == Path("/var/lib/podrace"), "the volume keeps the token"
+    assert "dashboard:/var/lib/podrace" in service["volumes"]
+    assert service["healthcheck"]["test"][3:] == [
+        "podrace.dashboard.live",
+        "https://127.0.0.1:7780",
+        "/etc/podrace/tls/ca.crt",
+    ]
+    assert service["profiles"] == ["dashboard"]
+    assert "secrets" not in service
+
+
 def test_functions_of_plugins_run_as_another_user_with_a_socket_and_nothing_else() -> None:
     host, leaderboard = SERVICES["plugins"], SERVICES["leaderboard"]
     environ = image_environment("leaderboard")
@@ -135,6 +156,7 @@ CERTIFICATES = {
     "agentpod": "pod-leader",
     "serving": "policy-server",
     "command": "operator",
+    "dashboard": "dashboard",
 }
 """The certificate that each service presents."""
 
@@ -185,10 +207,10 @@ def test_the_certificates_are_made_where_the_services_mount_them() -> None:
         assert f"certificates/{path} " in dockerfile.replace(";", " "), path
 
 
-@pytest.mark.parametrize("service", ["orchestrator", "orchestrator-fixed", "leaderboard", "serving"])
+@pytest.mark.parametrize("service", ["orchestrator", "orchestrator-fixed", "leaderboard", "serving", "dashboard"])
 def test_the_certificate_of_a_service_names_the_host_that_others_call(service: str) -> None:
     called = {"orchestrator-fixed": "orchestrator"}.get(service, service)
-    hosts = STANDARD[SpiffeName(CERTIFICATES[service])]
+    (hosts,) = [found for name, found in STANDARD.items() if name.path.rpartition("/")[2] == CERTIFICATES[service]]
     assert called in hosts
     assert "127.0.0.1" in hosts
 

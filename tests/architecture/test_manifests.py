@@ -44,7 +44,7 @@ OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
 WAYS_TO_A_GPU = {"gpu-dedicated", "gpu-fused", "gpu-node", "gpu-dra", "gpu-mps"}
 """One of them at a time."""
-ADDITIONS = {"admission", "cert-manager", "metrics", "plugins", "serving"}
+ADDITIONS = {"admission", "cert-manager", "dashboard", "metrics", "plugins", "serving"}
 """They add objects and change none, so they are rendered alone, with what they are made for, and in the overlays."""
 ELSEWHERE = {"postgresql"}
 """Rendered with others in a separate file, because each component doubles the number of combinations."""
@@ -276,6 +276,7 @@ def test_functions_of_plugins_run_in_a_container_without_what_the_leaderboard_ha
 
 
 SERVING_SECRET = ("podrace-serving-tls", SpiffeName("policy-server"))
+DASHBOARD_SECRET = ("podrace-dashboard-tls", SpiffeName("operator", "dashboard"))
 SECRETS = {
     "podrace-orchestrator": ("podrace-orchestrator-tls", SpiffeName("orchestrator")),
     "podrace-leaderboard": ("podrace-leaderboard-tls", SpiffeName("leaderboard")),
@@ -318,7 +319,11 @@ def test_every_overlay_has_network_policies_and_no_service_that_may_be_insecure(
 def test_cert_manager_makes_the_secrets_that_are_mounted_with_the_names_of_their_roles(scratch: Path) -> None:
     objects = combined(scratch, ("cert-manager", "tls"))
     made = {each["spec"]["secretName"]: each["spec"] for each in objects if each["kind"] == "Certificate"}
-    for name, (secret, spiffe) in {**SECRETS, "podrace-serving": SERVING_SECRET}.items():
+    for name, (secret, spiffe) in {
+        **SECRETS,
+        "podrace-serving": SERVING_SECRET,
+        "podrace-dashboard": DASHBOARD_SECRET,
+    }.items():
         spec = made[secret]
         assert [SpiffeName.parse(uri) for uri in spec["uris"]] == [spiffe]
         assert spec["issuerRef"] == {"kind": "Issuer", "name": "podrace"}
@@ -350,7 +355,7 @@ def test_callers_with_tokens_have_ports_and_the_services_may_review_tokens_and_n
 
 
 def test_the_secrets_that_the_command_prints_are_those_that_are_mounted() -> None:
-    assert {secret: spiffe.path for secret, spiffe in (*SECRETS.values(), SERVING_SECRET)} == {
+    assert {secret: spiffe.path for secret, spiffe in (*SECRETS.values(), SERVING_SECRET, DASHBOARD_SECRET)} == {
         secret: path for path, secret in PRINTED_SECRETS.items()
     }
 

@@ -35,8 +35,9 @@ service needs it. Each command takes --json, except secrets, which prints JSON.
 SECRETS = {"orchestrator": "podrace-orchestrator-tls", "leaderboard": "podrace-leaderboard-tls"} | {
     "pod-role": "podrace-agentpod-tls",
     "policy-server": "podrace-serving-tls",
+    "operator/dashboard": "podrace-dashboard-tls",
 }
-"""Names of the Secrets that the Kubernetes components `tls` and `serving` mount."""
+"""Names of the Secrets that the Kubernetes components `tls`, `serving` and `dashboard` mount."""
 MESH_KEY_SECRET = "podrace-mesh-key"
 MESH_KEY_FILES = {"tls.key": "mesh.key", "tls.crt": "mesh.pub"}
 """Files of the Secret with the key of the mesh, named as cert-manager names them, and files of the orchestrator."""

@@ -38,6 +38,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command(help=HELP)
 @click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Port 0: any free one.")
 @click.option("--token-file", type=_FILE, help="File with the token.  [default: dashboard-token next to the token]")
+@click.option("--hide-token", is_flag=True, help="Print the URL without the token, for logs that others read.")
 @click.option("--tls-certificate", type=_FILE, help="Certificate of the dashboard, PEM.")
 @click.option("--tls-key", type=_FILE, help="Private key of the certificate, PEM.")
 @click.option("--name", "names", multiple=True, metavar="HOST", help="Further host name of the dashboard; repeatable.")
@@ -47,6 +48,7 @@ def dashboard(
     settings: Settings,
     listen: str,
     token_file: Path | None,
+    hide_token: bool,
     tls_certificate: Path | None,
     tls_key: Path | None,
     names: tuple[str, ...],
@@ -61,15 +63,22 @@ def dashboard(
         from podrace.dashboard.gateway import serving
 
         async with _address(settings, interrupts) as address, Client(address) as client, serving(chosen, client) as url:
+            shown = url.partition("?")[0] if hide_token else url
             if settings.as_json:
-                show_json({"url": url})
+                show_json({"url": shown})
             else:
-                show(url)
-                notify("the dashboard runs until Ctrl-C; do not give the URL to others, it contains the token")
+                show(shown)
+                notify(f"the dashboard runs until Ctrl-C; {_advice(chosen, hidden=hide_token)}")
             await asyncio.Event().wait()
         return 0
 
     return session.run(command)
+
+
+def _advice(chosen: DashboardSettings, *, hidden: bool) -> str:
+    if hidden:
+        return f"open the URL with ?token= and the token of {chosen.token_path} at its end"
+    return "do not give the URL to others, it contains the token"
 
 
 def _require_library() -> None:

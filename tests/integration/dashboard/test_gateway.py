@@ -10,7 +10,9 @@ import pytest
 from gateway_page import NAME, Page
 from scripted_mesh import ScriptedMesh
 
+from podrace.dashboard import live
 from podrace.dashboard.gateway import ASSETS
+from podrace.dashboard.live import LIVE_PATH
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import TOURNAMENT_STATE_COMPLETED
 
@@ -280,3 +282,13 @@ async def test_the_list_stream_reports_a_mesh_that_does_not_answer(page: Page, m
                 break
             assert event["states"] == {NAME: "running"}
             await mesh.stop()
+
+
+async def test_the_check_of_a_container_is_answered_for_every_host_and_shows_nothing(page: Page, folder: Path):
+    async with (
+        aiohttp.ClientSession() as client,
+        client.get(f"{page.origin}{LIVE_PATH}", headers={"Host": "10.0.0.7:7780"}) as response,
+    ):
+        assert (response.status, await response.read()) == (204, b"")
+    assert await asyncio.to_thread(live.main, [page.origin]) == 0
+    assert await asyncio.to_thread(live.main, ["http://127.0.0.1:1"]) == 1

@@ -55,17 +55,19 @@ def test_a_certificate_carries_role_and_hosts_and_its_authority_signed_it(folder
     )
 
 
-def test_a_person_cannot_serve_with_a_certificate(folder: CertificateFolder) -> None:
+def test_a_person_cannot_serve_with_a_certificate_unless_it_names_hosts(folder: CertificateFolder) -> None:
     folder.add(ALICE, [], NOW, YEAR)
+    folder.add(SpiffeName("operator", "dashboard"), ["dashboard"], NOW, YEAR)
     folder.add(SpiffeName("orchestrator"), [], NOW, YEAR)
     purposes = {
         path: {
             purpose._name
             for purpose in certificate(folder, path).extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         }
-        for path in ("user/alice", "orchestrator")
+        for path in ("user/alice", "operator/dashboard", "orchestrator")
     }
-    assert purposes == {"user/alice": {"clientAuth"}, "orchestrator": {"clientAuth", "serverAuth"}}
+    both = {"clientAuth", "serverAuth"}
+    assert purposes == {"user/alice": {"clientAuth"}, "operator/dashboard": both, "orchestrator": both}
 
 
 def test_an_authority_is_never_replaced(folder: CertificateFolder) -> None:

@@ -3,6 +3,7 @@
 import stat
 
 import pytest
+import trustme
 
 from podrace.dashboard.feed_cache import IDLE_SECONDS, to_close
 from podrace.dashboard.settings import DashboardSettings
@@ -60,3 +61,26 @@ def test_above_a_limit_the_longest_unused_feeds_are_closed():
 
 def test_a_single_feed_stays_however_large_it_is():
     assert to_close({"a": 0.0}, {"a": 10**9}) == []
+
+
+def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(tmp_path):
+    authority = trustme.CA()
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def write():
+        issued = authority.issue_cert("localhost")
+        issued.private_key_pem.write_to_path(key)
+        certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+
+    write()
+    tls = DashboardSettings(certificate=certificate, key=key).tls()
+    assert tls is not None
+    assert not tls.renew()
+    write()
+    assert tls.renew()
+    assert not tls.renew()
+    key.write_text("broken")
+    with pytest.raises(FailedPrecondition, match="--tls-key"):
+        tls.renew()
+    write()
+    assert tls.renew()

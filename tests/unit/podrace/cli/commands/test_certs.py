@@ -78,7 +78,8 @@ def test_renewal_of_all_leaves_the_authority_and_the_revoked_ones(type_: Any, tm
     before = {path: path.read_bytes() for path in (tmp_path / "c").rglob("*.crt")}
     assert type_("certs", "renew", "c").code == 0
     changed = {path.parent.name for path, content in before.items() if path.read_bytes() != content}
-    assert changed == {"orchestrator", "leaderboard", "pod-role", "plugin", "simulators", "policy-server", "operator"}
+    services = {"orchestrator", "leaderboard", "pod-role", "plugin", "simulators", "policy-server", "dashboard"}
+    assert changed == services | {"operator"}
 
 
 def test_secrets_are_those_of_services_and_pods_and_never_that_of_the_authority(type_: Any, tmp_path: Path) -> None:
@@ -86,6 +87,7 @@ def test_secrets_are_those_of_services_and_pods_and_never_that_of_the_authority(
     listed = json.loads(type_("certs", "secrets", "c", "--namespace", "training").out)
     secrets = {item["metadata"]["name"]: item for item in listed["items"]}
     tls = {"podrace-orchestrator-tls", "podrace-leaderboard-tls", "podrace-agentpod-tls", "podrace-serving-tls"}
+    tls.add("podrace-dashboard-tls")
     assert set(secrets) == {*tls, "podrace-mesh-key"}
     assert not any("mesh.key" in secrets[name]["data"] for name in tls)
     assert all(item["metadata"]["namespace"] == "training" for item in secrets.values())
