@@ -32,7 +32,8 @@ class Space:
     high: tuple[float, ...] | None = None
     """Upper bound of every element, flattened in C order (inf where unbounded); None when no element is bounded."""
     n: int = 0
-    """Number of choices of a discrete space; 0 otherwise."""
+    """Number of choices of a discrete space. Of a continuous observation: the environment observes one of so many
+    numbers, from 0, and a row is one-hot. 0 otherwise."""
     choices: tuple[int, ...] = ()
     """Number of choices of each element of a multi-discrete space, flattened in C order; () otherwise."""
     entries: tuple[Entry, ...] = ()

@@ -8,13 +8,15 @@ from pathlib import Path
 from podrace.checkpoint.v1.policy_pb2 import PolicyDescription
 from podrace.client import Client, resolve
 from podrace.client.delivery import CheckpointFetcher, FetchedCheckpoint
-from podrace.errors import FailedPrecondition, NotFound
+from podrace.errors import DataLoss, FailedPrecondition, NotFound
 from podrace.policy.graph import Member, Nodes, build
 from podrace.policy.metadata import HEAD_PARAMETERS, MemberFacts, as_metadata
 from podrace.policy.runtime import Policy
 from podrace.policy.tensor_file import read_tensors
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
+POLICY_FILE = "policy.onnx"
+"""Name of the file in the folder of an export."""
 AGENT = "agent"
 """Name of the only agent of an environment with one agent."""
 
@@ -26,13 +28,15 @@ def load_policy(source: str | Path, tournament: str | None = None, *, threads: i
         policy = podrace.load_policy("127.0.0.1:50051", tournament="latest")
 
     Args:
-        source: An ONNX file that `podrace export` wrote; with `tournament`, the address of an orchestrator.
+        source: An ONNX file that `podrace export` wrote, or its folder; with `tournament`, the address of an
+            orchestrator.
         tournament: Id of a tournament, a unique prefix of one, or `latest`: its champion is loaded, and compared with
             the test vectors of its checkpoint.
         threads: Threads that compute.
 
     Raises:
         NotFound: There is no such file or tournament, or the tournament has no candidate yet.
+        FailedPrecondition: The file cannot be read.
         DataLoss: What was read is damaged, or does not act as its test vectors say.
         Unimplemented: ONNX Runtime is not installed.
         PodraceError: The mesh does not answer, or refuses the caller.
@@ -42,10 +46,16 @@ def load_policy(source: str | Path, tournament: str | None = None, *, threads: i
         # In another thread, so that it also works where an event loop is running, as in a notebook.
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(asyncio.run, fetch_policy(address, tournament, threads=threads)).result()
+    path = Path(source)
+    path = path / POLICY_FILE if path.is_dir() else path
     try:
-        return Policy(Path(source).read_bytes(), threads=threads)
+        return Policy(path.read_bytes(), threads=threads)
     except FileNotFoundError:
-        raise NotFound(f"{source}: there is no such file; `podrace export TOURNAMENT` writes one") from None
+        raise NotFound(f"{path}: there is no such file; `podrace export TOURNAMENT` writes one") from None
+    except OSError as error:
+        raise FailedPrecondition(f"{path} cannot be read: {error.strerror}") from None
+    except DataLoss as error:
+        raise DataLoss(f"{path} is not a policy that `podrace export --format onnx` wrote: {error.message}") from None
 
 
 async def fetch_policy(address: str, tournament: str, *, threads: int = 1) -> Policy:

@@ -12,6 +12,7 @@ from podrace.errors import DataLoss, InvalidArgument, Unimplemented
 from podrace.policy.entry_graph import MASKED, entries_of, sizes
 from podrace.policy.graph import ELEMENT_TYPES
 from podrace.policy.metadata import MemberFacts, members_in
+from podrace.policy.observations import as_numbers, as_rows, check_finite
 from podrace.spaces.entries import EntryError, flattened, leading
 
 MINIMUM_LOG_STD, MAXIMUM_LOG_STD = -20.0, 2.0
@@ -83,16 +84,18 @@ class Policy:
         Args:
             observation: [*shape] of one environment, or [N, *shape]. A composite observation is what the environment
                 returns, a mapping or a tuple, with arrays that have one more dimension in front for N environments; or
-                its rows [D] or [N, D].
+                its rows [D] or [N, D]. An observation that is one of several choices is a whole number, or an array of
+                N of them; or its one-hot rows.
             random: Samples the action by it; None: the action without exploration. An ensemble does not sample.
 
         Returns:
             For one environment an int, or an array of the shape of the action space; for N lanes an array of N of them.
 
         Raises:
-            InvalidArgument: The observation has another shape, or the number of lanes changed within an episode.
+            InvalidArgument: The observation has another shape, or a number that is not finite, or the number of lanes
+                changed within an episode.
         """
-        batch = self._rows(observation) if self._entries else np.asarray(observation, self._type)
+        batch = self._rows(observation)
         single = batch.shape == self._shape
         if single:
             batch = batch[np.newaxis]
@@ -101,15 +104,18 @@ class Policy:
                 f"an observation of shape {list(batch.shape)}: expected {list(self._shape)}, or one more dimension in"
                 " front for several environments"
             )
+        check_finite("observation", batch)
         action = self._advance(batch, random)
         if not single:
             return action
         return int(action[0]) if self._acted.kind == "discrete" else action[0]
 
     def _rows(self, observation: Any) -> NDArray[Any]:
-        """Returns the row [D] of a composite observation, or the rows [N, D] of a batch."""
+        """Returns an observation [*shape], or the observations [N, *shape] of a batch, as the policy receives them."""
+        if not self._entries:
+            return as_rows(observation, int(self._observed.choices), self._type)
         if isinstance(observation, np.ndarray):
-            return observation.astype(self._type, copy=False)
+            return as_numbers(observation, self._type)
         try:
             return flattened(self._entries, observation, leading(self._entries, observation)).astype(self._type)
         except EntryError as error:

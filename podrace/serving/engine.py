@@ -19,6 +19,7 @@ import structlog
 from numpy.typing import NDArray
 
 from podrace.errors import FailedPrecondition, InvalidArgument, NamedResource, NotFound, PodraceError
+from podrace.policy.observations import check_finite
 from podrace.serving import metrics
 from podrace.serving.batcher import Acted, Ask, Batcher
 from podrace.serving.decisions import versions
@@ -131,18 +132,26 @@ class PolicyEngine:
 
         Raises:
             NotFound: No version serves yet, or the version that must answer is not loaded.
+            InvalidArgument: A number is not finite, or the state has another shape.
             PodraceError: As the sessions and the batcher raise.
         """
+        check_finite("observations", asked.observation)
         if asked.session and not asked.version and self._keeps_state(asked.session):
             return await self._act_in_session(asked)
         version = asked.version or versions.version_for(self.record, asked.session or secrets.token_hex(8))
         batcher = self._batcher(version)
-        size = batcher.policy.state_size
-        if asked.state is not None and asked.state.shape != (len(asked.observation), size):
-            raise InvalidArgument(f"state: shape {list(asked.state.shape)}, expected {[len(asked.observation), size]}")
+        if asked.state is not None:
+            self._check_state(batcher.policy, asked.state, len(asked.observation))
         acted = await batcher.act(Ask(asked.observation, asked.state, asked.random, asked.deadline))
         self._shadow(asked, acted)
         return acted
+
+    def _check_state(self, policy: PolicyVersion, state: NDArray[np.float32], lanes: int) -> None:
+        if not policy.state_size:
+            raise InvalidArgument("state: the policy is not recurrent; leave it out")
+        if state.shape != (lanes, policy.state_size):
+            raise InvalidArgument(f"state: shape {list(state.shape)}, expected {[lanes, policy.state_size]}")
+        check_finite("state", state)
 
     def _keeps_state(self, session: str) -> bool:
         return session in self._sessions or bool(self.current.state_size)

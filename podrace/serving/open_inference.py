@@ -73,7 +73,8 @@ def listed(name: str, datatype: str, shape: Sequence[int], values: Any) -> NDArr
     """Returns the array of an input whose elements are listed, nested or flat; raises as `tensor`."""
     kind = _kind(name, datatype, shape)
     try:
-        return np.array(values, kind).reshape(shape)
+        with np.errstate(over="ignore"):  # too large numbers become infinite, which the engine refuses
+            return np.array(values, kind).reshape(shape)
     except (ValueError, TypeError, OverflowError):
         raise InvalidArgument(f"input {name!r}: the data are not {datatype} of shape {list(shape)}") from None
 
@@ -122,6 +123,7 @@ async def infer(engine: PolicyEngine, asked: Inference, deadline: float) -> tupl
     if state is not None and not policy.state_size:
         raise InvalidArgument(f"input {STATE!r}: the policy is not recurrent")
     known = [ACTION, *([NEXT_STATE] if policy.state_size and not session else [])]
+    policy.check_answer(len(observation), states=NEXT_STATE in (asked.outputs or known))
     if unknown := [name for name in asked.outputs if name not in known]:
         raise InvalidArgument(f"output {unknown[0]!r}: there are {', '.join(known)}")
     begins = np.ones(len(observation), np.bool_) if asked.parameters.get("sequence_start") is True else None

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from podrace.checkpoint.v1.policy_pb2 import PolicyDescription
+from podrace.checkpoint.v1.policy_pb2 import PolicyDescription, SpaceDescription
 from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.policy.graph import ELEMENT_TYPES
 from podrace.policy.metadata import MemberFacts
 from podrace.policy.runtime import Policy
+from podrace.rpc import LARGEST_MESSAGE_BYTES
 from podrace.serving.decisions.versions import version_of
 
 
@@ -63,6 +64,24 @@ class PolicyVersion:
             )
         return np.frombuffer(data, self.observation_type.newbyteorder("<")).reshape(-1, *self.observation_shape)
 
+    def check_answer(self, rows: int, *, states: bool, most_bytes: int = LARGEST_MESSAGE_BYTES) -> None:
+        """Checks that the answer to so many observations fits into a message, which clients accept up to 4 MiB.
+
+        Args:
+            rows: Number of observations.
+            states: Whether the answer has their recurrent states.
+            most_bytes: Largest size of what the answer contains.
+
+        Raises:
+            InvalidArgument: It does not.
+        """
+        row = prod(self.action_shape) * self.action_type.itemsize + 4 * self.state_size * states
+        if rows * row > most_bytes:
+            raise InvalidArgument(
+                f"observations: the answer to {rows} would have {rows * row} bytes, and a message has at most"
+                f" {most_bytes}; send at most {most_bytes // row} observations at a time"
+            )
+
     def check_same_spaces(self, other: "PolicyVersion") -> None:
         """Checks that a policy can replace another one.
 
@@ -70,7 +89,7 @@ class PolicyVersion:
             FailedPrecondition: They act in different spaces.
         """
         for space in ("observation_space", "action_space"):
-            if getattr(self.description, space) != getattr(other.description, space):
+            if _rows_of(getattr(self.description, space)) != _rows_of(getattr(other.description, space)):
                 raise FailedPrecondition(
                     f"version {self.version[:12]} has another {space.replace('_', ' ')} than {other.version[:12]},"
                     " which serves: serve it with another server"
@@ -92,3 +111,16 @@ class PolicyVersion:
     def sampled(self, found: dict[str, NDArray[Any]], random: np.random.Generator) -> NDArray[Any]:
         """Returns sampled actions; raises as `Policy.sampled`."""
         return self._policy.sampled(found, random)
+
+
+def _rows_of(space: SpaceDescription) -> SpaceDescription:
+    """Returns what a space says about the rows that a policy receives, or about actions.
+
+    `choices` of a continuous observation says what the environment makes the rows of, and earlier releases left it out.
+    """
+    if space.kind != "continuous" or not space.choices:
+        return space
+    rows = SpaceDescription()
+    rows.CopyFrom(space)
+    rows.ClearField("choices")
+    return rows

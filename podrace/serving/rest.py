@@ -195,6 +195,8 @@ def _deadline(request: web.Request) -> float:
     text = request.headers.get(TIMEOUT_HEADER, "")
     try:
         left = float(text) if text else math.inf
+        if math.isnan(left):
+            raise ValueError
     except ValueError:
         raise InvalidArgument(f"header {TIMEOUT_HEADER}: {text[:20]!r} is not a number of seconds") from None
     return asyncio.get_running_loop().time() + left

@@ -55,6 +55,7 @@ class PolicyServicer(pb_grpc.PolicyServiceServicer):
             raise InvalidArgument("version: a session has its own; leave one of the two out")
         policy = self._engine.current
         observation = policy.observations(request.observations)
+        policy.check_answer(len(observation), states=not request.session_id)
         acted = await self._engine.act(
             Asked(
                 observation,
@@ -180,6 +181,8 @@ def _begins(request: pb.ActRequest, lanes: int) -> NDArray[np.bool_] | None:
 
 
 def _sampler(request: pb.ActRequest) -> np.random.Generator | None:
+    if request.mode not in pb.ActionMode.values():
+        raise InvalidArgument(f"mode = {request.mode}: this server does not know it; known: 0, 1 (greedy), 2 (sampled)")
     if request.mode != pb.ACTION_MODE_SAMPLED:
         return None
     return np.random.default_rng(request.seed if request.HasField("seed") else None)

@@ -271,7 +271,8 @@ def observation_space_of(id: str, space: spaces.Space[Any], action: spaces.Space
         return Space("continuous", space.shape, dtype, *_bounds(space))
     if isinstance(space, spaces.Discrete):
         n = int(space.n)
-        return Space("continuous", (n,), torch.float32, (0.0,) * n, (1.0,) * n)
+        numbered = n if int(space.start) == 0 else 0
+        return Space("continuous", (n,), torch.float32, (0.0,) * n, (1.0,) * n, n=numbered)
     if isinstance(space, COMPOSITE) and action is not None:
         try:
             entries = entries_of(space, action)

@@ -174,6 +174,7 @@ class FrameStack(Wrapper):
             shape=stacked,
             low=None if space.low is None else space.low * self._frames,
             high=None if space.high is None else space.high * self._frames,
+            n=0,
         )
         self._stack = torch.zeros((self.count, self._frames, *shape), dtype=space.dtype, device=device)
 

@@ -97,7 +97,7 @@ class NormalizeObservations(Wrapper):
             raise InvalidArgument(f"{owner}: the observations are bytes, which networks for pictures scale themselves")
         self._clip = _positive(owner, "clip", options.clip)
         elements = self._elements(space)
-        self.observation_space = replace(space, low=(-self._clip,) * elements, high=(self._clip,) * elements)
+        self.observation_space = replace(space, low=(-self._clip,) * elements, high=(self._clip,) * elements, n=0)
         self.moments = Moments(space.shape, device)
 
     @staticmethod

@@ -28,7 +28,7 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.resolve import parse, resolve
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, TournamentSpec
-from simulators import make
+from simulators import SIMULATORS, make
 
 
 class Clock:
@@ -97,6 +97,11 @@ async def test_a_standing_service_refuses_what_the_operator_has_not_allowed(
         assert not (await Queries(state, RuntimeState(10.0)).page(pb.ListTournamentsRequest(), None)).records
     finally:
         state.close()
+
+
+@pytest.mark.parametrize("id", sorted(SIMULATORS))
+def test_what_is_built_in_needs_no_permission(id: str) -> None:
+    assert environment_problem(id, {}, NOTHING) == ""
 
 
 @pytest.mark.parametrize(("sections", "line"), REFUSED, ids=IDS)

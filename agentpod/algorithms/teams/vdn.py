@@ -58,7 +58,8 @@ class VDN(ReplayAlgorithm):
         y       = sum over agents of R_i + discount Q_target(s', a*),  a*_i = argmax Q_i(o'_i, .)
         loss    = mean(weight (Q(s, a) - y)^2)
 
-    All agents share one network for Q_i. Next actions are selected by the network and valued by its target (van Hasselt
+    Q_i is 0 where the action mask of an agent allows no action, as that of an agent that has left. All agents share one
+    network for Q_i. Next actions are selected by the network and valued by its target (van Hasselt
     et al. 2016), as in the published implementation.
 
     Attributes:
@@ -103,16 +104,29 @@ class VDN(ReplayAlgorithm):
         """
         steps, state_size = (-1, self._agents), self._agents * self.observation_size
         state, next_state = (seen.reshape(-1, state_size) for seen in (batch.observation, batch.next_observation))
-        chosen = self.actor(batch.observation).gather(-1, batch.action.unsqueeze(-1)).view(steps)
+        chosen = self._own_values(batch.observation, self.actor(batch.observation), batch.action).view(steps)
         with torch.no_grad():
-            best = self.actor(batch.next_observation).argmax(-1, keepdim=True)
-            following = self.target_actor(batch.next_observation).gather(-1, best).view(steps)
+            best = self.actor(batch.next_observation).argmax(-1)
+            following = self.target_actor(batch.next_observation)
+            following = self._own_values(batch.next_observation, following, best).view(steps)
             # The environment continues while any agent is present.
             discount = batch.discount.view(steps).amax(1)
             target = batch.reward.view(steps).sum(1) + discount * self.mix(following, next_state, target=True)
         error = self.mix(chosen, state) - target
         weight = batch.weight.view(steps)[:, 0]
         return (weight * error.square()).mean(), error.detach().repeat_interleave(self._agents)
+
+    def _own_values(self, observation: Tensor, values: Tensor, action: Tensor) -> Tensor:
+        """Returns the value of each agent's action [B A]; 0 where its mask allows none, as that of an absent agent.
+
+        Args:
+            observation: [B A, D].
+            values: Of all actions, [B A, choices], where those of invalid ones are replaced by MASKED.
+            action: [B A].
+        """
+        value = values.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        mask = self.policy.mask
+        return value * mask.valid(observation).any(-1) if mask else value
 
     def update(self, experience: ReplayBuffer) -> dict[str, float]:
         """Makes the gradient steps that the newest segment pays for; see Algorithm.update."""

@@ -85,7 +85,9 @@ class Space(_message.Message):
     data_type: _tensor_pb2.DataType.ValueType
     """Type of one element."""
     choices: _builtins.int
-    """Number of choices of a discrete set; the values are 0 to choices - 1."""
+    """Number of choices of a discrete set; the values are 0 to choices - 1. Of a continuous observation: the environment
+    observes one of these values, whose row is 1 at the place of the value, else 0; 0: it observes the row itself.
+    """
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Length of each dimension; empty for a discrete action, one length for a composite observation."""

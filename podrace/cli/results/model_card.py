@@ -8,6 +8,7 @@ from google.protobuf import json_format
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.client.scores import standard_error
+from podrace.specification.files import whole
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 
@@ -33,7 +34,11 @@ def card(tournament: Tournament, members: Sequence[ExportedMember], result: Mapp
     environment = tournament.spec.environment
     return {
         "tournament_id": tournament.tournament_id,
-        "task": {"environment": environment.id, "options": json_format.MessageToDict(environment.options)},
+        "task": {
+            "environment": environment.id,
+            "options": whole(json_format.MessageToDict(environment.options)),
+            "evaluation_options": whole(json_format.MessageToDict(tournament.spec.evaluation.options)),
+        },
         "score_on_fresh_episodes": _fresh_score(tournament, digests),
         "members": [_member(member) for member in members],
         **result,
@@ -68,7 +73,7 @@ def _member(member: ExportedMember) -> dict[str, Any]:
             "episodes": score.episodes,
         },
         "ancestors": list(member.ancestors),
-        "hyperparameters": json_format.MessageToDict(manifest.hyperparameters),
+        "hyperparameters": whole(json_format.MessageToDict(manifest.hyperparameters)),
         "versions": dict(sorted(manifest.versions.items())),
     }
 
@@ -79,7 +84,8 @@ def card_text(facts: Mapping[str, Any]) -> str:
     lines = [
         f"# Policy of {facts['tournament_id']}",
         "",
-        f"- Task: `{facts['task']['environment']}`, options `{facts['task']['options']}`.",
+        f"- Task: `{facts['task']['environment']}`, options `{facts['task']['options']}`; evaluated with the options"
+        f" `{facts['task']['evaluation_options']}`.",
         f"- Score on fresh episodes: {_score(fresh) if fresh else 'not measured for this selection'}.",
         "",
     ]

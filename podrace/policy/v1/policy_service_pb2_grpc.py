@@ -108,7 +108,8 @@ class PolicyServiceServicer:
 
     def Act(self, request, context):
         """Returns an action for each observation. Called by programs that act. Waits for its batch. NOT_FOUND if no version
-        serves yet, or the named one is not loaded. INVALID_ARGUMENT if the observations do not fit the space.
+        serves yet, or the named one is not loaded. INVALID_ARGUMENT if the observations do not fit the space, have a number
+        that is not finite, or are so many that the answer would not fit into a message.
         FAILED_PRECONDITION (NOT_OPEN) if the session is unknown or has expired: begin an episode. ABORTED if another request
         of the session is being computed. RESOURCE_EXHAUSTED if too many observations wait or too many sessions are open: try
         again after the time in RetryInfo. A request without a session may be repeated; one of a session has advanced its

@@ -1,6 +1,7 @@
 """The Open Inference Protocol over gRPC and HTTP: the answers, the errors, and both in front of the same engine."""
 
 import json
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -190,6 +191,9 @@ async def test_http_describes_server_and_model_and_reports_health(world):
         ({"inputs": [{"name": "observation", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}, 400),
         ({"inputs": [{"name": "observation", "datatype": "FP32", "shape": [1, 3], "data": ["x", {}, 1]}]}, 400),
         ({"inputs": [{"name": "observation", "datatype": "FP32", "shape": [10**30], "data": [1]}]}, 400),
+        ({"inputs": [{"name": "observation", "datatype": "FP32", "shape": [1, 3], "data": [1, None, 1]}]}, 400),
+        ({"inputs": [{"name": "observation", "datatype": "FP32", "shape": [1, 3], "data": [1, math.nan, 1]}]}, 400),
+        ({"inputs": [{"name": "observation", "datatype": "FP32", "shape": [1, 3], "data": [1, 1e39, 1]}]}, 400),
         (b" " * (5 << 20), 413),
     ],
 )

@@ -70,6 +70,10 @@ async def test_sampled_actions_repeat_with_their_seed(world):
 async def test_observations_that_do_not_fit_are_refused_with_what_is_expected(world):
     with pytest.raises(InvalidArgument, match=r"8 bytes are not a number of observations of 12 bytes \(float32"):
         await act(world.stub(), observation()[:, :2])
+    with pytest.raises(InvalidArgument, match="row 0 has a number that is not finite"):
+        await act(world.stub(), np.full_like(observation(), np.nan))
+    with pytest.raises(InvalidArgument, match="mode = 77: this server does not know it"):
+        await act(world.stub(), observation(), mode=77)
 
 
 async def test_an_export_is_served_and_a_damaged_one_is_not(world):

@@ -34,7 +34,7 @@ def train(
     algorithm = make(name, *spaces, hyperparameters, seed)
     memory, count = algorithm.memory, simulator.count
     state_size = algorithm.policy.state_size
-    lanes = Lanes.start(simulator.reset(derive_seed(seed, "reset", 0)), state_size)
+    lanes = Lanes.start(simulator.reset(derive_seed(seed, "reset", 0)), state_size, spaces[0].lanes)
     if memory.replay_capacity:
         tensors = zeros(replay_fields(*spaces, replay_rows(memory.replay_capacity, memory.horizon, count), count))
         replay = ReplayBuffer(tensors, memory.horizon, prioritized=memory.prioritized)

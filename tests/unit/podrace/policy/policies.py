@@ -19,6 +19,7 @@ PICTURE = Space("continuous", (12, 14, 3), torch.uint8)
 FIRST = Space("continuous", (4, 40, 44), torch.uint8)
 CHOICE = Space("discrete", (), torch.int64, n=4)
 FORCE = Space("continuous", (2, 1), torch.float32, low=(-2.0, 0.0), high=(2.0, math.inf))
+NUMBER = Space("continuous", (5,), torch.float32, low=(0.0,) * 5, high=(1.0,) * 5, n=5)
 ENTRIES = (
     Entry("camera", "bytes", (12, 14, 3)),
     Entry("place.x", "vector", (2,)),
@@ -38,6 +39,7 @@ CASES = {
     "gaussian": (VECTOR, FORCE, NetworkSpec()),
     "squashed": (VECTOR, BOUNDED, NetworkSpec((16, 8), "relu", head="squashed")),
     "deterministic": (VECTOR, BOUNDED, NetworkSpec((16,), "relu", head="deterministic")),
+    "number": (NUMBER, CHOICE, NetworkSpec((8,))),
     "logits": (VECTOR, CHOICE, NetworkSpec((8,), "elu", normalize_observations=False)),
     "values": (VECTOR, CHOICE, NetworkSpec((), head="values")),
     "recurrent": (VECTOR, CHOICE, NetworkSpec((8,), recurrent_size=5)),

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,13 +102,60 @@ def test_sampled_choices_have_the_frequencies_of_the_head(case: str) -> None:
     assert np.abs(found - wanted).max() < 0.03 * count
 
 
-def test_what_cannot_be_acted_on_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"an observation of shape \[4\]: expected \[3\]"):
-        loaded("gaussian").act(np.zeros(4))
+def test_a_policy_acts_on_the_numbers_of_an_environment_that_observes_one_of_several_choices() -> None:
+    policy, rows = loaded("number"), np.eye(5, dtype=np.float32)
+    wanted = policy.act(rows).tolist()
+    # As many lanes as choices: numbers are not mistaken for a row.
+    assert policy.act(np.arange(5)).tolist() == wanted
+    assert [policy.act(np.int64(number)) for number in range(5)] == wanted
+    assert policy.act(rows[3]) == policy.act(3) == wanted[3]
+    for wrong in (5, -1, np.array([0, 5])):
+        with pytest.raises(InvalidArgument, match="expected numbers from 0 to 4"):
+            policy.act(wrong)
+
+
+@pytest.mark.parametrize(
+    ("case", "observation", "line"),
+    [
+        ("gaussian", np.zeros(4), r"an observation of shape \[4\]: expected \[3\]"),
+        ("gaussian", [0.0, np.nan, 1.0], "observation: row 0 has a number that is not finite"),
+        ("gaussian", np.array([[0.0, 1.0, 1.0], [0.0, np.inf, 1.0]]), "observation: row 1 has a number"),
+        ("gaussian", 1e39 * np.ones(3), "observation: row 0 has a number that is not finite"),
+        ("gaussian", "text", "expected real numbers"),
+        ("gaussian", None, "expected real numbers"),
+        ("gaussian", np.zeros(3, np.complex64), "an observation of the type complex64: expected real numbers"),
+        ("gaussian", [[0.0], [1.0, 2.0]], "whose parts have different shapes"),
+        ("flat-pixels", np.full((12, 14, 3), 0.5, np.float32), r"float32: expected bytes from 0 to 255 \(uint8\)"),
+        ("flat-pixels", np.full((12, 14, 3), 256), "int64: expected bytes from 0 to 255"),
+        ("recurrent", [0.0, np.nan, 1.0], "observation: row 0 has a number that is not finite"),
+    ],
+)
+def test_an_observation_that_cannot_be_acted_on_is_refused(case: str, observation: Any, line: str) -> None:
+    policy = loaded(case)
+    with pytest.raises(InvalidArgument, match=line):
+        policy.act(observation)
+
+
+def test_a_refused_observation_does_not_change_the_recurrent_state() -> None:
+    policy, fresh = loaded("recurrent-force"), loaded("recurrent-force")
+    for one in (policy, fresh):
+        one.act(OBSERVATIONS)
+    with pytest.raises(InvalidArgument, match="not finite"):
+        policy.act(np.full_like(OBSERVATIONS, np.nan))
+    assert np.array_equal(policy.act(OBSERVATIONS), fresh.act(OBSERVATIONS))
+
+
+def test_a_folder_of_an_export_is_loaded_and_what_is_no_policy_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "policy.onnx").write_bytes(onnx_file([published("logits").checkpoint]))
+    assert podrace.load_policy(tmp_path).act(OBSERVATIONS).shape == (2,)
     with pytest.raises(DataLoss, match="not a usable ONNX file"):
         Policy(b"not a model")
-    with pytest.raises(NotFound, match="there is no such file"):
-        podrace.load_policy(tmp_path / "missing.onnx")
+    (tmp_path / "card.json").write_text("{}")
+    with pytest.raises(DataLoss, match=r"card.json is not a policy that `podrace export --format onnx` wrote"):
+        podrace.load_policy(tmp_path / "card.json")
+    for missing in (tmp_path / "missing.onnx", tmp_path.parent / "nowhere"):
+        with pytest.raises(NotFound, match="there is no such file"):
+            podrace.load_policy(missing)
 
 
 def test_importing_podrace_loads_neither_numpy_nor_torch_and_acting_loads_no_torch(tmp_path: Path) -> None:

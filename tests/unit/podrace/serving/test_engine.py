@@ -191,6 +191,44 @@ async def test_a_client_may_keep_the_state_itself(engine):
         await engine.act(Asked(observation(2), state=np.zeros((2, 4), np.float32)))
 
 
+async def test_numbers_that_are_not_finite_are_refused_and_leave_the_session_as_it_was(engine):
+    await engine.offer(model(1, "recurrent"))
+    begins = np.ones(2, np.bool_)
+    for session in ("a", "b"):
+        await engine.act(Asked(observation(2), session, begins))
+    wrong = observation(2)
+    wrong[1, 0] = np.nan
+    with pytest.raises(InvalidArgument, match="observations: row 1 has a number that is not finite"):
+        await engine.act(Asked(wrong, "a"))
+    with pytest.raises(InvalidArgument, match="state: row 0 has a number that is not finite"):
+        await engine.act(Asked(observation(1), state=np.full((1, 5), np.inf, np.float32)))
+    after = [await engine.act(Asked(observation(2, 1), session)) for session in ("a", "b")]
+    assert np.array_equal(after[0].next_state, after[1].next_state)
+
+
+async def test_a_policy_that_is_not_recurrent_takes_no_state(engine):
+    await engine.offer(model(1))
+    with pytest.raises(InvalidArgument, match="state: the policy is not recurrent; leave it out"):
+        await engine.act(Asked(observation(2), state=np.zeros((2, 1), np.float32)))
+
+
+def test_an_answer_larger_than_a_message_is_refused_before_it_is_computed():
+    policy = PolicyVersion(model(1, "recurrent"))
+    # An action is an int64, a state five float32.
+    policy.check_answer(10, states=True, most_bytes=280)
+    policy.check_answer(35, states=False, most_bytes=280)
+    with pytest.raises(InvalidArgument, match=r"would have 308 bytes, and .* at most 280; send at most 10 obs"):
+        policy.check_answer(11, states=True, most_bytes=280)
+
+
+async def test_a_policy_of_an_earlier_release_may_be_replaced_by_one_that_says_what_its_rows_are_made_of(engine):
+    newer = published("number", 2).checkpoint
+    earlier = published("number", 1).checkpoint
+    earlier.manifest.policies["agent"].observation_space.ClearField("choices")
+    await engine.offer(onnx_file([earlier]))
+    assert (await engine.offer(onnx_file([newer]))).record.current == name(2)
+
+
 async def test_a_request_may_name_the_loaded_version_that_answers(engine):
     await engine.offer(model(1))
     await engine.offer(model(2))

@@ -95,6 +95,9 @@ def test_discrete_observations_are_one_hot_from_the_start_of_their_space() -> No
     space = spaces.Discrete(3, start=5)
     simulator = GymSimulator("countdown", [Countdown(space, spaces.Discrete(2))])
     assert simulator.observation_space.shape == (3,)
+    # `Space.n` is the number of choices from 0.
+    numbered = GymSimulator("countdown", [Countdown(spaces.Discrete(3), spaces.Discrete(2))]).observation_space
+    assert (simulator.observation_space.n, numbered.n) == (0, 3)
     for seed in range(6):
         observation = simulator.reset(seed)
         space.seed(lane_seeds(seed, 1)[0])

@@ -19,14 +19,17 @@ def member() -> ExportedMember:
         evaluation=Evaluation(mean_return=500.0, variance=4.0, episodes=4),
         versions={"torch": "2.13.0"},
     )
-    manifest.hyperparameters.update({"learning_rate": 0.001})
+    manifest.hyperparameters.update({"learning_rate": 0.001, "hidden_sizes": [64.0, 64.0], "epochs": 4})
     return ExportedMember("d" * 64, manifest, ["race-a3", "race-a0"])
 
 
 def tournament(reported_episodes: int) -> Tournament:
+    spec = TournamentSpec(environment=EnvironmentSpec(id="stocks"))
+    spec.environment.options.update({"path": "prices:daily.csv", "folds": 3})
+    spec.evaluation.options.update({"split": "validation"})
     return Tournament(
         tournament_id="race-1",
-        spec=TournamentSpec(environment=EnvironmentSpec(id="CartPole-v1")),
+        spec=spec,
         best_score=480.0,
         best_score_standard_error=2.0,
         champion_manifest_digest="d" * 64,
@@ -41,6 +44,12 @@ def test_a_champion_has_the_score_of_fresh_episodes() -> None:
     assert "Score on the board: 500 ± 1 over 4 episodes" in text
     assert "Ancestors: race-a3, race-a0." in text
     assert "| `learning_rate` | 0.001 |" in text
+    # A Struct holds whole numbers as doubles.
+    assert "| `hidden_sizes` | [64, 64] |" in text
+    assert "| `epochs` | 4 |" in text
+    assert facts["task"]["options"] == {"path": "prices:daily.csv", "folds": 3}
+    assert "`stocks`, options `{'folds': 3, 'path': 'prices:daily.csv'}`; evaluated with the options" in text
+    assert "`{'split': 'validation'}`." in text
     assert f"Manifest `{'d' * 64}`, policy `{'c' * 64}`" in text
     assert "| `policy.onnx` | `ab12` | 1600 actions on random observations, difference 2.0e-07 |" in text
     assert "Not compared on recorded observations: the simulator is missing" in text
