@@ -45,7 +45,7 @@ def as_rows(observation: Any, choices: int, kind: np.dtype[Any]) -> NDArray[Any]
         kind: float32, or uint8 of an image.
 
     Raises:
-        InvalidArgument: As `as_numbers`; or a number is not one of the choices.
+        InvalidArgument: As `as_numbers`; or a number is outside of the choices.
     """
     found = np.asarray(observation) if choices else None
     if found is None or found.dtype.kind not in "iu" or found.ndim > 1:
