@@ -110,7 +110,7 @@ chaos-store: install
 # Trains while a fault happens every 29 s, and measures what is lost: make chaos SECONDS=1800 SEED=1 MESH=embedded
 # MESH: embedded, or with the images of `make test-compose` and `make test-k8s` compose or kubernetes.
 chaos: install
-	PYTHONPATH=tests/e2e:tests/engine $(BIN)/python tests/chaos/chaos.py --mesh $(or $(MESH),embedded) --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) --pods $(or $(PODS),2) --cores $(or $(CORES),1) --step-seconds $(or $(STEP_SECONDS),0.005)
+	PYTHONPATH=tests/e2e:tests/engine:tests/security $(BIN)/python tests/chaos/chaos.py --mesh $(or $(MESH),embedded) --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) --pods $(or $(PODS),2) --cores $(or $(CORES),1) --step-seconds $(or $(STEP_SECONDS),0.005)
 
 # Two minutes of that.
 test-chaos: install

@@ -185,6 +185,10 @@ class Reconciler:
     async def cycle(self) -> None:
         """Runs one cycle: observes, decides, acts."""
         now = self._clock.monotonic()
+        # A tournament may have ended and been deleted since the last cycle.
+        known = self._runtime.cache.tournaments
+        self._running = [name for name in self._running if name in known]
+        self._clocked = [name for name in self._clocked if name in known]
         self._runtime.running_time.add(self._clocked, now - self._last_cycle)
         self._last_cycle = now
         if self._registration:

@@ -208,7 +208,7 @@ def chaos(target: Target, options: ChaosOptions, faults_folder: str) -> dict[str
     events = observer.events()
     wait_for(lambda: observer.note_candidates() is not None, ANSWER_SECONDS, what="an answer of the leaderboard")
     kept = observer.note_candidates() or set()
-    ended = found.state not in (tournament_pb2.TOURNAMENT_STATE_RUNNING, tournament_pb2.TOURNAMENT_STATE_PAUSED)
+    ended = found.state != tournament_pb2.TOURNAMENT_STATE_RUNNING
     must_be_zero = {
         "lost_candidates": len(observer.seen - kept),
         "failed_agents": int(found.failed_agents),
@@ -238,17 +238,17 @@ def chaos(target: Target, options: ChaosOptions, faults_folder: str) -> dict[str
 
 
 @contextlib.contextmanager
-def opened(mesh: str, folder: Path, learners: int) -> Iterator[tuple[Target, str]]:
-    """Yields a mesh, and the folder in which its environments look for faults."""
+def opened(mesh: str, folder: Path, options: ChaosOptions) -> Iterator[tuple[Target, str]]:
+    """Yields a mesh, and the folder in which its environments look for faults; empty: where tests mount it."""
     if mesh == "embedded":
-        with embedded(folder, learners) as target:
+        with embedded(folder, options.learners, clock="clock" in options.kinds) as target:
             yield target, str(target.faults)
         return
     # Only they need the packages of an engine.
-    from engine_target import FAULTS, composed, on_kubernetes
+    from engine_target import composed, on_kubernetes
 
     with (composed if mesh == "compose" else on_kubernetes)(folder) as target:
-        yield target, FAULTS
+        yield target, ""
 
 
 def main() -> int:
@@ -277,7 +277,7 @@ def main() -> int:
     )
     with (
         tempfile.TemporaryDirectory(prefix="chaos-") as name,
-        opened(given.mesh, Path(name), given.learners) as (target, faults_folder),
+        opened(given.mesh, Path(name), options) as (target, faults_folder),
     ):
         results = chaos(target, options, faults_folder)
     print(json.dumps(results, indent=2))

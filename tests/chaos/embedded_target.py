@@ -25,13 +25,14 @@ class EmbeddedTarget:
 
     name = "embedded"
 
-    def __init__(self, folder: Path, store: Path | None, learners: int) -> None:
+    def __init__(self, folder: Path, store: Path | None, learners: int, *, clock: bool) -> None:
         """Creates the home.
 
         Args:
             folder: Empty folder.
             store: Folder of a small disk for the store; None: the disk cannot be filled.
             learners: Learners of an agent.
+            clock: Whether the wall clock can jump, if libfaketime is installed.
         """
         self._folder, self._store = folder, store
         self.home = Home(folder / "home")
@@ -42,15 +43,16 @@ class EmbeddedTarget:
         self.faults.mkdir()
         self._clock = folder / "clock"
         self._clock.write_text("+0")
-        usable = {"full": bool(store), "clock": FAKETIME.exists()}
+        self._jumps = clock and FAKETIME.exists()
+        usable = {"full": bool(store), "clock": self._jumps}
         more = FUSED_CLASSES if learners > 1 else ()
         self.classes = tuple(one for one in (*CLASSES[self.name], *more) if usable.get(one[0], True))
 
-    def start(self, specification: str, clock: bool = False) -> str:
-        """See Target; `clock`: the wall clock can jump."""
+    def start(self, specification: str) -> str:
+        """See Target."""
         path = self._folder / "chaos.toml"
         path.write_text(specification)
-        if clock:
+        if self._jumps:
             os.environ |= {
                 "LD_PRELOAD": str(FAKETIME),
                 "FAKETIME_TIMESTAMP_FILE": str(self._clock),
@@ -130,11 +132,11 @@ class EmbeddedTarget:
 
 
 @contextlib.contextmanager
-def embedded(folder: Path, learners: int = 1) -> Iterator[EmbeddedTarget]:
+def embedded(folder: Path, learners: int = 1, *, clock: bool = False) -> Iterator[EmbeddedTarget]:
     """Yields a target; kills what it started."""
     os.environ["PODRACE_ORCHESTRATOR__BACKUP__PERIOD_SECONDS"] = "2"
     with small_disk(folder / "disk", STORE_MIB) as store:
-        target = EmbeddedTarget(folder, store, learners)
+        target = EmbeddedTarget(folder, store, learners, clock=clock)
         try:
             yield target
         finally:

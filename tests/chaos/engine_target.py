@@ -31,8 +31,6 @@ DISKS = {"store": 1024, "leaderboard": 128}
 USER = 10001
 PORTS = {"orchestrator": 50051, "leaderboard": 50052}
 SERVICES = (*PORTS, "store")
-FAULTS = "/reports"
-"""Folder of the containers in which environments look for faults."""
 CONTAINER_SECONDS = 120.0
 END_SECONDS = 120.0
 COMMAND_SECONDS = 120.0

@@ -1,7 +1,7 @@
 """An environment that sleeps, so that the rate of a pod depends on time and not on the cores of the machine.
 
-A file `hold` or `memory` in the folder of the option `faults` lets one process, the first that finds it, hold the
-interpreter's lock for the seconds that the file states, or allocate memory until it is killed.
+A file `hold` or `memory` in the folder of the option `faults`, or else in MOUNTED, lets one process, the first that
+finds it, hold the interpreter's lock for the seconds that the file states, or allocate memory until it is killed.
 """
 
 import ctypes
@@ -15,6 +15,8 @@ import numpy as np
 STEP_SECONDS = 0.005
 EPISODE_STEPS = 40
 CHUNK_BYTES = 64 << 20
+MOUNTED = Path("/reports")
+"""Folder that tests mount into containers. Services refuse specifications that name files."""
 
 
 class Sleepy(gymnasium.Env[np.ndarray, int]):
@@ -25,7 +27,8 @@ class Sleepy(gymnasium.Env[np.ndarray, int]):
 
     def __init__(self, step_seconds: float = STEP_SECONDS, faults: str = "") -> None:
         self._step_seconds = step_seconds
-        self._faults = Path(faults) if faults else None
+        folder = Path(faults) if faults else MOUNTED
+        self._faults = folder if folder.is_dir() else None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -13,8 +13,9 @@ LOST, RETURNED = "after the loss of a pod", "after a pod returned it"
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_faults_of_two_minutes_lose_nothing(tmp_path: Path) -> None:
-    with opened("embedded", tmp_path, 1) as (target, faults):
-        found = chaos(target, ChaosOptions(seconds=120.0, period_seconds=15.0), faults)
+    options = ChaosOptions(seconds=120.0, period_seconds=15.0)
+    with opened("embedded", tmp_path, options) as (target, faults):
+        found = chaos(target, options, faults)
     assert set(found["must_be_zero"].values()) == {0}, found
     assert found["faults"] == 8
     assert found["goodput"] > 0.3, found

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.archiving import Archiving
+from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.state.deletion_records import pending_deletions
 from orchestrator.tournaments.deletion import CHECK_SECONDS, Deletion
 from podrace.errors import FailedPrecondition, NotFound, Unavailable
@@ -71,6 +72,20 @@ async def test_a_tournament_is_deleted_after_its_end_and_with_its_logs(mesh, spe
     assert name not in mesh.runtime.cache.tournaments
     assert (await mesh.get(other)).tournament_id == other
     await deletion.delete(name)
+
+
+async def test_a_tournament_that_ends_and_is_deleted_between_two_cycles_does_not_stop_the_others(mesh, spec, tmp_path):
+    (capacity,) = mesh.capacity
+    mesh.capacity.append(Capacity(Resources(0.0, 0, 0), 0))
+    name, other = await mesh.create(spec()), await mesh.create(spec())
+    await mesh.cycle()
+    await mesh.cancel(name)
+    deletion, _ = deletion_of(mesh, tmp_path)
+    await deletion.delete(name)
+    mesh.capacity.append(capacity)
+    await mesh.cycle(1.0)
+    assert {pod.tournament_id for pod in mesh.launcher.pods.values()} == {other}
+    assert mesh.runtime.running_time.take_unsaved().keys() <= {other}
 
 
 async def test_what_the_leaderboard_has_is_deleted_when_it_answers_again(mesh, spec, tmp_path):
