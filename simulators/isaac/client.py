@@ -29,7 +29,7 @@ from torch import Tensor
 from podrace.errors import DeadlineExceeded, Internal, InvalidArgument, Unavailable, Unimplemented
 from podrace.limits.config import EVERYTHING, Allowed
 from podrace.limits.user_environment import user_environment
-from podrace.spaces.entries import VECTOR, Entry, problem_of
+from podrace.spaces.entries import Entry, problem_of
 from podrace.tensor_transport.cupy_driver import CupyDriver
 from podrace.tensor_transport.probe import check_probe, write_probe
 from podrace.tensor_transport.shared import FOLDER, SharedPlane
@@ -234,14 +234,26 @@ def _environment(allowed: Allowed) -> dict[str, str]:
 
 
 def _observation_space(id: str, opened: Mapping[str, Any]) -> Space:
-    """Returns the space that the server describes; its entries have float32 elements, which lie one after another."""
+    """Returns the space that the server describes; the numbers of its entries are float32, one after another."""
     shape = tuple(opened["observation"])
-    entries = tuple(Entry(name, VECTOR, tuple(part)) for name, part in opened["entries"])
+    entries = tuple(
+        Entry(name, encoding, tuple(part), tuple(choices), (0,) * len(choices))
+        for name, encoding, part, choices in opened["entries"]
+    )
     if not entries:
         return Space("continuous", shape, torch.float32)
     if problem := problem_of(entries, prod(shape)):
         raise InvalidArgument(f"{id}: the observation {problem}")
     return Space("composite", shape, torch.float32, entries=entries)
+
+
+def _action_space(opened: Mapping[str, Any]) -> Space:
+    shape, choices = tuple(opened["action"]), tuple(opened["action_choices"])
+    if opened["action_kind"] == "discrete":
+        return Space("discrete", (), torch.int64, n=choices[0])
+    if opened["action_kind"] == "multi_discrete":
+        return Space("multi_discrete", shape, torch.int64, choices=choices)
+    return Space("continuous", shape, torch.float32, tuple(opened["low"]), tuple(opened["high"]))
 
 
 class IsaacSimulator:
@@ -250,8 +262,8 @@ class IsaacSimulator:
     The seed determines the states in which episodes start. Physics on a GPU is not reproducible to the last bit.
 
     Attributes:
-        observation_space: float32, without bounds; composite if the task observes a Dict.
-        action_space: float32; within [-1, 1] where the simulator states no bounds.
+        observation_space: float32, without bounds; composite if the task observes several parts, or no real numbers.
+        action_space: Discrete, multi-discrete, or float32; within [-1, 1] where the simulator states no bounds.
         count: Number of lanes, N.
     """
 
@@ -276,9 +288,7 @@ class IsaacSimulator:
         """
         self._server, self.count, self._device = server, count, torch.device(device)
         self._end: Any = weakref.finalize(self, server.close)
-        low, high = tuple(opened["low"]), tuple(opened["high"])
-        self.observation_space = _observation_space(id, opened)
-        self.action_space = Space("continuous", tuple(opened["action"]), torch.float32, low, high)
+        self.observation_space, self.action_space = _observation_space(id, opened), _action_space(opened)
         if opened["note"]:
             _log.warning("the simulator deviates from the interface", id=id, how=opened["note"])
         self._memory = self._share()

@@ -38,7 +38,14 @@ class GpuMemory:
         tensors: The tensors by name.
     """
 
-    def __init__(self, handle: bytes, offsets: dict[str, int], shapes: dict[str, tuple[int, ...]], device: Any) -> None:
+    def __init__(
+        self,
+        handle: bytes,
+        offsets: dict[str, int],
+        shapes: dict[str, tuple[int, ...]],
+        device: Any,
+        types: dict[str, str] | None = None,
+    ) -> None:
         """Maps the memory.
 
         Args:
@@ -46,12 +53,14 @@ class GpuMemory:
             offsets: Where each tensor starts, in bytes.
             shapes: Shape of each tensor.
             device: Device on which the simulator computes.
+            types: Types of tensors, as numpy's type strings, where they differ from TYPES.
 
         Raises:
             OSError: The driver refuses; it is then no use to try again.
         """
         import torch
 
+        self._types = dict(TYPES, **(types or {}))
         self._driver: Any = ctypes.CDLL("libcuda.so.1")
         # The driver maps the memory for the GPU whose context is current.
         with torch.cuda.device(device):
@@ -80,4 +89,4 @@ class GpuMemory:
     def _view(self, torch: Any, name: str, offset: int, shape: tuple[int, ...], device: Any) -> Any:
         if not int(np.prod(shape)):
             return torch.zeros(shape, device=device)
-        return torch.as_tensor(_Elements(self._pointer + offset, tuple(shape), TYPES[name]), device=device)
+        return torch.as_tensor(_Elements(self._pointer + offset, tuple(shape), self._types[name]), device=device)

@@ -17,6 +17,7 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from .lab_spaces import ActionKind
 from .serving import seed_everything
 
 if TYPE_CHECKING:
@@ -28,10 +29,8 @@ class IsaacGymEngine:
 
     Attributes:
         observation_shape: Shape of one lane's observation.
-        entries: Name and shape of each entry of a Dict observation, whose elements are one row; [] of any other.
-        action_shape: Shape of one lane's action.
-        low: Lower bound of each element of an action.
-        high: Upper bound of each element of an action.
+        entries: Entries of an observation of several parts, whose elements are one row; [] of any other.
+        actions: What its actions are.
         device: Where its tensors lie.
         note: A deviation from the interface that users should know about; "" if there is none.
     """
@@ -62,11 +61,9 @@ class IsaacGymEngine:
             virtual_screen_capture=False,
             force_render=False,
         )
-        space = self._env.action_space
         self.observation_shape = tuple(self._env.observation_space.shape)
         self.entries: Any = []
-        self.action_shape = tuple(space.shape)
-        self.low, self.high = space.low.ravel().tolist(), space.high.ravel().tolist()
+        self.actions = ActionKind(self._env.action_space)
         self._resets_at_once = _takes(self._env, "reset_idx", 1) and _takes(self._env, "compute_observations", 0)
         self.note = (
             "" if self._resets_at_once else "the first step of every episode is void: the task resets one step late"

@@ -8,11 +8,11 @@ which its last step began, as in the training libraries shipped with Isaac Lab.
 from __future__ import annotations
 
 import importlib
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .lab_spaces import ActionKind, elements_of, entries_of, parts_of, rows_of
 from .serving import seed_everything
 
 if TYPE_CHECKING:
@@ -46,15 +46,15 @@ class IsaacLabEngine:
             configuration.compute_final_obs = True
         env: Any = gymnasium.make(task, cfg=configuration).unwrapped
         self._env = env
-        space = env.single_action_space
+        self.actions = ActionKind(env.single_action_space)
         observed = env.single_observation_space[POLICY]
-        self.entries = entries_of(observed) if hasattr(observed, "spaces") else []
-        elements = sum(math.prod(shape) for _, shape in self.entries)
+        self._single = not parts_of(observed)
+        plain = type(observed).__name__ == "Box" and np.issubdtype(observed.dtype, np.floating)
+        # An observation that is no Dict is an entry named `policy`, unless its numbers are the row itself.
+        path = (POLICY,) if self._single else ()
+        self.entries = [] if plain else entries_of(observed, sum(self.actions.choices), path)
+        elements = sum(elements_of(entry) for entry in self.entries)
         self.observation_shape = (elements,) if self.entries else tuple(observed.shape)
-        self.action_shape = tuple(space.shape)
-        # Most of its tasks have unbounded actions, and scale them themselves.
-        self.low = [low if math.isfinite(low) else -1.0 for low in space.low.ravel().tolist()]
-        self.high = [high if math.isfinite(high) else 1.0 for high in space.high.ravel().tolist()]
         self.note = "" if keeps_final else "the last observation of an episode is the one before its last step"
         self._before: Any = None
 
@@ -68,7 +68,7 @@ class IsaacLabEngine:
 
     def step(self, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Steps; returns observation, reward, terminated, truncated and final observation."""
-        observations, reward, terminated, truncated, extras = self._env.step(action)
+        observations, reward, terminated, truncated, extras = self._env.step(self.actions.for_task(action))
         final = extras.get("final_obs")
         final_observation = self._before if final is None else self._observed(final)
         self._before = self._observed(observations)
@@ -76,39 +76,11 @@ class IsaacLabEngine:
 
     def _observed(self, observations: Any) -> torch.Tensor:
         """Returns a copy of the observations, [N, ...]; those of a Dict are one row, entry after entry."""
-        import torch
-
         if not self.entries:
             copied: torch.Tensor = observations[POLICY].clone()
             return copied
-        parts = []
-        for name, _ in self.entries:
-            part = observations[POLICY]
-            for key in name.split("."):
-                part = part[key]
-            parts.append(part.flatten(1).float())
-        return torch.cat(parts, dim=1)
+        return rows_of(self.entries, observations if self._single else observations[POLICY])
 
     def close(self) -> None:
         """Closes the environment; the application ends with the process."""
         self._env.close()
-
-
-def entries_of(space: Any, path: Any = ()) -> Any:
-    """Returns the name and the shape of each part of a Dict, in its order; keys of nested ones are joined by dots.
-
-    Raises:
-        ValueError: A part is neither a Dict nor a Box of floating-point numbers, or a key contains a dot.
-    """
-    found = []
-    for key, part in space.spaces.items():
-        name = ".".join([*path, key])
-        if "." in key:
-            raise ValueError(f"the key {key!r} of the observations contains a dot")
-        if hasattr(part, "spaces") and hasattr(part.spaces, "items"):
-            found += entries_of(part, (*path, key))
-        elif type(part).__name__ == "Box" and np.issubdtype(part.dtype, np.floating):
-            found.append((name, tuple(part.shape)))
-        else:
-            raise ValueError(f"the entry {name!r} of the observations is not a Box of floating-point numbers")
-    return found

@@ -38,6 +38,11 @@ ENGINES = {"isaacgym": (".isaac_gym", "IsaacGymEngine"), "isaaclab": (".isaac_la
 PROBE_ELEMENTS = 64
 
 
+def action_type(engine: Any) -> Any:
+    """Returns the numpy type of an element of an action in the memory that both processes map."""
+    return np.float32 if engine.actions.kind == "continuous" else np.int64
+
+
 class Memory:
     """The file that client and server map, as arrays that are written in place."""
 
@@ -54,7 +59,7 @@ class Memory:
             self._map = mmap.mmap(file.fileno(), 0)
         self._offsets = offsets
         observed = (count, *engine.observation_shape)
-        self.action = self._array("action", (count, *engine.action_shape), np.float32)
+        self.action = self._array("action", (count, *engine.actions.shape), action_type(engine))
         self.observation = self._array("observation", observed, np.float32)
         self.reward = self._array("reward", (count,), np.float32)
         self.terminated = self._array("terminated", (count,), np.bool_)
@@ -107,7 +112,8 @@ class SharedLanes:
         shapes = {name: tuple(tensor.shape) for name, tensor in self._memory.items()}
         shapes["probe"] = (PROBE_ELEMENTS,)
         try:
-            tensors = map_memory(bytes.fromhex(handle), offsets, shapes, self._device).tensors
+            types = {"action": np.dtype(action_type(self._engine)).str}
+            tensors = map_memory(bytes.fromhex(handle), offsets, shapes, self._device, types).tensors
             tensors["probe"] += 1.0
             self._finish()
         except Exception as error:  # whatever torch and the driver raise: the file works without them
@@ -166,10 +172,12 @@ def serve(requests: BinaryIO, responses: BinaryIO) -> None:
     engine = getattr(importlib.import_module(module, __package__), engine_class)(opening)
     description = {
         "observation": list(engine.observation_shape),
-        "entries": [[name, list(shape)] for name, shape in engine.entries],
-        "action": list(engine.action_shape),
-        "low": engine.low,
-        "high": engine.high,
+        "entries": engine.entries,
+        "action": list(engine.actions.shape),
+        "action_kind": engine.actions.kind,
+        "action_choices": engine.actions.choices,
+        "low": engine.actions.low,
+        "high": engine.actions.high,
         "note": engine.note,
     }
     _answer(responses, json.dumps(description))

@@ -239,11 +239,6 @@ def test_a_dict_is_one_row_of_its_entries_with_the_numbers_of_the_task(
     assert ended > 0
 
 
-def test_an_entry_that_is_not_of_real_numbers_is_refused_by_name(start: Any) -> None:
-    with pytest.raises(InvalidArgument, match="the entry 'camera' of the observations is not a Box of floating-point"):
-        start("isaaclab:Isaac-Bytes-Ant-Direct", 1)
-
-
 def has_gone(pid: int) -> bool:
     """Waits until a process is gone; it need not be a child of this one."""
     try:

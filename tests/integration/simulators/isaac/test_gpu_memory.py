@@ -52,6 +52,7 @@ class Engine:
     """Returns numbers that follow from the action."""
 
     device = "cuda:0"
+    actions = SimpleNamespace(kind="continuous")
 
     def step(self, action: Tensor) -> tuple[Tensor, ...]:
         observation = action.sum(1, keepdim=True).expand(-1, 3)
@@ -68,8 +69,11 @@ def server_of(driver: HostDriver, monkeypatch: pytest.MonkeyPatch, *, shift: int
     lanes._memory = {name: torch.zeros(shape) for name, shape in shapes.items()}
     lanes._offered = None
 
-    def mapped(handle: bytes, offsets: dict[str, int], shapes: dict[str, Any], device: torch.device) -> Any:
+    def mapped(
+        handle: bytes, offsets: dict[str, int], shapes: dict[str, Any], device: torch.device, types: dict[str, str]
+    ) -> Any:
         assert handle == HANDLE
+        assert types == {"action": "<f4"}
         assert {spec.name: tuple(spec.shape) for spec in SPECS} == shapes
         memory = driver.memory if not shift else driver.memory.clone()
         return SimpleNamespace(tensors={spec.name: view(memory, offsets[spec.name], spec) for spec in SPECS})

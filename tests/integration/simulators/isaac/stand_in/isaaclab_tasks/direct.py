@@ -79,10 +79,105 @@ class DictAntEnv(AntEnv):
         return {"policy": {"speeds": row[:, 13:], "position": torso}}
 
 
-class BytesAntEnv(AntEnv):
-    """States an image of bytes among its observations."""
+class ChoicesEnv(gymnasium.Env):
+    """Pick the number that the entry `target` shows, if the mask allows it, else the next one; ten steps.
+
+    Its observations have entries of every kind. Isaac Lab's tensors of numbers of choices are [N, 1] and [N, elements],
+    and it gets actions in this form.
+    """
+
+    choices = 4
+
+    def __init__(self, cfg):
+        self.cfg, self.num_envs, self.device = cfg, cfg.num_envs, torch.device(cfg.device)
+        parts = {
+            "target": spaces.Discrete(4),
+            "pair": spaces.MultiDiscrete([2, 3]),
+            "lamps": spaces.MultiBinary(2),
+            "camera": spaces.Box(0, 255, (2, 2, 1), np.uint8),
+            "more": spaces.Tuple((spaces.Box(-1.0, 1.0, (1,)), spaces.Box(0, 9, (1,), np.int32))),
+            "action_mask": spaces.Box(0.0, 1.0, (self.choices,)),
+        }
+        self.single_observation_space = spaces.Dict({"policy": spaces.Dict(parts)})
+        self.single_action_space = self._action_space()
+        self.extras = {}
+
+    def _action_space(self):
+        return spaces.Discrete(4)
+
+    def reset(self, seed=None, options=None):
+        torch.manual_seed(seed)
+        self._steps = 0
+        return self._get_observations(), self.extras
+
+    def _get_observations(self):
+        count = self.num_envs
+        self.target, refused = torch.randint(4, (2, count))
+        self.mask = torch.ones(count, self.choices)
+        self.mask[torch.arange(count), refused] = 0
+        self.best = torch.where(self.target == refused, (self.target + 1) % 4, self.target)
+        parts = {
+            "action_mask": self.mask,
+            "more": (torch.full((count, 1), 0.5), torch.full((count, 1), 7, dtype=torch.int32)),
+            "target": self.target.unsqueeze(1),
+            "pair": torch.stack((self.target % 2, self.target % 3), 1),
+            "lamps": torch.stack((self.target > 1, self.target < 1), 1),
+            "camera": torch.full((count, 2, 2, 1), 9, dtype=torch.uint8),
+        }
+        return {"policy": parts}
+
+    def _picked(self, action):
+        assert (tuple(action.shape), action.dtype) == ((self.num_envs, 1), torch.int64), "not an action of this space"
+        return action[:, 0]
+
+    def step(self, action):
+        picked = self._picked(action)
+        assert (self.mask.gather(1, picked.unsqueeze(1)) > 0).all(), "an invalid action was taken"
+        reward = (picked == self.best).float()
+        self._steps += 1
+        over = torch.full((self.num_envs,), self._steps == 10)
+        self._steps %= 10
+        return self._get_observations(), reward, over, torch.zeros_like(over), self.extras
+
+    def close(self):
+        pass
+
+
+class PairsEnv(ChoicesEnv):
+    """As ChoicesEnv, with a second choice of two, which must be 1."""
+
+    choices = 6
+
+    def _action_space(self):
+        return spaces.MultiDiscrete([4, 2])
+
+    def _picked(self, action):
+        assert (tuple(action.shape), action.dtype) == ((self.num_envs, 2), torch.int64), "not an action of this space"
+        return torch.where(action[:, 1] == 1, action[:, 0], self.mask.argmax(1))
+
+
+class NumberEnv(ChoicesEnv):
+    """As ChoicesEnv; it observes the target alone, without a Dict."""
 
     def __init__(self, cfg):
         super().__init__(cfg)
-        camera = spaces.Box(0, 255, (4, 4, 3), np.uint8)
-        self.single_observation_space = spaces.Dict({"policy": spaces.Dict({"camera": camera})})
+        self.single_observation_space = spaces.Dict({"policy": spaces.Discrete(4)})
+
+    def _get_observations(self):
+        parts = super()._get_observations()["policy"]
+        self.mask.fill_(1)
+        return {"policy": parts["target"]}
+
+
+class TextEnv(ChoicesEnv):
+    """States an observation that no policy can use."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        self.single_observation_space = spaces.Dict({"policy": spaces.Dict({"order": spaces.Text(4)})})
+
+
+class ShortMaskEnv(ChoicesEnv):
+    """States a mask that does not fit its actions."""
+
+    choices = 3
