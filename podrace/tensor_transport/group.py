@@ -147,7 +147,16 @@ class Group:
                 f"group {prefix}: not all of the {size} members joined at {store_address} within {timeout_seconds:g} s"
                 f" ({_first_line(error)})"
             ) from None
-        return cls(backend, rank, size, device, timeout_seconds)
+        group = cls(backend, rank, size, device, timeout_seconds)
+        if device.type == "cuda":
+            group._meet()
+        return group
+
+    def _meet(self) -> None:
+        """Exchanges a number: NCCL, which does not block, connects its members in their first collective."""
+        # Not behind the work of the current stream, which may take longer than the timeout.
+        with torch.cuda.stream(torch.cuda.Stream(self.device)):  # type: ignore[no-untyped-call]
+            self.gather(torch.zeros(1, device=self.device))
 
     # --- collectives ------------------------------------------------------------------------------------------
 
@@ -255,10 +264,15 @@ class Group:
             thread.join(self._timeout_seconds)
 
     def close(self) -> None:
-        """Leaves the group. No member may be running a collective."""
+        """Leaves the group. No member may be running a collective, or still be in the last one.
+
+        Between GPUs this aborts: NCCL waits for the other members when it destroys a communicator, and some may be
+        gone.
+        """
+        if self.device.type == "cuda":
+            self.abort()
+            return
         self._closed.set()
-        if self._on_stream is not None:
-            self._on_stream.close()
         self._backend = None
 
     def _lose(self) -> None:
@@ -350,6 +364,7 @@ def _connect_nccl(store: PrefixStore, rank: int, size: int, device: torch.device
     # Read when a group is created. By default torch's watchdog terminates the process on any error.
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     os.environ["TORCH_NCCL_ENABLE_MONITORING"] = "0"
+    # Read once in a process, with its first group.
     os.environ["TORCH_NCCL_NONBLOCKING_TIMEOUT"] = str(max(1, round(timeout.total_seconds())))
     options = ProcessGroupNCCL.Options()
     options.config.blocking = 0

@@ -8,6 +8,7 @@ import torch
 from fake_streams import FakeCuda
 from torch._C._distributed_c10d import ReduceOp
 
+from podrace.tensor_transport import group as group_module
 from podrace.tensor_transport.group import Group, MemberLost
 from podrace.tensor_transport.stream_collectives import StreamCollectives
 
@@ -65,6 +66,42 @@ class Ends:
 
 def own() -> torch.Tensor:
     return torch.tensor([0.0, 3.0])
+
+
+def joined(monkeypatch: pytest.MonkeyPatch, nccl: FakeNccl) -> Group:
+    """Joins a group of a fake NCCL, by tensors that are on the host."""
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device: zeros(*shape))
+    monkeypatch.setattr(group_module, "_open_store", lambda *_: None)
+    monkeypatch.setattr(group_module, "_connect_nccl", lambda *_: nccl)
+    nccl.others = [zeros(1), zeros(1)]
+    return Group.join("127.0.0.1:1", "prefix", RANK, SIZE, "cuda:0", timeout_seconds=20.0)
+
+
+def test_joining_returns_after_all_members_have_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL connects in the first collective, which does not wait for other work of the GPU."""
+    cuda = FakeCuda().install(monkeypatch)
+    nccl = FakeNccl(cuda)
+    group = joined(monkeypatch, nccl)
+    assert nccl.calls == ["allgather"]
+    assert (cuda.streams, len(cuda.waits)) == (1, 1)
+    group.close()
+
+
+def test_a_member_that_does_not_join_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    nccl = FakeNccl(FakeCuda().install(monkeypatch))
+    nccl.failure = "NCCL timeout in communicator initialization"
+    with pytest.raises(MemberLost, match="communicator initialization"):
+        joined(monkeypatch, nccl)
+    assert nccl.calls == ["allgather", "abort"]
+
+
+def test_a_group_is_left_without_waiting_for_members_that_may_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = Ends(monkeypatch)
+    ends.group.close()
+    assert ends.nccl.calls == ["abort"]
+    ends.group.close()
+    assert ends.nccl.calls == ["abort"]
 
 
 def test_averages_are_one_all_reduce_each_and_the_host_waits_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,19 @@ from agentpod.config import PodConfig
 from agentpod.qualification import nodes
 from agentpod.qualification.bench import Bench
 from agentpod.qualification.collectives import Scaling, judge_killed, judge_scaling, sizes
-from agentpod.qualification.members import LOST_SECONDS, GroupTrial, group_trial, judge, paths_of
+from agentpod.qualification.members import (
+    COLLECTIVE_SECONDS,
+    LOST_SECONDS,
+    GroupTrial,
+    group_trial,
+    judge,
+    paths_of,
+)
 from agentpod.qualification.nodes import check_address, judge_follower
 from agentpod.qualification.trial_pod import TrialHost
 from podrace.errors import InvalidArgument
 from podrace.qualification.findings import Grade
+from podrace.tensor_transport.stream_collectives import WATCH_SECONDS
 
 GOOD = GroupTrial("collectives", 8, 3.0, 0.02, 4 << 26, right=True, lost_seconds=1.0, paths=("P2P/CUMEM",))
 LOG = """
@@ -50,6 +58,10 @@ def test_each_defect_is_the_only_line_that_does_not_pass(changes: dict[str, obje
     (found,) = (one for one in judge(replace(GOOD, **changes)) if one.grade != Grade.PASS)  # type: ignore[arg-type]
     assert (found.name, found.grade) == (name, grade)
     assert found.mend
+
+
+def test_a_loss_that_only_the_timeout_shows_is_noticed_in_time() -> None:
+    assert COLLECTIVE_SECONDS + 2 * WATCH_SECONDS < LOST_SECONDS
 
 
 def test_the_paths_of_a_group_are_read_from_the_log_of_nccl() -> None:
