@@ -51,10 +51,14 @@ def exhausted(error: Exception, device: str, settings: str) -> ResourceExhausted
 
 
 def free_bytes(device: str | torch.device) -> int | None:
-    """Returns the free memory of a GPU, that of other processes subtracted; None for the host and if unknown."""
+    """Returns the free memory of a GPU, with what torch keeps for reuse and without that of other processes.
+
+    None for the host, and if it is unknown.
+    """
     if torch.device(device).type != "cuda":
         return None
     try:
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     except (RuntimeError, AssertionError):
         return None

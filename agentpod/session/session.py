@@ -27,6 +27,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
 from podrace.specification import catalog
 from podrace.tensor_transport.cuda import SCHEME as CUDA
+from podrace.tensor_transport.cuda import CudaPlane
 from podrace.tensor_transport.plane import Plane
 from podrace.tensor_transport.probe import PLANE_UNUSABLE, PROBE_SPEC, check_probe, write_probe
 from podrace.tensor_transport.transfer import SCHEME as GROUP
@@ -250,6 +251,7 @@ class Roles:
             yield "the pod's memory", self._config.memory_bytes // self._config.learners - allocated_bytes
         free = free_bytes(self._device)
         if free is not None:
+            free += self._plane.spare_bytes if isinstance(self._plane, CudaPlane) else 0
             yield f"the free memory of GPU {self._device}", int(SHARE_FOR_REPLAY * free)
 
     async def collect(self, grant: Grant, rollout: int) -> CollectedRollout:

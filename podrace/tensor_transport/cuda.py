@@ -139,6 +139,11 @@ class CudaPlane:
         self._regions: dict[str, Region] = {}
         self._opened: dict[str, Slab] = {}
 
+    @property
+    def spare_bytes(self) -> int:
+        """Memory that is kept for later regions; a region that needs more than one of its pieces frees all of them."""
+        return sum(size * len(slabs) for size, slabs in self._spare.items())
+
     @cached_property
     def _driver(self) -> Driver:
         return self._make_driver()

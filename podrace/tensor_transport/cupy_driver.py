@@ -5,6 +5,7 @@ CuPy's memory pool is not used: memory of its pool, and of torch's, cannot be ex
 
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -44,17 +45,26 @@ class CupyDriver:
     def allocate(self, size: int) -> Slab:
         """Allocates memory with cudaMalloc."""
         with self._cupy.cuda.Device(self._index):
-            try:
-                memory = self._cupy.cuda.Memory(-(-size // BLOCK_BYTES) * BLOCK_BYTES)
-            except (self._cupy.cuda.memory.OutOfMemoryError, self._runtime.CUDARuntimeError) as error:
-                free, total = self._runtime.memGetInfo()
-                raise ResourceExhausted(
-                    f"GPU {self._index} has {free} of {total} bytes free, a region needs {size}: make the slots smaller"
-                ) from error
+            memory = self._allocate(size)
             event = self._cupy.cuda.Event(disable_timing=True, interprocess=True)
             exported = self._runtime.ipcGetMemHandle(memory.ptr), self._runtime.ipcGetEventHandle(event.ptr)
             handles = b"".join((*exported, size.to_bytes(SIZE_BYTES, "little"), self._uuid(self._index)))
             return Slab(self._tensor(memory.ptr, size, memory), event, handles)
+
+    def _allocate(self, size: int) -> Any:
+        blocks = -(-size // BLOCK_BYTES) * BLOCK_BYTES
+        refusals = self._cupy.cuda.memory.OutOfMemoryError, self._runtime.CUDARuntimeError
+        with suppress(*refusals):
+            return self._cupy.cuda.Memory(blocks)
+        # torch keeps memory that it no longer uses.
+        torch.cuda.empty_cache()
+        try:
+            return self._cupy.cuda.Memory(blocks)
+        except refusals as error:
+            free, total = self._runtime.memGetInfo()
+            raise ResourceExhausted(
+                f"GPU {self._index} has {free} of {total} bytes free, a region needs {size}: make the slots smaller"
+            ) from error
 
     def open(self, handles: bytes) -> Slab:
         """Maps memory of another process; it is unmapped with the last tensor that views it."""

@@ -46,6 +46,17 @@ async def test_writes_are_ordered_before_reads_in_both_directions(tmp_path: Path
     assert ends.owners.log == [("record", 0)], "the event of the owner, which no peer records"
 
 
+def test_what_is_kept_for_later_regions_is_counted(tmp_path: Path) -> None:
+    owner = Ends(tmp_path).owner
+    assert owner.spare_bytes == 0
+    regions = [owner.create(name, [VALUES]) for name in ("one", "other")]
+    for region in regions:
+        region.close()
+    assert owner.spare_bytes == 2 * SLAB_BYTES
+    owner.create("one", [VALUES])
+    assert owner.spare_bytes == SLAB_BYTES
+
+
 async def test_each_region_has_its_own_event(tmp_path: Path) -> None:
     ends = Ends(tmp_path)
     one, other = ends.owner.create("one", [VALUES]), ends.owner.create("other", [VALUES])

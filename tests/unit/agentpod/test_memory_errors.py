@@ -45,6 +45,13 @@ def test_the_free_memory_is_unknown_without_a_gpu(monkeypatch: pytest.MonkeyPatc
     assert free_bytes("cpu") is None
 
 
+def test_memory_that_torch_keeps_for_reuse_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3, 80))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 60)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert free_bytes("cuda:0") == 43
+
+
 class Role:
     @needs_memory_for("evaluation.episodes")
     def evaluate(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 import torch
+from fake_cuda import FakeDriver, Gpu
 from torch import Tensor
 
 from agentpod.config import PodConfig
@@ -21,9 +22,10 @@ from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.tensor.v1.tensor_pb2 import TensorRef
+from podrace.tensor_transport.cuda import CudaPlane
 from podrace.tensor_transport.memory import MemoryPlane
 from podrace.tensor_transport.plane import Plane, Planes
-from podrace.tensor_transport.probe import answer_probe
+from podrace.tensor_transport.probe import PROBE_SPEC, answer_probe
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 
 
@@ -173,3 +175,16 @@ async def test_a_replay_memory_must_fit_where_it_will_lie(
     found = dict(roles._replay_memories())
     assert list(found) == where
     assert found.get(f"the free memory of GPU {GPU}", 450) == 450
+
+
+async def test_memory_that_the_plane_keeps_for_its_next_regions_is_free(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The replay memory of the next assignment takes the place of the last one's."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (500, 1000))
+    plane = CudaPlane("podrace-p-", lambda: FakeDriver(Gpu()), tmp_path)
+    plane.create("replay", [PROBE_SPEC]).close()
+    roles = ConnectedRoles([plane], sees={"cuda"})
+    roles._chosen, roles._device = plane, GPU
+    ((_where, free),) = roles._replay_memories()
+    assert free == int(0.9 * (500 + plane.spare_bytes)) > 450

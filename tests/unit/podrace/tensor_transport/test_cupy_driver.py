@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 import torch
 
-from podrace.errors import FailedPrecondition
+from podrace.errors import FailedPrecondition, ResourceExhausted
 from podrace.tensor_transport import cupy_driver
 from podrace.tensor_transport.codec import size_bytes
 from podrace.tensor_transport.cuda import HANDLE_BYTES, HANDLES
@@ -29,7 +29,7 @@ class FakeCupy:
 
     def __init__(self, *uuids: str, peer_access: bool = True) -> None:
         self.calls: list[str] = []
-        self._current, self.names = 0, uuids
+        self._current, self.names, self.kept_by_torch = 0, uuids, False
         runtime = SimpleNamespace(
             CUDARuntimeError=CudaError,
             getDeviceCount=lambda: len(uuids),
@@ -48,13 +48,19 @@ class FakeCupy:
             runtime=runtime,
             is_available=lambda: True,
             Device=self._device,
-            Memory=lambda size: self._note(f"allocate {size}", SimpleNamespace(ptr=66)),
+            Memory=self._memory,
             Event=lambda **_: SimpleNamespace(ptr=67),
             UnownedMemory=lambda pointer, size, owner, index: owner,
             MemoryPointer=lambda memory, offset: memory,
             memory=SimpleNamespace(OutOfMemoryError=MemoryError),
         )
         self.uint8 = "uint8"
+
+    def _memory(self, size: int) -> Any:
+        self._note(f"allocate {size}")
+        if self.kept_by_torch:
+            raise MemoryError
+        return SimpleNamespace(ptr=66)
 
     def ndarray(self, shape: tuple[int], dtype: str, memptr: object) -> Any:
         return SimpleNamespace(shape=shape, owner=memptr)
@@ -146,3 +152,15 @@ def test_a_uuid_with_a_zero_byte_is_not_cut_off(monkeypatch: pytest.MonkeyPatch)
     assert slab.handles[-16:] == uuid_of("a\0b").bytes
     assert len(slab.handles) == size_bytes(HANDLES)
     assert driver(monkeypatch, cupy).open(slab.handles).memory.numel() == SIZE
+
+
+def test_memory_that_torch_keeps_is_freed_before_memory_counts_as_exhausted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = FakeCupy("a")
+    cupy.kept_by_torch = True
+    cupy.cuda.runtime.memGetInfo = lambda: (1, 80)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: setattr(cupy, "kept_by_torch", False))
+    assert driver(monkeypatch, cupy).allocate(SIZE).memory.numel() == SIZE
+    cupy.kept_by_torch = True
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    with pytest.raises(ResourceExhausted, match="GPU 0 has 1 of 80 bytes free, a region needs 5000"):
+        driver(monkeypatch, cupy).allocate(SIZE)
