@@ -17,6 +17,8 @@ from leaderboard.delivery.servicer import delivery_service
 from leaderboard.garbage import collect_periodically
 from leaderboard.generator import Generator
 from leaderboard.plugins.plugin_pool import PluginPool
+from leaderboard.rebuilding.known import KnownTournaments
+from leaderboard.rebuilding.rebuild import rebuild
 from leaderboard.service import services
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store.owners import TournamentOwners
@@ -28,14 +30,15 @@ from podrace import disk_space, service, telemetry
 from podrace.access.service_access import ServiceAccess
 from podrace.access.v1 import access_pb2
 from podrace.backup.config import check as check_backup
+from podrace.backup.database import BackedUpDatabase
 from podrace.backup.opening import open_when_leading
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database, DatabaseLocation
-from podrace.database.leadership import Leadership, ends
+from podrace.database.leadership import ends
 from podrace.errors import ResourceExhausted
 from podrace.processes import lifeline
-from podrace.rpc import Server, shutdown_requested
+from podrace.rpc import Server, shutdown_requested, standby_health
 
 _log = structlog.get_logger(__name__)
 
@@ -55,16 +58,20 @@ async def serve(config: Config) -> None:
         location, DATABASE_FORMAT, time.time, config.backup, config.store, config.server
     )
     async with backed_up as state:
-        await _serve_from(state, store, config, location, backed_up.leadership)
+        await _serve_from(state, store, config, location, backed_up)
 
 
 async def _serve_from(
-    state: Database, store: CheckpointStore, config: Config, location: DatabaseLocation, leadership: Leadership | None
+    state: Database, store: CheckpointStore, config: Config, location: DatabaseLocation, backed_up: BackedUpDatabase
 ) -> None:
     watch = SubmissionWatch()
     plugins = PluginPool(config.parts, config.runtime_folder, config.allow)
     urgent = asyncio.Event()
     owners = await TournamentOwners.load(state)
+    if config.backup.rebuild:
+        # The orchestrator registers whose the tournaments are.
+        async with standby_health(config.server):
+            await rebuild(state, store)
     updater = Updater(state, store, watch, plugins=plugins)
     find_shortage = _shortage_finder(config, location, asyncio.get_running_loop(), urgent)
     generator = Generator(state, plugins, find_shortage, owners)
@@ -74,9 +81,10 @@ async def _serve_from(
     delivery, deletion = CheckpointDelivery(store), TournamentDeletion(state, store, owners, watch)
     served = services(
         *(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion),
-        TournamentArchiving(state, store),
+        *(TournamentArchiving(state, store), KnownTournaments(state, store), backed_up.back_up),
     )
     served.append(delivery_service(delivery))
+    leadership = backed_up.leadership
     leads = leadership.is_valid if leadership else None
     server = await Server.start(config.server, served, guard=access.guard(owners, scoped=()), leads=leads)
     _log.info("leaderboard serves", address=server.address, database=str(location), store=store.uri)

@@ -15,6 +15,7 @@ from leaderboard.checkpoints.deletion import TournamentDeletion
 from leaderboard.checkpoints.held_candidates import wanted_verification
 from leaderboard.evolution.strategy import NoWork
 from leaderboard.generator import Generator
+from leaderboard.rebuilding.known import KnownTournaments
 from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store import records
 from leaderboard.store.owners import TournamentOwners, ownership_in
@@ -25,6 +26,7 @@ from leaderboard.updater import Updater
 from podrace.access.lease_tokens import LeaseVerifier
 from podrace.access.ownership import Ownership, Reach, reach
 from podrace.access.principal import current_principal
+from podrace.backup.copies import Backup, backup_message
 from podrace.checkpoint.v1 import store_pb2 as store_pb
 from podrace.checkpoint.v1 import store_pb2_grpc as store_pb_grpc
 from podrace.database import Database
@@ -41,6 +43,8 @@ LONGEST_DIFFERENCE = 1000
 """Characters of such a line."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
+BackUp = Callable[[], Awaitable[Backup]]
+"""Makes a backup of the database."""
 Register = Callable[[Mapping[str, Ownership]], Awaitable[None]]
 """Makes tournaments known, given whose each is."""
 
@@ -56,6 +60,8 @@ def services(
     owners: TournamentOwners | None = None,
     deletion: TournamentDeletion | None = None,
     archiving: TournamentArchiving | None = None,
+    known: KnownTournaments | None = None,
+    back_up: BackUp | None = None,
 ) -> list[Service]:
     """Returns the four services of a leaderboard.
 
@@ -70,6 +76,8 @@ def services(
         owners: Which tournaments exist, and whose each is; None: those of the generator.
         deletion: Deletes tournaments; None: they cannot be deleted.
         archiving: Archives tournaments; None: they cannot be archived.
+        known: Lists all tournaments; None: they cannot be listed.
+        back_up: Makes a backup of the database now; None: there are no backups.
     """
     contract = pb.DESCRIPTOR.services_by_name
     leases, owners = leases or LeaseVerifier(None), owners or generator.owners
@@ -82,7 +90,9 @@ def services(
         Service(
             contract["UpdaterService"],
             pb_grpc.add_UpdaterServiceServicer_to_server,
-            UpdaterServicer(updater, kept, leases, functools.partial(owners.register, state), deletion, archiving),
+            UpdaterServicer(
+                *(updater, kept, leases, functools.partial(owners.register, state), deletion, archiving, known, back_up)
+            ),
         ),
         Service(
             contract["GeneratorService"],
@@ -184,7 +194,10 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
         register: Register,
         deletion: TournamentDeletion | None = None,
         archiving: TournamentArchiving | None = None,
+        known: KnownTournaments | None = None,
+        back_up: BackUp | None = None,
     ) -> None:
+        self._known, self._back_up = known, back_up
         self._updater, self._snapshots, self._leases, self._register = updater, kept, leases, register
         self._deletion, self._archiving = deletion, archiving
 
@@ -242,6 +255,20 @@ class UpdaterServicer(pb_grpc.UpdaterServiceServicer):
             raise Unimplemented("DeleteTournament: this leaderboard deletes nothing")
         await self._deletion.delete(request.tournament_id)
         return pb.DeleteTournamentResponse()
+
+    async def ListKnownTournaments(
+        self, request: pb.ListKnownTournamentsRequest, context: Context
+    ) -> pb.ListKnownTournamentsResponse:
+        """Reads a page; see the contract."""
+        if self._known is None:
+            raise Unimplemented("ListKnownTournaments: this leaderboard lists nothing")
+        return await self._known.page(request)
+
+    async def BackUp(self, request: pb.BackUpRequest, context: Context) -> pb.BackUpResponse:
+        """Makes a backup; see the contract."""
+        if self._back_up is None:
+            raise Unimplemented("BackUp: this leaderboard makes no backups")
+        return pb.BackUpResponse(backup=backup_message(await self._back_up()))
 
     async def SnapshotChampion(
         self, request: pb.SnapshotChampionRequest, context: Context

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
 import secrets
 import sys
@@ -24,6 +25,7 @@ from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool.log_folder import LogFolder
 from orchestrator.pool.prometheus_targets import PATH, PrometheusTargets
 from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, NEVER_SILENT, Reconciler
+from orchestrator.rebuilding.rebuild import rebuild
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state.clock import Clock, SystemClock
 from orchestrator.state.database import DATABASE_FORMAT, StateDatabase
@@ -42,8 +44,11 @@ from podrace.access.authenticators.unix_socket import user_name
 from podrace.access.service_access import ServiceAccess
 from podrace.access.tokens import PodTokens
 from podrace.access.v1 import access_pb2
+from podrace.backup.copies import backup_message
+from podrace.backup.database import BackedUpDatabase
 from podrace.backup.opening import open_when_leading
 from podrace.database.leadership import Leadership, ends
+from podrace.leaderboard.v1.leaderboard_pb2 import DatabaseBackup
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.processes import lifeline
@@ -72,7 +77,7 @@ async def serve(config: Config, clock: Clock) -> None:
     )
     async with backed_up as database:
         state = StateDatabase(database, most_events=config.kept_events)
-        await _serve_from(state, config, clock, targets, metrics, backed_up.leadership)
+        await _serve_from(state, config, clock, targets, metrics, backed_up)
 
 
 async def _serve_from(
@@ -81,13 +86,17 @@ async def _serve_from(
     clock: Clock,
     targets: PrometheusTargets,
     metrics: str,
-    leadership: Leadership | None,
+    backed_up: BackedUpDatabase,
 ) -> None:
+    leadership = backed_up.leadership
     runtime = RuntimeState(config.lease_duration_seconds)
     access = _open_access(config)
     leaderboard = _leaderboard(config, runtime, access)
     registration = Registration(runtime, leaderboard, clock)
     try:
+        if config.backup.rebuild:
+            async with rpc.standby_health(config.server):
+                await rebuild(state, leaderboard, config.mesh_id)
         await _restore(config, state, runtime, clock)
         external = ExternalPods(state, runtime, clock, config.quota) if config.launcher == EXTERNAL else None
         opened: asyncio.Future[Launcher] = asyncio.get_running_loop().create_future()
@@ -103,6 +112,7 @@ async def _serve_from(
             evaluations=Evaluations(state, runtime, clock),
             deletion=_deletion(config, state, runtime, leaderboard, clock),
             registration=registration,
+            back_up=functools.partial(_back_up, backed_up, leaderboard),
         )
         server = await _start_server(config, servicer, access, runtime, leadership)
         _announce(server, access, metrics=metrics, mesh_id=config.mesh_id)
@@ -121,6 +131,11 @@ def _leaderboard(config: Config, runtime: RuntimeState, access: ServiceAccess) -
     return LeaderboardClient(
         config.leaderboard, runtime.best.update, token=access.token, on_unknown=runtime.registered.discard
     )
+
+
+async def _back_up(backed_up: BackedUpDatabase, leaderboard: LeaderboardClient) -> list[DatabaseBackup]:
+    """Backs up the leaderboard last: after a restore, an agent that only the orchestrator knew could submit nothing."""
+    return [backup_message(await backed_up.back_up()), await leaderboard.back_up()]
 
 
 @contextlib.asynccontextmanager

@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from orchestrator.rebuilding.proof import KnownAgent
 from orchestrator.state.records import AgentRecord, TournamentRecord
 from podrace import rpc
 from podrace.access.credentials import TokenSource
@@ -23,7 +24,10 @@ PIECE_BYTES = 1 << 20
 """Bytes of records in one request."""
 CHAMPION_DEADLINE_SECONDS = 5.0
 SNAPSHOT_DEADLINE_SECONDS = 5.0
+KNOWN_DEADLINE_SECONDS = 60.0
+BACK_UP_DEADLINE_SECONDS = 300.0
 BOARD_PAGE_SIZE = 100
+LINEAGE_PAGE_SIZE = 1000
 REFRESH_WAIT_SECONDS = 0.25
 """Time that a reconcile cycle waits for the leaderboard; without an answer it continues with the known candidates."""
 
@@ -117,6 +121,53 @@ class LeaderboardClient:
             self._on_unknown(tournament_id)
             return []
         return list(response.candidates)
+
+    async def list_known_tournaments(self) -> tuple[list[pb.KnownTournament], int]:
+        """Returns all tournaments that have agents, and the highest lease epoch that is known.
+
+        Raises:
+            PodraceError: The error of the leaderboard.
+        """
+        found: list[pb.KnownTournament] = []
+        request = pb.ListKnownTournamentsRequest()
+        while True:
+            page: pb.ListKnownTournamentsResponse = await rpc.call(
+                self._updater.ListKnownTournaments, request, deadline_seconds=KNOWN_DEADLINE_SECONDS
+            )
+            found += page.tournaments
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return found, page.highest_lease_epoch
+
+    async def list_agents(self, tournament_id: str) -> list[KnownAgent]:
+        """Returns all agents of a tournament, by number.
+
+        Raises:
+            PodraceError: The error of the leaderboard.
+        """
+        found: list[KnownAgent] = []
+        request = pb.GetLineageRequest(tournament_id=tournament_id, page_size=LINEAGE_PAGE_SIZE)
+        while True:
+            page: pb.GetLineageResponse = await rpc.call(
+                self._leaderboard.GetLineage, request, deadline_seconds=KNOWN_DEADLINE_SECONDS
+            )
+            pairs = zip(page.agents, page.summaries, strict=True)
+            found += [KnownAgent(agent, summary.environment_steps) for agent, summary in pairs]
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return found
+
+    async def back_up(self) -> pb.DatabaseBackup:
+        """Lets the leaderboard back up its database now.
+
+        Raises:
+            PodraceError: The error of the leaderboard.
+        """
+        request = pb.BackUpRequest()
+        response: pb.BackUpResponse = await rpc.call(
+            self._updater.BackUp, request, deadline_seconds=BACK_UP_DEADLINE_SECONDS
+        )
+        return response.backup
 
     async def register_tournaments(self, read: Callable[[], Mapping[str, Ownership]]) -> Collection[str]:
         """Makes tournaments known to the leaderboard, and returns their ids.

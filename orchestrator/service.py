@@ -1,7 +1,7 @@
 """Translates between the gRPC contract and tournaments and assignments; decides nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc.aio
@@ -36,6 +36,7 @@ from podrace.access.lease_tokens import HeldLease, LeaseTokens
 from podrace.access.principal import current_principal
 from podrace.access.tokens import PodTokens
 from podrace.errors import Unavailable, Unimplemented
+from podrace.leaderboard.v1.leaderboard_pb2 import DatabaseBackup
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.page_bytes import PAGE_BYTES, fitting, page_of
@@ -51,6 +52,8 @@ WATCH_REST_FACTOR = 9.0
 """After a message that took t seconds to build, a watcher waits for this many times t, so that watchers of a large pool
 leave most of the time to the calls of pods."""
 
+BackUp = Callable[[], Awaitable[Sequence[DatabaseBackup]]]
+"""Makes backups of the databases of both services."""
 WITHOUT_CERTIFICATE = ("oidc", "kubernetes")
 """How callers are identified that may have no certificate."""
 
@@ -77,7 +80,9 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         evaluations: Evaluations,
         deletion: Deletion | None = None,
         registration: Registration | None = None,
+        back_up: BackUp | None = None,
     ) -> None:
+        self._back_up = back_up
         self._queries, self._tournaments, self._assignments = queries, tournaments, assignments
         self._runtime, self._clock = runtime, clock
         self._leaderboard_address = leaderboard_address
@@ -126,6 +131,12 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         return pb.GetTournamentResponse(
             tournament=self._tournament_message(await self._queries.get(request.tournament_id))
         )
+
+    async def BackUp(self, request: pb.BackUpRequest, context: Context) -> pb.BackUpResponse:
+        """Backs up the databases of both services."""
+        if self._back_up is None:
+            raise Unimplemented("BackUp: this orchestrator makes no backups")
+        return pb.BackUpResponse(backups=await self._back_up())
 
     async def ListTournaments(self, request: pb.ListTournamentsRequest, context: Context) -> pb.ListTournamentsResponse:
         """Returns a page of tournaments."""

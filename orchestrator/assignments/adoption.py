@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from orchestrator.assignments.transactions import new_agent
 from orchestrator.decisions import restoration
 from orchestrator.pool.pod_lifecycle import adopt_pod
+from orchestrator.rebuilding.revival import revived
 from orchestrator.state import records
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase, Transaction
@@ -89,6 +90,9 @@ def adopt_lease(transaction: Transaction, reported: ReportedLease) -> WorkRecord
         known.lease_epoch if known else 0, reported.lease_epoch, restored_epoch(transaction)
     ):
         return None
+    tournament = records.find(transaction, TournamentRecord, reported.work_id.rpartition("-")[0])
+    if tournament:
+        revived(transaction, tournament, reported.pod_id)
     if known is None:
         known = _create_agent(transaction, reported.work_id)
     if known is None or known.phase != WorkPhase.UNFINISHED:

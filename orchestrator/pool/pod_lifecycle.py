@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
 from orchestrator.launchers.base import ListedPod, NewPod
+from orchestrator.rebuilding.revival import revived
 from orchestrator.state import pauses, records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
@@ -139,6 +140,7 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> frozens
 
 def adopt_pod(transaction: Transaction, pod_id: str, tournament: TournamentRecord, *, external: bool = False) -> None:
     """Records a running pod of a known tournament that the database does not know."""
+    tournament = revived(transaction, tournament, pod_id)
     match, spec = NUMBER.fullmatch(pod_id), tournament.spec.pod
     number = EXTERNAL_POD_NUMBER if external or match is None else int(match[1])
     adopted = PodRecord(

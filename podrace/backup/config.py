@@ -19,6 +19,11 @@ class BackupConfig:
     from the newest one, and does not start while the store cannot be read."""
     name: str = "main"
     """Distinguishes the meshes that share a store."""
+    rebuild: bool = False
+    """Whether a service whose database is empty, and that has no backup either, records what is proven without it:
+    the leaderboard by the checkpoints in the store, the orchestrator by the leaderboard and by the pods that run. Only
+    for a store that belongs to one mesh. The service does not start while the store or the leaderboard does not
+    answer."""
     hours: int = 24
     """Besides the newest two backups, one of each of this many past hours is kept."""
 

@@ -24,6 +24,7 @@ from podrace.checkpoint_store.store import BACKUP_PREFIX, CheckpointStore
 from podrace.database.identity import check_file, mark_restored
 from podrace.digests import digest as sha256_of
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import DatabaseBackup
 
 FACTS = "facts"
 PIECE_BYTES = 4 << 20
@@ -225,6 +226,15 @@ class Backups:
         """The highest slot that has a pointer."""
         ours = [pointer.agent_id for pointer in self._store.list_pointers() if pointer.agent_id.startswith(self._place)]
         return max((int(name.rpartition("-a")[2]) for name in ours), default=0)
+
+
+def backup_message(backup: Backup) -> DatabaseBackup:
+    """Returns a backup as in the contracts."""
+    message = DatabaseBackup(
+        service=backup.service, manifest_digest=backup.manifest_digest, size_bytes=backup.size_bytes
+    )
+    message.backup_time.FromMilliseconds(int(backup.time * 1000))
+    return message
 
 
 def described(backup: Backup) -> dict[str, object]:

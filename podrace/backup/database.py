@@ -16,7 +16,7 @@ from podrace.checkpoint_store.publish import STALE_EPOCH
 from podrace.database import Database, DatabaseLocation, Format, open_database
 from podrace.database.identity import read_identity, set_backup_epoch
 from podrace.database.leadership import Leadership
-from podrace.errors import FailedPrecondition, PodraceError, ResourceExhausted
+from podrace.errors import FailedPrecondition, PodraceError, ResourceExhausted, Unimplemented
 
 BACKUP_TIME = prometheus_client.Gauge(
     "podrace_backup_time_seconds", "When the newest backup of the database was made, seconds since 1970"
@@ -45,9 +45,10 @@ class BackedUpDatabase:
         config: BackupConfig,
         restored: Backup | None = None,
         leadership: Leadership | None = None,
+        open_backups: Callable[[], Backups] | None = None,
     ) -> None:
         self.database, self.restored, self.leadership = database, restored, leadership
-        self._path, self._config = path, config
+        self._path, self._config, self._open_backups = path, config, open_backups
         self._backups: Backups | None = None
         self._epoch, self._database_id = 0, ""
         # One at a time: the copy has a fixed name, so that a killed service leaves at most one.
@@ -79,16 +80,21 @@ class BackedUpDatabase:
         Raises:
             PodraceError: The database cannot be opened, or there is no file and the store cannot be read.
         """
-        if location.file is None or not config.period_seconds:
+
+        def open_backups() -> Backups:
+            return Backups(open_store(store, tolerated=(ResourceExhausted,)), config.name, format.owner)
+
+        if location.file is None:
             database, leadership = await open_database(location, format, clock, address=address, on_standby=on_standby)
-            return cls(database, location.file or Path(), config, None, leadership)
+            return cls(database, Path(), config, None, leadership)
         path = location.file
-        opened = await asyncio.to_thread(open_store, store, tolerated=(ResourceExhausted,))
-        backups = Backups(opened, config.name, format.owner)
+        if not config.period_seconds:
+            return cls(Database.open(path, format, clock), path, config, open_backups=open_backups)
+        backups = await asyncio.to_thread(open_backups)
         restored = None if path.exists() else await asyncio.to_thread(backups.restore, path)
         database = Database.open(path, format, clock)
         try:
-            self = cls(database, path, config, restored)
+            self = cls(database, path, config, restored, open_backups=open_backups)
             await self._claim(backups)
         except BaseException:
             database.close()
@@ -127,7 +133,7 @@ class BackedUpDatabase:
     ) -> None:
         """Makes the last backup, unless there was an error, and closes the database."""
         try:
-            if error is None:
+            if error is None and self._config.period_seconds:
                 await self._try_to_back_up()
         finally:
             self._running.cancel()
@@ -151,16 +157,20 @@ class BackedUpDatabase:
             return error.reason
         return ""
 
-    async def back_up(self) -> Backup | None:
-        """Makes a backup now; returns None if none are configured.
+    async def back_up(self) -> Backup:
+        """Makes a backup now, also if none are made periodically.
 
         Raises:
+            Unimplemented: The database is on a server.
             PodraceError: It could not be made; a FailedPrecondition if another service makes the backups since
                 (STALE_EPOCH).
         """
-        if self._backups is None:
-            return None
+        if self._open_backups is None:
+            raise Unimplemented("a database of PostgreSQL is backed up by its own tools, such as pg_dump")
         async with self._lock:
+            if self._backups is None:
+                await self._claim(await asyncio.to_thread(self._open_backups))
+            assert self._backups
             backup = await self._copy_and_write(self._backups)
         BACKUP_TIME.set(backup.time)
         return backup

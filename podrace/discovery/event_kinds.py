@@ -37,6 +37,10 @@ EVENT_KINDS: Mapping[str, str] = {
     "lease_adopted": (
         "The database was restored from a backup, and a pod keeps work that was assigned to it after the backup."
     ),
+    "tournament_rebuilt": (
+        "The database was lost and had no backup; the message says what the leaderboard knew of the tournament, and"
+        " what is lost. It continues when a pod works for it, or when it is resumed."
+    ),
     "storage_fault": (
         "Pods wait because the checkpoint store or the leaderboard is full or does not answer. While all wait, the"
         " tournament is paused."

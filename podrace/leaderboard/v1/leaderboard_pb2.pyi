@@ -587,6 +587,173 @@ class Snapshot(_message.Message):
 Global___Snapshot: _TypeAlias = Snapshot  # noqa: Y015
 
 @_typing.final
+class ListKnownTournamentsRequest(_message.Message):
+    """Selects a page of the tournaments that have agents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_token: _builtins.str
+    """Page token of the answer before; empty for the first page."""
+    def __init__(
+        self,
+        *,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKnownTournamentsRequest: _TypeAlias = ListKnownTournamentsRequest  # noqa: Y015
+
+@_typing.final
+class ListKnownTournamentsResponse(_message.Message):
+    """A page of tournaments."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOURNAMENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    HIGHEST_LEASE_EPOCH_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Token of the next page; empty if this is the last one."""
+    highest_lease_epoch: _builtins.int
+    """Highest lease epoch of a pointer in the checkpoint store, or of a submission, over all tournaments."""
+    @_builtins.property
+    def tournaments(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownTournament]:
+        """The tournaments, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        tournaments: _abc.Iterable[Global___KnownTournament] | None = ...,
+        next_page_token: _builtins.str = ...,
+        highest_lease_epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest_lease_epoch", b"highest_lease_epoch", "next_page_token", b"next_page_token", "tournaments", b"tournaments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKnownTournamentsResponse: _TypeAlias = ListKnownTournamentsResponse  # noqa: Y015
+
+@_typing.final
+class KnownTournament(_message.Message):
+    """What the leaderboard knows of a tournament."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    tournament_id: _builtins.str
+    """The tournament."""
+    owner: _builtins.str
+    """Its owner."""
+    namespace: _builtins.str
+    """Namespace of the owner; empty: none."""
+    @_builtins.property
+    def spec(self) -> _tournament_pb2.TournamentSpec:
+        """Its resolved specification, as it was when the first agent was generated."""
+
+    def __init__(
+        self,
+        *,
+        tournament_id: _builtins.str = ...,
+        spec: _tournament_pb2.TournamentSpec | None = ...,
+        owner: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "owner", b"owner", "spec", b"spec", "tournament_id", b"tournament_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownTournament: _TypeAlias = KnownTournament  # noqa: Y015
+
+@_typing.final
+class BackUpRequest(_message.Message):
+    """Empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackUpRequest: _TypeAlias = BackUpRequest  # noqa: Y015
+
+@_typing.final
+class BackUpResponse(_message.Message):
+    """The backup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKUP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def backup(self) -> Global___DatabaseBackup:
+        """The backup."""
+
+    def __init__(
+        self,
+        *,
+        backup: Global___DatabaseBackup | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backup", b"backup"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backup", b"backup"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackUpResponse: _TypeAlias = BackUpResponse  # noqa: Y015
+
+@_typing.final
+class DatabaseBackup(_message.Message):
+    """A backup of the database of a service, in the checkpoint store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVICE_FIELD_NUMBER: _builtins.int
+    MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
+    BACKUP_TIME_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    service: _builtins.str
+    """Name of the service: `orchestrator` or `leaderboard`."""
+    manifest_digest: _builtins.str
+    """Digest of its manifest."""
+    size_bytes: _builtins.int
+    """Size of the database."""
+    @_builtins.property
+    def backup_time(self) -> _timestamp_pb2.Timestamp:
+        """When the copy began."""
+
+    def __init__(
+        self,
+        *,
+        service: _builtins.str = ...,
+        manifest_digest: _builtins.str = ...,
+        backup_time: _timestamp_pb2.Timestamp | None = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["backup_time", b"backup_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backup_time", b"backup_time", "manifest_digest", b"manifest_digest", "service", b"service", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DatabaseBackup: _TypeAlias = DatabaseBackup  # noqa: Y015
+
+@_typing.final
 class RegisteredTournament(_message.Message):
     """A tournament of the orchestrator."""
 

@@ -486,6 +486,16 @@ class UpdaterServiceStub:
                 request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentRequest.SerializeToString,
                 response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentResponse.FromString,
                 _registered_method=True)
+        self.ListKnownTournaments = channel.unary_unary(
+                '/podrace.leaderboard.v1.UpdaterService/ListKnownTournaments',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListKnownTournamentsRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListKnownTournamentsResponse.FromString,
+                _registered_method=True)
+        self.BackUp = channel.unary_unary(
+                '/podrace.leaderboard.v1.UpdaterService/BackUp',
+                request_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.BackUpRequest.SerializeToString,
+                response_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.BackUpResponse.FromString,
+                _registered_method=True)
 
 
 class UpdaterServiceServicer:
@@ -591,6 +601,25 @@ class UpdaterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListKnownTournaments(self, request, context):
+        """Lists every tournament that has agents, for an orchestrator whose database was lost and has no backup. Called by that
+        orchestrator before it serves. Blocks while the pointers in the checkpoint store are read. INVALID_ARGUMENT for a page
+        token of another list. Deadline: 60 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BackUp(self, request, context):
+        """Copies the database of the leaderboard to the checkpoint store now. Called by the orchestrator for its own BackUp.
+        Answers once the backup is complete; other calls are answered meanwhile. A repeat makes another backup.
+        UNIMPLEMENTED if the database is on a server, which is backed up by its own tools. FAILED_PRECONDITION (STALE_EPOCH)
+        if another service makes the backups since. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_UpdaterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -638,6 +667,16 @@ def add_UpdaterServiceServicer_to_server(servicer, server):
                     servicer.DeleteTournament,
                     request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentRequest.FromString,
                     response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentResponse.SerializeToString,
+            ),
+            'ListKnownTournaments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKnownTournaments,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListKnownTournamentsRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListKnownTournamentsResponse.SerializeToString,
+            ),
+            'BackUp': grpc.unary_unary_rpc_method_handler(
+                    servicer.BackUp,
+                    request_deserializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.BackUpRequest.FromString,
+                    response_serializer=podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.BackUpResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -885,6 +924,60 @@ class UpdaterService:
             '/podrace.leaderboard.v1.UpdaterService/DeleteTournament',
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentRequest.SerializeToString,
             podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.DeleteTournamentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKnownTournaments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.UpdaterService/ListKnownTournaments',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListKnownTournamentsRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.ListKnownTournamentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BackUp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.leaderboard.v1.UpdaterService/BackUp',
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.BackUpRequest.SerializeToString,
+            podrace_dot_leaderboard_dot_v1_dot_leaderboard__pb2.BackUpResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -296,6 +296,17 @@ class UpdaterServiceStub:
     any more. Answers once the records are deleted durably; the objects in the checkpoint store are deleted later, also
     after a restart. Has no effect if there is no such tournament. Deadline: 5 s.
     """
+    ListKnownTournaments: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListKnownTournamentsRequest, _leaderboard_pb2.ListKnownTournamentsResponse]
+    """Lists every tournament that has agents, for an orchestrator whose database was lost and has no backup. Called by that
+    orchestrator before it serves. Blocks while the pointers in the checkpoint store are read. INVALID_ARGUMENT for a page
+    token of another list. Deadline: 60 s.
+    """
+    BackUp: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.BackUpRequest, _leaderboard_pb2.BackUpResponse]
+    """Copies the database of the leaderboard to the checkpoint store now. Called by the orchestrator for its own BackUp.
+    Answers once the backup is complete; other calls are answered meanwhile. A repeat makes another backup.
+    UNIMPLEMENTED if the database is on a server, which is backed up by its own tools. FAILED_PRECONDITION (STALE_EPOCH)
+    if another service makes the backups since. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
+    """
 
 @_typing.type_check_only
 class UpdaterServiceAsyncStub(UpdaterServiceStub):
@@ -365,6 +376,17 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     """Deletes everything that is recorded about a tournament. Called by the orchestrator when no pod works for the tournament
     any more. Answers once the records are deleted durably; the objects in the checkpoint store are deleted later, also
     after a restart. Has no effect if there is no such tournament. Deadline: 5 s.
+    """
+    ListKnownTournaments: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListKnownTournamentsRequest, _leaderboard_pb2.ListKnownTournamentsResponse]  # type: ignore[assignment]
+    """Lists every tournament that has agents, for an orchestrator whose database was lost and has no backup. Called by that
+    orchestrator before it serves. Blocks while the pointers in the checkpoint store are read. INVALID_ARGUMENT for a page
+    token of another list. Deadline: 60 s.
+    """
+    BackUp: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.BackUpRequest, _leaderboard_pb2.BackUpResponse]  # type: ignore[assignment]
+    """Copies the database of the leaderboard to the checkpoint store now. Called by the orchestrator for its own BackUp.
+    Answers once the backup is complete; other calls are answered meanwhile. A repeat makes another backup.
+    UNIMPLEMENTED if the database is on a server, which is backed up by its own tools. FAILED_PRECONDITION (STALE_EPOCH)
+    if another service makes the backups since. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
     """
 
 class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -486,6 +508,29 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Deletes everything that is recorded about a tournament. Called by the orchestrator when no pod works for the tournament
         any more. Answers once the records are deleted durably; the objects in the checkpoint store are deleted later, also
         after a restart. Has no effect if there is no such tournament. Deadline: 5 s.
+        """
+
+    @_abc_1.abstractmethod
+    def ListKnownTournaments(
+        self,
+        request: _leaderboard_pb2.ListKnownTournamentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.ListKnownTournamentsResponse, _abc.Awaitable[_leaderboard_pb2.ListKnownTournamentsResponse]]:
+        """Lists every tournament that has agents, for an orchestrator whose database was lost and has no backup. Called by that
+        orchestrator before it serves. Blocks while the pointers in the checkpoint store are read. INVALID_ARGUMENT for a page
+        token of another list. Deadline: 60 s.
+        """
+
+    @_abc_1.abstractmethod
+    def BackUp(
+        self,
+        request: _leaderboard_pb2.BackUpRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leaderboard_pb2.BackUpResponse, _abc.Awaitable[_leaderboard_pb2.BackUpResponse]]:
+        """Copies the database of the leaderboard to the checkpoint store now. Called by the orchestrator for its own BackUp.
+        Answers once the backup is complete; other calls are answered meanwhile. A repeat makes another backup.
+        UNIMPLEMENTED if the database is on a server, which is backed up by its own tools. FAILED_PRECONDITION (STALE_EPOCH)
+        if another service makes the backups since. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
         """
 
 def add_UpdaterServiceServicer_to_server(servicer: UpdaterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

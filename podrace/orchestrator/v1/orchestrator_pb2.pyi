@@ -209,6 +209,47 @@ OUTCOME_STOPPED: Outcome.ValueType  # 5
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 @_typing.final
+class BackUpRequest(_message.Message):
+    """Empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackUpRequest: _TypeAlias = BackUpRequest  # noqa: Y015
+
+@_typing.final
+class BackUpResponse(_message.Message):
+    """The backups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def backups(self) -> _containers.RepeatedCompositeFieldContainer[_leaderboard_pb2.DatabaseBackup]:
+        """One of the orchestrator, then one of the leaderboard."""
+
+    def __init__(
+        self,
+        *,
+        backups: _abc.Iterable[_leaderboard_pb2.DatabaseBackup] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backups", b"backups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackUpResponse: _TypeAlias = BackUpResponse  # noqa: Y015
+
+@_typing.final
 class CreateTournamentRequest(_message.Message):
     """Specifies a new tournament."""
 

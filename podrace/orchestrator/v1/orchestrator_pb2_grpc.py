@@ -146,6 +146,11 @@ class OrchestratorServiceStub:
                 request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompleteAssignmentRequest.SerializeToString,
                 response_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompleteAssignmentResponse.FromString,
                 _registered_method=True)
+        self.BackUp = channel.unary_unary(
+                '/podrace.orchestrator.v1.OrchestratorService/BackUp',
+                request_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.BackUpRequest.SerializeToString,
+                response_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.BackUpResponse.FromString,
+                _registered_method=True)
 
 
 class OrchestratorServiceServicer:
@@ -349,6 +354,15 @@ class OrchestratorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BackUp(self, request, context):
+        """Copies the databases of the orchestrator and of the leaderboard to the checkpoint store now. Called by operators
+        (`podrace backup --orchestrator`). Answers once both backups are complete; other calls are answered meanwhile. A repeat
+        makes further backups. Errors as of BackUp of UpdaterService. Deadline: 600 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OrchestratorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -446,6 +460,11 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
                     servicer.CompleteAssignment,
                     request_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompleteAssignmentRequest.FromString,
                     response_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompleteAssignmentResponse.SerializeToString,
+            ),
+            'BackUp': grpc.unary_unary_rpc_method_handler(
+                    servicer.BackUp,
+                    request_deserializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.BackUpRequest.FromString,
+                    response_serializer=podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.BackUpResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -978,6 +997,33 @@ class OrchestratorService:
             '/podrace.orchestrator.v1.OrchestratorService/CompleteAssignment',
             podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompleteAssignmentRequest.SerializeToString,
             podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.CompleteAssignmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BackUp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.orchestrator.v1.OrchestratorService/BackUp',
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.BackUpRequest.SerializeToString,
+            podrace_dot_orchestrator_dot_v1_dot_orchestrator__pb2.BackUpResponse.FromString,
             options,
             channel_credentials,
             insecure,

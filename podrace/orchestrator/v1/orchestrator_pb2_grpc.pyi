@@ -154,6 +154,11 @@ class OrchestratorServiceStub:
     FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. PERMISSION_DENIED if
     `lease_token` is missing or is not that of the assignment. Deadline: 10 s.
     """
+    BackUp: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.BackUpRequest, _orchestrator_pb2.BackUpResponse]
+    """Copies the databases of the orchestrator and of the leaderboard to the checkpoint store now. Called by operators
+    (`podrace backup --orchestrator`). Answers once both backups are complete; other calls are answered meanwhile. A repeat
+    makes further backups. Errors as of BackUp of UpdaterService. Deadline: 600 s.
+    """
 
 @_typing.type_check_only
 class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
@@ -280,6 +285,11 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     repeat has no further effect. INVALID_ARGUMENT for an unknown outcome. NOT_FOUND for an unknown assignment.
     FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. PERMISSION_DENIED if
     `lease_token` is missing or is not that of the assignment. Deadline: 10 s.
+    """
+    BackUp: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.BackUpRequest, _orchestrator_pb2.BackUpResponse]  # type: ignore[assignment]
+    """Copies the databases of the orchestrator and of the leaderboard to the checkpoint store now. Called by operators
+    (`podrace backup --orchestrator`). Answers once both backups are complete; other calls are answered meanwhile. A repeat
+    makes further backups. Errors as of BackUp of UpdaterService. Deadline: 600 s.
     """
 
 class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -518,6 +528,17 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         repeat has no further effect. INVALID_ARGUMENT for an unknown outcome. NOT_FOUND for an unknown assignment.
         FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. PERMISSION_DENIED if
         `lease_token` is missing or is not that of the assignment. Deadline: 10 s.
+        """
+
+    @_abc_1.abstractmethod
+    def BackUp(
+        self,
+        request: _orchestrator_pb2.BackUpRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_orchestrator_pb2.BackUpResponse, _abc.Awaitable[_orchestrator_pb2.BackUpResponse]]:
+        """Copies the databases of the orchestrator and of the leaderboard to the checkpoint store now. Called by operators
+        (`podrace backup --orchestrator`). Answers once both backups are complete; other calls are answered meanwhile. A repeat
+        makes further backups. Errors as of BackUp of UpdaterService. Deadline: 600 s.
         """
 
 def add_OrchestratorServiceServicer_to_server(servicer: OrchestratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
 from policy_files import manifest_of, policy_file, steps_behind
 
 from leaderboard.checkpoints.deletion import TournamentDeletion
@@ -45,6 +46,7 @@ class Client:
     store: FolderStore
     spec: TournamentSpec
     counter: Iterator[int] = field(default_factory=itertools.count)
+    times: Iterator[int] = field(default_factory=lambda: itertools.count(int(NOW)))
 
     def __post_init__(self) -> None:
         self.channel = rpc.connect(self.address, pb.DESCRIPTOR)
@@ -71,6 +73,9 @@ class Client:
         """Publishes a checkpoint and returns the request that submits it; blocks."""
         policy = policy_file(agent, f"{agent.agent_id} {score} {next(self.counter)}")
         manifest = manifest_of(agent, policy, score, lineage_environment_steps=steps_behind(self.store, agent) + 1000)
+        manifest.starting_manifest_digest = agent.starting_checkpoint.manifest_digest
+        manifest.spec.update(json_format.MessageToDict(self.spec, preserving_proto_field_name=True))
+        manifest.publish_time.FromSeconds(next(self.times))
         claim(self.store, agent.agent_id, 1)
         name = publish(self.store, agent.agent_id, 1, {"policy": policy}, manifest)
         checkpoint = Checkpoint(agent_id=agent.agent_id, manifest_digest=name)

@@ -1,0 +1,6 @@
+"""Rebuilds the database of the leaderboard from the checkpoint store, if it was lost and has no backup.
+
+leaderboard/rebuilding/
+  proof.py     what manifests prove, and what is lost; pure
+  rebuild.py   reads the store, and records what is proven
+"""

@@ -1,0 +1,88 @@
+"""Rebuilds an empty database from what the leaderboard knows, before the service answers calls."""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from orchestrator.leaderboard_client import LeaderboardClient
+from orchestrator.rebuilding.proof import KnownAgent, ProvenRecords, epoch_of_restoration, proven_records
+from orchestrator.state import records
+from orchestrator.state.database import StateDatabase, Transaction
+from orchestrator.state.saved_state import restored_epoch
+from podrace.access.authenticators.unix_socket import user_name
+from podrace.errors import DeadlineExceeded, Unavailable, Unimplemented
+from podrace.leaderboard.v1.leaderboard_pb2 import KnownTournament
+
+ATTEMPTS, RETRY_SECONDS = 60, 1.0
+"""The leaderboard may start at the same time, and rebuild its database first."""
+_log = structlog.get_logger(__name__)
+
+
+async def rebuild(state: StateDatabase, leaderboard: LeaderboardClient, mesh_id: str) -> int:
+    """Records what the leaderboard knows, if the database has no tournament; returns the number of tournaments.
+
+    All is one transaction, so a database is rebuilt completely or not at all.
+
+    Raises:
+        Unavailable, DeadlineExceeded: The leaderboard does not answer.
+    """
+    if not await state.transact(is_empty):
+        return 0
+    found, highest = await _known(leaderboard)
+    if not found:
+        return 0
+    agents = [await leaderboard.list_agents(known.tournament_id) for known in found]
+    return await state.transact(record_all, found, agents, highest, mesh_id)
+
+
+async def _known(leaderboard: LeaderboardClient) -> tuple[list[KnownTournament], int]:
+    for attempt in range(ATTEMPTS):
+        try:
+            return await leaderboard.list_known_tournaments()
+        except Unimplemented:
+            _log.warning("the leaderboard cannot list its tournaments; nothing is rebuilt")
+            return [], 0
+        except (Unavailable, DeadlineExceeded) as error:
+            if attempt == ATTEMPTS - 1:
+                raise
+            _log.info("waits for the leaderboard, to rebuild an empty database", error=error.message)
+            await asyncio.sleep(RETRY_SECONDS)
+    return [], 0
+
+
+def is_empty(transaction: Transaction) -> bool:
+    """Whether the database has no tournament."""
+    return not transaction.execute("SELECT 1 FROM tournaments LIMIT 1")
+
+
+def record_all(
+    transaction: Transaction,
+    found: Sequence[KnownTournament],
+    agents: Sequence[Sequence[KnownAgent]],
+    highest_lease_epoch: int,
+    mesh_id: str,
+) -> int:
+    """Records tournaments with their agents; returns how many."""
+    owner = user_name()
+    for sequence, (known, own) in enumerate(zip(found, agents, strict=True), start=1):
+        _record(transaction, proven_records(known, own, sequence, mesh_id, owner, transaction.now))
+    # As after a restoration: pods report leases that the database does not know, and no epoch is given twice.
+    epoch = epoch_of_restoration(highest_lease_epoch)
+    transaction.execute("UPDATE identity SET restored_epoch = ?", max(epoch, restored_epoch(transaction)))
+    return len(found)
+
+
+def _record(transaction: Transaction, proven: ProvenRecords) -> None:
+    tournament = proven.tournament
+    records.save(transaction, tournament)
+    records.save(transaction, proven.ownership)
+    for agent in proven.agents:
+        records.save(transaction, agent)
+    transaction.record_event(
+        "tournament_rebuilt",
+        f"{tournament.tournament_id} is rebuilt from the leaderboard, without a backup: {len(proven.agents)} agents,"
+        f" {sum(agent.environment_steps for agent in proven.agents)} environment steps; lost are events, evaluations,"
+        " labels, pauses, changes of pool and objective, and which agents had failed or were stopped",
+        tournament_id=tournament.tournament_id,
+    )
