@@ -71,7 +71,7 @@ async def _serve_from(
     if config.backup.rebuild:
         # The orchestrator registers whose the tournaments are.
         async with standby_health(config.server):
-            await rebuild(state, store)
+            owners.expect([one.tournament_id for one in await rebuild(state, store)])
     updater = Updater(state, store, watch, plugins=plugins)
     find_shortage = _shortage_finder(config, location, asyncio.get_running_loop(), urgent)
     generator = Generator(state, plugins, find_shortage, owners)

@@ -88,16 +88,11 @@ async def _serve_from(
     metrics: str,
     backed_up: BackedUpDatabase,
 ) -> None:
-    leadership = backed_up.leadership
-    runtime = RuntimeState(config.lease_duration_seconds)
+    leadership, runtime = backed_up.leadership, RuntimeState(config.lease_duration_seconds)
     access = _open_access(config)
     leaderboard = _leaderboard(config, runtime, access)
-    registration = Registration(runtime, leaderboard, clock)
     try:
-        if config.backup.rebuild:
-            async with rpc.standby_health(config.server):
-                await rebuild(state, leaderboard, config.mesh_id)
-        await _restore(config, state, runtime, clock)
+        await _restore(config, state, runtime, leaderboard, clock)
         external = ExternalPods(state, runtime, clock, config.quota) if config.launcher == EXTERNAL else None
         opened: asyncio.Future[Launcher] = asyncio.get_running_loop().create_future()
         servicer = OrchestratorServicer(
@@ -111,7 +106,7 @@ async def _serve_from(
             validation=Validation(config, opened),
             evaluations=Evaluations(state, runtime, clock),
             deletion=_deletion(config, state, runtime, leaderboard, clock),
-            registration=registration,
+            registration=(registration := Registration(runtime, leaderboard, clock)),
             back_up=functools.partial(_back_up, backed_up, leaderboard),
         )
         server = await _start_server(config, servicer, access, runtime, leadership)
@@ -168,7 +163,12 @@ async def _start_server(
     return await rpc.Server.start(config.server, services, guard=guard, leads=leads)
 
 
-async def _restore(config: Config, state: StateDatabase, runtime: RuntimeState, clock: Clock) -> None:
+async def _restore(
+    config: Config, state: StateDatabase, runtime: RuntimeState, leaderboard: LeaderboardClient, clock: Clock
+) -> None:
+    if config.backup.rebuild:
+        async with rpc.standby_health(config.server):
+            await rebuild(state, leaderboard, config.mesh_id)
     # This process holds the database, so any other embedded mesh that ran a tournament from it has stopped.
     await state.transact(lifecycle.cancel_running, MESH_STOPPED, but_mesh_id=config.mesh_id)
     await state.transact(assign_owner, user_name())

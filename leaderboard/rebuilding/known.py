@@ -3,6 +3,7 @@
 import asyncio
 
 from leaderboard.store import records
+from leaderboard.store.known_records import first_positions, highest_submitted_epoch
 from leaderboard.store.owners import read_owners
 from podrace.checkpoint_store.store import ARCHIVE_PREFIX, BACKUP_PREFIX, CheckpointStore
 from podrace.database import Database, Transaction
@@ -61,19 +62,12 @@ class KnownTournaments:
 def read_page(transaction: Transaction, after: int) -> tuple[list[tuple[int, KnownTournament]], int]:
     """Returns tournaments after a position, each with its own, and the highest lease epoch of a submission."""
     owners = read_owners(transaction)
-    rows = transaction.execute(
-        "SELECT min(generation), tournament_id FROM agents GROUP BY tournament_id"
-        " HAVING min(generation) > ? ORDER BY min(generation) LIMIT ?",
-        after,
-        PAGE_SIZE,
-    )
     found = []
-    for position, name in rows:
+    for position, name in first_positions(transaction, after, PAGE_SIZE):
         owned = owners.get(name)
         spec = records.get_spec(transaction, name)
         known = KnownTournament(tournament_id=name, spec=spec)
         if owned:
             known.owner, known.namespace = owned.owner, owned.namespace
-        found.append((int(position), known))
-    ((highest,),) = transaction.execute("SELECT coalesce(max(lease_epoch), 0) FROM submissions")
-    return found, int(highest)
+        found.append((position, known))
+    return found, highest_submitted_epoch(transaction)

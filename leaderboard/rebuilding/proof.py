@@ -5,8 +5,8 @@ starting checkpoint, and the score of its policy. It does not state why an agent
 agents failed, or in which order submissions arrived; the order of publication takes the place of the latter.
 
 Rules:
-- Only manifests of an agent of their own tournament that have a specification count. Snapshots do not: their numbers
-  are lost.
+- A manifest counts if it has a specification and belongs to an agent of its tournament. Snapshots do not count: their
+  numbers are lost.
 - A tournament has the specification of its first agent's oldest manifest, because pool and objective may have been
   changed later.
 - An agent starts from the agent whose checkpoint it names. It continues that agent if it has the same seed.

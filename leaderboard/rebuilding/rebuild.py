@@ -12,6 +12,7 @@ from leaderboard.checkpoints.manifest_check import Expected, first_problem
 from leaderboard.rebuilding.proof import ProvenAgent, ProvenTournament, prove
 from leaderboard.score_histories import ScoreHistories
 from leaderboard.store import records
+from leaderboard.store.known_records import is_empty
 from leaderboard.store.records import Generation
 from leaderboard.updater import candidate_of, record
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
@@ -59,11 +60,6 @@ async def rebuild(state: Database, store: CheckpointStore) -> list[Rebuilt]:
             lost="; ".join(tournament.lost),
         )
     return rebuilt
-
-
-def is_empty(transaction: Transaction) -> bool:
-    """Whether the database has no tournament with agents, and none that is being deleted."""
-    return not any(transaction.execute(f"SELECT 1 FROM {table} LIMIT 1") for table in ("tournaments", "deletions"))
 
 
 def read_manifests(store: CheckpointStore) -> dict[str, Manifest]:

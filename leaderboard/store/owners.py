@@ -33,6 +33,8 @@ class TournamentOwners:
             known: Whose each tournament is, by its id.
         """
         self._known = dict(known or {})
+        # Tournaments that were rebuilt, until the orchestrator says whose they are.
+        self._unowned: set[str] = set()
         self._stored_bytes: Mapping[str, int] = {}
 
     @classmethod
@@ -53,9 +55,14 @@ class TournamentOwners:
         """Remembers whose a tournament is, unless it is known."""
         self._known.setdefault(tournament_id, ownership)
 
+    def expect(self, tournament_ids: Iterable[str]) -> None:
+        """Remembers that tournaments exist whose owner is not known; only services and operators reach them."""
+        self._unowned.update(tournament_ids)
+
     def forget(self, tournament_id: str) -> None:
         """Forgets a tournament that was deleted."""
         self._known.pop(tournament_id, None)
+        self._unowned.discard(tournament_id)
 
     def measure(self, stored_bytes: Mapping[str, int]) -> None:
         """Remembers the bytes of the checkpoint files of each tournament."""
@@ -94,14 +101,15 @@ class TournamentOwners:
         Raises:
             NotFound: There is no such tournament. The message suggests tournaments that the caller may see.
         """
-        if tournament_id in self._known:
+        if tournament_id in self._known or tournament_id in self._unowned:
             return
         seen = visible(caller, self) if caller else None
         raise NotFound(unknown_tournament(tournament_id, [one for one in self._known if seen is None or one in seen]))
 
     def ownership_of(self, tournament_id: str) -> Ownership | None:
         """Returns whose a tournament is; None if it is not known."""
-        return self._known.get(tournament_id)
+        known = self._known.get(tournament_id)
+        return known or (Ownership("") if tournament_id in self._unowned else None)
 
     def tournament_ids(self) -> Iterable[str]:
         """Returns the ids of all tournaments, oldest first."""

@@ -9,7 +9,7 @@ from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.rebuilding.proof import KnownAgent, ProvenRecords, epoch_of_restoration, proven_records
 from orchestrator.state import records
 from orchestrator.state.database import StateDatabase, Transaction
-from orchestrator.state.saved_state import restored_epoch
+from orchestrator.state.saved_state import has_tournaments, raise_restored_epoch
 from podrace.access.authenticators.unix_socket import user_name
 from podrace.errors import DeadlineExceeded, Unavailable, Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import KnownTournament
@@ -27,7 +27,7 @@ async def rebuild(state: StateDatabase, leaderboard: LeaderboardClient, mesh_id:
     Raises:
         Unavailable, DeadlineExceeded: The leaderboard does not answer.
     """
-    if not await state.transact(is_empty):
+    if await state.transact(has_tournaments):
         return 0
     found, highest = await _known(leaderboard)
     if not found:
@@ -51,11 +51,6 @@ async def _known(leaderboard: LeaderboardClient) -> tuple[list[KnownTournament],
     return [], 0
 
 
-def is_empty(transaction: Transaction) -> bool:
-    """Whether the database has no tournament."""
-    return not transaction.execute("SELECT 1 FROM tournaments LIMIT 1")
-
-
 def record_all(
     transaction: Transaction,
     found: Sequence[KnownTournament],
@@ -68,8 +63,7 @@ def record_all(
     for sequence, (known, own) in enumerate(zip(found, agents, strict=True), start=1):
         _record(transaction, proven_records(known, own, sequence, mesh_id, owner, transaction.now))
     # As after a restoration: pods report leases that the database does not know, and no epoch is given twice.
-    epoch = epoch_of_restoration(highest_lease_epoch)
-    transaction.execute("UPDATE identity SET restored_epoch = ?", max(epoch, restored_epoch(transaction)))
+    raise_restored_epoch(transaction, epoch_of_restoration(highest_lease_epoch))
     return len(found)
 
 

@@ -111,3 +111,13 @@ def write_changes(transaction: Transaction, changes: UnsavedChanges) -> None:
 def restored_epoch(transaction: Transaction) -> int:
     """Returns the epoch of backups with which the database was restored last; 0: it never was."""
     return int(transaction.execute("SELECT restored_epoch FROM identity")[0][0])
+
+
+def raise_restored_epoch(transaction: Transaction, epoch: int) -> None:
+    """Records that the database was restored with an epoch, unless it was with a higher one."""
+    transaction.execute("UPDATE identity SET restored_epoch = ?", max(epoch, restored_epoch(transaction)))
+
+
+def has_tournaments(transaction: Transaction) -> bool:
+    """Whether the database has any tournament."""
+    return bool(transaction.execute("SELECT 1 FROM tournaments LIMIT 1"))

@@ -231,10 +231,26 @@ class Backups:
 def backup_message(backup: Backup) -> DatabaseBackup:
     """Returns a backup as in the contracts."""
     message = DatabaseBackup(
-        service=backup.service, manifest_digest=backup.manifest_digest, size_bytes=backup.size_bytes
+        service=backup.service,
+        manifest_digest=backup.manifest_digest,
+        size_bytes=backup.size_bytes,
+        database_id=backup.database_id,
+        epoch=backup.epoch,
     )
     message.backup_time.FromMilliseconds(int(backup.time * 1000))
     return message
+
+
+def backup_of(message: DatabaseBackup) -> Backup:
+    """Returns a backup from a message of the contracts."""
+    return Backup(
+        manifest_digest=message.manifest_digest,
+        service=message.service,
+        database_id=message.database_id,
+        time=message.backup_time.ToMilliseconds() / 1000,
+        epoch=message.epoch,
+        size_bytes=message.size_bytes,
+    )
 
 
 def described(backup: Backup) -> dict[str, object]:

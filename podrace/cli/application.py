@@ -47,7 +47,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "delete": ("podrace.cli.commands.delete", "Delete a tournament that has ended, with its checkpoints."),
     "prune": ("podrace.cli.pruning.command", "Delete tournaments that have ended, by age, state or number."),
     "archive": ("podrace.cli.commands.backup", "List the archives of deleted tournaments, or read one."),
-    "backup": ("podrace.cli.commands.backup", "Back up the databases of a home, or list their backups."),
+    "backup": (
+        "podrace.cli.commands.backup",
+        "Back up the databases of a home or a running mesh, or list backups.",
+    ),
     "restore": (
         "podrace.cli.commands.backup",
         "Restore the databases of a home from the newest backup.",

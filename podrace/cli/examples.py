@@ -91,7 +91,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace prune --leftovers", "files whose tournaments no longer exist"),
     ],
     "archive": [("podrace archive", "what was kept"), ("podrace archive cartpole-3f2a9c", "reads one into a folder")],
-    "backup": [("podrace backup --store folder:///backups/podrace", "the databases of podrace-home")],
+    "backup": [
+        ("podrace backup --store folder:///backups/podrace", "the databases of podrace-home"),
+        ("podrace backup --orchestrator mesh.example.org:50051", "those of a mesh that runs"),
+    ],
     "restore": [("podrace restore --store folder:///backups/podrace --replace", "from the newest backup")],
     "migrate": [
         (

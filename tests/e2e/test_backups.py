@@ -56,3 +56,50 @@ def test_a_home_can_be_restored_from_its_backup(home):
     oldest = home.json("backup", "--list")[-1]
     (again,) = home.json("restore", "--replace", "--at", oldest["manifest_digest"])
     assert again["service"] == oldest["service"]
+
+
+def test_a_running_mesh_is_backed_up_on_demand(home):
+    spec = home.spec('wall_clock_duration = "100s"', pool="maximum_pods = 1")
+    training = home.start("train", str(spec), "--json")
+    tournament = wait_for(home.tournament_id)
+    wait_for(lambda: len(home.candidates(tournament)) >= 2)
+    known = {candidate.candidate_id for candidate in home.candidates(tournament)}
+    made = home.json("backup")
+    assert [one["service"] for one in made] == ["orchestrator", "leaderboard"]
+    assert {one["manifest_digest"] for one in made} == {one["manifest_digest"] for one in home.json("backup", "--list")}
+    training.send_signal(signal.SIGINT)
+    training.communicate(timeout=60)
+    home.json("restore", "--replace")
+    assert home.json("show", tournament)["state"] in ("RUNNING", "CANCELLED")
+    standings = home.json("standings", tournament)
+    assert standings
+    assert {one["candidate_id"] for one in standings} & known
+
+
+def test_a_tournament_continues_after_both_services_lost_their_databases_without_a_backup(home, monkeypatch):
+    for service in ("ORCHESTRATOR", "LEADERBOARD"):
+        monkeypatch.setenv(f"PODRACE_{service}__BACKUP__REBUILD", "true")
+    spec = home.spec("environment_steps = 120000", pool="maximum_pods = 1")
+    training = home.start("train", str(spec), "--json")
+    tournament = wait_for(home.tournament_id)
+    wait_for(lambda: len(home.candidates(tournament)) >= 6)
+    pods = home.roles()
+    services = [home.service(name) for name in ("orchestrator", "leaderboard")]
+    for service in services:
+        os.kill(service, signal.SIGSTOP)
+    for file in home.path.glob("*.sqlite*"):
+        file.unlink()
+    for service in services:
+        os.kill(service, signal.SIGKILL)
+    board = wait_for(lambda: home.candidates(tournament), what="a rebuilt board")
+    wait_for(lambda: len(home.candidates(tournament)) >= len(board) + 3, what="further candidates")
+    assert home.roles() == pods, "the pod still runs"
+
+    _, err = training.communicate(timeout=100)
+    assert training.returncode == 0, err
+    assert home.json("show", tournament)["state"] == "COMPLETED"
+    events = home.json("events", tournament)
+    kinds = {event["kind"] for event in events}
+    assert {"tournament_rebuilt", "tournament_resumed", "pod_adopted"} <= kinds
+    assert not {"pod_died", "pod_killed", "pod_unknown"} & kinds
+    assert not home.left_behind()

@@ -67,6 +67,7 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "AcquireAssignment": ({"pod-leader"}, "pod_id"),
         "RenewAssignment": ({"pod-leader"}, "assignment_id"),
         "CompleteAssignment": ({"pod-leader"}, "assignment_id"),
+        "BackUp": ({"operator"}, ""),
     },
     "DiscoveryService": dict.fromkeys(
         ("GetServer", "ListAlgorithms", "ListSimulators", "ListStrategies", "ListEventKinds"), (READERS, "")
@@ -74,7 +75,7 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
     "LeaderboardService": {
         "GetAgent": (READERS, "agent_id"),
         "ListCandidates": (READERS | {"orchestrator"}, "tournament_id"),
-        "GetLineage": (READERS, "agent_id"),
+        "GetLineage": (READERS | {"orchestrator"}, "agent_id"),
         "WatchCandidates": (READERS, "tournament_id"),
         "GetStatistics": (READERS, "tournament_id"),
         "ReplayTournament": (WRITERS, "tournament_id"),
@@ -91,6 +92,8 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "RegisterTournaments": ({"orchestrator"}, ""),
         "ArchiveTournament": ({"orchestrator"}, ""),
         "DeleteTournament": ({"orchestrator"}, "tournament_id"),
+        "ListKnownTournaments": ({"orchestrator"}, ""),
+        "BackUp": ({"orchestrator"}, ""),
     },
     "GeneratorService": {
         "GenerateAgent": ({"orchestrator"}, "tournament_id"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from podrace.backup.archives import Archive, Archives
-from podrace.backup.copies import Backup, Backups, described
+from podrace.backup.copies import Backup, Backups, backup_of, described
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.cli import session
@@ -18,10 +18,12 @@ from podrace.cli.terminal.options import DEFAULT_HOME, output_options
 from podrace.cli.terminal.output import show as show_result
 from podrace.cli.terminal.output import show_json
 from podrace.cli.views.tables import plain_table
+from podrace.client import Client
 from podrace.database.identity import copy_file
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use, claim
+from podrace.mesh.service_process import listens
 from podrace.mesh.store_choice import DEADLINE_SECONDS, choose_store
 
 SERVICES = ("orchestrator", "leaderboard")
@@ -54,16 +56,26 @@ name_option = click.option(
 @store_option
 @name_option
 @click.option("--list", "only_list", is_flag=True, help="List the backups instead.")
+@click.option(
+    "--orchestrator", default="", metavar="ADDRESS", help="Let the services of this mesh back up their databases."
+)
 @output_options
-def backup(home: Path, store: str, name: str, only_list: bool, as_json: bool, debug: bool) -> int:
-    """Back up the databases of a home whose mesh is not running, or list their backups.
+def backup(home: Path, store: str, name: str, only_list: bool, orchestrator: str, as_json: bool, debug: bool) -> int:
+    """Back up the databases of a home or a running mesh, or list backups.
 
-    The services of a running mesh make backups themselves if `backup.period_seconds` is set.
+    The services of a running mesh make the backups themselves, to their own store, and answer calls meanwhile. They
+    also make them periodically if `backup.period_seconds` is set.
     """
     folders = Folders.of(home)
+    if orchestrator and (only_list or store):
+        raise InvalidArgument("--orchestrator: the services use their own store; leave out --list and --store")
 
     async def work() -> int:
-        if only_list:
+        running = orchestrator or (str(folders.orchestrator_socket) if listens(folders.orchestrator_socket) else "")
+        if running and not only_list:
+            async with Client(orchestrator or f"unix:{running}") as client:
+                found = [backup_of(one) for one in await client.back_up()]
+        elif only_list:
             opened = await asyncio.to_thread(_open_store, folders, store)
             found = [one for service in SERVICES for one in Backups(opened, name, service).list()]
         else:

@@ -25,6 +25,8 @@ LARGEST_PAGE = 1000
 """Entries a page, at most, by the contracts."""
 ARCHIVE_SECONDS = 90.0
 """Deadline of a deletion: the operator may have tournaments archived first."""
+BACK_UP_SECONDS = 600.0
+"""Deadline of backups of both databases."""
 QUICK_SECONDS = 5.0
 """Deadline of calls to the orchestrator that write little or nothing, and of calls for a single agent."""
 DURABLE_SECONDS = 10.0

@@ -7,6 +7,7 @@ from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.client.calls.channels import (
     ARCHIVE_SECONDS,
+    BACK_UP_SECONDS,
     CHECK_SECONDS,
     DURABLE_SECONDS,
     PAGE_SIZE,
@@ -19,6 +20,7 @@ from podrace.client.champion import members_of_champion
 from podrace.client.discovery import get_server
 from podrace.client.reconnect import resumed
 from podrace.errors import NotFound, Unimplemented
+from podrace.leaderboard.v1.leaderboard_pb2 import DatabaseBackup
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentSpec
@@ -196,6 +198,16 @@ class TournamentCalls(MeshChannels):
         """Resumes a paused, cancelled or failed tournament."""
         request = pb.ResumeTournamentRequest(request_id=new_request_id(), tournament_id=tournament_id)
         return (await self._ask(self._orchestrator.ResumeTournament, request, QUICK_SECONDS)).tournament
+
+    async def back_up(self) -> list[DatabaseBackup]:
+        """Backs up the databases of both services to the checkpoint store now, and returns the backups.
+
+        Raises:
+            PermissionDenied: The caller is no operator.
+            Unimplemented: A database is on a server, which is backed up by its own tools.
+        """
+        request = pb.BackUpRequest()
+        return list((await self._ask(self._orchestrator.BackUp, request, BACK_UP_SECONDS)).backups)
 
     async def list_pods(self, tournament_id: str, filter: str = "", order_by: str = "") -> list[pb.Pod]:
         """Returns the pods of a tournament, oldest first; `filter` and `order_by` as of `list_tournaments`."""

@@ -727,12 +727,18 @@ class DatabaseBackup(_message.Message):
     MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
     BACKUP_TIME_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DATABASE_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     service: _builtins.str
     """Name of the service: `orchestrator` or `leaderboard`."""
     manifest_digest: _builtins.str
     """Digest of its manifest."""
     size_bytes: _builtins.int
     """Size of the database."""
+    database_id: _builtins.str
+    """Which database it is a copy of: a random text."""
+    epoch: _builtins.int
+    """Epoch with which the service backs up its database."""
     @_builtins.property
     def backup_time(self) -> _timestamp_pb2.Timestamp:
         """When the copy began."""
@@ -744,10 +750,12 @@ class DatabaseBackup(_message.Message):
         manifest_digest: _builtins.str = ...,
         backup_time: _timestamp_pb2.Timestamp | None = ...,
         size_bytes: _builtins.int = ...,
+        database_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["backup_time", b"backup_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backup_time", b"backup_time", "manifest_digest", b"manifest_digest", "service", b"service", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backup_time", b"backup_time", "database_id", b"database_id", "epoch", b"epoch", "manifest_digest", b"manifest_digest", "service", b"service", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
