@@ -26,6 +26,7 @@ UNPUBLISHED = {
     "data build",
     "data synthesize",
     "export",
+    "migrate",
     "pause",
     "qualify",
     "render",
