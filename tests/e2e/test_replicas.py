@@ -25,6 +25,8 @@ from podrace.tournament.v1 import tournament_pb2
 # Cold: a signal must reach the very process that leads.
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.cold, pytest.mark.timeout(240)]
 TAKEOVER_SECONDS = 15.0
+CALL_SECONDS = 20.0
+"""Deadline of a call: a busy machine starts a replica slowly."""
 SPEC = {
     "environment": {"id": "cartpole", "count": 16},
     "algorithms": {"ppo": {}},
@@ -157,3 +159,65 @@ async def test_a_standby_takes_over_and_nothing_is_lost(
         assert assigned
         assert all(message.endswith("(lease epoch 1)") for message in assigned), assigned
         assert (await caller.tournament()).failed_agents == 0
+
+
+class Steady:
+    """Makes unary calls of both services all the time, each with a deadline, and keeps what failed."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller, self.failures, self.answered, self.longest = caller, list[str](), 0, 0.0
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._repeat(call) for call in (self._get, self._create, self._list)))
+
+    async def _repeat(self, call: Callable[[], Awaitable[Any]]) -> None:
+        while True:
+            begin = time.monotonic()
+            try:
+                await call()
+            except PodraceError as error:
+                self.failures.append(f"{call.__name__} after {time.monotonic() - begin:.1f} s: {error.message}")
+            self.answered += 1
+            self.longest = max(self.longest, time.monotonic() - begin)
+            await asyncio.sleep(0.02)
+
+    def _get(self) -> Awaitable[Any]:
+        request = pb.GetTournamentRequest(tournament_id=self._caller.tournament_id)
+        return rpc.call(self._caller.orchestrator.GetTournament, request, deadline_seconds=CALL_SECONDS)
+
+    def _create(self) -> Awaitable[Any]:
+        request = pb.CreateTournamentRequest(request_id="first", spec=parse(SPEC, source="test"))
+        return rpc.call(self._caller.orchestrator.CreateTournament, request, deadline_seconds=CALL_SECONDS)
+
+    def _list(self) -> Awaitable[Any]:
+        request = leaderboard_pb2.ListCandidatesRequest(tournament_id=self._caller.tournament_id)
+        return rpc.call(self._caller.leaderboard.ListCandidates, request, deadline_seconds=CALL_SECONDS)
+
+
+async def test_rolling_restarts_of_both_services_fail_no_unary_call(
+    mesh: ReplicatedMesh, record_property: Callable[[str, object], None]
+) -> None:
+    async with Caller.open(mesh) as caller:
+        caller.tournament_id = await caller.create("first")
+        await answered(caller.candidates)
+        steady = Steady(caller)
+        calling = asyncio.create_task(steady.run())
+        for service in SERVICES:
+            # The one that waits first, as Kubernetes does with the higher number, then the leader.
+            leader = mesh.leader(service)
+            for number in (1 - leader, leader):
+                process = mesh.process(service, number)
+                process.terminate()
+                await asyncio.to_thread(process.wait, DEADLINE_SECONDS)
+                mesh.start_replica(service, number)
+                await asyncio.to_thread(mesh.leader, service)
+        before = steady.answered
+        await until(lambda: _past(steady, before + 30))
+        calling.cancel()
+        print(f"{steady.answered} calls, the longest took {steady.longest:.1f} s")
+        record_property("longest_seconds", round(steady.longest, 1))
+        assert not steady.failures
+
+
+async def _past(steady: Steady, count: int) -> bool:
+    return steady.answered > count
