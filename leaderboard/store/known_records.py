@@ -1,4 +1,4 @@
-"""Reads what tells an empty database from others, and what an orchestrator that lost its own needs to know."""
+"""Reads whether the database is empty, and what an orchestrator that lost its database needs to know."""
 
 from podrace.database import Transaction
 
