@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from podrace.access.principal import Principal
+from podrace.errors import Unavailable
 
 AUTHORIZATION = "authorization"
 """Key of the metadata that carries a token."""
@@ -13,7 +14,12 @@ BEARER = "Bearer "
 NO_TRANSPORT: Mapping[str, Iterable[bytes]] = MappingProxyType({})
 """The connection has no properties, or they do not matter."""
 TokenSource = Callable[[], str]
-"""Returns the token to send with the next call; empty: none. Called for every call, so a token can be renewed."""
+"""Returns the token to send with the next call; empty: none. Called for every call, so a token can be renewed. Raises
+NoListener if it depends on who listens at the address, and nothing does."""
+
+
+class NoListener(Unavailable):
+    """Nothing listens at the address, so it is unknown whether the token may be sent. The call was not made."""
 
 
 class Credentials(NamedTuple):

@@ -83,26 +83,27 @@ class MetadataChannel(grpc.aio.Channel):
 
     def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a method with one request and one response."""
-        return self._with_metadata(self._channel.unary_unary(*args, **kwargs))
+        return self._with_metadata(args[0], self._channel.unary_unary(*args, **kwargs))
 
     def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a method with one request and a stream of responses."""
-        return self._with_metadata(self._channel.unary_stream(*args, **kwargs))
+        return self._with_metadata(args[0], self._channel.unary_stream(*args, **kwargs))
 
     def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a method with a stream of requests and one response."""
-        return self._with_metadata(self._channel.stream_unary(*args, **kwargs))
+        return self._with_metadata(args[0], self._channel.stream_unary(*args, **kwargs))
 
     def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a method with two streams."""
-        return self._with_metadata(self._channel.stream_stream(*args, **kwargs))
+        return self._with_metadata(args[0], self._channel.stream_stream(*args, **kwargs))
 
-    def _with_metadata(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _with_metadata(self, path: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, metadata: Any = None, **kwargs: Any) -> Any:
             return method(*args, metadata=(*(metadata or ()), *self._metadata()), **kwargs)
 
         # The method as podrace.rpc knows it, which counts the outcomes of its calls.
         call.__wrapped__ = method  # type: ignore[attr-defined]
+        call.path = path  # type: ignore[attr-defined]
         return call
 
 

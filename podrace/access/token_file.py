@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from podrace import tls
-from podrace.access.credentials import TokenSource
+from podrace.access.credentials import NoListener, TokenSource
 from podrace.access.private_file import make_private_file, read_private_file
 from podrace.access.sending import each_address, is_loopback
 from podrace.errors import FailedPrecondition
@@ -77,13 +77,18 @@ def operator_token(address: str, environ: Mapping[str, str] = os.environ) -> Tok
 
 
 def _token_for_own_listener(path: Path, address: str) -> str:
-    """Returns the token of the default file if the listener at the address may have it; else an empty text."""
+    """Returns the token of the default file if the listener at the address may have it; else an empty text.
+
+    Raises:
+        NoListener: Nothing listens there. A call without a token could wait until a service does, which refuses it.
+    """
     ports = [each.rpartition(":")[2] for each in each_address(address)]
+    numbers = [int(port) for port in ports if port.isdigit()]
     # A replica that does not lead listens on no port.
-    owners = frozenset(owner for port in ports if port.isdigit() for owner in listener_owners(int(port)))
-    if not owners or not owners <= {0, os.geteuid()}:
-        return ""
-    return _token_in(path)
+    owners = frozenset(owner for number in numbers for owner in listener_owners(number))
+    if not owners and numbers and any(table.exists() for table in _LISTENERS):
+        raise NoListener(f"nothing listens at {address}: start the service, or correct the address")
+    return _token_in(path) if owners and owners <= {0, os.geteuid()} else ""
 
 
 def _token_in(path: Path) -> str:

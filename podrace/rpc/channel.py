@@ -4,16 +4,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, Protocol, TypeVar
 
 import grpc
+from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from podrace import tls
-from podrace.access.credentials import TokenSource
+from podrace.access.credentials import NoListener, TokenSource
 from podrace.access.sending import TokenChannel, may_send_token
 from podrace.errors import Unavailable
 from podrace.ownership import check_socket
@@ -23,6 +25,7 @@ from podrace.rpc.status import from_rpc_error
 ENDED_WHILE_SENDING = "Internal error from Core"
 """What gRPC says, with the code INTERNAL and without the status of the server, if it could not send a request."""
 SERVING_POLL_SECONDS = 0.05
+LISTENER_POLL_SECONDS = 0.1
 KEEPALIVE_SECONDS = 5.0
 """Silence of a connection after which it is probed, and time that the probe may take. So a half-open connection is
 replaced after about twice this time."""
@@ -141,6 +144,33 @@ class _Stream(Protocol[Request, Response]):
     def __call__(self, request: Request, /, *, timeout: float | None = None) -> Any: ...
 
 
+async def _made(method: Callable[..., Any], request: Any, deadline_seconds: float | None) -> Any:
+    """Makes a call. While nothing listens at its address, a method that may be repeated waits, as its channel would.
+
+    Raises:
+        NoListener: Nothing listens within the deadline, or the method may not be repeated.
+    """
+    now = asyncio.get_running_loop().time
+    left, end = deadline_seconds, inf if deadline_seconds is None else now() + deadline_seconds
+    while True:
+        try:
+            return method(request, timeout=left)
+        except NoListener:
+            if now() + LISTENER_POLL_SECONDS >= end or not _may_be_repeated(getattr(method, "path", "")):
+                raise
+        await asyncio.sleep(LISTENER_POLL_SECONDS)
+        left = None if deadline_seconds is None else end - now()
+
+
+def _may_be_repeated(path: str) -> bool:
+    """Whether the proto of the method `/package.Service/Method` says that it may be repeated."""
+    try:
+        method = descriptor_pool.Default().FindMethodByName(path.lstrip("/").replace("/", "."))
+    except KeyError:
+        return False
+    return bool(method.GetOptions().idempotency_level != MethodOptions.IDEMPOTENCY_UNKNOWN)
+
+
 async def call(method: _Unary[Request, Response], request: Request, *, deadline_seconds: float) -> Response:
     """Makes one unary call.
 
@@ -148,7 +178,7 @@ async def call(method: _Unary[Request, Response], request: Request, *, deadline_
         PodraceError: The error that the server returned, or Unavailable or DeadlineExceeded.
     """
     try:
-        response = await method(request, timeout=deadline_seconds)
+        response = await (await _made(method, request, deadline_seconds))
     except grpc.aio.AioRpcError as error:
         note_outcome(method, deadline_exceeded=error.code() == grpc.StatusCode.DEADLINE_EXCEEDED)
         raise from_rpc_error(error) from None
@@ -169,7 +199,7 @@ async def stream(
     Raises:
         PodraceError: As `call`.
     """
-    responses = method(request, timeout=deadline_seconds)
+    responses = await _made(method, request, deadline_seconds)
     try:
         async for response in responses:
             yield response

@@ -12,9 +12,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from podrace import errors, rpc
+from podrace.access.credentials import NoListener
 from podrace.access.guard import Guard
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
+from podrace.rpc import channel as channel_settings
 from podrace.tensor.v1 import tensor_pb2 as tensor_pb
 from podrace.tensor.v1 import tensor_pb2_grpc as tensor_grpc
 
@@ -229,6 +231,33 @@ async def test_an_idempotent_call_waits_for_a_server_that_restarts(tmp_path):
         server = await start(Board(), listen=address)
         assert (await waiting).agent.agent_id == "a"
         await server.drain()
+
+
+async def test_a_call_whose_token_depends_on_the_listener_waits_for_one_only_if_it_may_be_repeated(monkeypatch):
+    monkeypatch.setattr(channel_settings, "LISTENER_POLL_SECONDS", 0.001)
+    server, asked = await start(Board()), []
+
+    def token() -> str:
+        asked.append("again")
+        if len(asked) < 5:
+            raise NoListener("nothing listens here: start the service")
+        return ""  # sends none
+
+    async with rpc.connect(server.address, pb.DESCRIPTOR, token=token) as channel:
+        found = await rpc.call(stub(channel).GetAgent, pb.GetAgentRequest(agent_id="a"), deadline_seconds=20)
+        assert (found.agent.agent_id, len(asked)) == ("a", 5)
+        for method, seconds, tries in (("GetAgent", 0.0, 1), ("Unmarked", 20.0, 1)):
+            asked.clear()
+            with pytest.raises(errors.Unavailable, match="nothing listens here"):
+                await rpc.call(of(channel, method), pb.GetAgentRequest(agent_id="a"), deadline_seconds=seconds)
+            assert len(asked) == tries
+    await server.drain()
+
+
+def of(channel, method):
+    """Returns a method of the board that the proto may not know, and so does not mark as one that may be repeated."""
+    path = f"/podrace.leaderboard.v1.LeaderboardService/{method}"
+    return channel.unary_unary(path, pb.GetAgentRequest.SerializeToString, pb.GetAgentResponse.FromString)
 
 
 @pytest.mark.long

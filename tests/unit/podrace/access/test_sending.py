@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from podrace.access import token_file
+from podrace.access.credentials import NoListener
 from podrace.access.sending import is_loopback
 from podrace.access.token_file import operator_token
 
@@ -43,3 +44,15 @@ def test_the_default_token_is_sent_to_replicas_if_all_listeners_may_have_it(
         owners = {ports[0]: frozenset({0}), ports[1]: frozenset({4_000_000})}
         monkeypatch.setattr(token_file, "listener_owners", owners.__getitem__)
         assert source() == ""
+
+
+def test_without_a_listener_it_is_unknown_whether_the_default_token_may_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_file, "token_path", lambda environ: tmp_path / "token")
+    with socket.socket() as absent:
+        absent.bind(("127.0.0.1", 0))
+        source = operator_token(f"127.0.0.1:{absent.getsockname()[1]}", {})
+        assert source
+        with pytest.raises(NoListener, match=r"nothing listens at 127.0.0.1:\d+: start the service"):
+            source()
