@@ -16,7 +16,9 @@ from agentpod.algorithms.sac import SAC
 from agentpod.algorithms.sac_discrete import SACDiscrete
 from agentpod.algorithms.td3 import TD3
 from agentpod.algorithms.teams.ippo import IPPO
+from agentpod.algorithms.teams.maddpg import MADDPG
 from agentpod.algorithms.teams.mappo import MAPPO
+from agentpod.algorithms.teams.matd3 import MATD3
 from agentpod.algorithms.teams.qmix import QMIX
 from agentpod.algorithms.teams.vdn import VDN
 from agentpod.algorithms.user_class import load_class
@@ -42,6 +44,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "mappo": MAPPO,
     "vdn": VDN,
     "qmix": QMIX,
+    "maddpg": MADDPG,
+    "matd3": MATD3,
 }
 
 

@@ -47,9 +47,8 @@ class DDPG(OffPolicy):
     METRICS = ("value_loss", "mean_value", "critic_gradient_norm", "policy_loss", "actor_gradient_norm")
 
     def _build_networks(self, generator: torch.Generator) -> dict[str, Trainable]:
-        inputs = self._inputs + output_count(self._action_space)
         self._policy_metrics = torch.zeros(2, device=self._device)
-        critics = self._critics(generator, inputs, 1, self.hyperparameters.critics)
+        critics = self._critics(generator, self._critic_size(), 1, self.hyperparameters.critics)
         self._first_critic = critics.network.member(0)
         return {"actor": self._actor(target=True), "critic": critics}
 
@@ -62,6 +61,19 @@ class DDPG(OffPolicy):
         settings = self.hyperparameters
         self.policy.set_head_parameter("exploration", settings.exploration if warm else settings.initial_exploration)
 
+    @property
+    def _own_action(self) -> slice:
+        """Columns of the inputs of a critic in which the action is that the actor's gradient is computed for."""
+        return slice(self._inputs, self._inputs + output_count(self._action_space))
+
+    def _critic_size(self) -> int:
+        """Returns the number of inputs of a critic, which begin with the observation and the action."""
+        return self._own_action.stop
+
+    def _critic_inputs(self, observation: Tensor, action: Tensor) -> Tensor:
+        """Returns the inputs of the critics in new memory: [B, _critic_size()]."""
+        return torch.cat((observation, action), -1)
+
     def _next_action(self, next_observation: Tensor, noise: Tensor) -> Tensor:
         """Returns the target policy's actions: [B, A]."""
         return self._trained["actor"].target.forward(next_observation).tanh_()
@@ -69,22 +81,28 @@ class DDPG(OffPolicy):
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         critics = self._trained["critic"]
         next_action = self._next_action(batch.next_observation, noise)
-        next_values = critics.target.forward(torch.cat((batch.next_observation, next_action), -1)).squeeze(-1)
+        next_values = critics.target.forward(self._critic_inputs(batch.next_observation, next_action)).squeeze(-1)
         target = torch.addcmul(batch.reward, batch.discount, next_values.amin(0))
-        inputs = torch.cat((batch.observation, batch.action), -1)
+        inputs = self._critic_inputs(batch.observation, batch.action)
         loss, errors, mean_value, norm = step_critics(critics, inputs, target, batch.weight)
         if self._due.actor:
-            self._policy_metrics.copy_(self._actor_step(batch.observation))
+            self._policy_metrics.copy_(self._actor_step(batch.observation, inputs))
         return torch.cat((torch.stack((loss, mean_value, norm)), self._policy_metrics)), errors
 
-    def _actor_step(self, observation: Tensor) -> Tensor:
-        """Updates the actor by the first critic's gradient; returns the actor's loss and its gradient norm: [2]."""
+    def _actor_step(self, observation: Tensor, inputs: Tensor) -> Tensor:
+        """Updates the actor by the first critic's gradient; returns the actor's loss and its gradient norm: [2].
+
+        Args:
+            observation: [B, D].
+            inputs: [B, _critic_size()], those of the critics for the replayed actions, which are overwritten.
+        """
         actor = self._trained["actor"]
         trace = actor.network.trace(observation)
         action = trace[-1].tanh()
-        critic_trace = self._first_critic.trace(torch.cat((observation, action), -1))
+        inputs[:, self._own_action] = action
+        critic_trace = self._first_critic.trace(inputs)
         slope = torch.full_like(critic_trace[-1], -1.0 / len(observation))
-        action_gradient = self._first_critic.input_gradient(slope, critic_trace, slice(self._inputs, None))
+        action_gradient = self._first_critic.input_gradient(slope, critic_trace, self._own_action)
         # d tanh(u) / d u = 1 - tanh(u)^2
         outputs_gradient = torch.addcmul(action_gradient, action_gradient * action, action, value=-1.0)
         actor.network.backward(outputs_gradient, trace, actor.gradient)

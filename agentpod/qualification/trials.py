@@ -14,6 +14,7 @@ from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import replay_fields
 from agentpod.experience.rollout import Field, Lanes, collect, rollout_fields
 from agentpod.seeding import derive_generator
+from simulators import Simulator
 from simulators import make as make_simulator
 
 SEED = 1
@@ -32,7 +33,7 @@ OFF_POLICY: Mapping[str, object] = {
     "warmup_steps": LANES * HORIZON,
     "replay_capacity": LANES * HORIZON * SEGMENTS,
 }
-VALUE_FACTORIZATION, AGENTS = ("vdn", "qmix"), 3
+REPLAYING_TEAMS, AGENTS = ("vdn", "qmix", "maddpg", "matd3"), 3
 """Algorithms with a replay memory that are tried with teams, and the number of agents of such a team."""
 PRIORITIZED = ("d3qn",)
 """Algorithms that are tried with priorities."""
@@ -43,7 +44,6 @@ class Experience:
     """What an algorithm learns from, on the processor."""
 
     algorithm: str
-    environment_id: str
     segments: tuple[Mapping[str, Tensor], ...]
     """SEGMENTS rollouts, or segments of a replay memory."""
 
@@ -51,29 +51,30 @@ class Experience:
 def settings_of(name: str) -> dict[str, object]:
     """Returns the hyperparameters that an algorithm is tried with."""
     own = ON_POLICY.get(name, OFF_POLICY)
-    if name in VALUE_FACTORIZATION:
+    if name in REPLAYING_TEAMS:
         # The memory counts steps of agents.
         own = {**own, "replay_capacity": AGENTS * LANES * HORIZON * SEGMENTS}
     return {**SETTINGS, **own, **({"prioritized": True} if name in PRIORITIZED else {})}
 
 
-def environment_of(name: str) -> str:
-    """Returns an environment that an algorithm can learn in."""
+def environments_of(name: str, count: int) -> Simulator:
+    """Makes environments that an algorithm can learn in."""
+    discrete = "discrete" in ALGORITHMS[name].action_kinds
     if getattr(ALGORITHMS[name], "trains_teams", False):
-        return "spread"
-    return "cartpole" if "discrete" in ALGORITHMS[name].action_kinds else "pendulum"
+        return make_simulator("spread", count, {"continuous_actions": not discrete})
+    return make_simulator("cartpole" if discrete else "pendulum", count)
 
 
 def new_algorithm(name: str, device: str, hyperparameters: Mapping[str, object] | None = None) -> Algorithm:
     """Creates an algorithm; the weights depend on the device, because they are drawn there."""
-    simulator = make_simulator(environment_of(name), 1)
+    simulator = environments_of(name, 1)
     settings = settings_of(name) | dict(hyperparameters or {})
     return make(name, simulator.observation_space, simulator.action_space, settings, SEED, device)
 
 
 def collected(name: str, hyperparameters: Mapping[str, object] | None = None) -> Experience:
     """Collects experience on the processor with a new policy."""
-    simulator = make_simulator(environment_of(name), LANES)
+    simulator = environments_of(name, LANES)
     spaces = simulator.observation_space, simulator.action_space
     algorithm = new_algorithm(name, "cpu", hyperparameters)
     lanes = Lanes.start(simulator.reset(SEED), algorithm.policy.state_size, spaces[0].lanes)
@@ -87,7 +88,7 @@ def collected(name: str, hyperparameters: Mapping[str, object] | None = None) ->
         with torch.no_grad():
             lanes = collect(simulator, algorithm.policy, segment, lanes, generator).lanes
         segments.append(segment)
-    return Experience(name, environment_of(name), tuple(segments))
+    return Experience(name, tuple(segments))
 
 
 def zeros(fields: Mapping[str, Field], device: str) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ architecture test compares it with the implementations.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from podrace.specification.known.simulators import SIMULATORS as SIMULATORS
@@ -357,6 +357,32 @@ QMIX = Algorithm(
     teams=True,
 )
 
+_CENTRAL_CRITIC = {
+    "hidden_sizes": Hyperparameter((64, 64), "widths of the hidden layers", 1, 1e5, structural=True),
+    "horizon": _VDN["horizon"],
+    "discount": replace(_DISCOUNT, default=0.95),
+    "replay_capacity": _VDN["replay_capacity"],
+    "batch_size": Hyperparameter(
+        256, "replayed environment steps in each gradient step", 1, 1e6, scale="log", wide=Search(64, 512)
+    ),
+    "updates_per_step": Hyperparameter(0.05, "gradient steps per environment step", 1e-4, 1e3, scale="log"),
+    "target_rate": _target_rate(0.01, Search(1e-3, 0.05)),
+    "maximum_gradient_norm": Hyperparameter(0.5, "gradients are scaled down to this norm; 0: never", 0.0, 1e6),
+    "shared_reward": Hyperparameter(False, _SHARED_REWARD),
+}
+MADDPG = Algorithm(
+    "multi-agent DDPG for teams: critics see what all agents see and do (Lowe et al. 2017)",
+    _CONTINUOUS,
+    {**_DDPG, **_CENTRAL_CRITIC},
+    teams=True,
+)
+MATD3 = Algorithm(
+    "multi-agent TD3 for teams: as maddpg, with twin critics and delayed actors (Ackermann et al. 2019)",
+    _CONTINUOUS,
+    {**TD3.hyperparameters, **_CENTRAL_CRITIC},
+    teams=True,
+)
+
 ALGORITHMS: Mapping[str, Algorithm] = {
     "ppo": PPO,
     "a2c": A2C,
@@ -372,6 +398,8 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "mappo": MAPPO,
     "vdn": VDN,
     "qmix": QMIX,
+    "maddpg": MADDPG,
+    "matd3": MATD3,
 }
 
 FUSION_MODES: Mapping[str, str] = {

@@ -50,7 +50,7 @@ def _resolve_algorithm(spec: pb.TournamentSpec, name: str) -> None:
     if not algorithm.HasField("ratio"):
         algorithm.ratio = 1.0
     with problems.collect():
-        check_action_kind(name, entry, spec.environment.id)
+        check_action_kind(name, entry, spec.environment)
     where = f"algorithms.{name}.hyperparameters"
     known = dict(entry.hyperparameters)
     with problems.collect():
@@ -171,17 +171,22 @@ def starts_problem(spec: pb.TournamentSpec) -> str:
     return ""
 
 
-def check_action_kind(name: str, entry: catalog.Algorithm, environment_id: str) -> None:
+def check_action_kind(name: str, entry: catalog.Algorithm, environment: pb.EnvironmentSpec) -> None:
     """Checks that an algorithm supports the actions and the number of agents of an environment that the catalog knows.
 
     Raises:
         InvalidArgument: The algorithm does not support it.
     """
+    environment_id = environment.id
     simulator = catalog.SIMULATORS.get(environment_id)
-    if simulator and simulator.action_kind and simulator.action_kind not in entry.action_kinds:
+    option = simulator.continuous_option if simulator else ""
+    chosen = bool(option) and option in environment.options and environment.options[option] is True
+    kind = "continuous" if chosen else simulator.action_kind if simulator else ""
+    if kind and kind not in entry.action_kinds:
+        hint = f"; set environment.options.{option} = true" if option and not chosen and kind == "discrete" else ""
         raise bad_spec(
             f"algorithms.{name}: handles {' and '.join(entry.action_kinds)} actions,"
-            f" but those of environment {environment_id!r} are {simulator.action_kind}"
+            f" but those of environment {environment_id!r} are {kind}{hint}"
         )
     teams = of_teams(environment_id)
     if (simulator or teams) and entry.teams != teams:

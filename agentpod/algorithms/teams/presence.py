@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from agentpod.experience.transitions import TransitionBatch
+
 
 def absences(done: Tensor, carry: Tensor, agents: int) -> tuple[Tensor, Tensor]:
     """Finds the steps of agents that had left their environment before it ended.
@@ -26,3 +28,16 @@ def absences(done: Tensor, carry: Tensor, agents: int) -> tuple[Tensor, Tensor]:
 def team_rewards(reward: Tensor, agents: int) -> Tensor:
     """Gives each agent the sum of the rewards of its environment's agents: [T, N A] -> [T, N A]."""
     return reward.reshape(len(reward), -1, agents).sum(-1).repeat_interleave(agents, 1)
+
+
+def team_outcomes(batch: TransitionBatch, agents: int) -> TransitionBatch:
+    """Gives each agent of a sampled step the sum of its environment's rewards, while any of its agents is present.
+
+    Args:
+        batch: B steps of environments, B A rows.
+        agents: A.
+    """
+    reward, discount = (field.view(-1, agents) for field in (batch.reward, batch.discount))
+    return batch._replace(
+        reward=reward.sum(1).repeat_interleave(agents), discount=discount.amax(1).repeat_interleave(agents)
+    )

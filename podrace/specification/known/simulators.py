@@ -12,6 +12,8 @@ class Simulator:
     """One line."""
     action_kind: str = ""
     """Kind of its action space; empty if it depends on the environment."""
+    continuous_option: str = ""
+    """Option that makes its actions continuous; empty if there is none."""
     on_gpu: bool = False
     """Whether it steps on a GPU if there is one, so its tensors should stay there."""
     teams: bool = False
@@ -27,10 +29,18 @@ SIMULATORS: Mapping[str, Simulator] = {
     "mountaincar": Simulator("MountainCar-v0 in torch, as cartpole", "discrete", on_gpu=True),
     "stocks": Simulator("stock trading (FinRL's MDP), thousands of accounts in one batch", "continuous", on_gpu=True),
     "spread": Simulator(
-        "agents that cover landmarks together (simple spread of MPE), in torch", "discrete", on_gpu=True, teams=True
+        "agents that cover landmarks together (simple spread of MPE), in torch",
+        "discrete",
+        "continuous_actions",
+        on_gpu=True,
+        teams=True,
     ),
     "tag": Simulator(
-        "agents that chase a scripted prey together (simple tag of MPE), in torch", "discrete", on_gpu=True, teams=True
+        "agents that chase a scripted prey together (simple tag of MPE), in torch",
+        "discrete",
+        "continuous_actions",
+        on_gpu=True,
+        teams=True,
     ),
     **{
         f"matrix:{game}": Simulator(f"{help}, for two agents, in torch", "discrete", on_gpu=True, teams=True)

@@ -46,7 +46,7 @@ CASES = cases_of(ALGORITHMS)
 EVERY_CASE = [*CASES, *cases_of(EXAMPLES)]
 ON_POLICY = [case for case in CASES if is_on_policy(case)]
 EVERY_ON_POLICY = [case for case in EVERY_CASE if is_on_policy(case)]
-FOR_TEAMS = ("ippo", "mappo", "vdn", "qmix")
+FOR_TEAMS = tuple(name for name in ALGORITHMS if getattr(algorithm_class(name), "trains_teams", False))
 OFF_POLICY = [case for case in CASES if case not in ON_POLICY and case[0] not in FOR_TEAMS]
 """Those for one agent; those for teams count other steps."""
 

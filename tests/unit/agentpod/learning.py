@@ -1,6 +1,6 @@
 """Trains and evaluates in one process and one thread, without a pod or a plane."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -27,20 +27,21 @@ def train(
     seed: int,
     steps: int,
     over: Callable[[Algorithm, int], bool] = lambda algorithm, steps: False,
+    options: Mapping[str, object] | None = None,
 ) -> Algorithm:
     """Trains for `steps` environment steps over all environments, or until `over` returns True after an update."""
-    simulator = make_simulator(id, ENVIRONMENTS)
+    simulator = make_simulator(id, ENVIRONMENTS, options or {})
     spaces = simulator.observation_space, simulator.action_space
     algorithm = make(name, *spaces, hyperparameters, seed)
-    memory, count = algorithm.memory, simulator.count
+    memory, count, agents = algorithm.memory, simulator.count, spaces[0].lanes
     state_size = algorithm.policy.state_size
-    lanes = Lanes.start(simulator.reset(derive_seed(seed, "reset", 0)), state_size, spaces[0].lanes)
+    lanes = Lanes.start(simulator.reset(derive_seed(seed, "reset", 0)), state_size, agents)
     if memory.replay_capacity:
         tensors = zeros(replay_fields(*spaces, replay_rows(memory.replay_capacity, memory.horizon, count), count))
         replay = ReplayBuffer(tensors, memory.horizon, prioritized=memory.prioritized)
     else:
         tensors = zeros(rollout_fields(*spaces, memory.horizon, count, state_size))
-    while algorithm.update_number * memory.horizon * count < steps:
+    while algorithm.update_number * memory.horizon * count < steps * agents:
         generator = derive_generator("cpu", seed, "act", 0, algorithm.update_number)
         if memory.replay_capacity:
             first = replay.grant()
@@ -51,23 +52,31 @@ def train(
         else:
             lanes = collect(simulator, algorithm.policy, tensors, lanes, generator).lanes
             algorithm.update(tensors)
-        if over(algorithm, algorithm.update_number * memory.horizon * count):
+        if over(algorithm, algorithm.update_number * memory.horizon * count // agents):
             break
     simulator.close()
     return algorithm
 
 
-def best_score(name: str, id: str, hyperparameters: dict[str, object], seed: int, steps: int, wanted: float) -> float:
+def best_score(
+    name: str,
+    id: str,
+    hyperparameters: dict[str, object],
+    seed: int,
+    steps: int,
+    wanted: float,
+    options: Mapping[str, object] | None = None,
+) -> float:
     """Returns the best of up to EVALUATIONS intermediate scores, as for a champion; stops at the wanted score."""
     scores: list[float] = []
 
     def scored(algorithm: Algorithm, taken: int) -> bool:
         if taken * EVALUATIONS >= steps * (len(scores) + 1):
-            scores.append(evaluate(id, algorithm.policy))
+            scores.append(evaluate(id, algorithm.policy, options))
             return scores[-1] >= wanted
         return False
 
-    train(name, id, hyperparameters, seed, steps, scored)
+    train(name, id, hyperparameters, seed, steps, scored, options)
     return max(scores)
 
 
@@ -75,11 +84,11 @@ def zeros(fields: dict[str, Field]) -> dict[str, Tensor]:
     return {name: torch.zeros(field.shape, dtype=field.dtype) for name, field in fields.items()}
 
 
-def evaluate(id: str, policy: Policy) -> float:
+def evaluate(id: str, policy: Policy, options: Mapping[str, object] | None = None) -> float:
     """Returns the mean return of EPISODES greedy episodes, as the evaluator plays them."""
-    simulator = make_simulator(id, EPISODES)
+    simulator = make_simulator(id, EPISODES, options or {})
     try:
-        actor = PolicyActor(policy, EPISODES, torch.Generator(), greedy=True)
+        actor = PolicyActor(policy, simulator.count, torch.Generator(), greedy=True)
         return score(play(simulator, actor, EPISODES, 12345)).mean_return
     finally:
         simulator.close()

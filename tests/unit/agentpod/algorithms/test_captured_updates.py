@@ -15,8 +15,8 @@ from agentpod.algorithms.base import Capturable, capture_updates
 from agentpod.qualification import trials
 from agentpod.qualification.operations import OperationCounter, record_operations
 
-CAPTURED = [name for name in ALGORITHMS if name not in trials.VALUE_FACTORIZATION]
-"""Losses that are differentiated automatically are not captured."""
+CAPTURED = [name for name in ALGORITHMS if name not in trials.REPLAYING_TEAMS]
+"""Teams with a replay memory are not captured."""
 CASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     **{name: (name, {}) for name in CAPTURED},
     "ppo, recurrent": ("ppo", {"recurrent_size": 8, "minibatch_size": 64, "learning_rate_steps": 4000}),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 from exactness import one_thread as one_thread
-from experience import OBSERVED, SPACES
+from experience import FOR_TEAMS, OBSERVED, SPACES
 from learning import evaluate, train
 from recurrent_references import leaves, reference, remembered
 from safetensors.torch import load, save
@@ -301,9 +301,7 @@ def test_a_minibatch_smaller_than_a_lane_is_refused() -> None:
     make("ppo", OBSERVED, SPACES["discrete"], {"minibatch_size": 9, "horizon": 10}, seed=0)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ALGORITHMS if name not in {"ppo", "a2c", "ippo", "mappo", "vdn", "qmix"}]
-)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in {"ppo", "a2c", *FOR_TEAMS}])
 def test_off_policy_algorithms_refuse_recurrence(name: str) -> None:
     kind = sorted(ALGORITHMS[name].action_kinds)[0]
     with pytest.raises(InvalidArgument, match="hyperparameter 'recurrent_size' is unknown"):

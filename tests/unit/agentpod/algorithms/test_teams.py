@@ -174,7 +174,7 @@ def test_a_team_without_an_algorithm_for_teams_is_refused_and_the_reverse() -> N
         made("ppo", make("matrix:two-step", 1))
     assert caught.value.message == (
         "algorithm 'ppo' trains one agent, but the environment has the agents agent_0, agent_1: choose one of ippo, "
-        "mappo, vdn, qmix"
+        "mappo, vdn, qmix, maddpg, matd3"
     )
     with pytest.raises(InvalidArgument) as caught:
         made("mappo", make("cartpole", 1))

@@ -64,7 +64,7 @@ def test_experience_of_another_seed_gives_another_policy() -> None:
     segments = experience.segments[:1]
     _, (_, one) = trials.updated(experience, "cpu", updates=1)
     changed = {**segments[0], "reward": segments[0]["reward"] * torch.linspace(0, 1, trials.LANES)}
-    _, (_, other) = trials.updated(trials.Experience("ppo", "cartpole", (changed,)), "cpu", updates=1)
+    _, (_, other) = trials.updated(trials.Experience("ppo", (changed,)), "cpu", updates=1)
     assert not torch.equal(one, other)
 
 

@@ -333,8 +333,8 @@ def test_wall_clock_limits_are_refused_when_synchronous():
 def test_an_algorithm_that_does_not_support_the_action_space_is_refused():
     discrete = catalog.Algorithm("for the test", action_kinds=("discrete",))
     with pytest.raises(InvalidArgument, match="handles discrete actions, but those of environment 'stocks' are cont"):
-        check_action_kind("dqn", discrete, "stocks")
-    check_action_kind("dqn", discrete, "CartPole-v1")
+        check_action_kind("dqn", discrete, pb.EnvironmentSpec(id="stocks"))
+    check_action_kind("dqn", discrete, pb.EnvironmentSpec(id="CartPole-v1"))
 
 
 @pytest.mark.parametrize(
@@ -387,14 +387,28 @@ def test_rules_that_involve_several_keys_and_algorithms_are_reported_at_once():
 def test_teams_need_an_algorithm_for_teams() -> None:
     alone, teams = catalog.ALGORITHMS["ppo"], catalog.ALGORITHMS["mappo"]
     for id in ("spread", "pettingzoo:mpe2.simple_tag_v3"):
-        check_action_kind("mappo", teams, id)
+        check_action_kind("mappo", teams, pb.EnvironmentSpec(id=id))
         with pytest.raises(InvalidArgument) as caught:
-            check_action_kind("ppo", alone, id)
+            check_action_kind("ppo", alone, pb.EnvironmentSpec(id=id))
         assert caught.value.message == (
             f"algorithms.ppo: trains one agent, but environment {id!r} has several agents: choose among "
-            "ippo, mappo, vdn, qmix"
+            "ippo, mappo, vdn, qmix, maddpg, matd3"
         )
     with pytest.raises(InvalidArgument, match=r"algorithms\.mappo: trains teams, but .* 'cartpole' has one agent"):
-        check_action_kind("mappo", teams, "cartpole")
+        check_action_kind("mappo", teams, pb.EnvironmentSpec(id="cartpole"))
     # A module of the user may make either.
-    check_action_kind("mappo", teams, "python:mine:make")
+    check_action_kind("mappo", teams, pb.EnvironmentSpec(id="python:mine:make"))
+
+
+def test_an_option_can_make_actions_continuous() -> None:
+    algorithm, chosen = catalog.ALGORITHMS["maddpg"], pb.EnvironmentSpec(id="spread")
+    with pytest.raises(InvalidArgument) as caught:
+        check_action_kind("maddpg", algorithm, chosen)
+    assert caught.value.message == (
+        "algorithms.maddpg: handles continuous actions, but those of environment 'spread' are discrete; "
+        "set environment.options.continuous_actions = true"
+    )
+    chosen.options["continuous_actions"] = True
+    check_action_kind("maddpg", algorithm, chosen)
+    with pytest.raises(InvalidArgument, match=r"qmix: handles discrete actions, but .* are continuous"):
+        check_action_kind("qmix", catalog.ALGORITHMS["qmix"], chosen)

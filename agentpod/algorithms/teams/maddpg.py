@@ -1,0 +1,125 @@
+"""Implements multi-agent DDPG (MADDPG; Lowe et al. 2017, arXiv 1706.02275)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentpod.algorithms.ddpg import DDPG, DDPGHyperparameters
+from agentpod.algorithms.teams.presence import team_outcomes
+from agentpod.algorithms.teams.team_replay import TeamReplay
+from agentpod.algorithms.trainable import Trainable
+from agentpod.capture.graph_replay import Record
+from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.transitions import TransitionBatch
+from agentpod.models.cnn import NO_TORSO
+from agentpod.models.distributions import output_count
+from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
+from simulators.base import Space
+
+
+@dataclass(frozen=True)
+class MADDPGHyperparameters(DDPGHyperparameters):
+    """What a specification can set. Steps are those of environments, except for the capacity of the replay memory."""
+
+    algorithm = "maddpg"
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer, of the actor and of the critics."""
+    horizon: int = 8
+    """Steps of each environment between two policy versions."""
+    learning_rate: float = 1e-3
+    """Step size of Adam."""
+    discount: float = 0.95
+    """Gamma: discount per step."""
+    replay_capacity: int = 300_000
+    """Steps of agents in the replay memory: environment steps times the number of agents."""
+    updates_per_step: float = 0.05
+    """Gradient steps per environment step, over all environments."""
+    target_rate: float = 0.01
+    """Tau: fraction of the way that the target networks move towards the networks (Polyak averaging)."""
+    maximum_gradient_norm: float = 0.5
+    """Gradients with a larger norm are scaled down to it; 0 = no clipping."""
+    shared_reward: bool = False
+    """Whether each agent is rewarded with the sum of the rewards of all agents of its environment."""
+
+
+def joint_actions(observation: Tensor, action: Tensor, agents: int) -> Tensor:
+    """Computes for each agent what all agents of its environment see and do, itself first, and which agent it is.
+
+    Args:
+        observation: [B A, D], the rows of an environment's agents one after another.
+        action: [B A, K].
+        agents: A.
+
+    Returns:
+        [B A, A (D + K) + A]: observation and action of the agents i, i + 1, ... (modulo A) in the row of agent i, and
+        the agent one-hot.
+    """
+    each = torch.cat((observation, action), 1).view(-1, agents, observation.shape[1] + action.shape[1])
+    numbers = torch.arange(agents, device=observation.device)
+    order = (numbers.unsqueeze(1) + numbers) % agents
+    own = torch.eye(agents, device=observation.device).repeat(len(each), 1)
+    return torch.cat((each[:, order].flatten(2).flatten(0, 1), own), 1)
+
+
+class MADDPG(DDPG):
+    """DDPG in which a critic sees what all agents see and do, and the actors see only what their agent sees.
+
+        y_i         = R_i + discount min_c Q_target_c,i(s', pi_target(o'_1), ..., pi_target(o'_A))
+        critic loss = sum over critics of mean(weight (Q_c,i(s, a_1, ..., a_A) - y_i)^2)
+        actor loss  = -mean(Q_1,i(s, a_1, ..., pi(o_i), ..., a_A))
+
+    The means are over steps and agents i. All agents share one actor and one critic, which knows which agent it judges;
+    each agent may have a separate reward, so teams may be cooperative, competitive or mixed. The actions of the other
+    agents in the actor's loss are the replayed ones, as in equation 5 of the paper.
+
+    Attributes:
+        trains_teams: It needs an environment with several agents.
+    """
+
+    settings_type = MADDPGHyperparameters
+    trains_teams = True
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        hyperparameters: Mapping[str, object],
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Creates new networks; see Algorithm."""
+        self._agents = observation_space.lanes
+        super().__init__(observation_space, action_space, hyperparameters, seed, device)
+
+    def _build_networks(self, generator: torch.Generator) -> dict[str, Trainable]:
+        if self.network.torso != NO_TORSO:
+            raise InvalidArgument(
+                f"algorithm {self.hyperparameters.algorithm!r} needs observations that are vectors, because its critic "
+                f"receives those of all agents side by side; torso is {self.network.torso!r}",
+                reason=UNSUITABLE_SPACE,
+            )
+        return super()._build_networks(generator)
+
+    def _critic_size(self) -> int:
+        return self._agents * (self._inputs + output_count(self._action_space) + 1)
+
+    def _critic_inputs(self, observation: Tensor, action: Tensor) -> Tensor:
+        return joint_actions(observation, action, self._agents)
+
+    def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        if self.hyperparameters.shared_reward:
+            batch = team_outcomes(batch, self._agents)
+        return super()._gradient_step(batch, noise)
+
+    def update(self, experience: ReplayBuffer) -> dict[str, float]:
+        """Makes the gradient steps that the newest segment pays for; see Algorithm.update."""
+        replay: Any = TeamReplay(experience, self._agents)
+        return super().update(replay)
+
+    def capture(self, record: Record | None = None) -> str:
+        """See Capturable.capture."""
+        return "steps of teams are sampled from the replay memory outside of graphs"

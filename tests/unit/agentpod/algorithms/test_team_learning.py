@@ -1,0 +1,30 @@
+"""Trains every algorithm for teams on simple spread in one process, with three seeds. Marked slow."""
+
+import pytest
+from learning import best_score
+
+ON_POLICY: dict[str, object] = {
+    "horizon": 25,
+    "learning_rate": 7e-4,
+    "entropy_coefficient": 0.01,
+    "epochs": 10,
+    "minibatch_size": 600,
+    "shared_reward": True,
+}
+CONTINUOUS = {"continuous_actions": True}
+TASKS: dict[str, tuple[dict[str, object], dict[str, object], float]] = {
+    "ippo": (ON_POLICY, {}, -62.0),
+    "mappo": (ON_POLICY, {}, -62.0),
+    "maddpg": ({"shared_reward": True}, CONTINUOUS, -56.0),
+    "matd3": ({"shared_reward": True}, CONTINUOUS, -56.0),
+}
+"""Hyperparameters, options, and the return to reach; teams that act at random are at about -90."""
+STEPS = 200_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("name", TASKS)
+def test_teams_learn_to_cover_the_landmarks(name: str, seed: int) -> None:
+    hyperparameters, options, wanted = TASKS[name]
+    assert best_score(name, "spread", hyperparameters, seed, STEPS, wanted, options) >= wanted
