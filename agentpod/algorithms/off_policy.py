@@ -122,6 +122,7 @@ class OffPolicy:
     settings_type: ClassVar[type[OffPolicySettings]]
     action_kinds: ClassVar[frozenset[str]]
     METRICS: ClassVar[tuple[str, ...]]
+    _batch_type: type[Any] = TransitionBatch
 
     def __init__(
         self,
@@ -306,15 +307,18 @@ class OffPolicy:
             As `_gradient_step`.
         """
         *fields, noise = tensors
-        batch, normalize = TransitionBatch(*fields), self.policy.normalize
-        seen = batch._replace(
-            observation=normalize(batch.observation), next_observation=normalize(batch.next_observation)
-        )
-        result = self._gradient_step(seen, noise)
+        result = self._gradient_step(self._normalized(self._batch_type._make(fields)), noise)
         if self._due.targets:
             for trainable in self._trained.values():
                 trainable.update_target(self.hyperparameters.target_rate)
         return result
+
+    def _normalized(self, batch: Any) -> Any:
+        """Returns a batch with the observations as networks receive them."""
+        normalize = self.policy.normalize
+        return batch._replace(
+            observation=normalize(batch.observation), next_observation=normalize(batch.next_observation)
+        )
 
     def _update_statistics(self, replay: ReplayBuffer) -> None:
         """Adds the observations of the newest segment to the policy's statistics."""

@@ -254,6 +254,15 @@ class ReplayBuffer:
         age = (index - filling.oldest) % self.capacity
         return self._transitions.at(age, torch.ones(len(index), device=self.device), n_step, discount, filling)
 
+    def index_of(self, age: Tensor) -> Tensor:
+        """Returns the indices (see TransitionBatch.index) of steps by their age since the oldest READY one."""
+        return (age + self._oldest) % self.capacity
+
+    def ended(self, index: Tensor) -> Tensor:
+        """Returns whether an episode ended with each of the steps `index` [B] int64: [B] bool."""
+        terminated, truncated = (self._rings[name].view(-1)[index] for name in ("terminated", "truncated"))
+        return terminated | truncated
+
     def update_priorities(self, index: Tensor, absolute_td_error: Tensor) -> None:
         """Sets the priorities of the steps `index` [B] of a batch from their new errors [B].
 

@@ -151,9 +151,9 @@ def collect(
         simulator: N environments.
         policy: Chooses the actions of the whole rollout.
         rollout: Tensors with the layout of `rollout_fields`, or T rows of
-            `agentpod.experience.replay_layout.replay_fields`, which have no log_prob and hold the observation after the
-            last step in the last row of final_observation. They are often views of N lanes of wider tensors in shared
-            memory.
+            `agentpod.experience.replay_layout.replay_fields`, which have no log_prob and no state, and hold the
+            observation after the last step in the last row of final_observation. They are often views of N lanes of
+            wider tensors in shared memory.
         lanes: What the previous call returned.
         generator: The noise of the whole rollout is drawn from it in one call.
         cancelled: Checked before each step.
@@ -170,7 +170,7 @@ def collect(
     noise = policy.noise((horizon, count), generator)
     outputs = torch.empty(horizon, count, policy.head.output_count, device=noise.device)
     rollout["observation"][0].copy_(lanes.observation)
-    if policy.state_size:
+    if "state" in rollout:
         rollout["state"][0].copy_(lanes.state)
     cancelled = cancelled or threading.Event()
     work = _Collection(rollout, lanes, noise, outputs, cancelled)

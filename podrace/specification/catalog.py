@@ -338,6 +338,13 @@ _VDN = {
     "exploration_steps": Hyperparameter(
         50_000, "environment steps until the final probability", 1, 1e12, scale="log", wide=Search(5_000, 500_000)
     ),
+    "recurrent_size": _ON_POLICY["recurrent_size"],
+    "sequence_length": Hyperparameter(
+        8, "with recurrent_size: steps of each sampled sequence that are trained on", 1, 10_000
+    ),
+    "burn_in": Hyperparameter(
+        8, "with recurrent_size: steps before a sampled sequence that bring the state up to date", 0, 10_000
+    ),
 }
 VDN = Algorithm(
     "value decomposition for teams: the values of the agents are added (Sunehag et al. 2018)",

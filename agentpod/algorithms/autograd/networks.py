@@ -11,13 +11,14 @@ Every parameter of a module is a view of it, and its `grad` a view of a second b
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from agentpod.algorithms.autograd.torch_optimizer import TorchOptimizer
 from agentpod.algorithms.flat_adam import FlatAdam
-from agentpod.models.mlp import FeedForward, element_count, flat_views
+from agentpod.models.mlp import Differentiable, Network, Sequences, element_count, flat_views
 from agentpod.models.policy import Policy
 from podrace.errors import UNUSABLE_ALGORITHM, InvalidArgument
 
@@ -84,16 +85,16 @@ class TrainedNetworks:
         shapes = {name: tuple(view.shape) for name, view in views.items() if name.startswith("actor.")}
         factory = policy.network.network_factory(policy.observation_space, policy.action_space)
         target_views = flat_views(self.target[: len(policy.actor_flat)], shapes) if targets else {}
-        self._target_actor = factory.make_feedforward("actor", target_views) if targets else None
-        self._network: FeedForward | None = None
+        self._target_actor = factory.make("actor", target_views) if targets else None
+        self._network: Network | None = None
         if policy.network.network_class:
             self.policy_network = factory.user_network().bound(views, gradients)
             self.target_policy_network = factory.user_network().bound(target_views, None) if targets else None
             self.leaves = list(self.policy_network.parameters())
             return
         scratch = torch.zeros_like(policy.actor_flat)
-        self._network = factory.make_feedforward("actor", views)
-        self._gradient_network, self._scratch = factory.make_feedforward("actor", flat_views(scratch, shapes)), scratch
+        self._network = factory.make("actor", views)
+        self._gradient_network, self._scratch = factory.make("actor", flat_views(scratch, shapes)), scratch
         self._actor_leaf = _leaf(policy.actor_flat, actor_gradient)
         self.leaves = [self._actor_leaf]
 
@@ -122,28 +123,49 @@ class TrainedNetworks:
                 own, self.parameters, self.gradient, learning_rate=learning_rate, maximum_norm=maximum_norm
             )
 
-    def actor(self, observation: Tensor) -> Tensor:
+    def actor(self, observation: Tensor, sequences: Sequences | None = None) -> Tensor:
         """Returns the actor's outputs [B, outputs] for normalized observations [B, D], differentiable by parameters.
 
-        Those of invalid actions are masked.
+        Those of invalid actions are masked. A recurrent actor is unrolled over `sequences`.
         """
         outputs: Tensor
         if self._network is None:
             outputs = self.policy_network(observation.view(len(observation), *self.policy.observation_space.shape))
         else:
             outputs = _Traced.apply(  # type: ignore[no-untyped-call]
-                self._actor_leaf, observation, self._network, self._gradient_network, self._scratch
+                self._actor_leaf, observation, self._network.unrolled(sequences), self._gradient_network, self._scratch
             )
         mask = self.policy.mask
         return mask.apply(outputs, observation) if mask else outputs
 
     def target_actor(self, observation: Tensor) -> Tensor:
         """Returns the outputs of the target actor, without gradients."""
+        with torch.no_grad():
+            outputs, mask = self._present_target().forward(observation), self.policy.mask
+            return mask.apply(outputs, observation) if mask else outputs
+
+    def _present_target(self) -> Network:
         if self._target_actor is None:
             raise InvalidArgument("there are no target networks: set `targets = True` in the class of the algorithm")
+        return self._target_actor
+
+    def continued(self, observation: Tensor, following: Tensor, sequences: Sequences, *, target: bool) -> Tensor:
+        """Returns outputs of a recurrent actor for what follows each step of sequences, without gradients.
+
+        Args:
+            observation: [T L, D], normalized.
+            following: [T L, D], the observation after each step, normalized.
+            sequences: How the rows of `observation` follow each other.
+            target: Whether to use the target actor.
+
+        Returns:
+            [T L, outputs].
+        """
+        network: Any = self._present_target() if target else self._network
         with torch.no_grad():
-            outputs, mask = self._target_actor.forward(observation), self.policy.mask
-            return mask.apply(outputs, observation) if mask else outputs
+            _, states = network.unroll(observation, sequences)
+            outputs: Tensor = network.advance(following, states.flatten(0, 1))[0]
+            return self.policy.mask.apply(outputs, following) if self.policy.mask else outputs
 
     def step(self, loss: Tensor) -> Tensor:
         """Differentiates a loss and makes one optimizer step; returns the norm of the gradient: []."""
@@ -185,8 +207,8 @@ class _Traced(torch.autograd.Function):
         ctx: torch.autograd.function.FunctionCtx,
         leaf: Tensor,
         inputs: Tensor,
-        network: FeedForward,
-        into: FeedForward,
+        network: Differentiable,
+        into: Network,
         scratch: Tensor,
     ) -> Tensor:
         """Returns the outputs [B, outputs]; `leaf` only connects them with the parameters."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.sequence_batch import SequenceBatch, sample_sequences
 from agentpod.experience.transitions import TransitionBatch
 
 
@@ -49,7 +50,7 @@ class TeamReplay:
         generator: torch.Generator,
         *,
         beta: float = 1.0,
-    ) -> Iterator[TransitionBatch]:
+    ) -> Iterator[TransitionBatch | SequenceBatch]:
         """Samples `updates` batches, each when it is requested; see `sample`."""
         for _ in range(updates):
             yield self.sample(batch_size, n_step, discount, generator, beta=beta)
@@ -57,3 +58,28 @@ class TeamReplay:
     def update_priorities(self, index: Tensor, absolute_td_error: Tensor) -> None:
         """See ReplayBuffer.update_priorities; both arguments have a row for each agent."""
         self._replay.update_priorities(index, absolute_td_error)
+
+
+class TeamSequenceReplay(TeamReplay):
+    """A TeamReplay that samples sequences of steps, for recurrent networks; see agentpod.experience.sequence_batch."""
+
+    def __init__(self, replay: ReplayBuffer, agents: int, length: int, burn_in: int) -> None:
+        """Reads `replay`; the other arguments are those of `sample_sequences`."""
+        super().__init__(replay, agents)
+        self._length, self._burn_in = length, burn_in
+
+    def sample_many(
+        self,
+        updates: int,
+        batch_size: int,
+        n_step: int,
+        discount: float,
+        generator: torch.Generator,
+        *,
+        beta: float = 1.0,
+    ) -> Iterator[TransitionBatch | SequenceBatch]:
+        """Samples `updates` batches of as many sequences as have `batch_size` steps; `n_step` is 1."""
+        count = max(1, batch_size // self._length)
+        arguments = self._replay, count, self._agents, self._length, self._burn_in, discount, generator
+        for _ in range(updates):
+            yield sample_sequences(*arguments)

@@ -5,8 +5,8 @@ differentiated automatically.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,10 +14,14 @@ from torch import Tensor
 from agentpod.algorithms.autograd.replay import ReplayAlgorithm
 from agentpod.algorithms.autograd.settings import ReplaySettings
 from agentpod.algorithms.base import linear_schedule
-from agentpod.algorithms.teams.team_replay import TeamReplay
+from agentpod.algorithms.teams.team_replay import TeamReplay, TeamSequenceReplay
 from agentpod.capture.graph_replay import Record
 from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.sequence_batch import SequenceBatch
 from agentpod.experience.transitions import TransitionBatch
+from agentpod.models.policy import NetworkSpec
+from podrace.errors import InvalidArgument
+from podrace.specification.declaration import hyperparameter
 from simulators.base import Space
 
 
@@ -49,6 +53,35 @@ class VDNHyperparameters(ReplaySettings):
     """Final epsilon."""
     exploration_steps: int = 50_000
     """Environment steps over which epsilon decreases linearly."""
+    recurrent_size: int = hyperparameter(
+        0, "width of the recurrent layer (GRU); 0: no recurrence", low=0, high=1e5, structural=True
+    )
+    """Size of the GRU between hidden layers and values; 0 = no recurrence. With it, `batch_size` steps are sampled as
+    sequences."""
+    sequence_length: int = hyperparameter(
+        8, "with recurrent_size: steps of each sampled sequence that are trained on", low=1, high=10_000
+    )
+    """Steps of a sampled sequence that are trained on; only with recurrent_size."""
+    burn_in: int = hyperparameter(
+        8, "with recurrent_size: steps before a sampled sequence that bring the state up to date", low=0, high=10_000
+    )
+    """Steps before a sampled sequence from which the recurrent state is computed; only with recurrent_size."""
+
+    def __post_init__(self) -> None:
+        """Validates the values; see Settings."""
+        super().__post_init__()
+        if self.recurrent_size:
+            for name, wrong in (("prioritized", self.prioritized), ("n_step", self.n_step > 1)):
+                if wrong:
+                    raise InvalidArgument(
+                        f"hyperparameter {name} = {getattr(self, name)}: recurrent networks learn from sequences, "
+                        "which are sampled uniformly and have one-step targets; leave it out or set recurrent_size = 0"
+                    )
+
+    @property
+    def network(self) -> NetworkSpec:
+        """Structure of the policy."""
+        return replace(super().network, recurrent_size=self.recurrent_size)
 
 
 class VDN(ReplayAlgorithm):
@@ -59,8 +92,8 @@ class VDN(ReplayAlgorithm):
         loss    = mean(weight (Q(s, a) - y)^2)
 
     Q_i is 0 where the action mask of an agent allows no action, as that of an agent that has left. All agents share one
-    network for Q_i. Next actions are selected by the network and valued by its target (van Hasselt
-    et al. 2016), as in the published implementation.
+    network for Q_i, which may be recurrent: it is then unrolled over sequences of steps. Next actions are selected by
+    the network and valued by its target (van Hasselt et al. 2016), as in the published implementation.
 
     Attributes:
         trains_teams: It needs an environment with several agents.
@@ -82,6 +115,9 @@ class VDN(ReplayAlgorithm):
         """Creates new networks; see Algorithm."""
         self._agents = observation_space.lanes
         super().__init__(observation_space, action_space, hyperparameters, seed, device)
+        self._recurrent_size = self.hyperparameters.recurrent_size
+        if self._recurrent_size:
+            self._batch_type = SequenceBatch
 
     def mix(self, values: Tensor, state: Tensor, *, target: bool = False) -> Tensor:
         """Returns the value of the joint action.
@@ -96,19 +132,32 @@ class VDN(ReplayAlgorithm):
         """
         return values.sum(1)
 
-    def loss(self, batch: TransitionBatch) -> tuple[Tensor, Tensor]:
+    def _values(self, batch: TransitionBatch | SequenceBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the values [B A, n] of an agent's actions in each step, and in the next by network and target."""
+        networks, following = self._trained_networks, batch.next_observation
+        if isinstance(batch, SequenceBatch):
+            sequences = batch.sequences(self._recurrent_size)
+            now = networks.actor(batch.observation, sequences)
+            selecting, valuing = (
+                networks.continued(batch.observation, following, sequences, target=target) for target in (False, True)
+            )
+            return now, selecting, valuing
+        now = self.actor(batch.observation)
+        with torch.no_grad():
+            return now, self.actor(following), self.target_actor(following)
+
+    def loss(self, batch: TransitionBatch | SequenceBatch) -> tuple[Tensor, Tensor]:
         """Returns the loss [] and the errors [B A], those of a step once for each agent.
 
         Args:
-            batch: B steps of environments, B A rows.
+            batch: B steps of environments, B A rows; with recurrence, those of all sequences.
         """
         steps, state_size = (-1, self._agents), self._agents * self.observation_size
         state, next_state = (seen.reshape(-1, state_size) for seen in (batch.observation, batch.next_observation))
-        chosen = self._own_values(batch.observation, self.actor(batch.observation), batch.action).view(steps)
+        now, selecting, valuing = self._values(batch)
+        chosen = self._own_values(batch.observation, now, batch.action).view(steps)
         with torch.no_grad():
-            best = self.actor(batch.next_observation).argmax(-1)
-            following = self.target_actor(batch.next_observation)
-            following = self._own_values(batch.next_observation, following, best).view(steps)
+            following = self._own_values(batch.next_observation, valuing, selecting.argmax(-1)).view(steps)
             # The environment continues while any agent is present.
             discount = batch.discount.view(steps).amax(1)
             target = batch.reward.view(steps).sum(1) + discount * self.mix(following, next_state, target=True)
@@ -130,8 +179,10 @@ class VDN(ReplayAlgorithm):
 
     def update(self, experience: ReplayBuffer) -> dict[str, float]:
         """Makes the gradient steps that the newest segment pays for; see Algorithm.update."""
-        replay: Any = TeamReplay(experience, self._agents)
-        return super().update(replay)
+        settings, replay = self.hyperparameters, TeamReplay(experience, self._agents)
+        if self._recurrent_size:
+            replay = TeamSequenceReplay(experience, self._agents, settings.sequence_length, settings.burn_in)
+        return super().update(cast(Any, replay))
 
     def exploration(self) -> float:
         """Returns the present exploration rate."""

@@ -44,3 +44,48 @@ class Leaving:
 
     def close(self) -> None:
         pass
+
+
+class TeamRecall:
+    """Two agents are both shown the right one of two choices at the first step, and must both choose it at the last.
+
+    Observations are [1 or -1 at the first step and 0 later, 1 at the last step]. A team without memory gets 1 in at
+    most half of the episodes. Episodes of even environments terminate, those of odd ones are truncated.
+    """
+
+    observation_space = Space("continuous", (2,), torch.float32, agents=("left", "right"))
+    action_space = Space("discrete", (), torch.int64, n=2)
+
+    def __init__(self, environments: int, steps: int = 3) -> None:
+        self.count, self._steps, self._step = environments * 2, steps, 0
+        self._cue, self._generator = torch.zeros(environments), torch.Generator()
+
+    def reset(self, seed: int) -> Tensor:
+        self._generator.manual_seed(seed)
+        return self._begin()
+
+    def _begin(self) -> Tensor:
+        self._cue = torch.randint(2, (len(self._cue),), generator=self._generator) * 2.0 - 1.0
+        self._step = 0
+        return self._observe()
+
+    def _observe(self) -> Tensor:
+        shown = self._cue if self._step == 0 else torch.zeros_like(self._cue)
+        last = torch.full_like(shown, float(self._step == self._steps - 1))
+        return torch.stack((shown, last), 1).repeat_interleave(2, 0)
+
+    def step(self, action: Tensor) -> Step:
+        ends = self._step == self._steps - 1
+        right = (action.view(-1, 2) * 2 - 1 == self._cue.unsqueeze(1)).all(1)
+        reward = (right & ends).float().repeat_interleave(2) / 2
+        self._step += 1
+        final = self._observe()
+        even = torch.arange(len(self._cue)).repeat_interleave(2) % 2 == 0
+        terminated, truncated = even & ends, ~even & ends
+        return Step(self._begin() if ends else final, reward, terminated, truncated, final)
+
+    def report(self) -> Report:
+        return Report()
+
+    def close(self) -> None:
+        pass

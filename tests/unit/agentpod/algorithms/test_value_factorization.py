@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from experience import SPACES, TEAM
+from team_references import reference_mix
 from torch import Tensor
 
 from agentpod.algorithms import make as make_algorithm
@@ -72,22 +73,6 @@ def test_so_the_best_joint_action_consists_of_the_best_own_actions() -> None:
 def perceptron(tensors: dict[str, Tensor], rows: Tensor) -> Tensor:
     hidden = (rows @ tensors["actor.0.weight"].T + tensors["actor.0.bias"]).relu()
     return hidden @ tensors["actor.1.weight"].T + tensors["actor.1.bias"]
-
-
-def reference_mix(mixer: dict[str, Tensor], values: Tensor, state: Tensor) -> Tensor:
-    """QMIX's mixing network, one step and one unit at a time, from section 4 of the paper."""
-    size, totals = mixer["first_bias.bias"].shape[0], []
-    for q, s in zip(values, state, strict=True):
-        first = (mixer["first_weights.weight"] @ s + mixer["first_weights.bias"]).abs()
-        bias = mixer["first_bias.weight"] @ s + mixer["first_bias.bias"]
-        last = (mixer["last_weights.weight"] @ s + mixer["last_weights.bias"]).abs()
-        inner = (mixer["last_bias.0.weight"] @ s + mixer["last_bias.0.bias"]).clamp(min=0)
-        total = mixer["last_bias.2.weight"][0] @ inner + mixer["last_bias.2.bias"][0]
-        for unit in range(size):
-            z = sum(first[agent * size + unit] * q[agent] for agent in range(AGENTS)) + bias[unit]
-            total = total + last[unit] * (z if z > 0 else z.exp() - 1)
-        totals.append(total)
-    return torch.stack(totals)
 
 
 @pytest.mark.parametrize("name", ["vdn", "qmix"])
