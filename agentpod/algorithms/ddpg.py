@@ -68,7 +68,7 @@ class DDPG(OffPolicy):
 
     def _critic_size(self) -> int:
         """Returns the number of inputs of a critic, which begin with the observation and the action."""
-        return self._own_action.stop
+        return int(self._own_action.stop)
 
     def _critic_inputs(self, observation: Tensor, action: Tensor) -> Tensor:
         """Returns the inputs of the critics in new memory: [B, _critic_size()]."""

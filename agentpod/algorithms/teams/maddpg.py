@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -80,7 +80,7 @@ class MADDPG(DDPG):
         trains_teams: It needs an environment with several agents.
     """
 
-    settings_type = MADDPGHyperparameters
+    settings_type: ClassVar[type[DDPGHyperparameters]] = MADDPGHyperparameters
     trains_teams = True
 
     def __init__(
