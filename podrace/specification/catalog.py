@@ -5,67 +5,16 @@ architecture test compares it with the implementations.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import replace
 
+from podrace.specification.known.hyperparameters import Algorithm as Algorithm
+from podrace.specification.known.hyperparameters import Hyperparameter as Hyperparameter
+from podrace.specification.known.hyperparameters import Search as Search
+from podrace.specification.known.hyperparameters import Value as Value
 from podrace.specification.known.simulators import SIMULATORS as SIMULATORS
 from podrace.specification.known.simulators import Simulator as Simulator
 from podrace.specification.known.simulators import steps_on_gpu as steps_on_gpu
 from podrace.specification.known.strategies import STRATEGIES as STRATEGIES
-
-Value = float | int | bool | str | tuple[int, ...]
-"""Value of a hyperparameter."""
-
-
-class Search(NamedTuple):
-    """Where to search for a hyperparameter, on its scale."""
-
-    low: float
-    """Lower end of the range, inclusive."""
-    high: float
-    """Upper end of the range, inclusive."""
-    zero_probability: float = 0.0
-    """Probability of 0, or on the scale `reverse_log` of 1, which no logarithmic range includes."""
-
-
-@dataclass(frozen=True)
-class Hyperparameter:
-    """Default, allowed values and search range of one hyperparameter."""
-
-    default: Value
-    """Value if the specification does not set it; every value must have the same type."""
-    help: str
-    """One line."""
-    low: float | None = None
-    """Smallest allowed value, inclusive."""
-    high: float | None = None
-    """Largest allowed value, inclusive."""
-    choices: tuple[str, ...] = ()
-    """Allowed values of a hyperparameter that is a string."""
-    scale: str = "linear"
-    """Scale of the search: `linear`, `log` or `reverse_log`."""
-    search: Search | None = None
-    """What is searched if the specification does not mention the hyperparameter; None: fixed at the default."""
-    wide: Search | None = None
-    """What is searched instead of `search` with the preset `wide`; None: the same as without the preset."""
-    structural: bool = False
-    """Whether it determines the shape of the networks or of the saved state. A child keeps the value of its parent,
-    otherwise it could not load the parent's checkpoint files."""
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """Action spaces and hyperparameters of one algorithm."""
-
-    help: str
-    """One line."""
-    action_kinds: tuple[str, ...]
-    """Kinds of action space that it supports: `continuous`, `discrete`."""
-    hyperparameters: Mapping[str, Hyperparameter] = field(default_factory=dict)
-    """By name."""
-    teams: bool = False
-    """Whether it trains teams, in environments with several agents, instead of one agent."""
-
 
 _WIDE_ON_POLICY_RATE, _WIDE_OFF_POLICY_RATE = Search(1e-5, 1e-1), Search(1e-5, 1e-2)
 _ALL, _CONTINUOUS, _DISCRETE = (

@@ -72,9 +72,9 @@ class MADDPG(DDPG):
         critic loss = sum over critics of mean(weight (Q_c,i(s, a_1, ..., a_A) - y_i)^2)
         actor loss  = -mean(Q_1,i(s, a_1, ..., pi(o_i), ..., a_A))
 
-    The means are over steps and agents i. All agents share one actor and one critic, which knows which agent it judges;
-    each agent may have a separate reward, so teams may be cooperative, competitive or mixed. The actions of the other
-    agents in the actor's loss are the replayed ones, as in equation 5 of the paper.
+    Means are taken over steps and agents i. All agents share one actor and one critic, which sees which agent it
+    judges. Each agent may have a separate reward, so teams may be cooperative, competitive or mixed. The actions of
+    the other agents in the actor's loss are the replayed ones, as in equation 5 of the paper.
 
     Attributes:
         trains_teams: It needs an environment with several agents.
