@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from test_manifests import (
     KUBERNETES,
     SERVING_SECRET,
@@ -12,6 +13,7 @@ from test_manifests import (
     container_environment,
     named,
     pod_specs,
+    rendered,
     scratch,
     validate,
 )
@@ -48,6 +50,22 @@ def config(objects: list[dict[str, Any]], pod: dict[str, Any]) -> ServingConfig:
 
 def test_the_mesh_with_a_policy_server_is_what_kubernetes_takes(objects: list[dict[str, Any]]) -> None:
     validate(objects)
+
+
+def test_an_overlay_names_the_tournament_as_the_component_says(scratch: Path) -> None:
+    text = (KUBERNETES / "components/serving/kustomization.yaml").read_text()
+    example = "".join(line.removeprefix("#   ") for line in text.splitlines(True) if line.startswith("#   "))
+    folder = scratch / "overlays" / "served"
+    folder.mkdir()
+    components = [f"../../components/{name}" for name in ("tls", "serving")]
+    (folder / "kustomization.yaml").write_text(
+        yaml.safe_dump({"resources": ["../../base"], "components": components, **yaml.safe_load(example)})
+    )
+    objects = rendered(folder)
+    (spec,) = [spec for name, spec in pod_specs(objects) if name == NAME]
+    environ = container_environment(objects, spec["containers"][0])
+    assert environ["PODRACE_SERVING__TOURNAMENT"] == "cartpole-2xxpit"
+    assert environ["PODRACE_SERVING__ORCHESTRATOR"] == "podrace-orchestrator:50051"
 
 
 def test_the_server_follows_a_tournament_of_the_mesh_and_needs_no_keys_of_the_store(

@@ -267,7 +267,12 @@ def write_serving_overlay(folder: Path, name: str, tournament: str) -> None:
         },
     }
     replicas = {"replicas": 1, "template": {"spec": {"dnsPolicy": "Default", "containers": [container]}}}
+    settings = {
+        "PODRACE_SERVING__ORCHESTRATOR": f"{ADDRESSES['orchestrator']}:50051",
+        "PODRACE_SERVING__TOURNAMENT": tournament,
+    }
     changes = [
+        ("v1", "ConfigMap", {"data": settings}),
         ("apps/v1", "Deployment", {"spec": replicas}),
         ("v1", "Service", {"spec": {"clusterIP": ADDRESSES["policy-server"]}}),
         ("autoscaling/v2", "HorizontalPodAutoscaler", {"$patch": "delete"}),
@@ -277,18 +282,11 @@ def write_serving_overlay(folder: Path, name: str, tournament: str) -> None:
         {"patch": json.dumps({"apiVersion": version, "kind": kind, "metadata": {"name": "podrace-serving"}, **change})}
         for version, kind, change in changes
     ]
-    literals = {"ORCHESTRATOR": f"{ADDRESSES['orchestrator']}:50051", "TOURNAMENT": tournament}
-    settings = {
-        "name": "podrace-serving",
-        "behavior": "merge",
-        "literals": [f"PODRACE_SERVING__{key}={value}" for key, value in literals.items()],
-    }
     overlay = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "namespace": name,
         "components": [os.path.relpath(REPOSITORY / "deploy/k8s/components/serving", folder)],
-        "configMapGenerator": [settings],
         "images": [{"name": "podrace/serving", "newName": "podrace-test/serving", "newTag": "local"}],
         "patches": patches,
     }

@@ -164,14 +164,29 @@ async def _killed(client: Client, case: PlaneCase, pod: Pod) -> dict[str, Any]:
         started = time.monotonic()
         current = await _killed_worker(client, there, pod)
         seen["continued_seconds"] = time.monotonic() - started if current else None
-    leader = await asyncio.to_thread(reached, current.pod_id) if current else None
-    if current and leader:
-        gone = current.pod_id
-        await asyncio.to_thread(leader.kill, LEADER_ROLE)
-        started = time.monotonic()
-        if await _until_it_trains(client, pod.tournament_id, wanted=lambda other: other.pod_id != gone):
-            seen["replaced_seconds"] = time.monotonic() - started
+    there = await asyncio.to_thread(reached, current.pod_id) if current else None
+    if current and there:
+        seen["replaced_seconds"] = await _killed_leader(client, there, current)
     return seen
+
+
+async def _killed_leader(client: Client, there: ReachedPod, pod: Pod) -> float | None:
+    """Kills the leader of a pod, and returns the seconds until another one trains; None if none does in time."""
+    before = await asyncio.to_thread(there.leader)
+    await asyncio.to_thread(there.kill, LEADER_ROLE)
+    started = time.monotonic()
+    # A pod of the same id may follow. What the orchestrator knows of its progress is that of the pod before, at first.
+    (last,) = [each for each in await client.list_pods(pod.tournament_id) if each.pod_id == pod.pod_id] or [pod]
+
+    def another(other: Pod) -> bool:
+        if other.pod_id != pod.pod_id:
+            return True
+        again = reached(other.pod_id)
+        gone = again is None or again.leader() in (None, 0, before)
+        return not gone and bool(other.progress != last.progress)
+
+    trains = await _until_it_trains(client, pod.tournament_id, wanted=another)
+    return time.monotonic() - started if trains else None
 
 
 async def _killed_worker(client: Client, there: ReachedPod, pod: Pod) -> Pod | None:

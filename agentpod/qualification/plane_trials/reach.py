@@ -48,6 +48,10 @@ class ReachedPod(Protocol):
         """Returns the log of the role that steps environments."""
         ...
 
+    def leader(self) -> object:
+        """Returns what identifies the running leader; None if there is none."""
+        ...
+
     def worker(self) -> object:
         """Returns what identifies the process of the worker; None if there is none."""
         ...
@@ -88,6 +92,10 @@ class ProcessPod:
         except (OSError, ValueError, KeyError):
             return ""
 
+    def leader(self) -> object:
+        """See ReachedPod."""
+        return find_process(self.folder, LEADER_ROLE)
+
     def worker(self) -> object:
         """See ReachedPod."""
         return find_process(self.folder, WORKER)
@@ -127,6 +135,11 @@ class DockerPod:
         """See ReachedPod."""
         container = self._container(WORKER) or self._container(LEADER_ROLE)
         return container.logs().decode(errors="replace") if container else ""
+
+    def leader(self) -> object:
+        """See ReachedPod."""
+        container = self._container(LEADER_ROLE)
+        return container and container.attrs["State"]["Pid"]
 
     def worker(self) -> object:
         """See ReachedPod."""
@@ -175,6 +188,10 @@ class ClusterPod:
         """See ReachedPod."""
         container = WORKER if WORKER in self.containers else LEADER_ROLE
         return str(self.api.read_namespaced_pod_log(self.name, self.namespace, container=container))
+
+    def leader(self) -> object:
+        """See ReachedPod. The Job of a pod that was deleted starts another one of the same id."""
+        return self.name
 
     def worker(self) -> object:
         """See ReachedPod."""

@@ -148,6 +148,9 @@ class Reached:
     def log(self) -> str:
         return '{"event": "environments open", "device": "cpu"}'
 
+    def leader(self) -> object:
+        return self.mesh.calls.count("learner") + 1
+
     def worker(self) -> object:
         return len(self.mesh.calls)
 
@@ -168,3 +171,17 @@ async def test_both_sides_of_a_pod_that_is_reached_are_killed(monkeypatch: pytes
     assert (found.launcher, found.device, found.restarts_workers) == ("docker", "cpu", restarts)
     assert None not in (found.continued_seconds, found.replaced_seconds)
     assert {finding.grade for finding in judge(found)} == {Grade.PASS}
+
+
+async def test_a_pod_of_the_same_id_replaces_one_whose_leader_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Job(Reached):
+        def kill(self, role: str) -> None:
+            self.mesh.calls.append(role)
+
+    mesh = Mesh("shared")
+    monkeypatch.setattr(launched, "Client", lambda address: mesh)
+    monkeypatch.setattr(launched, "reached", lambda pod_id: Job(mesh, restarts_workers=True))
+    (case,) = (case for case in CASES if case.name == "memory")
+    found = await measure(case, 0, "orchestrator:1")
+    assert mesh.calls == ["learner", "cancel", "delete"]
+    assert found.replaced_seconds is not None

@@ -86,7 +86,7 @@ def test_roles_of_a_pod_on_an_engine_are_killed_as_the_engine_can() -> None:
     engine = Engine("learner", "worker-0")
     pod = DockerPod(engine, "p1")
     assert pod.log() == "log of worker-0"
-    assert pod.worker() == 5
+    assert (pod.leader(), pod.worker()) == (5, 5)
     pod.kill("worker-0")
     pod.kill("learner")
     assert engine.calls == ["restart worker-0", "kill learner"]
@@ -123,7 +123,7 @@ def test_only_a_pod_that_runs_is_reached_on_a_cluster() -> None:
     (pod,) = reach._running(api, pods)
     assert pod.name == "c"
     assert pod.log() == "log of worker-0 of c in n"
-    assert not pod.restarts_workers
+    assert (pod.leader(), pod.restarts_workers) == ("c", False)
     pod.kill("learner")
     assert api.calls == [("c", "n", 0)]
 
