@@ -12,12 +12,11 @@ machine: give it to no other service.
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -42,6 +41,7 @@ from orchestrator.launchers.pod_settings import (
     pod_settings,
     roles_of,
 )
+from orchestrator.launchers.store_credentials import credentials
 from podrace import tls
 from podrace.checkpoint_store.assignment_store import GRANTED
 from podrace.errors import InvalidArgument, Unavailable
@@ -59,8 +59,6 @@ GPU_CAPABILITIES = ["gpu", "compute", "utility"]
 TAIL_LINES = 20
 TLS_FOLDER = "/etc/podrace/tls"
 """Where the containers find certificate, key and authority."""
-STORE_CREDENTIALS = ("PODRACE_STORE_ACCESS_KEY", "PODRACE_STORE_SECRET_KEY")
-SECRET_SUFFIX = "_FILE"
 
 _log = structlog.get_logger(__name__)
 
@@ -175,9 +173,20 @@ class DockerLauncher:
                 self._last_log_line[pod_id] = _last_log_line(leaders[pod_id])
             self._remove(pod_id)
             _log.info("removed the containers of a pod that has exited", pod_id=pod_id)
+        self._remove_volumes({container.labels["podrace.pod"] for container in containers})
         return [
             replace(_listed(leader), metrics=self._metrics(pod_id, containers)) for pod_id, leader in living.items()
         ]
+
+    def _remove_volumes(self, pod_ids: Collection[str]) -> None:
+        """Removes the volumes of pods that have no containers: something else may have removed those."""
+        from docker.errors import APIError, NotFound
+
+        for volume in self._client.volumes.list(filters={"label": [f"podrace.scope={self._options.scope}"]}):
+            pod_id = (volume.attrs["Labels"] or {}).get("podrace.pod", "")
+            if pod_id not in pod_ids and pod_id not in self._starting:
+                with suppress(NotFound, APIError):
+                    volume.remove(force=True)
 
     def _metrics(self, pod_id: str, containers: Sequence[Any]) -> dict[str, str]:
         """Metrics addresses of a pod's roles; only user-defined networks resolve container names."""
@@ -307,7 +316,7 @@ class DockerLauncher:
         named = {name: f"{TLS_FOLDER}/{file}" for name, file in files.items()}
         # Workers and evaluators run simulators of users; at most the leader has access to the store.
         opens_store = role == LEADER and self._pod_environment.store_access != GRANTED
-        hidden = {} if gpus else NO_GPUS
+        hidden: dict[str, str] = {} if gpus else dict(NO_GPUS)
         return environment(settings) | (credentials(self._environ) if opens_store else {}) | named | hidden
 
     def _own_cache(self) -> dict[str, str]:
@@ -346,25 +355,6 @@ class DockerLauncher:
 
     def _volume(self, pod_id: str) -> str:
         return f"{self._options.scope}-{pod_id}"
-
-
-def credentials(environ: Mapping[str, str]) -> dict[str, str]:
-    """Credentials of the store, from the environment or the files that it names; pods' containers lack these files.
-
-    Raises:
-        Unavailable: A file cannot be read.
-    """
-    found = {}
-    for name in STORE_CREDENTIALS:
-        path = environ.get(f"{name}{SECRET_SUFFIX}")
-        if name in environ:
-            found[name] = environ[name]
-        elif path:
-            try:
-                found[name] = Path(path).read_text().strip()
-            except OSError as error:
-                raise Unavailable(f"{name}{SECRET_SUFFIX} = {path!r}: cannot be read: {error.strerror}") from None
-    return found
 
 
 def _listed(leader: Any) -> ListedPod:

@@ -16,8 +16,6 @@ STORE_MIB = 256
 START_SECONDS = 180.0
 END_SECONDS = 60.0
 PROCESS_SECONDS = 60.0
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
-AHEAD = "+3600"
 
 
 class EmbeddedTarget:
@@ -25,14 +23,13 @@ class EmbeddedTarget:
 
     name = "embedded"
 
-    def __init__(self, folder: Path, store: Path | None, learners: int, *, clock: bool) -> None:
+    def __init__(self, folder: Path, store: Path | None, learners: int) -> None:
         """Creates the home.
 
         Args:
             folder: Empty folder.
             store: Folder of a small disk for the store; None: the disk cannot be filled.
             learners: Learners of an agent.
-            clock: Whether the wall clock can jump, if libfaketime is installed.
         """
         self._folder, self._store = folder, store
         self.home = Home(folder / "home")
@@ -41,10 +38,7 @@ class EmbeddedTarget:
             (self.home.path / "store").symlink_to(store)
         self.faults = folder / "faults"
         self.faults.mkdir()
-        self._clock = folder / "clock"
-        self._clock.write_text("+0")
-        self._jumps = clock and FAKETIME.exists()
-        usable = {"full": bool(store), "clock": self._jumps}
+        usable = {"full": bool(store)}
         more = FUSED_CLASSES if learners > 1 else ()
         self.classes = tuple(one for one in (*CLASSES[self.name], *more) if usable.get(one[0], True))
 
@@ -52,16 +46,7 @@ class EmbeddedTarget:
         """See Target."""
         path = self._folder / "chaos.toml"
         path.write_text(specification)
-        if self._jumps:
-            os.environ |= {
-                "LD_PRELOAD": str(FAKETIME),
-                "FAKETIME_TIMESTAMP_FILE": str(self._clock),
-                "FAKETIME_CACHE_DURATION": "1",
-                # Only the wall clock jumps.
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            }
         self._training = self.home.start("train", str(path), "--json")
-        os.environ.pop("LD_PRELOAD", None)
         tournament_id: str = wait_for(self.home.tournament_id, START_SECONDS, what="a pod")
         return tournament_id
 
@@ -92,10 +77,6 @@ class EmbeddedTarget:
                 time.sleep(fault.seconds)
         elif fault.kind == "hold":
             ask_environment(self.faults, fault.kind, fault.seconds)
-        elif fault.kind == "clock":
-            self._clock.write_text(AHEAD)
-            time.sleep(fault.seconds)
-            self._clock.write_text("+0")
         else:
             self._signal(fault)
 
@@ -132,11 +113,11 @@ class EmbeddedTarget:
 
 
 @contextlib.contextmanager
-def embedded(folder: Path, learners: int = 1, *, clock: bool = False) -> Iterator[EmbeddedTarget]:
+def embedded(folder: Path, learners: int = 1) -> Iterator[EmbeddedTarget]:
     """Yields a target; kills what it started."""
     os.environ["PODRACE_ORCHESTRATOR__BACKUP__PERIOD_SECONDS"] = "2"
     with small_disk(folder / "disk", STORE_MIB) as store:
-        target = EmbeddedTarget(folder, store, learners, clock=clock)
+        target = EmbeddedTarget(folder, store, learners)
         try:
             yield target
         finally:

@@ -170,7 +170,7 @@ class ComposeTarget(EngineTarget):
             found = output(
                 "docker", "ps", "--all", "--quiet", "--filter", scope, "--filter", f"label=podrace.pod={pod.strip()}"
             )
-            output("docker", "rm", "--force", *found.split(), check=False)
+            output("docker", "rm", "--force", "--volumes", *found.split(), check=False)
         else:
             container = self.container(fault.target)
             self._disturb(fault.kind, container, fault.seconds)

@@ -294,7 +294,8 @@ def running(stack: Stack, *services: str) -> Iterator[Stack]:
         yield stack
         # `down` must find no pods: they end with their tournaments.
         stack.down()
-        assert stack.left() == []
+        left = stack.left()
+        assert not left, stack.run("inspect", "--format", "{{json .}}", *left)[:4000]
     finally:
         stack.remove_pods()
         stack.down()

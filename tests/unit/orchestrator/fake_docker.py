@@ -53,8 +53,10 @@ class Engine:
         self.running: dict[str, Container] = {}
         self.removed: list[str] = []
         self.volume_options: dict[str, dict[str, str]] = {}
+        self.volume_labels: dict[str, dict[str, str]] = {}
         self.failures: dict[str, Exception] = {}
-        self.containers = self.volumes = self
+        self.containers = self
+        self.volumes = Volumes(self)
         self.images = Images(self)
 
     def list(self, *, all: bool, filters: dict[str, Any], ignore_removed: bool) -> list[Container]:
@@ -66,14 +68,6 @@ class Engine:
         self._fail("run")
         self._fail(arguments["name"])
         self.running[arguments["name"]] = Container(self, arguments)
-
-    def create(self, name: str, *, driver: str, driver_opts: dict[str, str], labels: dict[str, str]) -> None:
-        self.volume_options[name] = driver_opts
-
-    def get(self, name: str) -> "Volume":
-        if name not in self.volume_options:
-            raise docker.errors.NotFound("no such volume")
-        return Volume(self, name)
 
     def info(self) -> dict[str, Any]:
         return {"MemTotal": 16 * GIB, "NCPU": 8}
@@ -91,5 +85,29 @@ class Volume:
     engine: Engine
     name: str
 
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return {"Labels": self.engine.volume_labels[self.name]}
+
     def remove(self, *, force: bool) -> None:
         del self.engine.volume_options[self.name]
+
+
+@dataclass
+class Volumes:
+    engine: Engine
+
+    def create(self, name: str, *, driver: str, driver_opts: dict[str, str], labels: dict[str, str]) -> None:
+        self.engine.volume_options[name], self.engine.volume_labels[name] = driver_opts, labels
+
+    def list(self, *, filters: dict[str, Any]) -> list[Volume]:
+        wanted = dict(label.split("=", 1) for label in filters["label"])
+        found = [
+            name for name in self.engine.volume_options if wanted.items() <= self.engine.volume_labels[name].items()
+        ]
+        return [Volume(self.engine, name) for name in found]
+
+    def get(self, name: str) -> Volume:
+        if name not in self.engine.volume_options:
+            raise docker.errors.NotFound("no such volume")
+        return Volume(self.engine, name)

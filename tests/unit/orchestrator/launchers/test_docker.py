@@ -9,10 +9,11 @@ import pytest
 from fake_docker import GIB, Engine
 
 from orchestrator.launchers.base import NewPod, PodEnvironment
-from orchestrator.launchers.docker import DockerLauncher, credentials
+from orchestrator.launchers.docker import DockerLauncher
 from orchestrator.launchers.gpu_names import check_gpu_names
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import roles_of
+from orchestrator.launchers.store_credentials import credentials
 from podrace.errors import InvalidArgument, Unavailable
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_FUSED, LAYOUT_SEPARATE, PodSpec
@@ -273,6 +274,21 @@ async def test_containers_without_a_leader_are_removed(launcher: DockerLauncher,
     del engine.running["podrace-race-p0-learner"]
     assert await launcher.list() == []
     assert not engine.running
+
+
+async def test_the_volume_of_a_pod_whose_containers_were_removed_is_removed_with_the_next_list(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    for pod_id in ("race-p0", "race-p1"):
+        await launcher.start(new_pod(pod_id))
+    labels = {"podrace.scope": "another", "podrace.pod": "race-p2"}
+    engine.volumes.create("another-race-p2", driver="local", driver_opts={}, labels=labels)
+    engine.running = {name: one for name, one in engine.running.items() if one.labels["podrace.pod"] == "race-p1"}
+    launcher._starting = {"race-p3"}
+    labels = {"podrace.scope": "podrace", "podrace.pod": "race-p3"}
+    engine.volumes.create("podrace-race-p3", driver="local", driver_opts={}, labels=labels)
+    assert [pod.pod_id for pod in await launcher.list()] == ["race-p1"]
+    assert engine.volume_options.keys() == {"another-race-p2", "podrace-race-p1", "podrace-race-p3"}
 
 
 async def test_containers_of_another_scope_are_ignored(launcher: DockerLauncher, engine: Engine) -> None:
