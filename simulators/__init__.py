@@ -127,7 +127,7 @@ def make(
         raise InvalidArgument(problem, reason=BAD_SPEC)
     _check_device(id, device)
     # Wrappers are checked before anything is built.
-    parsed = wrappers.parse(id, own.pop(wrappers.OPTION, []))
+    parsed = wrappers.parse(id, own.pop(wrappers.OPTION, []), allowed)
     simulator = wrappers.wrap(_make(id, num_environments, own, device, allowed), parsed, device)
     if seed is not None:
         simulator.reset(seed)

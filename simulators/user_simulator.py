@@ -8,20 +8,17 @@ The signature of the factory decides what it makes:
 """
 
 import inspect
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 
-from podrace.errors import BAD_SPEC, InvalidArgument
+from podrace.errors import InvalidArgument
 from podrace.limits.config import EVERYTHING, Allowed
-from podrace.limits.names import module_problem
-from podrace.plugins import loader
-from podrace.plugins.address import PythonFunction, parse
 from simulators.base import Simulator
 from simulators.gym.simulator import GymSimulator
-from simulators.options import check_names, closest
+from simulators.options import check_names
+from simulators.user_function import find
 
 
 def make(id: str, count: int, options: Mapping[str, object], device: str, allowed: Allowed = EVERYTHING) -> Simulator:
@@ -38,7 +35,7 @@ def make(id: str, count: int, options: Mapping[str, object], device: str, allowe
         InvalidArgument: The path cannot be imported or is not allowed, an option is unknown, or the factory returned
             something else.
     """
-    factory = _find(id, allowed)
+    factory = find(id, allowed, id, f"environment.id = {id!r}")
     parameters = inspect.signature(factory).parameters
     if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         check_names(id, options, set(parameters) - {"count", "device"})
@@ -46,23 +43,6 @@ def make(id: str, count: int, options: Mapping[str, object], device: str, allowe
         placement = {"device": device} if "device" in parameters else {}
         return _checked_simulator(id, factory(count=count, **placement, **options), count)
     return GymSimulator(id, [_checked_environment(id, factory(**options)) for _ in range(count)], device)
-
-
-def _find(id: str, allowed: Allowed) -> Callable[..., Any]:
-    found = parse(id)
-    if not isinstance(found, PythonFunction):
-        raise InvalidArgument(f"{id}: expected python:module:factory")
-    try:
-        factory = loader.load(found.module, found.name)
-    except InvalidArgument as error:
-        module = sys.modules.get(found.module)
-        hint = closest(found.name, dir(module)) if module else ""
-        raise InvalidArgument(f"{id}: {error.message}{hint}") from error
-    # A module that is allowed also has the functions that it imports, such as those of subprocess.
-    origin = getattr(factory, "__module__", None) or type(factory).__module__
-    if f"{found.module}:{found.name}" not in allowed.modules and (problem := module_problem(origin, "", allowed)):
-        raise InvalidArgument(f"environment.id = {id!r}: is defined elsewhere: {problem}", reason=BAD_SPEC)
-    return factory
 
 
 def _checked_simulator(id: str, made: object, count: int) -> Simulator:

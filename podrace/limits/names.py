@@ -135,8 +135,10 @@ def _is_service(target: str, host: str, port: str, entry: str) -> bool:
 def options_problem(id: str, options: Mapping[str, object], allowed: Allowed, key: str = "environment.options") -> str:
     """Returns which option is not allowed, and why; empty if all are.
 
-    Options of a service at `grpc://` are the service's to check.
+    Options of a service at `grpc://` are the service's to check. Wrappers run here, whatever the environment.
     """
+    if problem := _wrappers_problem(options, allowed, key):
+        return problem
     if id in DATA:
         value = options.get(DATA[id], "")
         problem = data_problem(value, allowed) if isinstance(value, str) else ""
@@ -149,6 +151,28 @@ def options_problem(id: str, options: Mapping[str, object], allowed: Allowed, ke
         if problem := text_problem(text, allowed):
             return f"{key}.{name} = {shown(text)}: {problem}"
     return ""
+
+
+def _wrappers_problem(options: Mapping[str, object], allowed: Allowed, key: str) -> str:
+    """Returns why what wrappers name is not allowed; a wrapper of a user may take a text for the path of a file."""
+    addresses = wrapper_addresses(options)
+    for name, text in _texts_of_wrappers(options) if addresses else ():
+        problem = plugin_problem(text, allowed) if text.startswith(FUNCTION) else ""
+        if not text.startswith(FUNCTION) and not allowed.everything:
+            problem = text_problem(text, allowed)
+        if problem:
+            return f"{key}.{name} = {shown(text)}: {problem}"
+    return ""
+
+
+def wrapper_addresses(options: Mapping[str, object]) -> list[str]:
+    """Returns the addresses of the code of users that the wrappers in some options name."""
+    return [text for _, text in _texts_of_wrappers(options) if text.startswith(FUNCTION)]
+
+
+def _texts_of_wrappers(options: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yields the texts of wrappers, also where an option of one of them is searched: `wrappers.0.function`."""
+    yield from texts_of({name: one for name, one in options.items() if name.partition(".")[0] == WRAPPERS})
 
 
 def texts_of(value: object, path: str = "") -> Iterator[tuple[str, str]]:

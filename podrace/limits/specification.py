@@ -11,7 +11,15 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
 
 from podrace.limits.config import Allowed
-from podrace.limits.names import FUNCTION, environment_problem, options_problem, plugin_problem, shown, text_problem
+from podrace.limits.names import (
+    FUNCTION,
+    environment_problem,
+    options_problem,
+    plugin_problem,
+    shown,
+    text_problem,
+    wrapper_addresses,
+)
 from podrace.specification.declared_algorithms import NETWORK_CLASS, network_classes
 from podrace.specification.messages import Problems, bad_spec
 from podrace.tournament.v1.tournament_pb2 import (
@@ -44,9 +52,24 @@ def check_specification(spec: TournamentSpec, allowed: Allowed) -> None:
 
 
 def check_options(spec: TournamentSpec, options: Struct, allowed: Allowed, key: str) -> None:
-    """Refuses options for the environment of a specification; raises as `check_specification`."""
-    if problem := options_problem(spec.environment.id, values_of(options), allowed, key):
+    """Refuses options for the environment of a specification; raises as `check_specification`.
+
+    Whether the pods of a tournament keep user code apart depends on the specification, so options name no other code.
+    """
+    values = values_of(options)
+    if problem := options_problem(spec.environment.id, values, allowed, key):
         raise bad_spec(problem)
+    for address in () if allowed.everything else wrapper_addresses(values):
+        if address not in wrappers_of(spec):
+            raise bad_spec(f"{key}.wrappers: {shown(address)} is not named by the specification of the tournament")
+
+
+def wrappers_of(spec: TournamentSpec) -> frozenset[str]:
+    """Returns the addresses of the code of users that the wrappers of a specification name, in all its options."""
+    options = [spec.environment.options, spec.evaluation.options, *(one.options for one in spec.reports.values())]
+    found = [address for each in options for address in wrapper_addresses(values_of(each))]
+    searched = (pair for algorithm in spec.algorithms.values() for pair in _searched(algorithm))
+    return frozenset((*found, *(address for key, value in searched for address in wrapper_addresses({key: value}))))
 
 
 def values_of(options: Struct) -> dict[str, Any]:

@@ -3,12 +3,14 @@
     if runs_apart(spec, allowed):
         ...         # workers and evaluators have a process, and where possible a user id, of their own
 
-User code is what a specification names by `python:module:function` or `module:Name-v0`. Packages that the operator has
+User code is what a specification names by `python:module:function` or `module:Name-v0`: environments, wrappers and
+evaluation functions. Packages that the operator has
 installed are trusted, and a simulator at `grpc://` runs elsewhere.
 """
 
 from podrace.limits.config import Allowed
 from podrace.limits.names import FUNCTION, imported_module
+from podrace.limits.specification import wrappers_of
 from podrace.specification.declared_algorithms import network_classes
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -23,7 +25,8 @@ def runs_apart(spec: TournamentSpec, allowed: Allowed) -> bool:
 
 def names_user_code(spec: TournamentSpec) -> bool:
     """Returns whether the pods of a tournament import modules that its specification names."""
-    return bool(imported_module(spec.environment.id)) or spec.evaluation.evaluator.startswith(FUNCTION)
+    named = bool(imported_module(spec.environment.id)) or spec.evaluation.evaluator.startswith(FUNCTION)
+    return named or bool(wrappers_of(spec))
 
 
 def imports_user_code(spec: TournamentSpec) -> bool:

@@ -23,7 +23,7 @@ def calls_user_code(cls: type[Any], method: str, key: str = "") -> Iterator[None
     except PodraceError:
         raise
     except Exception as error:
-        line = _line_of(error, cls)
+        line = line_of(error, cls)
         raise unusable(cls, method, f"raised {describe_exception(error)}", line, key=key) from error
 
 
@@ -35,11 +35,16 @@ def unusable(cls: type[Any], method: str, problem: str, place: str = "", *, key:
     return InvalidArgument(text, reason=UNUSABLE_ALGORITHM)
 
 
-def _line_of(error: BaseException, cls: type[Any]) -> str:
-    """Returns the last line of the class's file that an exception came through: `mine.py:31`."""
+def line_of(error: BaseException | None, code: Any) -> str:
+    """Returns the last line of the file of a class or function that an exception came through: `mine.py:31`.
+
+    Without an exception, or if it came through no line of the file, that of the definition; empty if it is unknown.
+    """
     try:
-        file = inspect.getsourcefile(cls)
+        file = inspect.getsourcefile(code)
     except TypeError:
         return ""
+    if error is None:
+        return place_of(code).rpartition(", ")[2]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{str(file).rpartition('/')[2]}:{lines[-1]}" if lines else ""

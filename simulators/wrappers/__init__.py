@@ -23,21 +23,28 @@ or equivalently `options = { wrappers = [{ name = "normalize_observations" }, { 
 | `normalize_rewards` | `discount` = 0.99, `clip` = 10.0 | by the running deviation of the discounted return |
 | `pixels` | `height` = 84, `width` = 84, `grayscale` = true | reduces pictures, channels first (see `pixels.py`) |
 | `frame_stack` | `count` = 4 | stacks the last observations of the episode, the oldest first |
+| `shape_rewards` | `function` | rewards are what a function of yours returns; not in evaluations (see ShapeRewards) |
+| `python:module:Class` | its own | a wrapper of yours (`simulators.wrappers.user_wrapper`) |
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from podrace.errors import InvalidArgument
+from podrace.limits.config import EVERYTHING, Allowed
+from podrace.limits.names import FUNCTION
 from simulators.base import Simulator, Space, Step
 from simulators.options import closest, parse_options
+from simulators.user_function import find
 from simulators.wrappers.pixels import Pixels, PixelsOptions
 from simulators.wrappers.running import NormalizeObservations, NormalizeRewards, ObservationOptions, RewardOptions
+from simulators.wrappers.user_wrapper import ShapeRewards, ShapingOptions, UserWrapper
 from simulators.wrappers.wrapper import Wrapper, over_lanes, refuse_composite
 
 OPTION = "wrappers"
@@ -228,19 +235,21 @@ WRAPPERS: dict[str, tuple[Callable[[Simulator, Any, str, torch.device], Simulato
     "normalize_rewards": (NormalizeRewards, RewardOptions),
     "pixels": (Pixels, PixelsOptions),
     "frame_stack": (FrameStack, FrameStackOptions),
+    "shape_rewards": (ShapeRewards, ShapingOptions),
 }
 """Wrappers and the classes of their options, by their name in a specification."""
 
 
-def parse(id: str, tables: object) -> list[Parsed]:
-    """Checks the value of the option `wrappers`.
+def parse(id: str, tables: object, allowed: Allowed = EVERYTHING) -> list[Parsed]:
+    """Checks the value of the option `wrappers`, and imports the code of users that it names.
 
     Args:
         id: Id of the simulator, for error messages.
         tables: A list of tables, each with a `name` and the options of that wrapper.
+        allowed: Which modules may be used.
 
     Raises:
-        InvalidArgument: The value is not such a list, or a name or an option is unknown.
+        InvalidArgument: The value is not such a list, a name or an option is unknown, or code cannot be imported.
     """
     if not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) and "name" in table for table in tables):
         raise InvalidArgument(
@@ -250,12 +259,19 @@ def parse(id: str, tables: object) -> list[Parsed]:
     parsed = []
     for table in tables:
         name, owner = table["name"], f"{id}: wrapper {table['name']!r}"
+        options = {key: value for key, value in table.items() if key != "name"}
+        if str(name).startswith(FUNCTION):
+            code = find(str(name), allowed, owner, f"{id}: option wrappers: name = {name!r}")
+            parsed.append(Parsed(owner, partial(UserWrapper, code), options))
+            continue
         if name not in WRAPPERS:
             hint = closest(str(name), WRAPPERS)
             raise InvalidArgument(f"{id}: there is no wrapper {name!r}{hint} (wrappers: {', '.join(WRAPPERS)})")
         make, options_class = WRAPPERS[name]
-        options = {key: value for key, value in table.items() if key != "name"}
-        parsed.append(Parsed(owner, make, parse_options(owner, options, options_class)))
+        own = parse_options(owner, options, options_class)
+        if isinstance(own, ShapingOptions):
+            own = find(own.function, allowed, owner, f"{id}: option wrappers: function = {own.function!r}")
+        parsed.append(Parsed(owner, make, own))
     return parsed
 
 

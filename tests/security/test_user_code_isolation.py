@@ -3,11 +3,14 @@
 Before, a fused pod imported a `python:` environment into the process of its leader.
 """
 
+from dataclasses import replace
+
 import pytest
+from google.protobuf.struct_pb2 import Struct
 
 from podrace.errors import InvalidArgument
 from podrace.limits.config import EVERYTHING, Allowed
-from podrace.limits.specification import check_specification
+from podrace.limits.specification import check_options, check_specification
 from podrace.limits.user_code import imports_user_code, names_user_code, runs_apart
 from podrace.specification.resolve import parse, resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -85,3 +88,49 @@ def test_a_text_of_an_algorithm_is_no_way_to_files_outside_of_the_roots(text: st
 def test_the_mesh_of_one_user_runs_the_code_of_that_user_in_one_process() -> None:
     assert runs_apart(spec("python:robots:make"), ROBOTS)
     assert not runs_apart(spec("python:robots:make"), EVERYTHING)
+
+
+WRAPPED = {"wrappers": [{"name": "frame_stack"}, {"name": "python:robots:Noisy"}]}
+SHAPED = {"wrappers": [{"name": "shape_rewards", "function": "python:robots:progress"}]}
+
+
+@pytest.mark.parametrize("options", [WRAPPED, SHAPED])
+@pytest.mark.parametrize("id", ["CartPole-v1", "cartpole", "stocks", "grpc://127.0.0.1:50070", "mujoco:Ant-v5"])
+def test_a_wrapper_is_user_code_and_needs_permission_in_every_environment(id: str, options: dict[str, object]) -> None:
+    places: list[dict[str, object]] = [
+        {"environment": {"id": id, "options": options}},
+        {"environment": {"id": id}, "evaluation": {"options": options}},
+        {"environment": {"id": id}, "reports": {"test": {"options": options}}},
+    ]
+    for sections in places:
+        named = spec(**sections)
+        assert names_user_code(named)
+        services = Allowed(services=("127.0.0.1:50070",))
+        with pytest.raises(InvalidArgument, match=r"options\.wrappers\..* = 'python:robots:.*allow\.modules"):
+            check_specification(named, services)
+        check_specification(named, replace(services, modules=("robots",)))
+        assert runs_apart(named, ROBOTS)
+    assert not names_user_code(spec(environment={"id": id, "options": {"wrappers": [{"name": "frame_stack"}]}}))
+
+
+def test_a_searched_option_of_a_wrapper_is_no_way_to_other_code() -> None:
+    search = {"options.wrappers.0.function": {"choices": ["python:robots:progress", "python:subprocess:run"]}}
+    named = spec(environment={"id": "cartpole", "options": SHAPED, "search": search})
+    with pytest.raises(InvalidArgument, match="'python:subprocess:run': module 'subprocess' is not allowed"):
+        check_specification(named, ROBOTS)
+    assert names_user_code(named)
+
+
+def test_an_evaluation_names_no_code_that_its_tournament_does_not_name() -> None:
+    requested = Struct()
+    requested.update(WRAPPED)
+    check_options(spec(environment={"id": "cartpole", "options": WRAPPED}), requested, ROBOTS, "options")
+    with pytest.raises(InvalidArgument, match=r"options\.wrappers: 'python:robots:Noisy' is not named by the specif"):
+        check_options(spec("cartpole"), requested, ROBOTS, "options")
+    check_options(spec("cartpole"), requested, EVERYTHING, "options")
+
+
+def test_an_option_of_a_wrapper_is_no_way_to_files_outside_of_the_roots() -> None:
+    options = {"wrappers": [{"name": "python:robots:Noisy", "file": "/etc/passwd"}]}
+    with pytest.raises(InvalidArgument, match=r"wrappers\.0\.file = '/etc/passwd': files are named as ROOT:PATH"):
+        check_specification(spec(environment={"id": "cartpole", "options": options}), ROBOTS)

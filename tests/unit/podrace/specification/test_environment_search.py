@@ -151,3 +151,12 @@ def test_an_evaluation_without_the_wrapper_is_left_as_it_is() -> None:
     spec = resolved()
     bare = pb.EnvironmentSpec(id=spec.environment.id, count=4)
     assert evaluation_environment(bare, AGENT, spec.environment) == bare
+
+
+def test_evaluations_leave_out_shaped_rewards_and_nothing_else() -> None:
+    wrappers = [{"name": "frame_stack", "count": 2}, {"name": "shape_rewards", "function": "python:mine:shaped"}]
+    environment = pb.EnvironmentSpec(id="cartpole")
+    environment.options.update({"wrappers": wrappers, "max_episode_steps": 100})
+    scored = evaluation_environment(environment, {}, environment)
+    assert json_format.MessageToDict(scored.options) == {"wrappers": wrappers[:1], "max_episode_steps": 100}
+    assert json_format.MessageToDict(training_environment(environment, {}).options)["wrappers"] == wrappers

@@ -324,10 +324,14 @@ def test_wrappers_are_applied_from_the_inside_out() -> None:
     assert simulator.observation_space.high == (2.0,) * 6
 
 
+OPTIONS = {"time_limit": {"steps": 5}, "shape_rewards": {"function": "python:math:isfinite"}}
+"""Those without a default."""
+
+
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_a_wrapper_reports_and_closes_what_it_wraps(name: str) -> None:
     inner = Pictures((84, 84)) if name == "pixels" else Numbered()
-    simulator = wrapped(inner, {"name": name, **({"steps": 5} if name == "time_limit" else {})})
+    simulator = wrapped(inner, {"name": name, **OPTIONS.get(name, {})})
     assert simulator.report().metrics == {"numbered": 7.0}
     assert isinstance(simulator, Simulator)
     simulator.close()
