@@ -1,5 +1,6 @@
 """Lists the commands of `podrace`. Each is imported on first use, which keeps `--help` fast."""
 
+import keyword
 from collections.abc import Mapping
 from importlib import import_module
 
@@ -31,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "evaluate": ("podrace.cli.commands.evaluate", "Evaluate a champion or another candidate."),
     "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents as an ensemble, and each alone."),
     "export": ("podrace.cli.commands.export", "Export a champion or another candidate as ONNX or torch.export."),
+    "import": ("podrace.cli.commands.import_model", "Convert a model of Stable-Baselines3 to an exported policy."),
     "serve": ("podrace.cli.serve.command", "Serve a champion, a candidate or an exported policy."),
     "policy": ("podrace.cli.policy.command", "Show and change what a policy server serves."),
     "render": ("podrace.cli.render.command", "Draw one episode of a champion or another candidate."),
@@ -86,7 +88,9 @@ class LateCommands(click.Group):
                 # A shell asks for completions: it shows what is printed here in the middle of the line.
                 return None
             raise click.UsageError(unknown("podrace", "command", cmd_name, COMMANDS))
-        command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
+        # The function of a command whose name is a keyword has an underscore at its end.
+        function = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), function)
         _add_examples(cmd_name, command)
         return command
 

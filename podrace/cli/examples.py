@@ -55,6 +55,13 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     ],
     "ensemble": [("podrace ensemble latest --top 3", "the three best agents, together and alone")],
     "export": [("podrace export latest --format onnx --folder policy", "policy/policy.onnx and a model card")],
+    "import": [
+        ("podrace import ppo_cartpole.zip --environment CartPole-v1", "ppo_cartpole-policy/policy.onnx"),
+        (
+            "podrace import ant.zip --environment mujoco:Ant-v5 --statistics vecnormalize.pkl",
+            "trained with VecNormalize",
+        ),
+    ],
     "serve": [
         ("podrace serve latest --listen 127.0.0.1:8001", "always the best champion so far"),
         ("podrace serve cartpole-dgdjxg-a7", "the best candidate of one agent"),

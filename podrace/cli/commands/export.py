@@ -1,8 +1,6 @@
 """Implements `podrace export`: writes a champion, or an ensemble, as files that act without podrace."""
 
-import asyncio
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.cli import session
 from podrace.cli.commands.ensemble import best_of_agents, checkpoint_of
 from podrace.cli.results.model_card import ExportedMember, card, card_text
+from podrace.cli.results.worker import run_module
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options
@@ -21,13 +20,12 @@ from podrace.cli.terminal.output import show, show_json
 from podrace.client import Client
 from podrace.client.delivery import CheckpointFetcher, FetchedCheckpoint
 from podrace.client.named_checkpoints import find_checkpoints
-from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.errors import InvalidArgument
 from podrace.mesh.home_lock import Use
 from podrace.qualification.supervision import check_installed
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 FORMATS = ("onnx", "torch")
-EXPORT_SECONDS = 600.0
 
 
 @click.command()
@@ -97,7 +95,7 @@ async def _export(
                     (work / one.manifest_digest / part).write_bytes(one.parts[part])
         request = {"members": [one.manifest_digest for one in fetched], "formats": list(formats)}
         (work / "request.json").write_text(json.dumps(request))
-        facts = card(tournament, members, json.loads(await _child(work)))
+        facts = card(tournament, members, json.loads(await run_module("agentpod.export", work, command="export")))
         try:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -108,25 +106,3 @@ async def _export(
         with whole_file(target / file, "--folder") as incoming:
             incoming.write_bytes(data)
     return facts
-
-
-async def _child(work: Path) -> bytes:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "agentpod.export", str(work)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(EXPORT_SECONDS):
-            printed, log = await process.communicate()
-    except TimeoutError:
-        raise FailedPrecondition(f"export: took longer than {EXPORT_SECONDS:g} s") from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        last = (log.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        raise FailedPrecondition(f"export: {last.removeprefix('error: ')}")
-    return printed.strip().splitlines()[-1]

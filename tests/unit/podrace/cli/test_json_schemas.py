@@ -27,6 +27,7 @@ UNPUBLISHED = {
     "data synthesize",
     "export",
     "migrate",
+    "import",
     "pause",
     "qualify",
     "render",
