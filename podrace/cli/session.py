@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings
 from podrace.cli.terminal.output import notify
 from podrace.client import Client, resolve
-from podrace.errors import Cancelled, DeadlineExceeded, NotFound, Unavailable
+from podrace.errors import Cancelled, DeadlineExceeded, FailedPrecondition, NotFound, Unavailable
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
 from podrace.mesh.session import open_mesh
@@ -19,6 +20,8 @@ from podrace.tournament.v1.tournament_pb2 import Tournament
 
 REMOTE_SECONDS = 5.0
 """Time limit for an orchestrator named with --orchestrator to answer."""
+NEEDED_BY_PODS = ("agentpod", "gymnasium", "numpy", "safetensors", "torch")
+"""Modules without which no pod starts."""
 QUERY_ATTEMPTS = 3
 """Attempts of a query on a home, because another command may stop its mesh meanwhile."""
 
@@ -80,6 +83,20 @@ async def open_client(
     )
     async with mesh as address, Client(address) as client:
         yield client
+
+
+def require_training(settings: Settings) -> None:
+    """Checks that pods can start where the embedded mesh runs. A mesh that the options name starts its own.
+
+    Raises:
+        FailedPrecondition: A package that every pod needs is not installed.
+    """
+    missing = [name for name in NEEDED_BY_PODS if importlib.util.find_spec(name) is None]
+    if missing and not settings.orchestrator:
+        raise FailedPrecondition(
+            f"no agent can be trained here, because {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not"
+            " installed: pip install 'podrace[agentpod]', or train in another mesh with --orchestrator ADDRESS"
+        )
 
 
 def has_tournaments(settings: Settings) -> bool:

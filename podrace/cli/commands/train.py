@@ -75,6 +75,8 @@ def train(
     given, removed = read_labels(labels)
     if removed:
         raise InvalidArgument(f"--label {removed[0]}-: a new tournament has no label to remove")
+    if not print_config and not only_check:
+        session.require_training(settings)
     if spec is None:
         session.require_tournaments(settings)
         return session.run(functools.partial(_train, settings, resume))
