@@ -85,7 +85,7 @@ def converted(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _simulator(environment: EnvironmentSpec) -> Simulator:
-    """Makes the environment of the model. The user who names it runs this command, so code of theirs is allowed."""
+    """Makes the environment of the model. The user who names it also runs this command, so user code is allowed."""
     return make_simulator(environment, torch.device("cpu"), EVERYTHING)
 
 

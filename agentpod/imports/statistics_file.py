@@ -32,7 +32,7 @@ ARRAYS = {
 
 
 class _Object:
-    """Stands in for an object of any class."""
+    """An object of any class, which has its attributes and nothing else."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         pass

@@ -10,7 +10,6 @@ import click
 from google.protobuf.json_format import MessageToDict
 
 from podrace.cli import session
-from podrace.cli.init.template import check_environment
 from podrace.cli.results.worker import run_module
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.interrupts import Interrupts
@@ -54,7 +53,6 @@ def import_(
     `podrace serve FOLDER` serves and podrace.load_policy loads, and card.json. It acts like the model without
     exploration; it is not a checkpoint, so no tournament starts from it.
     """
-    check_environment(environment)
     check_installed("import")
     request = {
         "model": str(model.absolute()),
