@@ -119,7 +119,10 @@ class RoleClient:
             self._addresses.append(config.address("evaluator"))
         # The channels do not retry: a role that was restarted has to be opened first.
         self._owner = config.user_code_uid or None
-        self._channels = [rpc.connect(address, owner=self._owner) for address in self._addresses]
+        self._channels = [
+            rpc.connect(address, owner=self._owner, third_party=address == self._third_party)
+            for address in self._addresses
+        ]
         workers = self._channels[: config.workers]
         self._workers: list[Any] = [pb_grpc.WorkerServiceStub(channel) for channel in workers]
         self._evaluator: Any = pb_grpc.EvaluatorServiceStub(self._channels[-1]) if self.has_evaluator else None

@@ -34,7 +34,11 @@ class RolePolls:
             others = ("evaluator",)
             followers = tuple(map(learner_role, range(1, config.learners_here)))
         self._channels = {
-            role: rpc.connect(config.address(role), owner=config.user_code_uid if config.is_other_user(role) else None)
+            role: rpc.connect(
+                config.address(role),
+                owner=config.user_code_uid if config.is_other_user(role) else None,
+                third_party=config.address(role) == config.worker_address,
+            )
             for role in (*workers, *others, *followers)
         }
         self._methods: dict[str, tuple[Any, Any]] = {}

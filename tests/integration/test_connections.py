@@ -10,16 +10,24 @@ from typing import Any
 
 import pytest
 
+from agentpod.config import PodConfig
 from agentpod.learner.lease import Lease
+from agentpod.session import role_client, role_polls
+from agentpod.session.role_client import RoleClient
+from agentpod.session.role_polls import RolePolls
 from benchmarks.connections.fault_proxy import FaultProxy
 from orchestrator.leaderboard_client import LeaderboardClient
 from podrace import rpc
 from podrace.access.guard import Guard
+from podrace.agentpod.v1 import agentpod_pb2, agentpod_pb2_grpc
+from podrace.checkpoint.v1 import store_pb2, store_pb2_grpc
 from podrace.client import Client
+from podrace.client.policy_server import PolicyServerClient
 from podrace.errors import DeadlineExceeded, PodraceError, Unauthenticated, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.policy.v1 import policy_service_pb2, policy_service_pb2_grpc
 from podrace.rpc import channel as channel_settings
 from podrace.rpc import server as server_settings
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -31,8 +39,20 @@ class Services(
     pb_grpc.OrchestratorServiceServicer,
     leaderboard_pb2_grpc.LeaderboardServiceServicer,
     leaderboard_pb2_grpc.UpdaterServiceServicer,
+    store_pb2_grpc.StoreServiceServicer,
+    agentpod_pb2_grpc.LearnerServiceServicer,
+    policy_service_pb2_grpc.PolicyServiceServicer,
 ):
     """Answers the calls of all edges."""
+
+    async def GetPointer(self, request: Any, context: Any) -> store_pb2.GetPointerResponse:
+        return store_pb2.GetPointerResponse()
+
+    async def GetTraining(self, request: Any, context: Any) -> agentpod_pb2.GetTrainingResponse:
+        return agentpod_pb2.GetTrainingResponse()
+
+    async def GetServing(self, request: Any, context: Any) -> policy_service_pb2.GetServingResponse:
+        return policy_service_pb2.GetServingResponse()
 
     async def RenewAssignment(self, request: Any, context: Any) -> pb.RenewAssignmentResponse:
         return pb.RenewAssignmentResponse(directive=pb.DIRECTIVE_CONTINUE)
@@ -94,7 +114,45 @@ async def client_to_orchestrator(address: str) -> AsyncIterator[Callable[[], Awa
         yield lambda: client.get_tournament("t")
 
 
-EDGES = [pod_to_orchestrator, pod_to_leaderboard, orchestrator_to_leaderboard, client_to_orchestrator]
+@contextlib.asynccontextmanager
+async def client_to_leaderboard(address: str) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    async with Client(address) as client:
+        tournament = Tournament(tournament_id="t", leaderboard_address=address)
+        yield lambda: client.list_board(tournament)
+
+
+@contextlib.asynccontextmanager
+async def pod_to_store_service(address: str) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    async with rpc.connect(address, leaderboard_pb2.DESCRIPTOR, store_pb2.DESCRIPTOR) as channel:
+        stub: Any = store_pb2_grpc.StoreServiceStub(channel)
+        request = store_pb2.GetPointerRequest(tournament_id="t", agent_id="t-a0")
+        yield lambda: rpc.call(stub.GetPointer, request, deadline_seconds=5.0)
+
+
+@contextlib.asynccontextmanager
+async def follower_to_leader(address: str) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    async with rpc.connect(address, private_network=True) as channel:
+        stub: Any = agentpod_pb2_grpc.LearnerServiceStub(channel)
+        yield lambda: rpc.call(stub.GetTraining, agentpod_pb2.GetTrainingRequest(), deadline_seconds=5.0)
+
+
+@contextlib.asynccontextmanager
+async def client_to_policy_server(address: str) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    async with PolicyServerClient(address) as client:
+        yield client.serving
+
+
+EDGES = [
+    pod_to_orchestrator,
+    pod_to_leaderboard,
+    pod_to_store_service,
+    follower_to_leader,
+    orchestrator_to_leaderboard,
+    client_to_orchestrator,
+    client_to_leaderboard,
+    client_to_policy_server,
+]
+"""Calls over a network between services of podrace. The roles of a pod on one host are called over Unix sockets."""
 
 
 @pytest.fixture
@@ -114,6 +172,16 @@ async def proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
             board["LeaderboardService"], leaderboard_pb2_grpc.add_LeaderboardServiceServicer_to_server, services
         ),
         rpc.Service(board["UpdaterService"], leaderboard_pb2_grpc.add_UpdaterServiceServicer_to_server, services),
+        *(
+            rpc.Service(
+                file.DESCRIPTOR.services_by_name[name], getattr(module, f"add_{name}Servicer_to_server"), services
+            )
+            for name, file, module in (
+                ("StoreService", store_pb2, store_pb2_grpc),
+                ("LearnerService", agentpod_pb2, agentpod_pb2_grpc),
+                ("PolicyService", policy_service_pb2, policy_service_pb2_grpc),
+            )
+        ),
     ]
     config = rpc.ServerConfig(listen="127.0.0.1:0", grace_seconds=0.0)
     server = await rpc.Server.start(config, served, guard=Guard.of_anyone())
@@ -207,3 +275,20 @@ def test_unix_sockets_and_third_parties_are_not_probed(monkeypatch: pytest.Monke
     rpc.connect("127.0.0.1:1", third_party=True)
     rpc.connect("127.0.0.1:1")
     assert ["grpc.keepalive_time_ms" in options for options in seen] == [False, False, True]
+
+
+async def test_a_worker_of_a_third_party_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    probed: dict[str, bool] = {}
+
+    def connect(address: str, *files: Any, third_party: bool = False, **_: Any) -> Any:
+        probed[address] = not third_party
+        return rpc.connect("127.0.0.1:1")
+
+    for module in (role_client, role_polls):
+        monkeypatch.setattr(module, "rpc", SimpleNamespace(connect=connect))
+    config = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path("/tmp"), worker_address="10.0.0.9:50080")
+    for kind in (RoleClient, RolePolls):
+        client: Any = kind(config)
+        assert probed.pop("10.0.0.9:50080") is False
+        assert all(probed.values())
+        await client.close()

@@ -1,6 +1,7 @@
 """Tests the store `minio` on a scripted S3 server. Tests on a real server are in tests/contract."""
 
 import io
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -148,6 +149,21 @@ def test_an_unreachable_server_is_named(retries: RetryPolicy) -> None:
         opened(uri, retries).put_object(b"x")
     with pytest.raises(Unavailable, match=f"{line}$"):
         opened(uri, replace(retries, deadline_seconds=0.0)).put_object(b"x")
+
+
+@pytest.mark.parametrize("live", [0, 1, 2])
+def test_a_store_is_reached_while_two_of_its_three_addresses_refuse_connections(
+    monkeypatch: pytest.MonkeyPatch, retries: RetryPolicy, live: int
+) -> None:
+    with running(ScriptedS3()) as script:
+        port = int(script.endpoint.rpartition(":")[2])
+        hosts = ["127.0.0.2", "127.0.0.3"]
+        hosts.insert(live, "127.0.0.1")
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        store = opened(f"minio+http://store.example:{port}/{BUCKET}/p", retries)
+        assert store.get_object(store.put_object(b"x")) == b"x"
+        assert script.methods() == "PUT GET"
 
 
 def test_an_unknown_host_is_named(retries: RetryPolicy) -> None:
