@@ -178,7 +178,7 @@ async def call(method: _Unary[Request, Response], request: Request, *, deadline_
         PodraceError: The error that the server returned, or Unavailable or DeadlineExceeded.
     """
     try:
-        response = await (await _made(method, request, deadline_seconds))
+        response: Response = await (await _made(method, request, deadline_seconds))
     except grpc.aio.AioRpcError as error:
         note_outcome(method, deadline_exceeded=error.code() == grpc.StatusCode.DEADLINE_EXCEEDED)
         raise from_rpc_error(error) from None

@@ -37,10 +37,11 @@ def entries_of(space: Any, choices: int, path: Any = ()) -> Any:
     if found or parts_of(space):
         return found
     kind, shape = type(space).__name__, list(space.shape or ())
+    numbers: Any = []
     if kind == "Box":
-        encoding, numbers = "bytes" if space.dtype == np.uint8 else "vector", []
+        encoding = "bytes" if space.dtype == np.uint8 else "vector"
     elif kind == "MultiBinary":
-        encoding, numbers = "flags", []
+        encoding = "flags"
     elif kind == "Discrete":
         encoding, shape, numbers = "one_hot", [], [int(space.n)]
     elif kind == "MultiDiscrete":
