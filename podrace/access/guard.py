@@ -108,6 +108,8 @@ class Guard:
         token, now = credentials.token, self._now()
         if token and (found := self._known.find(token, now)):
             return found
+        if not token.isascii():
+            raise Unauthenticated(f"{method}: the token has characters that no token has; get another one")
         for authenticator in self._authenticators:
             if found := await authenticator.authenticate(credentials):
                 if token:

@@ -164,7 +164,7 @@ class Backups:
         unfinished = path.with_name(f"{path.name}.restoring")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with unfinished.open("wb") as file:
+            with open(unfinished, "wb", opener=_private) as file:
                 for part in sorted(manifest.parts, key=lambda part: part.name):
                     if part.name != FACTS:
                         file.write(zlib.decompress(read_part(self._store, part)))
@@ -256,6 +256,11 @@ def backup_of(message: DatabaseBackup) -> Backup:
 def described(backup: Backup) -> dict[str, object]:
     """Returns a backup as values for JSON."""
     return asdict(backup)
+
+
+def _private(path: str, flags: int) -> int:
+    # Only this user can read the new file.
+    return os.open(path, flags, 0o600)
 
 
 def _pieces(path: Path) -> Iterator[bytes]:

@@ -66,6 +66,8 @@ class FolderStore:
         self._incoming = self._folder / "incoming"
         self._clock = clock
         with self._translated_errors():
+            # Others get no access to a new folder. An operator may have given it to a folder that exists.
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._objects(SHARED).mkdir(parents=True, exist_ok=True)
             self._tournaments.mkdir(exist_ok=True)
             self._pointers.mkdir(exist_ok=True)

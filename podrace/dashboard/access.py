@@ -39,15 +39,20 @@ class Keys:
 
     def is_token(self, text: str) -> bool:
         """Whether a text is the token; takes the same time for every wrong one."""
-        return len(text) <= LONGEST_TOKEN and hmac.compare_digest(text.encode(), self.token.encode())
+        return len(text) <= LONGEST_TOKEN and _equal(text, self.token)
 
     def is_cookie(self, text: str) -> bool:
         """Whether a text is the value of the cookie."""
-        return len(text) <= LONGEST_TOKEN and hmac.compare_digest(text.encode(), self.cookie.encode())
+        return len(text) <= LONGEST_TOKEN and _equal(text, self.cookie)
 
     def is_change(self, text: str) -> bool:
         """Whether a text is the value of `CHANGE_HEADER`."""
-        return len(text) <= LONGEST_TOKEN and hmac.compare_digest(text.encode(), self.change.encode())
+        return len(text) <= LONGEST_TOKEN and _equal(text, self.change)
+
+
+def _equal(text: str, secret: str) -> bool:
+    # Bytes of a header that are not UTF-8 are surrogates here, which the default handler of errors cannot encode.
+    return hmac.compare_digest(text.encode(errors="backslashreplace"), secret.encode())
 
 
 def cookie_name(port: int) -> str:

@@ -19,6 +19,7 @@ from podrace.dashboard.reading import ReadHandlers, answer
 from podrace.dashboard.settings import DashboardSettings, RenewedTls
 from podrace.dashboard.streaming import StreamHandlers
 from podrace.errors import FailedPrecondition
+from podrace.http_log import http_logger
 from podrace.tasks import cancel_all
 
 ASSETS = Path(str(files("podrace.dashboard") / "assets"))
@@ -48,6 +49,7 @@ async def serving(settings: DashboardSettings, client: Client) -> AsyncIterator[
         runner = web.AppRunner(
             application(settings, keys, client, feeds, streaming),
             access_log=None,
+            logger=http_logger(),
             handle_signals=False,
             shutdown_timeout=CLOSING_SECONDS,
         )

@@ -3,8 +3,10 @@
 A file of an earlier version is migrated when it is opened: one step per version, all in one transaction.
 """
 
+import os
 import secrets
 import sqlite3
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -66,6 +68,7 @@ class SqliteEngine:
 
     def copy_to(self, path: Path, between: Callable[[], None]) -> None:
         """Copies page by page; SQLite also applies changes of this connection to the copy."""
+        _make_private(path)
         target = sqlite3.connect(path)
         try:
             self.connection.backup(target, pages=COPIED_PAGES, progress=lambda status, remaining, total: between())
@@ -81,9 +84,28 @@ class SqliteEngine:
         self.connection.close()
 
 
+def _make_private(path: Path) -> None:
+    """Makes an empty file that only this user can read, or takes the rights of other users from a file of this user.
+
+    SQLite creates files that every user can read, and gives its log and its copies the mode of the database. Rights of
+    the group stay, because an operator may have given them.
+
+    Raises:
+        OSError: The file cannot be made.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode & 0o007:
+            os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~0o007)
+    finally:
+        os.close(descriptor)
+
+
 def _connect(path: Path, format: Format) -> sqlite3.Connection:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _make_private(path)
         connection = sqlite3.connect(path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             _prepare(connection, path, format)
@@ -93,7 +115,7 @@ def _connect(path: Path, format: Format) -> sqlite3.Connection:
         return connection
     except OSError as error:
         raise FailedPrecondition(
-            f"database {path}: its folder cannot be created: {error.strerror}; choose another"
+            f"database {path}: cannot be created or opened: {error.strerror}; choose another"
         ) from None
     except sqlite3.Error as error:
         raise _refusal(path, format, error) from None

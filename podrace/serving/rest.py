@@ -22,6 +22,7 @@ from podrace.access.guard import Guard
 from podrace.access.principal import set_current_principal
 from podrace.access.rules import rule_of
 from podrace.errors import InvalidArgument, PodraceError, Unavailable
+from podrace.http_log import http_logger
 from podrace.inference.v2 import open_inference_pb2 as pb
 from podrace.rpc import LARGEST_MESSAGE_BYTES
 from podrace.rpc.listening import check_local
@@ -88,7 +89,7 @@ class RestServer:
             context = identity.of_https_server()
         elif not insecure:
             check_local(listen)
-        runner = web.AppRunner(application(engine, guard), access_log=None)
+        runner = web.AppRunner(application(engine, guard), access_log=None, logger=http_logger())
         await runner.setup()
         try:
             await web.TCPSite(runner, host.strip("[]"), int(port), ssl_context=context).start()

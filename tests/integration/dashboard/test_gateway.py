@@ -52,6 +52,32 @@ async def test_a_wrong_token_gets_no_cookie(page: Page):
         assert not response.cookies
 
 
+async def sent(page: Page, head: bytes) -> bytes:
+    """Sends bytes to the port of the dashboard, and returns the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(page.origin.rpartition(":")[2]))
+    writer.write(head)
+    answer = await asyncio.wait_for(reader.read(), SECONDS)
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("value", [b"\xff\xfe\x80", b"\xed\xa0\x80", b"\xc3\xbc"])
+async def test_a_cookie_that_is_no_text_is_refused_like_any_other(page: Page, value: bytes):
+    # Before, it could not be encoded: 500, and a traceback in the log for everyone who can reach the port.
+    host = page.origin.removeprefix("http://")
+    cookie = b"podrace_dashboard_" + host.rpartition(":")[2].encode()
+    head = b"GET / HTTP/1.1\r\nHost: " + host.encode() + b"\r\nConnection: close\r\nCookie: " + cookie + b"=" + value
+    assert (await sent(page, head + b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"])
+async def test_what_is_no_request_is_refused_without_a_traceback(
+    page: Page, head: bytes, caplog: pytest.LogCaptureFixture
+):
+    assert b" 400 " in (await sent(page, head)).partition(b"\r\n")[0]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_the_token_leaves_the_url_and_scripts_cannot_read_the_cookie(page: Page):
     async with aiohttp.ClientSession() as other, other.get(page.url, allow_redirects=False) as response:
         assert (response.status, response.headers["Location"]) == (303, "/")

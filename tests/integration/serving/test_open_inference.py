@@ -1,5 +1,6 @@
 """The Open Inference Protocol over gRPC and HTTP: the answers, the errors, and both in front of the same engine."""
 
+import asyncio
 import json
 import math
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ import pytest
 from policy_world import PolicyWorld, act, ask, model, name, observation
 
 from podrace import rpc
+from podrace.access.authenticators.token_file import StaticTokenAuthenticator
 from podrace.access.credentials import Credentials
 from podrace.access.guard import Guard
 from podrace.access.principal import Principal
@@ -234,6 +236,18 @@ async def test_http_answers_only_callers_whose_role_may_act_and_everyone_about_i
             statuses["health"] = answer.status
     await rest.close()
     assert statuses == {"": 401, "guess": 401, "pod": 403, "reads": 200, "health": 200}
+
+
+async def test_a_token_that_is_no_text_is_refused_like_any_other(world):
+    # Before, it could not be encoded: 500, and a traceback in the log.
+    rest = await RestServer.start("127.0.0.1:0", world.engine, Guard([StaticTokenAuthenticator("secret")]))
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(rest.address.rpartition(":")[2]))
+    head = b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer "
+    writer.write(head + b"\xff\xfe\r\n\r\n")
+    answer = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    await rest.close()
+    assert answer.startswith(b"HTTP/1.1 401 ")
 
 
 async def test_http_on_an_address_that_others_reach_needs_tls(world):

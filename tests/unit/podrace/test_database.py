@@ -230,7 +230,7 @@ def test_the_database_of_another_version_is_refused(path: Path, format: Format) 
 
 def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path, format: Format) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(FailedPrecondition, match="its folder cannot be created"):
+    with pytest.raises(FailedPrecondition, match="cannot be created or opened"):
         Database.open(tmp_path / "file" / "state.sqlite", format, clock)
 
 
