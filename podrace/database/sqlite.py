@@ -68,7 +68,8 @@ class SqliteEngine:
 
     def copy_to(self, path: Path, between: Callable[[], None]) -> None:
         """Copies page by page; SQLite also applies changes of this connection to the copy."""
-        _make_private(path)
+        with suppress(OSError):  # SQLite reports why the file cannot be made.
+            _make_private(path)
         target = sqlite3.connect(path)
         try:
             self.connection.backup(target, pages=COPIED_PAGES, progress=lambda status, remaining, total: between())

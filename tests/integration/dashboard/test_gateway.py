@@ -70,7 +70,9 @@ async def test_a_cookie_that_is_no_text_is_refused_like_any_other(page: Page, va
     assert (await sent(page, head + b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
 
 
-@pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"])
+@pytest.mark.parametrize(
+    "head", [b"GET / HTTP/1.1\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"]
+)
 async def test_what_is_no_request_is_refused_without_a_traceback(
     page: Page, head: bytes, caplog: pytest.LogCaptureFixture
 ):
