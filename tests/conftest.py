@@ -40,13 +40,16 @@ WARM = (
     "tests/e2e/",
     "tests/integration/agentpod/",
     "tests/integration/conformance/",
-    "tests/integration/orchestrator/test_inspection.py",
+    "tests/integration/leaderboard/",
+    "tests/integration/orchestrator/",
     "tests/integration/serving/",
     "tests/integration/test_",
     "tests/security/test_limits_of_services.py",
     "tests/security/test_one_machine.py",
     "tests/security/test_runtime_folders.py",
     "tests/security/test_several_machines.py",
+    "tests/unit/agentpod/qualification/test_members.py",
+    "tests/unit/podrace/mesh/test_embedded.py",
 )
 """Folders whose tests fork the processes that they start (`forked_processes`)."""
 

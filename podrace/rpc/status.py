@@ -18,6 +18,9 @@ GENERIC_REASON = "ERROR_REASON_"
 GENERIC_REASONS = frozenset(GENERIC_REASON + code for code in errors.BY_CODE)
 DESCRIPTORS_RETRY_SECONDS = 1.0
 DETAILS_KEY = "grpc-status-details-bin"
+CONNECTION_CLOSED = "Stream removed"
+"""What gRPC says, with the code UNKNOWN and without the status of the server, if the server closed the connection before
+the client had read that status."""
 LONGEST_MESSAGE_BYTES = 1000
 """Longer messages are cut: gRPC refuses metadata above 8 KiB and escapes each non-ASCII byte with three bytes."""
 MOST_VIOLATION_BYTES = 2000
@@ -108,6 +111,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> errors.PodraceError:
     """Returns the PodraceError that corresponds to a failed call."""
     data = next((cast(bytes, value) for key, value in error.trailing_metadata() or () if key == DETAILS_KEY), b"")
     kind, message = errors.BY_CODE.get(error.code().name, errors.Internal), error.details() or error.code().name
+    if error.code() == grpc.StatusCode.UNKNOWN and message.startswith(CONNECTION_CLOSED):
+        return errors.Unavailable(f"the server closed the connection before the call ended ({message}); try again")
     details = _described(data)
     if kind is errors.InvalidArgument:
         found = [one for bad in _unpacked(data, error_details_pb2.BadRequest) for one in bad.field_violations]

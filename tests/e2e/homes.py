@@ -45,13 +45,16 @@ reevaluate_episodes = 8
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 60.0, *, what: str = "nothing") -> Any:
-    """Polls a condition until its result is true, and returns the result."""
+    """Polls a condition until its result is true, and returns the result.
+
+    The pauses grow with the time that one poll takes: many conditions call a service or read all of /proc.
+    """
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while (now := time.monotonic()) < deadline:
         found = condition()
         if found:
             return found
-        time.sleep(0.02)
+        time.sleep(min(0.25, max(0.02, 3 * (time.monotonic() - now))))
     raise AssertionError(f"{what}: not within {seconds:g} s")
 
 
@@ -60,6 +63,8 @@ class Home:
     """A home, the commands that were run on it, and the processes of its mesh."""
 
     path: Path
+    python: str = ""
+    """Runs the commands; empty: `sys.executable`."""
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -77,7 +82,7 @@ class Home:
         """Starts a command in a new session."""
         home = ["--home", str(self.path)] if with_home else []
         process = subprocess.Popen(
-            [sys.executable, "-m", "podrace.cli", *arguments, *home],
+            [self.python or sys.executable, "-m", "podrace.cli", *arguments, *home],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

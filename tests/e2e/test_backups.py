@@ -11,7 +11,7 @@ pytestmark = pytest.mark.e2e
 
 def test_a_tournament_continues_from_a_backup_after_its_orchestrator_lost_its_database(home, monkeypatch):
     monkeypatch.setenv("PODRACE_ORCHESTRATOR__BACKUP__PERIOD_SECONDS", "0.5")
-    spec = home.spec("environment_steps = 120000", pool="maximum_pods = 1")
+    spec = home.spec("environment_steps = 1000000000", pool="maximum_pods = 1")
     training = home.start("train", str(spec), "--json")
     tournament = wait_for(home.tournament_id)
     wait_for(lambda: len(home.candidates(tournament)) >= 2)
@@ -25,6 +25,8 @@ def test_a_tournament_continues_from_a_backup_after_its_orchestrator_lost_its_da
     os.kill(service, signal.SIGKILL)
     wait_for(lambda: len(home.candidates(tournament)) >= len(before) + 3, what="further candidates")
     assert home.roles() == pods, "the pod still runs"
+    # Met at once.
+    home.json("update", "latest", "--set", "objective.environment_steps=4096")
 
     _, err = training.communicate(timeout=100)
     assert training.returncode == 0, err

@@ -2,13 +2,21 @@
 
 import json
 import sqlite3
+import sys
 from contextlib import closing
 
 import pytest
 from homes import Home
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cold]
-"""Cold: forked processes would have the same order of hashes in both runs."""
+"""Cold: processes that are forked from one would have the same order of hashes in both runs. So only the first run is
+forked."""
+
+
+@pytest.fixture
+def first_home(home, warm_python):
+    home.python = warm_python
+    return home
 
 
 def timeless_results(home: Home) -> dict[str, object]:
@@ -50,21 +58,23 @@ def timeless_results(home: Home) -> dict[str, object]:
     return {"curves": {agent: sorted(points) for agent, points in curves.items()}, "agents": sorted(agents)}
 
 
-def test_a_synchronous_tournament_is_reproducible(home, tmp_path):
-    first = timeless_results(home)
-    second = timeless_results(Home(home.path.parent / "again"))
+def test_a_synchronous_tournament_is_reproducible(first_home):
+    first = timeless_results(first_home)
+    second = timeless_results(Home(first_home.path.parent / "again"))
     assert len(first["curves"]) >= 6
     assert any(parents for _, parents in first["agents"])
     assert first == second
 
 
 @pytest.mark.timeout(240)
-def test_an_agent_is_trained_again_from_its_manifest_bit_for_bit(home):
+def test_an_agent_is_trained_again_from_its_manifest_bit_for_bit(first_home):
+    home = first_home
     spec = home.spec("environment_steps = 10000", pool="maximum_pods = 1")
     trained = home.json(
         "train", str(spec), "--set", "evolution.initial_agents=1", "--set", "evolution.fresh_probability=0"
     )
     child = f"{trained['tournament_id']}-a1"
+    home.python = sys.executable
     code, out, err = home.run("lineage", child, "--retrain", "--json")
     assert code == 0, out + err
     again = json.loads(out)
@@ -75,8 +85,10 @@ def test_an_agent_is_trained_again_from_its_manifest_bit_for_bit(home):
     assert all(file["recorded"] == file["again"] for file in again["files"])
 
 
-def test_a_replay_finds_no_difference_until_a_recorded_decision_is_altered(home):
+def test_a_replay_finds_no_difference_until_a_recorded_decision_is_altered(first_home):
+    home = first_home
     trained = home.json("train", str(home.spec("environment_steps = 30000", pool="maximum_pods = 2")))
+    home.python = sys.executable
     replayed = home.json("lineage", trained["tournament_id"], "--replay")
     assert replayed["differences"] == []
     assert replayed["agents"] >= 6

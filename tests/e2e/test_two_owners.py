@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from homes import wait_for
+from homes import REPOSITORY, wait_for
 
 from podrace import rpc
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-SECONDS = 240.0
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+SECONDS = 60.0
 SPEC = """
 name = "NAME"
-environment = { id = "cartpole", count = 8 }
-[algorithms.ppo]
+environment = { id = "python:sleepy_environment:Sleepy", count = 2 }
+[algorithms.ppo.hyperparameters]
+horizon = 32
+minibatch_size = 64
+hidden_sizes = [16]
 [evaluation]
 episodes = 2
 [pod]
@@ -109,6 +112,8 @@ async def people(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[dict[str, Per
             "database": folder / "o.sqlite",
             "runtime_folder": folder / "run",
             "log_folder": folder / "logs",
+            # Pods of an environment that sleeps leave the processors to the rest of the test.
+            "allow.everything": True,
             "quota.yield_seconds": 1.0,
             "quota.pods": 2,
             "quota.owners.bob.tournaments": 1,
@@ -131,7 +136,8 @@ async def people(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[dict[str, Per
 def serve(stack: ExitStack, folder: Path, program: str, settings: dict[str, Any]) -> None:
     arguments = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
     log = stack.enter_context((folder / f"{program}.log").open("wb"))
-    process = subprocess.Popen([sys.executable, "-m", program, *arguments], stderr=log, stdout=log)
+    environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/e2e"}
+    process = subprocess.Popen([sys.executable, "-m", program, *arguments], stderr=log, stdout=log, env=environment)
     stack.callback(process.wait, SECONDS)
     stack.callback(process.terminate)
 
@@ -180,3 +186,6 @@ async def test_two_owners_share_a_mesh_and_see_nothing_of_each_other(people: dic
     again = alice.events(later, "agent_assigned")
     assert again[-1]["agent_id"] == again[0]["agent_id"] == drained["agent_id"]
     assert [each["tournament_id"] for each in bob.json("ls")] == [his]
+
+    for tournament in (later, his):
+        assert operator.run("stop", tournament)[0] == 0

@@ -73,10 +73,10 @@ def pids(pod: PodConfig) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def running_fork_server(folder: Path, python: str = "") -> Iterator[RunningForkServer]:
+def running_fork_server(folder: Path, python: str = "", **variables: str) -> Iterator[RunningForkServer]:
     """Runs a fork server in a folder, with `python` or sys.executable; it must exit once its lifeline is lost."""
     socket, line = folder / "n.sock", folder / "n.life"
-    environment = {"PYTHONPATH": str(REPOSITORY), "SCORERS_CHILD": str(folder / "child")}
+    environment = {"PYTHONPATH": str(REPOSITORY), "SCORERS_CHILD": str(folder / "child"), **variables}
     with lifeline.hold(line):
         # It stays when the tests that use it are far apart: the lifeline ends it.
         settings = {"socket": socket, "lifeline": line, "idle_seconds": 86_400}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fork_servers import RunningForkServer, connected, running_fork_server
 from scripted import until
 from test_processes import left_in_shared_memory, lives
 
@@ -123,21 +124,30 @@ async def test_a_checkpoint_is_scored_by_the_tournaments_evaluator(mesh, make_sp
     assert scored.mean_return == pytest.approx(10 * scored.mean_length_steps)
 
 
+@pytest.fixture
+def cold_functions(warm_python: str, short_folder: Path) -> Iterator[RunningForkServer]:
+    """A fork server whose pods start functions with a new interpreter, which the kernel kills with its parent."""
+    folder = short_folder / "cold"
+    folder.mkdir(mode=0o700)
+    with running_fork_server(folder, warm_python, TESTS_COLD_ROLES="evaluation-function") as server:
+        yield server
+
+
 @pytest.mark.parametrize("function", ["hanging", "starting"])
 async def test_a_function_and_its_processes_are_killed_with_the_leader(
-    mesh, make_spec, make_assignment, fork_server, shared_fork_server, function
+    mesh, make_spec, make_assignment, cold_functions, short_folder, function
 ):
     spec = make_spec(steps=1024, evaluation=evaluation(f"{SCORERS}:{function}"))
     mesh.orchestrator.assignments.append(make_assignment(spec))
     pod = mesh.pod_config("fused")
-    roles = await fork_server.start(pod)
-    mine, started = str(pod.folder), shared_fork_server.scorers_child
-    started.unlink(missing_ok=True)
-    await until(lambda: any(mine in line for line in function_processes()), 90)
-    if function == "starting":
-        await until(started.exists, 90)
-    os.kill(roles["learner"], 9)
-    await until(lambda: not any(mine in line for line in function_processes()))
+    mine, started = str(pod.folder), cold_functions.scorers_child
+    async with connected(cold_functions, short_folder) as fork_server:
+        roles = await fork_server.start(pod)
+        await until(lambda: any(mine in line for line in function_processes()), 90)
+        if function == "starting":
+            await until(started.exists, 90)
+        os.kill(roles["learner"], 9)
+        await until(lambda: not any(mine in line for line in function_processes()))
     if function == "starting":
         child = int(started.read_text())
         try:

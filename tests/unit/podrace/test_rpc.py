@@ -200,6 +200,14 @@ def test_details_of_another_program_do_not_hide_the_error():
     assert (translated.message, translated.reason) == ("no such agent", "")
 
 
+def test_a_connection_that_is_closed_too_early_means_that_the_call_may_be_repeated():
+    details = "Stream removed (sendmsg: Broken pipe (32))"
+    error = grpc.aio.AioRpcError(grpc.StatusCode.UNKNOWN, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
+    translated = rpc.from_rpc_error(error)
+    assert isinstance(translated, errors.Unavailable)
+    assert translated.message == f"the server closed the connection before the call ended ({details}); try again"
+
+
 async def test_a_stream_yields_and_then_raises():
     server = await start(Board(errors.Unavailable("draining")))
     async with rpc.connect(server.address) as channel:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -134,7 +135,7 @@ OBSERVED, ACTION = Space("continuous", (4,), torch.float32), Space("discrete", (
 
 @pytest.fixture
 def region(tmp_path: Path) -> Iterator[Region]:
-    plane = SharedPlane(f"{SHARED_PREFIX}{tmp_path.name}-")
+    plane = SharedPlane(f"{SHARED_PREFIX}{os.getpid()}-{tmp_path.name}-")
     yield plane.create("step", list(step_specs(OBSERVED, ACTION, COUNT).values()))
     plane.close()
 
@@ -181,7 +182,7 @@ def test_without_the_memory_tensors_travel_in_messages(stepping: Stepping, regio
 
 def test_memory_with_a_wrong_name_or_shape_is_not_used(stepping: Stepping, tmp_path: Path, region: Region) -> None:
     stepping.answer(opening())
-    plane = SharedPlane(f"podrace-{tmp_path.name}-")
+    plane = SharedPlane(f"podrace-{os.getpid()}-{tmp_path.name}-")
     foreign = plane.create("step", list(step_specs(OBSERVED, ACTION, COUNT).values()))
     with pytest.raises(InvalidArgument, match=r"in files named podrace-steps-\*"):
         stepping.answer(sharing(foreign))
@@ -208,7 +209,7 @@ def test_a_probe_of_another_type_or_more_than_1_mib_is_refused(
 
 def _offered(stepping: Stepping, tmp_path: Path, data_type: DataType.ValueType, shape: list[int]) -> Response:
     probe = TensorSpec(name="probe", data_type=data_type, shape=shape, layout_version=1)
-    plane = SharedPlane(f"{SHARED_PREFIX}{tmp_path.name}-")
+    plane = SharedPlane(f"{SHARED_PREFIX}{os.getpid()}-{tmp_path.name}-")
     region = plane.create("step", list({**step_specs(OBSERVED, ACTION, COUNT), "probe": probe}.values()))
     region["probe"].fill_(0.5)
     stepping.answer(opening())
