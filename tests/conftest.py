@@ -32,15 +32,17 @@ _access = tempfile.mkdtemp(prefix="podrace-access-")
 atexit.register(shutil.rmtree, _access, ignore_errors=True)
 os.environ["PODRACE_TOKEN_FILE"] = f"{_access}/token"
 
-LONG = ("tests/e2e/", "tests/integration/agentpod/", "tests/integration/", "tests/contract/")
+LONG = ("tests/e2e/", "tests/integration/agentpod/", "tests/integration/", "tests/contract/", "tests/unit/agentpod/")
 """Folders in the order in which their tests start: a long test that starts last keeps the whole run waiting."""
 
+LONGEST_ID = 200
+"""Most characters of a text that becomes a part of the name of a test."""
 
 WARM = (
     "tests/e2e/",
     "tests/integration/agentpod/",
     "tests/integration/conformance/",
-    "tests/integration/leaderboard/",
+    "tests/integration/leaderboard/test_process.py",
     "tests/integration/orchestrator/",
     "tests/integration/serving/",
     "tests/integration/test_",
@@ -49,7 +51,6 @@ WARM = (
     "tests/security/test_runtime_folders.py",
     "tests/security/test_several_machines.py",
     "tests/unit/agentpod/qualification/test_members.py",
-    "tests/unit/podrace/mesh/test_embedded.py",
 )
 """Folders whose tests fork the processes that they start (`forked_processes`)."""
 
@@ -67,8 +68,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many processes as there are processors, and one more: many tests wait for processes that they started."""
-    return len(os.sched_getaffinity(0)) + 1
+    """As many processes as there are processors, and two more: many tests wait for processes that they started."""
+    return len(os.sched_getaffinity(0)) + 2
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distributes the tests as tests/fixtures/distribution.py says."""
+    from distribution import Distribution
+
+    return Distribution(config, log)
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Shortens the names of tests whose parameter is a long text: each is sent several times for every test."""
+    if isinstance(val, str | bytes) and len(val) > LONGEST_ID:
+        return f"{argname} of {len(val)}"
+    return None
 
 
 ONE_PROCESS = {"running_s3": "s3", "node_program": "node"}

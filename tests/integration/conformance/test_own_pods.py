@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from fork_servers import connected, running_fork_server
+from fork_servers import REPOSITORY, connected, running_fork_server
 from reports import untested, wrong
 
 from agentpod.config import PodConfig
@@ -22,6 +22,8 @@ from podrace.limits.config import EVERYTHING
 from podrace.telemetry import TelemetryConfig
 
 LEASE_SECONDS = 6.0
+ENVIRONMENT = "python:sleepy_environment:Drowsy"
+"""Pods train until the examination has seen enough, and leave the processors to other tests."""
 GRANTED_STORE = "minio+http://127.0.0.1:9/conformance"
 """A pod that uses StoreService needs the kind of the store; it sends requests to granted URLs only."""
 Start = Callable[[PodConfig], Awaitable[object]]
@@ -55,7 +57,9 @@ async def examined(folder: Path, start: Start, *, address: str = "", store: str 
         config.folder.mkdir(mode=0o700)
         runs.append(asyncio.ensure_future(start(config)))
 
-    wanted = Examination("pod", address, store=store, notify=start_again, lease_seconds=LEASE_SECONDS)
+    wanted = Examination(
+        "pod", address, environment=ENVIRONMENT, store=store, notify=start_again, lease_seconds=LEASE_SECONDS
+    )
     try:
         return await examine(wanted)
     finally:
@@ -93,7 +97,7 @@ async def test_a_pod_that_uses_store_service_over_tls_passes(folder: Path, monke
 async def forking(folder: Path) -> AsyncIterator[Start]:
     """Starts pods as processes; they exit with the block."""
     (folder / "forks").mkdir(mode=0o700)
-    with running_fork_server(folder / "forks") as server:
+    with running_fork_server(folder / "forks", PYTHONPATH=f"{REPOSITORY}:{REPOSITORY}/tests/e2e") as server:
         async with connected(server, folder) as connection:
             yield connection.start
 

@@ -155,6 +155,7 @@ async def test_garbage_is_collected_while_it_serves(start: Start, connect: Any, 
     await client.channel.close()
 
 
+@pytest.mark.cold
 async def test_an_archive_that_a_stopped_process_interrupts_is_complete_or_absent(
     start: Start, connect: Any, store: FolderStore
 ) -> None:
