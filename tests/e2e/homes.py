@@ -71,11 +71,15 @@ class Home:
     def folders(self) -> Folders:
         return Folders.of(self.path)
 
-    def spec(self, objective: str, **sections: str) -> Path:
-        """Writes the small specification with an objective and further sections."""
+    def spec(self, objective: str, *, sleeps: bool = False, **sections: str) -> Path:
+        """Writes the small specification with an objective and further sections.
+
+        An environment that `sleeps` is for tests that wait while pods train: it leaves the processors to other tests.
+        """
         path = self.path.parent / f"{self.path.name}.toml"
         more = "".join(f"\n[{name.replace('__', '.')}]\n{body}\n" for name, body in sections.items())
-        path.write_text(SPEC + objective + "\n" + more)
+        spec = SPEC.replace("CartPole-v1", "python:sleepy_environment:Drowsy") if sleeps else SPEC
+        path.write_text(spec + objective + "\n" + more)
         return path
 
     def start(self, *arguments: str, with_home: bool = True) -> subprocess.Popen[str]:

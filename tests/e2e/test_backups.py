@@ -11,7 +11,7 @@ pytestmark = pytest.mark.e2e
 
 def test_a_tournament_continues_from_a_backup_after_its_orchestrator_lost_its_database(home, monkeypatch):
     monkeypatch.setenv("PODRACE_ORCHESTRATOR__BACKUP__PERIOD_SECONDS", "0.5")
-    spec = home.spec("environment_steps = 1000000000", pool="maximum_pods = 1")
+    spec = home.spec("environment_steps = 1000000000", sleeps=True, pool="maximum_pods = 1")
     training = home.start("train", str(spec), "--json")
     tournament = wait_for(home.tournament_id)
     wait_for(lambda: len(home.candidates(tournament)) >= 2)

@@ -38,7 +38,7 @@ def test_a_full_disk_pauses_the_tournament_until_there_is_room(home, small_disk,
     else:
         home.path.mkdir(mode=0o755)
         (home.path / "store").symlink_to(small_disk)
-    spec = home.spec("environment_steps = 40000", pool="maximum_pods = 1")
+    spec = home.spec("environment_steps = 16000", sleeps=True, pool="maximum_pods = 1")
     training = home.start("train", str(spec), "--json")
     tournament = wait_for(home.tournament_id)
     wait_for(lambda: home.candidates(tournament))

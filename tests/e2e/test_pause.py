@@ -10,7 +10,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_a_paused_tournament_releases_its_pods_and_continues_after_a_restart(home):
-    spec = home.spec("environment_steps = 60000", pool="maximum_pods = 1")
+    spec = home.spec("environment_steps = 16000", sleeps=True, pool="maximum_pods = 1")
     training = home.start("train", str(spec), "--json")
     tournament = wait_for(home.tournament_id)
     wait_for(lambda: home.candidates(tournament))

@@ -18,7 +18,9 @@ def written(folder: Path) -> set[str]:
 @pytest.mark.timeout(300)
 def test_a_running_tournament_is_followed_to_its_end(home):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    training = home.start("train", str(home.spec("environment_steps = 1000000000", pool="maximum_pods = 1")))
+    training = home.start(
+        "train", str(home.spec("environment_steps = 1000000000", sleeps=True, pool="maximum_pods = 1"))
+    )
     wait_for(home.roles, 60, what="the roles of a pod")
     folder = home.path.parent / "board"
     following = home.start("tensorboard", "latest", str(folder), "--follow")

@@ -11,6 +11,9 @@ from test_processes import lives
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.progress_deadlines import ProgressDeadlines
 
+SLEEPING = "python:tests.e2e.sleepy_environment:Drowsy"
+"""Trains until the test has seen enough, and leaves the processors to other tests."""
+
 FAST = ProgressDeadlines(floor_seconds=2.0)
 
 
@@ -36,7 +39,7 @@ def trained(mesh) -> int:
 async def test_a_stopped_worker_is_reported_and_replaced_and_the_training_continues(
     mesh, make_spec, make_assignment, fork_server
 ):
-    mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**8)))
+    mesh.orchestrator.assignments.append(make_assignment(make_spec(SLEEPING, steps=10**8)))
     pod = mesh.pod_config("separate", progress=FAST)
     roles = await fork_server.start(pod)
     await until(lambda: collecting(mesh), 60)
