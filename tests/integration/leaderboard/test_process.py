@@ -79,7 +79,7 @@ async def test_a_signal_ends_it_with_success_and_its_watchers_with_it(start: Sta
     assert (await anext(responses)).candidate.score == 1.0
     process.terminate()
     # The client may notice that the connection is closed before it has read why.
-    with pytest.raises(Unavailable, match="watch again with the last resume_token|closed the connection"):
+    with pytest.raises(Unavailable, match=r"watch again with the last resume_token|closed the connection"):
         await anext(responses)
     assert await asyncio.wait_for(process.wait(), 5.0) == 0
     await client.channel.close()
