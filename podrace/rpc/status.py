@@ -19,8 +19,8 @@ GENERIC_REASONS = frozenset(GENERIC_REASON + code for code in errors.BY_CODE)
 DESCRIPTORS_RETRY_SECONDS = 1.0
 DETAILS_KEY = "grpc-status-details-bin"
 CONNECTION_CLOSED = "Stream removed"
-"""What gRPC says, with the code UNKNOWN and without the status of the server, if the server closed the connection before
-the client had read that status."""
+"""What gRPC says, with the code UNKNOWN and without the status of the server, if the server closed the connection
+before the client had read that status."""
 LONGEST_MESSAGE_BYTES = 1000
 """Longer messages are cut: gRPC refuses metadata above 8 KiB and escapes each non-ASCII byte with three bytes."""
 MOST_VIOLATION_BYTES = 2000
