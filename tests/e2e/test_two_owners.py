@@ -136,7 +136,7 @@ async def people(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[dict[str, Per
 def serve(stack: ExitStack, folder: Path, program: str, settings: dict[str, Any]) -> None:
     arguments = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
     log = stack.enter_context((folder / f"{program}.log").open("wb"))
-    environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/e2e"}
+    environment = os.environ | {"PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/chaos"}
     process = subprocess.Popen([sys.executable, "-m", program, *arguments], stderr=log, stdout=log, env=environment)
     stack.callback(process.wait, SECONDS)
     stack.callback(process.terminate)

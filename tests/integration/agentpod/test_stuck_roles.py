@@ -11,7 +11,7 @@ from test_processes import lives
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.progress_deadlines import ProgressDeadlines
 
-SLEEPING = "python:tests.e2e.sleepy_environment:Drowsy"
+SLEEPING = "python:tests.chaos.sleepy_environment:Drowsy"
 """Trains until the test has seen enough, and leaves the processors to other tests."""
 
 FAST = ProgressDeadlines(floor_seconds=2.0)

@@ -97,7 +97,7 @@ async def test_a_pod_that_uses_store_service_over_tls_passes(folder: Path, monke
 async def forking(folder: Path) -> AsyncIterator[Start]:
     """Starts pods as processes; they exit with the block."""
     (folder / "forks").mkdir(mode=0o700)
-    with running_fork_server(folder / "forks", PYTHONPATH=f"{REPOSITORY}:{REPOSITORY}/tests/e2e") as server:
+    with running_fork_server(folder / "forks", PYTHONPATH=f"{REPOSITORY}:{REPOSITORY}/tests/chaos") as server:
         async with connected(server, folder) as connection:
             yield connection.start
 
