@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_che
 import torch
 from torch import Tensor
 
+from agentpod import rate_schedules
 from agentpod.algorithms.flat_adam import Reduce
 from agentpod.algorithms.fusible import Fusible
 from agentpod.capture.graph_replay import Record
@@ -48,6 +49,8 @@ class Settings:
     """Steps of each environment between two updates."""
     learning_rate: float = 3e-4
     """Step size of Adam."""
+    learning_rate_schedule: str = ""
+    """Function that returns a factor of the learning rate, see agentpod.rate_schedules; empty: none."""
     learning_rate_steps: int = 0
     """Environment steps of a learner over which its learning rate decreases linearly; 0 = constant."""
     final_learning_rate: float = 0.05
@@ -65,6 +68,11 @@ class Settings:
                 raise InvalidArgument(f"hyperparameter {name} = {value!r} must be one of {', '.join(declared.choices)}")
             for number in value if isinstance(value, tuple) else (value,):
                 _check_range(name, number, declared)
+        if self.learning_rate_schedule and self.learning_rate_steps:
+            raise InvalidArgument(
+                "hyperparameters learning_rate_schedule and learning_rate_steps both change the learning rate: leave "
+                "one of them out"
+            )
 
     @classmethod
     def declared(cls) -> Mapping[str, catalog.Hyperparameter]:
@@ -87,8 +95,19 @@ class Settings:
         """Memory of experience that the learner must allocate."""
         return MemorySpec(self.horizon)
 
+    @property
+    def changes_learning_rate(self) -> bool:
+        """Whether the learning rate depends on the steps."""
+        return bool(self.learning_rate_schedule or self.learning_rate_steps)
+
     def learning_rate_after(self, environment_steps: int) -> float:
-        """Returns the learning rate after `environment_steps` of a learner; `learning_rate_steps` must not be 0."""
+        """Returns the learning rate after `environment_steps` of a learner, if it changes.
+
+        Raises:
+            InvalidArgument: The user's schedule cannot be used.
+        """
+        if self.learning_rate_schedule:
+            return self.learning_rate * rate_schedules.factor(self.learning_rate_schedule, environment_steps)
         return self.learning_rate * linear_schedule(
             1.0, self.final_learning_rate, environment_steps / self.learning_rate_steps
         )

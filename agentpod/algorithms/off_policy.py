@@ -180,7 +180,7 @@ class OffPolicy:
     def _apply_schedules(self) -> None:
         """Sets learning rate and exploration according to progress."""
         settings = self.hyperparameters
-        if settings.learning_rate_steps:
+        if settings.changes_learning_rate:
             # Where action values are close, small changes flip the greedy choice, so late steps must be small.
             for optimizer in self._optimizers():
                 optimizer.rate.fill_(settings.learning_rate_after(self.environment_steps))

@@ -179,7 +179,7 @@ class OnPolicy:
         if self.hyperparameters.normalize_rewards:
             scale = scale.advance(experience["reward"], done, self.hyperparameters.discount)
         batch = self._prepare(experience, experience["reward"] / scale.deviation)
-        if self.hyperparameters.learning_rate_steps:
+        if self.hyperparameters.changes_learning_rate:
             taken = self.update_number * experience["reward"].numel() // self._agents
             self._optimizer.rate.fill_(self.hyperparameters.learning_rate_after(taken))
         self._optimizer.apply_rate()

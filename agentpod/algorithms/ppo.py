@@ -52,9 +52,10 @@ class PPOHyperparameters(OnPolicySettings):
     def __post_init__(self) -> None:
         """Validates the values; see Settings."""
         super().__post_init__()
-        if self.desired_kl and self.learning_rate_steps:
+        if self.desired_kl and self.changes_learning_rate:
+            name = "learning_rate_steps" if self.learning_rate_steps else "learning_rate_schedule"
             raise InvalidArgument(
-                "hyperparameters desired_kl and learning_rate_steps both change the learning rate: set one of them to 0"
+                f"hyperparameters desired_kl and {name} both change the learning rate: leave one of them out"
             )
         if self.recurrent_size and self.minibatch_size < self.horizon:
             raise InvalidArgument(

@@ -18,7 +18,7 @@ from agentpod.session.session import Roles
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
 from podrace.errors import DataLoss, InvalidArgument
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.specification.declared_algorithms import names_network, unnamed_network
+from podrace.specification.declared_algorithms import NETWORK_CLASS, names_code, unnamed_code
 from podrace.specification.environment_search import evaluation_environment
 from podrace.specification.evaluation_episodes import efficient_lanes
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
@@ -58,8 +58,8 @@ async def evaluate_policies(
     """
     work = assignment.evaluate
     for published in policies:
-        if not names_network(assignment.spec, published.network.network_class):
-            raise InvalidArgument(unnamed_network(published.network.network_class))
+        if not names_code(assignment.spec, NETWORK_CLASS, published.network.network_class):
+            raise InvalidArgument(unnamed_code(NETWORK_CLASS, published.network.network_class))
     spaces = await roles.open(_session_spec(policies, assignment))
     for published, ring in zip(policies, roles.rings, strict=True):
         policy = Policy(*spaces, published.network)

@@ -30,7 +30,7 @@ from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument, PodraceE
 from podrace.limits.file_options import with_paths
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.ancestor import KEY, tournament_of
-from podrace.specification.declared_algorithms import names_network, unnamed_network
+from podrace.specification.declared_algorithms import LEARNER_CODE, NETWORK_CLASS, names_code, unnamed_code
 from podrace.specification.environment_search import (
     algorithm_values,
     evaluation_environment,
@@ -231,13 +231,16 @@ def hyperparameters_of(assignment: pb.Assignment, config: PodConfig) -> dict[str
     """Returns the hyperparameters of an assigned agent's algorithm, with the paths of its files.
 
     Raises:
-        InvalidArgument: The specification does not have the algorithm.
+        InvalidArgument: The specification does not have the algorithm, or code that the agent names.
     """
     agent, spec = assignment.train, assignment.spec
     values = algorithm_values(json_format.MessageToDict(agent.hyperparameters))
     if agent.algorithm not in spec.algorithms:
         # What a specification may name has been checked, not what an agent may.
         raise InvalidArgument(unknown("agent", "algorithm", agent.algorithm, spec.algorithms))
+    for key in LEARNER_CODE:
+        if not names_code(spec, key, address := str(values.get(key, ""))):
+            raise InvalidArgument(unnamed_code(key, address))
     return with_paths(agent.algorithm, values, config.allow)
 
 
@@ -253,8 +256,8 @@ def session_of(assignment: pb.Assignment, needs: Requirements, counters: Counter
         InvalidArgument: The algorithm's network is a class that the specification does not name.
     """
     agent, spec, evaluation = assignment.train, assignment.spec, assignment.spec.evaluation
-    if not names_network(spec, needs.network.network_class):
-        raise InvalidArgument(unnamed_network(needs.network.network_class))
+    if not names_code(spec, NETWORK_CLASS, needs.network.network_class):
+        raise InvalidArgument(unnamed_code(NETWORK_CLASS, needs.network.network_class))
     values = json_format.MessageToDict(agent.hyperparameters)
     scored_in = with_options(spec.environment, evaluation.options, evaluation_lanes(spec))
     return SessionSpec(

@@ -20,7 +20,7 @@ from podrace.limits.names import (
     text_problem,
     wrapper_addresses,
 )
-from podrace.specification.declared_algorithms import NETWORK_CLASS, network_classes
+from podrace.specification.declared_algorithms import LEARNER_CODE, learner_addresses
 from podrace.specification.messages import Problems, bad_spec
 from podrace.tournament.v1.tournament_pb2 import (
     HYPERPARAMETER_TYPE_TEXT,
@@ -33,9 +33,9 @@ INSTALLED_ONLY = (
     "an algorithm runs in the process of the learner, which holds the token of its pod, so only installed ones may be"
     " named here: install its distribution with an entry point in the group podrace.algorithms, and use that name"
 )
-INSTALLED_NETWORKS_ONLY = (
-    "a network runs in the process of the learner, which holds the token of its pod, so only installed ones may be"
-    " named here: install its distribution with an entry point in the group podrace.networks, and use that name"
+INSTALLED_CODE_ONLY = (
+    "a {0} runs in the process of the learner, which holds the token of its pod, so only installed ones may be"
+    " named here: install its distribution with an entry point in the group podrace.{0}s, and use that name"
 )
 _SEARCHED = "environment.options."
 
@@ -96,10 +96,11 @@ def _problems(spec: TournamentSpec, allowed: Allowed) -> Iterator[str]:
     for name, algorithm in sorted(spec.algorithms.items()):
         if name.startswith(FUNCTION) and not allowed.everything:
             yield f"algorithms.{name}: {INSTALLED_ONLY}"
-        for address in network_classes(name, algorithm):
-            if address.startswith(FUNCTION) and not allowed.everything:
-                key = f"algorithms.{name}.hyperparameters.{NETWORK_CLASS}"
-                yield f"{key} = {shown(address)}: {INSTALLED_NETWORKS_ONLY}"
+        for key, kind in LEARNER_CODE.items():
+            for address in learner_addresses(key, name, algorithm):
+                if address.startswith(FUNCTION) and not allowed.everything:
+                    where = f"algorithms.{name}.hyperparameters.{key} = {shown(address)}"
+                    yield f"{where}: {INSTALLED_CODE_ONLY.format(kind)}"
         for key, text in _free_texts(algorithm):
             if problem := "" if allowed.everything else text_problem(text, allowed):
                 yield f"algorithms.{name}.hyperparameters.{key} = {shown(text)}: {problem}"

@@ -11,7 +11,7 @@ installed are trusted, and a simulator at `grpc://` runs elsewhere.
 from podrace.limits.config import Allowed
 from podrace.limits.names import FUNCTION, imported_module
 from podrace.limits.specification import wrappers_of
-from podrace.specification.declared_algorithms import network_classes
+from podrace.specification.declared_algorithms import LEARNER_CODE, learner_addresses
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 
@@ -32,6 +32,8 @@ def names_user_code(spec: TournamentSpec) -> bool:
 def imports_user_code(spec: TournamentSpec) -> bool:
     """Returns whether pods or services import modules that a specification names, for its generator for instance."""
     # A class of an algorithm is imported where a specification is inspected; elsewhere only with `allow.everything`.
-    networks = (address for pair in spec.algorithms.items() for address in network_classes(*pair))
-    plugins = (spec.evolution.generator, spec.evolution.updater, *spec.algorithms, *networks)
+    learner_code = [
+        address for pair in spec.algorithms.items() for key in LEARNER_CODE for address in learner_addresses(key, *pair)
+    ]
+    plugins = (spec.evolution.generator, spec.evolution.updater, *spec.algorithms, *learner_code)
     return names_user_code(spec) or any(address.startswith(FUNCTION) for address in plugins)

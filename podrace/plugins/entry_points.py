@@ -1,9 +1,11 @@
-"""Finds classes that installed distributions offer: entry points of the groups below.
+"""Finds classes and functions that installed distributions offer: entry points of the groups below.
 
     [project.entry-points."podrace.algorithms"]
     spo = "my_package.spo:SPO"
     [project.entry-points."podrace.networks"]
     residual = "my_package.networks:Residual"
+    [project.entry-points."podrace.schedules"]
+    warm_up = "my_package.schedules:warm_up"
 
 The operator of a machine has installed them, so they are trusted as podrace itself is.
 """
@@ -13,7 +15,7 @@ from importlib import metadata
 
 from podrace.plugins.address import PythonFunction, parse
 
-ALGORITHMS, NETWORKS = "podrace.algorithms", "podrace.networks"
+ALGORITHMS, NETWORKS, SCHEDULES = "podrace.algorithms", "podrace.networks", "podrace.schedules"
 """Groups of entry points."""
 
 

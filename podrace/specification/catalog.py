@@ -67,6 +67,9 @@ def _target_rate(default: float, wide: Search) -> Hyperparameter:
 
 
 _SCHEDULE = {
+    "learning_rate_schedule": Hyperparameter(
+        "", "function that returns a factor of the learning rate; empty: learning_rate_steps"
+    ),
     "learning_rate_steps": Hyperparameter(
         0, "environment steps over which the learning rate decays; 0: constant", 0, 1e12
     ),

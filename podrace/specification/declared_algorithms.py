@@ -6,7 +6,7 @@
 Nothing is imported: a declaration is data that travels in the specification.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,8 +17,9 @@ from podrace.specification.catalog import Algorithm, Hyperparameter, Search, Val
 from podrace.specification.declaration import declaration_problem
 from podrace.tournament.v1 import tournament_pb2 as pb
 
-NETWORK_CLASS = "network_class"
-"""The hyperparameter that names the network of a user."""
+NETWORK_CLASS, SCHEDULE = "network_class", "learning_rate_schedule"
+LEARNER_CODE: Mapping[str, str] = {NETWORK_CLASS: "network", SCHEDULE: "schedule"}
+"""Hyperparameters that name code which runs in the process of the learner, and what the code is."""
 ACTION_KINDS = ("continuous", "discrete", "multi_discrete", "multi_binary")
 _SCALES = {"linear": pb.SCALE_LINEAR, "log": pb.SCALE_LOG, "reverse_log": pb.SCALE_REVERSE_LOG}
 _SCALE_NAMES = {pb.SCALE_UNSPECIFIED: "linear", **{number: name for name, number in _SCALES.items()}}
@@ -153,26 +154,22 @@ def _range(search: Search | None) -> pb.DeclaredRange | None:
     return pb.DeclaredRange(minimum=search.low, maximum=search.high, zero_probability=search.zero_probability)
 
 
-def network_classes(name: str, algorithm: pb.AlgorithmSpec) -> Iterator[str]:
-    """Yields the addresses that agents of an algorithm may have as their network; not the empty one."""
-    given = (
-        algorithm.hyperparameters[NETWORK_CLASS]
-        if NETWORK_CLASS in algorithm.hyperparameters
-        else pb.HyperparameterSpec()
-    )
+def learner_addresses(key: str, name: str, algorithm: pb.AlgorithmSpec) -> Iterator[str]:
+    """Yields the addresses that agents of an algorithm may have as a hyperparameter `key`; not the empty one."""
+    given = algorithm.hyperparameters[key] if key in algorithm.hyperparameters else pb.HyperparameterSpec()
     entry = entry_of(name, algorithm)
-    declared = entry.hyperparameters.get(NETWORK_CLASS) if entry else None
+    declared = entry.hyperparameters.get(key) if entry else None
     found = [value.string_value for value in (given.value, *given.choices)]
-    found += [start.fields[NETWORK_CLASS].string_value for start in algorithm.starts if NETWORK_CLASS in start.fields]
-    found += [str(declared.default)] if declared and NETWORK_CLASS not in algorithm.hyperparameters else []
+    found += [start.fields[key].string_value for start in algorithm.starts if key in start.fields]
+    found += [str(declared.default)] if declared and key not in algorithm.hyperparameters else []
     yield from filter(None, found)
 
 
-def names_network(spec: pb.TournamentSpec, address: str) -> bool:
-    """Returns whether a specification names the network of an agent; an agent or a manifest decides no import."""
-    return not address or any(address in network_classes(*pair) for pair in spec.algorithms.items())
+def names_code(spec: pb.TournamentSpec, key: str, address: str) -> bool:
+    """Returns whether a specification names code of an agent; an agent or a manifest decides no import."""
+    return not address or any(address in learner_addresses(key, *pair) for pair in spec.algorithms.items())
 
 
-def unnamed_network(address: str) -> str:
-    """Returns the message about a network that its specification does not name."""
-    return f"agent: {NETWORK_CLASS} = {address[:100]!r}: its specification does not name this network"
+def unnamed_code(key: str, address: str) -> str:
+    """Returns the message about code that the specification of an agent does not name."""
+    return f"agent: {key} = {address[:100]!r}: its specification does not name this {LEARNER_CODE[key]}"

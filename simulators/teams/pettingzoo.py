@@ -21,6 +21,7 @@ from torch import Tensor
 from podrace.errors import DataLoss, Internal, InvalidArgument, Unimplemented
 from podrace.limits.config import EVERYTHING, Allowed
 from podrace.plugins.loader import import_user_module
+from podrace.plugins.user_calls import line_of
 from podrace.spaces.entries import MASK, MASK_KEY, VECTOR, Entry
 from simulators.base import Report, Space, Step
 from simulators.gym.lanes import one_line
@@ -216,7 +217,9 @@ class PettingZooSimulator:
             return getattr(self._environments[number], method)(*arguments, **options)
         except Exception as error:
             where = f"{self._id}: environment {number}, step {self._steps[number]} of its episode"
-            raise Internal(f"{where}: {method} raised {one_line(error)}") from error
+            place = line_of(error, type(self._environments[number]))
+            raised = f"{method} raised {type(error).__name__}: {one_line(error)}"
+            raise Internal(f"{where}: {raised}{f' ({place})' if place else ''}") from error
 
     def _write(self, number: int, observed: Mapping[str, Any], rows: Array) -> None:
         """Writes the observations of the agents that are present into `rows` [A, D]; those of others become 0."""

@@ -268,7 +268,7 @@ def parse(id: str, tables: object, allowed: Allowed = EVERYTHING) -> list[Parsed
             hint = closest(str(name), WRAPPERS)
             raise InvalidArgument(f"{id}: there is no wrapper {name!r}{hint} (wrappers: {', '.join(WRAPPERS)})")
         make, options_class = WRAPPERS[name]
-        own = parse_options(owner, options, options_class)
+        own: Any = parse_options(owner, options, options_class)
         if isinstance(own, ShapingOptions):
             own = find(own.function, allowed, owner, f"{id}: option wrappers: function = {own.function!r}")
         parsed.append(Parsed(owner, make, own))

@@ -139,7 +139,11 @@ def test_spread_of_mpe2_is_the_same_task_as_spread() -> None:
             "agent 'b', step 2 of its episode: an observation of the shape [4], its space has",
         ),
         ("nan", DataLoss, "agent 'b', step 2 of its episode: an observation that is not finite"),
-        ("raises", Internal, "environment 0, step 1 of its episode: step raised out of order"),
+        (
+            "raises",
+            Internal,
+            "environment 0, step 1 of its episode: step raised ValueError: out of order (test_pettingzoo.py:",
+        ),
     ],
 )
 def test_a_faulty_environment_is_one_line(fault: str, kind: type[Exception], message: str) -> None:

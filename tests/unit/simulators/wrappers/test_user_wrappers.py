@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from podrace.errors import BAD_SPEC, InvalidArgument
-from podrace.limits.config import Allowed
+from podrace.limits.config import EVERYTHING, Allowed
 from simulators import make
 
 SOURCE = """
@@ -71,8 +71,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def wrapped(*wrappers: dict[str, Any], allowed: Allowed | None = None) -> Any:
-    limits = {} if allowed is None else {"allowed": allowed}
-    return make("cartpole", 3, {"wrappers": list(wrappers)}, **limits)
+    return make("cartpole", 3, {"wrappers": list(wrappers)}, allowed=allowed or EVERYTHING)
 
 
 def one_step(*wrappers: dict[str, Any], allowed: Allowed | None = None) -> None:

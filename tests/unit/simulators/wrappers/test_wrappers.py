@@ -324,7 +324,10 @@ def test_wrappers_are_applied_from_the_inside_out() -> None:
     assert simulator.observation_space.high == (2.0,) * 6
 
 
-OPTIONS = {"time_limit": {"steps": 5}, "shape_rewards": {"function": "python:math:isfinite"}}
+OPTIONS: dict[str, dict[str, object]] = {
+    "time_limit": {"steps": 5},
+    "shape_rewards": {"function": "python:math:isfinite"},
+}
 """Those without a default."""
 
 
