@@ -25,7 +25,8 @@ def linear_scan(value: Tensor, coefficient: Tensor) -> Tensor:
     span = 1
     while span < len(total):
         total[:-span] += product[:-span] * total[span:]
-        product[:-span] = product[:-span] * product[span:]
+        if 2 * span < len(total):
+            product[:-span] = product[:-span] * product[span:]
         span *= 2
     return total
 

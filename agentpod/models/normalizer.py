@@ -106,7 +106,10 @@ class SharedMoments:
     @property
     def total(self) -> RunningMoments:
         """Moments of all samples that this learner has: common and fresh."""
-        return self.common.merge(self.fresh)
+        # To merge with no samples changes no bit.
+        if self.common is self._empty:
+            return self.fresh
+        return self.common if self.fresh is self._empty else self.common.merge(self.fresh)
 
     def add(self, moments: RunningMoments) -> None:
         """Adds samples of this learner."""
@@ -131,8 +134,10 @@ class SharedMoments:
             KeyError: A name is missing.
         """
         device = self._empty.count.device
-        self.common = RunningMoments.from_state_dict(state, f"{prefix}.common", device)
-        self.fresh = RunningMoments.from_state_dict(state, f"{prefix}.fresh", device)
+        common, fresh = (
+            RunningMoments.from_state_dict(state, f"{prefix}.{name}", device) for name in ("common", "fresh")
+        )
+        self.common, self.fresh = (moments if moments.count else self._empty for moments in (common, fresh))
 
 
 @dataclass(frozen=True)

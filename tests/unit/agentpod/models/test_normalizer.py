@@ -2,7 +2,7 @@
 
 import torch
 
-from agentpod.models.normalizer import RewardScale, RunningMoments
+from agentpod.models.normalizer import RewardScale, RunningMoments, SharedMoments
 
 
 def samples(count: int, *, seed: int = 0, offset: float = 0.0) -> torch.Tensor:
@@ -36,6 +36,19 @@ def test_merging_no_samples_changes_nothing() -> None:
     assert_same(empty.merge(some), some)
     assert_same(some.merge(empty), some)
     assert torch.equal(empty.merge(empty).variance, torch.ones(3))
+
+
+def test_moments_of_a_learner_alone_are_merged_with_nothing_and_have_the_same_bits() -> None:
+    shared, part = SharedMoments((3,)), RunningMoments.of(samples(100, offset=3.0))
+    shared.add(part)
+    assert shared.total is shared.fresh, "no operation"
+    for name, tensor in vars(shared.common.merge(shared.fresh)).items():
+        assert torch.equal(tensor, vars(shared.total)[name])
+    again = SharedMoments((3,))
+    again.load_state_dict(shared.state_dict("seen"), "seen")
+    assert again.total is again.fresh
+    shared.commit(shared.total)
+    assert shared.total is shared.common
 
 
 def test_a_mean_far_from_zero_loses_no_precision() -> None:
