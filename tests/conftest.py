@@ -180,3 +180,12 @@ def log_lines() -> Iterator[list[MutableMapping[str, Any]]]:
     """
     with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
         yield lines
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips tests that need a GPU where PyTorch sees none."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a GPU")
