@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 LOCKS := deploy/locks
 # `no` installs what constraints.txt allows, without hashes: for a mirror that builds packages itself.
 LOCKED ?= yes
-EXTRAS := agentpod,dashboard,mujoco,box2d,warp,envpool,atari,pettingzoo,minio,docker,kubernetes,postgresql,stocks,pb2,plots,policy,serve,tensorboard,video,docs,dev
+EXTRAS := agentpod,dashboard,mujoco,box2d,warp,envpool,atari,pettingzoo,minio,docker,kubernetes,postgresql,stocks,pb2,plots,policy,serve,tensorboard,tracing,video,docs,dev
 # Tools of `make lock`, `make sbom` and `make audit`.
 TOOLS := .venv-tools
 TOOLS_STAMP := $(TOOLS)/.installed

@@ -34,7 +34,7 @@ SETS: Mapping[str, Sequence[str]] = {
     "cuda13": (*GPU, "cuda13"),
     "development": (
         *("agentpod", "mujoco", "box2d", "warp", "envpool", "atari", "pettingzoo", "minio", "docker", "kubernetes"),
-        *("postgresql", "stocks", "pb2", "plots", "policy", "serve", "dashboard", "tensorboard", "video"),
+        *("postgresql", "stocks", "pb2", "plots", "policy", "serve", "dashboard", "tensorboard", "tracing", "video"),
         *("docs", "dev"),
     ),
 }

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
+from podrace import tracing
 from podrace.config import config_from_arguments
 from podrace.errors import PodraceError
 from podrace.printable import printable
@@ -47,4 +48,6 @@ def run(
             raise
         print(f"error: {printable(error.message)}", file=sys.stderr)
         return 2
+    finally:
+        tracing.flush()
     return 0

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import prometheus_client
 import structlog
 
+from podrace import tracing
 from podrace.errors import InvalidArgument, Unavailable
 from podrace.printable import printable, printable_lines
 
@@ -35,6 +36,9 @@ class TelemetryConfig:
     """`debug`, `info`, `warning` or `error`."""
     metrics_listen: str = "127.0.0.1:0"
     """Address of the Prometheus endpoint (port 0: any free one, written to the log); empty: no endpoint."""
+    traces: str = ""
+    """Address of an OpenTelemetry collector (OTLP over gRPC), for instance `http://collector:4317`; `https://` for TLS.
+    It gets one trace for each assignment. Needs `podrace[tracing]`; empty: no traces."""
 
 
 Page = Callable[[], tuple[str, bytes]]
@@ -55,10 +59,13 @@ def start(config: TelemetryConfig, *, service: str, pages: Mapping[str, Page] | 
 
     Raises:
         InvalidArgument: The metrics address has no port, or an impossible one.
+        FailedPrecondition: There is an address for traces, and the packages for them are not installed.
         Unavailable: The metrics address cannot be bound.
     """
     configure_logging(config)
     structlog.contextvars.bind_contextvars(service=service, **ids)
+    if config.traces:
+        tracing.start(config.traces, service=service, **ids)
     if not config.metrics_listen:
         return ""
     host, _, port = config.metrics_listen.rpartition(":")

@@ -34,7 +34,7 @@ from agentpod.pod_token import token_of
 from agentpod.session.role_polls import RolePolls
 from agentpod.session.session import Roles
 from agentpod.storage_waits import StorageWaits
-from podrace import rpc
+from podrace import rpc, tracing
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1 import store_pb2
@@ -213,7 +213,8 @@ class Leader:
 
         stop.add_done_callback(on_stop)
         ids = {"agent_id": assignment.train.agent_id, "tournament_id": assignment.tournament_id}
-        with structlog.contextvars.bound_contextvars(**ids):
+        trace = tracing.span("assignment", assignment_id=assignment.assignment_id, **ids)
+        with trace, structlog.contextvars.bound_contextvars(**ids):
             async with lease:
                 self.lease = lease
                 progress = ProgressReporter(lease.progress)

@@ -26,7 +26,7 @@ from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.placement import placed
 from agentpod.roles.worker import WorkerServicer
 from agentpod.session.session import GPU_MEMORY
-from podrace import rpc, telemetry
+from podrace import rpc, telemetry, tracing
 from podrace.access.authenticators.pod_key import PodKeyAuthenticator
 from podrace.access.guard import Guard
 from podrace.agentpod.v1 import agentpod_pb2 as pb
@@ -90,7 +90,10 @@ def run_role(config: PodConfig, role: str) -> int:
     if not config.is_other_user(role):
         stacks.dump_on_signal(config.folder, role)
     _log.info("role starts", pid=os.getpid(), metrics=metrics)
-    return asyncio.run(_run(config, role))
+    try:
+        return asyncio.run(_run(config, role))
+    finally:
+        tracing.flush()
 
 
 def _run(config: PodConfig, role: str) -> Coroutine[Any, Any, int]:

@@ -52,6 +52,7 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
         "telemetry": {
             "log_format": pod_environment.telemetry.log_format,
             "log_level": pod_environment.telemetry.log_level,
+            "traces": pod_environment.telemetry.traces,
         },
         **({"insecure": True} if pod_environment.insecure else {}),
         **({"isolated": True} if is_isolated(pod, pod_environment) else {}),

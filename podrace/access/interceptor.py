@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 
+from podrace import tracing
 from podrace.access.credentials import NO_TRANSPORT, Credentials, bearer_token
 from podrace.access.guard import Guard
 from podrace.access.principal import set_current_principal
@@ -45,7 +46,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             return handler
         rule = rule_of(handler_call_details.method)
         token = bearer_token(handler_call_details.invocation_metadata or ())
-        return _wrapped(handler, self._admitting(rule, token))
+        return _wrapped(_traced(handler, handler_call_details), self._admitting(rule, token))
 
     def _admitting(self, rule: Rule, token: str) -> Admit:
         async def admit(request: Any, context: Context) -> Any:
@@ -62,6 +63,20 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             return checked
 
         return admit
+
+
+def _traced(handler: Any, details: grpc.HandlerCallDetails) -> Any:
+    """Returns a handler that answers within the trace of its call; only calls that are allowed reach it."""
+    if handler.request_streaming or handler.response_streaming:
+        return handler
+
+    async def traced(request: Any, context: Context) -> Any:
+        with tracing.answering(details.method, details.invocation_metadata):
+            return await handler.unary_unary(request, context)
+
+    return grpc.unary_unary_rpc_method_handler(
+        traced, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+    )
 
 
 def _wrapped(handler: Any, admit: Admit) -> Any:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any, Protocol, TypeVar
@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pb2 import MethodOptions
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from podrace import tls
+from podrace import tls, tracing
 from podrace.access.credentials import NoListener, TokenSource
 from podrace.access.sending import TokenChannel, may_send_token
 from podrace.errors import Unavailable
@@ -24,6 +24,7 @@ from podrace.rpc.status import from_rpc_error
 
 ENDED_WHILE_SENDING = "Internal error from Core"
 """What gRPC says, with the code INTERNAL and without the status of the server, if it could not send a request."""
+NOTHING: Mapping[str, Any] = {}
 SERVING_POLL_SECONDS = 0.05
 LISTENER_POLL_SECONDS = 0.1
 KEEPALIVE_SECONDS = 5.0
@@ -144,7 +145,9 @@ class _Stream(Protocol[Request, Response]):
     def __call__(self, request: Request, /, *, timeout: float | None = None) -> Any: ...
 
 
-async def _made(method: Callable[..., Any], request: Any, deadline_seconds: float | None) -> Any:
+async def _made(
+    method: Callable[..., Any], request: Any, deadline_seconds: float | None, carried: Mapping[str, Any] = NOTHING
+) -> Any:
     """Makes a call. While nothing listens at its address, a method that may be repeated waits, as its channel would.
 
     Raises:
@@ -154,7 +157,7 @@ async def _made(method: Callable[..., Any], request: Any, deadline_seconds: floa
     left, end = deadline_seconds, inf if deadline_seconds is None else now() + deadline_seconds
     while True:
         try:
-            return method(request, timeout=left)
+            return method(request, timeout=left, **carried)
         except NoListener:
             if now() + LISTENER_POLL_SECONDS >= end or not _may_be_repeated(getattr(method, "path", "")):
                 raise
@@ -177,11 +180,12 @@ async def call(method: _Unary[Request, Response], request: Request, *, deadline_
     Raises:
         PodraceError: The error that the server returned, or Unavailable or DeadlineExceeded.
     """
-    try:
-        response: Response = await (await _made(method, request, deadline_seconds))
-    except grpc.aio.AioRpcError as error:
-        note_outcome(method, deadline_exceeded=error.code() == grpc.StatusCode.DEADLINE_EXCEEDED)
-        raise from_rpc_error(error) from None
+    with tracing.calling(request) as carried:
+        try:
+            response: Response = await (await _made(method, request, deadline_seconds, carried))
+        except grpc.aio.AioRpcError as error:
+            note_outcome(method, deadline_exceeded=error.code() == grpc.StatusCode.DEADLINE_EXCEEDED)
+            raise from_rpc_error(error) from None
     note_outcome(method, deadline_exceeded=False)
     return response
 
