@@ -100,6 +100,19 @@ def test_a_team_learns_and_no_agent_takes_an_invalid_action(name: str, factory: 
 
 
 @pytest.mark.parametrize("name", ["vdn", "qmix"])
+@pytest.mark.parametrize("factory", [picking, picking_alone_after_a_step])
+def test_no_agent_of_a_recurrent_team_takes_an_invalid_action(name: str, factory: Callable[[int], Picking]) -> None:
+    settings = {**ON_REPLAY, "hidden_sizes": [32, 32], "recurrent_size": 16}
+    trained = train(name, f"python:{__name__}:{factory.__name__}", settings, 1, 4_000)
+    assert torch.isfinite(trained.policy.flat).all()
+    assert trained.policy.flat.abs().max() < 100.0
+    simulator = factory(32)
+    actor = PolicyActor(trained.policy, simulator.count, torch.Generator(), greedy=True)
+    # Valid actions at random get a third of 10, or of 6.
+    assert float(play(simulator, actor, 32, 1).returns.mean()) > (3.4 if factory is picking else 2.1)
+
+
+@pytest.mark.parametrize("name", ["vdn", "qmix"])
 def test_an_invalid_next_action_is_not_chosen_and_an_agent_without_a_valid_one_is_worth_nothing(name: str) -> None:
     algorithm: Any = make_algorithm(name, TEAM, ACTIONS, {"hidden_sizes": [8]}, seed=2)
     batch = masked_batch()
