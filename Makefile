@@ -97,7 +97,7 @@ test-browser: install
 
 # Runs on the Docker Engine of DOCKER_HOST; builds the images first.
 test-compose: install
-	$(BIN)/python -m pytest -m engine tests/engine/test_compose.py
+	$(BIN)/python -m pytest -m engine tests/engine/test_compose.py tests/engine/test_compose_replicas.py
 
 # Runs on the cluster of KUBECONFIG, with images built by the Docker Engine of DOCKER_HOST, from which its nodes run.
 test-k8s: install

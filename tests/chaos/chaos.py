@@ -143,7 +143,7 @@ class Observer:
             answer = wait_for(asked, ANSWER_SECONDS, what="an answer of the orchestrator")
             for event in answer.events:
                 seconds = event.time.seconds + event.time.nanos / 1e9
-                found.append(Happened(seconds, event.kind, event.pod_id, event.agent_id, event.message))
+                found.append(Happened(seconds, event.kind, event.pod_id, event.agent_id))
             token = answer.next_page_token
             if not token:
                 return found
@@ -224,7 +224,7 @@ def chaos(target: Target, options: ChaosOptions, faults_folder: str) -> dict[str
         "candidates": len(observer.seen),
         "goodput": round(goodput(intervals, rate), 3),
         "held": round(held_share(events, begin, end, options.pods), 3),
-        "restarts_of_agents": restarts([event for event in events if event.seconds >= begin]),
+        "restarts_of_agents": restarts(events, begin),
         "pods_lost": sum(event.kind in ("pod_died", "pod_killed") for event in events),
         "pod_seconds_lost": {
             name: {"count": cost.count, "mean": round(cost.seconds, 1)}

@@ -1,12 +1,10 @@
 """Computes what faults cost, from steps that count and from the events of a tournament. Pure."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chaos_faults import Fault
 
-EPOCH = re.compile(r"lease epoch (\d+)")
 ENDS = ("agent_drained", "agent_finished", "agent_failed", "agent_stopped")
 """Events after which no pod holds the agent."""
 POD_ENDS = ("pod_gone", "pod_died", "pod_killed")
@@ -41,7 +39,6 @@ class Happened:
     kind: str
     pod_id: str = ""
     agent_id: str = ""
-    message: str = ""
 
 
 def goodput(intervals: Sequence[Interval], steps_per_second: float) -> float:
@@ -85,16 +82,22 @@ def _overlap(since: float | None, until: float, begin: float, end: float) -> flo
     return 0.0 if since is None else max(0.0, min(until, end) - max(since, begin))
 
 
-def restarts(events: Iterable[Happened]) -> Mapping[str, int]:
-    """Returns how often agents were assigned again because their pod was lost, and because it gave them back."""
-    ended: dict[str, bool] = {}
+def restarts(events: Iterable[Happened], begin: float = 0.0) -> Mapping[str, int]:
+    """Returns how often agents were assigned again because their pod was lost, and because it gave them back.
+
+    Args:
+        events: All events. The lease epoch would not do: it is higher from the start after a database was restored.
+        begin: Assignments before this time are not counted.
+    """
+    held: set[str] = set()
+    returned: set[str] = set()
     counts = {"after the loss of a pod": 0, "after a pod returned it": 0}
     for event in events:
-        if event.kind in ENDS:
-            ended[event.agent_id] = True
+        if event.kind in ENDS and event.agent_id in held:
+            returned.add(event.agent_id)
         elif event.kind == "agent_assigned":
-            epoch = EPOCH.search(event.message)
-            if epoch and int(epoch[1]) > 1:
-                returned = ended.pop(event.agent_id, False)
-                counts["after a pod returned it" if returned else "after the loss of a pod"] += 1
+            if event.agent_id in held and event.seconds >= begin:
+                counts["after a pod returned it" if event.agent_id in returned else "after the loss of a pod"] += 1
+            held.add(event.agent_id)
+            returned.discard(event.agent_id)
     return counts

@@ -47,13 +47,14 @@ def test_goodput_is_the_share_of_steps_that_were_not_lost() -> None:
 
 def test_an_agent_is_held_from_its_assignment_to_the_end_of_the_assignment_or_of_its_pod() -> None:
     events = [
-        Happened(0.0, "agent_assigned", "p0", "a0", "a0 is assigned to p0: new (lease epoch 1)"),
-        Happened(5.0, "agent_assigned", "p1", "a1", "a1 is assigned to p1: new (lease epoch 1)"),
+        Happened(0.0, "agent_assigned", "p0", "a0"),
+        Happened(5.0, "agent_assigned", "p1", "a1"),
         Happened(8.0, "pod_died", "p0"),
         Happened(9.0, "agent_drained", "p1", "a1"),
-        Happened(10.0, "agent_assigned", "p1", "a1", "a1 is assigned to p1: no pod holds it (lease epoch 2)"),
-        Happened(12.0, "agent_assigned", "p2", "a0", "a0 is assigned to p2: no pod holds it (lease epoch 2)"),
+        Happened(10.0, "agent_assigned", "p1", "a1"),
+        Happened(12.0, "agent_assigned", "p2", "a0"),
     ]
     assert held_share(events, 0.0, 15.0, pods=2) == (8 + 4 + 5 + 3) / 30
     assert held_share(events, 8.0, 10.0, pods=2) == 1 / 4
     assert restarts(events) == {LOST: 1, RETURNED: 1}
+    assert restarts(events, begin=11.0) == {LOST: 1, RETURNED: 0}
