@@ -84,6 +84,8 @@ class PostgresqlServer:
         link: Link = psycopg.connect(
             self.url,
             autocommit=True,
+            # The client of a server whose databases have no encoding (SQL_ASCII) would return texts as bytes.
+            client_encoding="utf8",
             connect_timeout=CONNECT_SECONDS,
             tcp_user_timeout=SILENT_SECONDS * 1000,
             keepalives_idle=SILENT_SECONDS,

@@ -151,7 +151,8 @@ def call(address: str, name: str) -> str:
     files = (Path("/etc/podrace/tls", file).read_bytes() for file in ("ca.crt", "tls.key", "tls.crt"))
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(*files)) as channel:
         try:
-            channel.unary_unary(f"/{name}")(b"", timeout=10)
+            # A service that a busy machine does not report as ready has no address for a moment.
+            channel.unary_unary(f"/{name}")(b"", timeout=30, wait_for_ready=True)
         except grpc.RpcError as error:
             return str(error.code().name)
     return "OK"
