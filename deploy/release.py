@@ -27,6 +27,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -395,6 +396,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise SystemExit(f"error: the images cannot be built: {missing}")
         list_images(repository, version, key)
         return
+    # Files are restored when the release is terminated, as when it is interrupted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     reason = refusal(options.version, checkout) or unsigned
     if reason or version is None:
         raise SystemExit(f"error: {reason}")
