@@ -4,6 +4,8 @@ FROM ${PYTHON_IMAGE}
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends postgresql && rm -rf /var/lib/apt/lists/*
 ENV PATH=/usr/lib/postgresql/15/bin:${PATH} PGDATA=/var/lib/postgresql/podrace
+# The package chooses the number of its user.
+# hadolint ignore=DL3066
 USER postgres
 RUN echo test-database-password >/tmp/password \
     && initdb --username=podrace --pwfile=/tmp/password --auth=scram-sha-256 \
