@@ -242,11 +242,11 @@ def _open_launcher(
     if external:
         return ExternalLauncher(external, config.launchers.external)
     return LAUNCHERS[config.launcher](
-        _pod_environment(config, address, pod_tokens), config.launchers, runtime.reconcile_requested.set
+        _pod_environment(config, address, runtime, pod_tokens), config.launchers, runtime.reconcile_requested.set
     )
 
 
-def _pod_environment(config: Config, address: str, pod_tokens: PodTokens) -> PodEnvironment:
+def _pod_environment(config: Config, address: str, runtime: RuntimeState, pod_tokens: PodTokens) -> PodEnvironment:
     return PodEnvironment(
         orchestrator=config.advertised or address,
         leaderboard=config.leaderboard,
@@ -261,6 +261,8 @@ def _pod_environment(config: Config, address: str, pod_tokens: PodTokens) -> Pod
         pod_tokens=pod_tokens,
         store_access=store_access_of(config),
         allow=config.allow,
+        # The runtime folder of an embedded mesh is its own.
+        owns_tournament=lambda name: bool(config.mesh_id) or runtime.cache.ownership_of(name) is not None,
     )
 
 

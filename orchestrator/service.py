@@ -122,7 +122,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._tournaments.check_accepting()
         if self._validation is None:
             raise Unimplemented("validate_only: this server cannot check specifications")
-        spec, unchecked = await self._validation.check(given)
+        spec, unchecked = await self._validation.check(given, current_principal())
         self._tournaments.check_limits(spec, current_principal())
         return pb.CreateTournamentResponse(tournament=tournament_pb2.Tournament(spec=spec), unchecked=unchecked)
 

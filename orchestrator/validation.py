@@ -11,9 +11,13 @@ from dataclasses import dataclass, field
 from orchestrator.config import Config, store_access_of
 from orchestrator.decisions.resources import Resources
 from orchestrator.decisions.specification_fit import unfit
+from orchestrator.inspection_queue import InspectionQueue
 from orchestrator.launchers import EXTERNAL
 from orchestrator.launchers.base import Inspector, Launcher
 from podrace import rpc
+from podrace.access.authenticators.unix_socket import local_user
+from podrace.access.ownership import Ownership, ownership_for
+from podrace.access.principal import Principal
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.assignment_store import GRANTED
 from podrace.errors import DeadlineExceeded, FieldViolation, InvalidArgument, PodraceError, Unavailable
@@ -55,16 +59,21 @@ class Validation:
             config: Configuration of the orchestrator.
             launcher: The launcher, once it is open.
         """
-        self._config, self._launcher = config, launcher
+        self._config, self._launcher, self._queue = config, launcher, InspectionQueue(config.quota)
 
-    async def check(self, given: TournamentSpec) -> tuple[TournamentSpec, list[str]]:
+    async def check(self, given: TournamentSpec, caller: Principal | None = None) -> tuple[TournamentSpec, list[str]]:
         """Checks a specification.
+
+        Args:
+            given: The specification.
+            caller: Who asks; None: the user of this process.
 
         Returns:
             The resolved specification, and what could not be checked and why.
 
         Raises:
             InvalidArgument: Everything that is wrong, by key (BAD_SPEC).
+            ResourceExhausted: Too many specifications are being checked (QUOTA_EXCEEDED).
         """
         findings, resolved = Findings(), TournamentSpec()
         try:
@@ -78,7 +87,7 @@ class Validation:
             await asyncio.gather(
                 self._check_mesh(findings),
                 self._check_resources(resolved, launcher, findings),
-                self._check_environment(resolved, launcher, findings),
+                self._check_environment(resolved, launcher, ownership_for(caller or local_user()), findings),
                 *(_check_service(key, target, findings) for key, target in _services(resolved)),
             )
         findings.refuse()
@@ -109,13 +118,16 @@ class Validation:
         except Unavailable as error:
             findings.unchecked.append(f"pod: the capacity is not known: {error.message}")
 
-    async def _check_environment(self, spec: TournamentSpec, launcher: Launcher, findings: Findings) -> None:
+    async def _check_environment(
+        self, spec: TournamentSpec, launcher: Launcher, owner: Ownership, findings: Findings
+    ) -> None:
         if not isinstance(launcher, Inspector):
             reason = f"the launcher {self._config.launcher!r} cannot try it out before a pod starts"
             findings.unchecked.append(f"environment.id = {spec.environment.id!r}: {reason}")
             return
         try:
-            findings.violations += await launcher.inspect(spec)
+            with self._queue.place(owner):
+                findings.violations += await launcher.inspect(spec)
         except DeadlineExceeded as error:
             findings.unchecked.append(f"environment.id = {spec.environment.id!r}: {error.message}")
         except Unavailable as error:

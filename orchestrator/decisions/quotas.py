@@ -14,6 +14,8 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 RETRY_SECONDS = 60.0
 """Time after which it helps to repeat a request that was refused because of other tournaments of its owner."""
+INSPECTION_RETRY_SECONDS = 10.0
+"""Time after which it helps to repeat a check that was refused because of others: about what one takes."""
 HIGHEST_PRIORITY = 1000
 
 
@@ -25,6 +27,7 @@ class OwnerQuota:
     pods: int | None = None
     gpus: int | None = None
     stored_bytes: int | None = None
+    inspections: int | None = None
     priority: int | None = None
     weight: float = 1.0
 
@@ -46,6 +49,11 @@ class Quotas:
     stored_bytes: int = 0
     """Bytes of the checkpoint files of all tournaments of one owner, as the last collection of the leaderboard measured
     them. Above it, no agents are generated for this owner. 0: no limit."""
+    inspections: int = 2
+    """Specifications of one owner that are being checked with `validate_only`, or wait for it. Each takes a process,
+    and there is one at a time. 0: no limit."""
+    all_inspections: int = 16
+    """The same for all owners together; 0: no limit."""
     priority: int = 0
     """Highest `pool.priority` that specifications of users may have."""
     operator_priority: int = 100
@@ -54,12 +62,13 @@ class Quotas:
     """If several owners have tournaments, pods of an owner are drained when its fair share has been smaller than what
     it has for this long. Shorter times move pods faster, and interrupt more agents when shares change often."""
     owners: Mapping[str, OwnerQuota] = field(default_factory=dict)
-    """Limits of single owners, by name, or by `NAMESPACE/NAME`: `tournaments`, `pods`, `gpus`, `stored_bytes` and
-    `priority` in place of those above, and `weight` (1): an owner of weight 2 gets twice the pods of one of weight 1.
-    For instance `quota.owners.alice.pods=20`."""
+    """Limits of single owners, by name, or by `NAMESPACE/NAME`: `tournaments`, `pods`, `gpus`, `stored_bytes`,
+    `inspections` and `priority` in place of those above, and `weight` (1): an owner of weight 2 gets twice the pods of
+    one of weight 1. For instance `quota.owners.alice.pods=20`."""
 
     def __post_init__(self) -> None:
-        for key in ("tournaments", "pods", "gpus", "stored_bytes", "yield_seconds"):
+        counts = ("tournaments", "pods", "gpus", "stored_bytes", "inspections", "all_inspections")
+        for key in (*counts, "yield_seconds"):
             _check_range(f"quota.{key}", getattr(self, key), 0, None)
         for key in ("priority", "operator_priority"):
             _check_range(f"quota.{key}", getattr(self, key), -HIGHEST_PRIORITY, HIGHEST_PRIORITY)
@@ -103,6 +112,26 @@ def check_tournaments(quotas: Quotas, owner: Ownership, existing: int) -> None:
         name = owner.display_name
         what = f"{name} has {existing} tournaments that have not ended; stop one, or wait until one has ended"
         raise _exceeded(setting, limit, name, what, retry_seconds=RETRY_SECONDS)
+
+
+def check_inspections(quotas: Quotas, owner: Ownership, own: int, everyone: int) -> None:
+    """Refuses to check another specification of an owner.
+
+    Args:
+        quotas: The limits.
+        owner: The owner.
+        own: Number of its specifications that are being checked or wait for it.
+        everyone: The same for all owners.
+
+    Raises:
+        ResourceExhausted: They are as many as there may be (QUOTA_EXCEEDED).
+    """
+    name = owner.display_name
+    own_limit, all_limit = quotas.limit("inspections", owner), (quotas.all_inspections, "quota.all_inspections")
+    for who, count, (limit, setting) in ((name, own, own_limit), ("all owners", everyone, all_limit)):
+        if limit and count >= limit:
+            what = f"validate_only: {count} specifications of {who} are being checked; repeat this one later"
+            raise _exceeded(setting, limit, name, what, retry_seconds=INSPECTION_RETRY_SECONDS)
 
 
 def check_pool(quotas: Quotas, owner: Ownership, spec: TournamentSpec) -> None:
@@ -157,5 +186,5 @@ def _check_range(key: str, value: float, least: float, most: float | None) -> No
         raise InvalidArgument(f"{key} = {value:g}: expected {above}")
 
 
-NO_QUOTAS = Quotas(tournaments=0)
+NO_QUOTAS = Quotas(tournaments=0, inspections=0, all_inspections=0)
 """No limits; every owner has the weight 1."""

@@ -3,7 +3,7 @@
 A launcher manages pods, not tournaments. Its list is the authoritative list of running pods, whatever started them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,6 +164,9 @@ class PodEnvironment:
     """Key of podrace.checkpoint_store.assignment_store.STORE_ACCESS."""
     allow: Allowed = NOTHING
     """What the specifications of tournaments may name."""
+    owns_tournament: Callable[[str], bool] = lambda _: True
+    """Whether a tournament is one of this orchestrator's. Others may use the same runtime folder, and the files of
+    their pods are left to them."""
 
 
 LauncherContext = AbstractAsyncContextManager[Launcher]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from podrace import rpc
 from podrace.errors import FailedPrecondition, Unavailable
+from podrace.processes.log_rotation import open_log
 from podrace.tasks import wait_at_most
 
 START_SECONDS = 30.0
@@ -79,7 +80,7 @@ class ServiceProcess:
             FailedPrecondition: The process exited (the message contains its last log line), or does not serve in time.
         """
         self._command.log.parent.mkdir(parents=True, exist_ok=True)
-        with self._command.log.open("ab") as log:
+        with open_log(self._command.log) as log:
             begin = log.tell()
             # In a separate session, Ctrl-C in the terminal reaches only the command, which stops the services in order.
             self._process = await asyncio.create_subprocess_exec(

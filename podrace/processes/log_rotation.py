@@ -1,4 +1,4 @@
-"""Rotates log files: `NAME.1` is the newest rotated file, `NAME.2` the one before.
+"""Opens and rotates log files: `NAME.1` is the newest rotated file, `NAME.2` the one before.
 
 There are two ways. The writer of a file may rename it and open a new one. Where several processes have inherited the
 descriptor of a file, it is copied and emptied instead: all of them append, so their next lines are at its beginning.
@@ -7,10 +7,27 @@ A line that is written between the last read and the truncation, which are two c
 
 import contextlib
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 BLOCK_BYTES = 1 << 20
 _NEW = ".new"
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Opens a log to append to it, or creates it; others cannot read it.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    log = os.fdopen(os.open(path, flags, 0o600), "ab")
+    status = os.fstat(log.fileno())
+    # Logs of earlier versions were open to all users; what their group may do stays.
+    if stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IRWXO and status.st_uid == os.geteuid():
+        os.fchmod(log.fileno(), stat.S_IMODE(status.st_mode) & ~stat.S_IRWXO)
+    return log
 
 
 def rotated(path: Path, number: int = 1) -> Path:

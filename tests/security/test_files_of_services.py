@@ -16,6 +16,9 @@ from orchestrator.state.database import DATABASE_FORMAT
 from podrace.backup.copies import Backups
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.database.database import Database
+from podrace.errors import FailedPrecondition
+from podrace.mesh.service_process import ServiceCommand, ServiceProcess
+from podrace.processes.log_rotation import open_log
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +63,26 @@ async def test_a_restored_database_is_private(tmp_path: Path) -> None:
         database.close()
     copies.restore(tmp_path / "restored.sqlite")
     assert stat.S_IMODE((tmp_path / "restored.sqlite").stat().st_mode) == 0o600
+
+
+def test_a_log_is_private_also_if_an_earlier_version_made_it(tmp_path: Path) -> None:
+    """Before, the logs of services, of the fork server and of continuous training had the mode 0644."""
+    (tmp_path / "old.log").write_text("old\n")
+    (tmp_path / "old.log").chmod(0o644)
+    for name, mode, content in (("new.log", 0o600, "line\n"), ("old.log", 0o640, "old\nline\n")):
+        with open_log(tmp_path / name) as log:
+            assert log.tell() == len(content) - len("line\n"), "the begin of what this process writes"
+            log.write(b"line\n")
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+        assert (tmp_path / name).read_text() == content
+
+
+async def test_the_log_of_a_service_of_a_mesh_is_private(tmp_path: Path) -> None:
+    log = tmp_path / "orchestrator.log"
+    service = ServiceProcess(ServiceCommand("orchestrator", ("false",), tmp_path / "o.sock", log), notify=print)
+    with pytest.raises(FailedPrecondition):
+        await service.start()
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
 def test_others_cannot_enter_a_new_store_and_an_existing_folder_keeps_its_mode(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import structlog
 from orchestrator.launchers.log_tail import last_line
 from podrace.errors import Unavailable
 from podrace.processes.identity import Process
+from podrace.processes.log_rotation import open_log
 
 APPEAR_SECONDS = 60.0
 """Time for the fork server to start listening; it imports torch first."""
@@ -131,7 +132,7 @@ class ForkServerClient:
         command = [sys.executable, "-m", "agentpod", "forkserver"]
         for setting in settings:
             command += ["--set", setting]
-        with self._log_path.open("ab") as log:
+        with open_log(self._log_path) as log:
             self._child = subprocess.Popen(
                 command,
                 env=dict(self._environ),

@@ -1,7 +1,8 @@
 """Runs pods as processes of this machine: forked by the fork server, described by a file each, cleaned up when dead.
 
 The file <runtime folder>/pods/<pod_id>/pod.json lists the processes of a pod. A pod is alive as long as its leader is.
-The leftovers of a dead pod (processes, folder, shared memory) are removed only here.
+The leftovers of a dead pod (processes, folder, shared memory) are removed only here, and only if its tournament is one
+of this orchestrator's: orchestrators of one user may share a runtime folder.
 """
 
 import asyncio
@@ -112,6 +113,8 @@ class ProcessLauncher:
         )
         self._inspecting, self._inspecting_uid = asyncio.Lock(), 0
         self._watched: dict[str, int] = {}
+        self._own: set[str] = set()
+        """Living pods of this orchestrator; they remain its own when their tournament is deleted."""
         self._starting: dict[str, tuple[tuple[int, ...], tuple[str, ...], int]] = {}
 
     async def __aenter__(self) -> Self:
@@ -137,9 +140,11 @@ class ProcessLauncher:
         """See Launcher. Reads one small file per pod from a memory-backed folder, on the event loop."""
         files = self._files()
         for pod_id, file in files.items():
+            own = self._is_own(pod_id)
             if file is not None and file.lives:
                 self._watch(pod_id, file)
-            elif file is not None or self._is_abandoned(pod_id):
+                self._own |= {pod_id} if own else set()
+            elif own and (file is not None or self._is_abandoned(pod_id)):
                 self._remove_leftovers(pod_id, file)
         return [file.pod for file in files.values() if file is not None and file.lives]
 
@@ -282,11 +287,15 @@ class ProcessLauncher:
     async def _clean_up(self) -> Sequence[ListedPod]:
         """Like `list`, but also waits for killed processes, so that no leftovers remain."""
         await self.list()
-        for file in self._files().values():
-            if file is not None and not file.lives:
+        for pod_id, file in self._files().items():
+            if file is not None and not file.lives and self._is_own(pod_id):
                 for process in file.roles.values():
                     await process.ended(EXIT_TIMEOUT_SECONDS)
         return await self.list()
+
+    def _is_own(self, pod_id: str) -> bool:
+        """Whether a pod belongs to this orchestrator, and not to another one with the same runtime folder."""
+        return pod_id in self._own or self._pod_environment.owns_tournament(pod_id.rpartition("-p")[0])
 
     def _is_abandoned(self, pod_id: str) -> bool:
         """Whether a folder has no pod file, and no process is about to write one."""
@@ -311,6 +320,7 @@ class ProcessLauncher:
                 # Another user may have made a file of that name.
                 with contextlib.suppress(OSError):
                     path.unlink()
+        self._own.discard(pod_id)
         _log.info("removed the files of a pod that has exited", pod_id=pod_id)
 
 

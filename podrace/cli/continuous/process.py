@@ -19,7 +19,7 @@ from pathlib import Path
 from podrace.cli import EXIT_WRONG_REQUEST
 from podrace.errors import AlreadyExists, DeadlineExceeded, FailedPrecondition, InvalidArgument
 from podrace.processes.identity import Process, boot_id
-from podrace.processes.log_rotation import copy_and_truncate
+from podrace.processes.log_rotation import copy_and_truncate, open_log
 
 LOCK, LOG = "process.lock", "continuous.log"
 LOG_BYTES = 16_777_216
@@ -144,7 +144,7 @@ def detach(
         DeadlineExceeded: The process was not ready in time.
     """
     log = folder / LOG
-    with log.open("ab") as file:
+    with open_log(log) as file:
         begin = file.tell()
         child = subprocess.Popen(
             arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, close_fds=True

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,18 @@ def pod(pod_id: str = "race-aaaaaa-p0", **fields: Any) -> NewPod:
 class LauncherHarness:
     """A launcher with a separate folder, and what its pods leave there."""
 
-    def __init__(self, folder: Path, store: str = "", gpus: LocalGpus | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        store: str = "",
+        gpus: LocalGpus | None = None,
+        owns_tournament: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         self.folder, self.died = folder, asyncio.Event()
         self.shared_memory = folder / "shm"
         self.shared_memory.mkdir(exist_ok=True)
-        pod_environment = PodEnvironment("unix:/o", "unix:/l", store, folder, folder, "", 60.0, TelemetryConfig())
+        shared = PodEnvironment("unix:/o", "unix:/l", store, folder, folder, "", 60.0, TelemetryConfig())
+        pod_environment = replace(shared, owns_tournament=owns_tournament)
         self.launcher = ProcessLauncher(pod_environment, self.died.set, shared_memory=self.shared_memory, gpus=gpus)
 
     def file(self, pod_id: str = "race-aaaaaa-p0") -> dict[str, Any]:
@@ -280,6 +288,46 @@ async def test_a_pod_folder_without_a_file_is_kept_for_a_while(harness: Launcher
     os.utime(folder, (0, 0))
     await harness.launcher.list()
     assert not folder.exists()
+
+
+async def test_the_files_of_pods_of_other_orchestrators_are_left_alone(harness: LauncherHarness) -> None:
+    """Fails on the earlier behaviour: whatever lay in the runtime folder and did not run was removed."""
+    await harness.launcher.start(pod("race-aaaaaa-p0"))
+    await harness.launcher.start(pod("race-bbbbbb-p0"))
+    neighbour = LauncherHarness(harness.folder, owns_tournament=lambda name: name == "race-bbbbbb")
+    region = harness.shared_memory / "podrace-race-aaaaaa-p0-r1"
+    region.touch()
+    own = harness.processes("race-bbbbbb-p0")["learner"]
+    async with neighbour.launcher:
+        assert await neighbour.listed() == ["race-aaaaaa-p0", "race-bbbbbb-p0"]
+        for pod_id in ("race-aaaaaa-p0", "race-bbbbbb-p0"):
+            leader = harness.processes(pod_id)["learner"]
+            await harness.launcher.stop(pod_id, kill=True)
+            assert await leader.ended(TIMEOUT_SECONDS)
+        (unfinished := harness.folder / "pods" / "race-aaaaaa-p1").mkdir()
+        os.utime(unfinished, (0, 0))
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while (harness.folder / "pods" / "race-bbbbbb-p0").exists():
+            assert await neighbour.listed() == []
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0)
+    assert not own.lives
+    assert sorted(path.name for path in (harness.folder / "pods").iterdir()) == ["race-aaaaaa-p0", "race-aaaaaa-p1"]
+    assert region.exists()
+    await harness.cleaned_up()
+    assert not region.exists()
+
+
+async def test_a_pod_of_a_deleted_tournament_is_still_cleaned_up(harness: LauncherHarness) -> None:
+    known = {"race-aaaaaa"}
+    owner = LauncherHarness(harness.folder, owns_tournament=known.__contains__)
+    async with owner.launcher:
+        await owner.launcher.start(pod())
+        assert await owner.listed() == ["race-aaaaaa-p0"]
+        known.clear()
+        await owner.launcher.stop("race-aaaaaa-p0", kill=True)
+        await owner.death()
+        await owner.cleaned_up()
 
 
 async def test_a_name_that_is_too_long_for_socket_paths_is_rejected(harness: LauncherHarness) -> None:

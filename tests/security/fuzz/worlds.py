@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 from policy_files import manifest_of, policy_file, steps_behind
-from served_policy import served_policies
+from fuzzed_policies import served_policies
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.rollout import rollout_fields

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,19 @@ import pytest
 
 from orchestrator import validation
 from orchestrator.config import Config
+from orchestrator.decisions.quotas import Quotas
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.validation import Validation
 from podrace import rpc
-from podrace.errors import BAD_SPEC, DeadlineExceeded, FieldViolation, InvalidArgument, Unavailable
+from podrace.access.principal import Principal
+from podrace.errors import (
+    BAD_SPEC,
+    DeadlineExceeded,
+    FieldViolation,
+    InvalidArgument,
+    ResourceExhausted,
+    Unavailable,
+)
 from podrace.limits.config import EVERYTHING
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -27,12 +36,15 @@ class FakeLauncher:
     found: Sequence[FieldViolation] = ()
     broken: Exception | None = None
     inspected: list[TournamentSpec] = field(default_factory=list)
+    done: asyncio.Event | None = None
 
     async def capacity(self) -> Capacity:
         return Capacity(Resources(2.0, 8 * GIB, 0), 8 * GIB)
 
     async def inspect(self, spec: TournamentSpec) -> Sequence[FieldViolation]:
         self.inspected.append(spec)
+        if self.done:
+            await self.done.wait()
         if self.broken:
             raise self.broken
         return self.found
@@ -75,6 +87,32 @@ async def refused(config: Config, launcher: Any, given: TournamentSpec) -> dict[
         await check(config, launcher, given)
     assert caught.value.reason == BAD_SPEC
     return {one.field: one.problem for one in caught.value.violations}
+
+
+async def test_the_checks_of_one_owner_do_not_keep_others_waiting(config: Config) -> None:
+    """Fails on the earlier behaviour: any number of checks of one owner were queued before those of others."""
+    done, launcher = asyncio.Event(), FakeLauncher()
+    launcher.done = done
+    opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    opened.set_result(launcher)
+    checks = Validation(replace(config, quota=Quotas(inspections=2, all_inspections=3)), opened)
+    alice, carol, dave = (Principal(name, frozenset()) for name in ("alice", "carol", "dave"))
+    answers = [asyncio.create_task(checks.check(spec(), alice)) for _ in range(2)]
+    while len(launcher.inspected) < 2:
+        await asyncio.sleep(0)
+    with pytest.raises(ResourceExhausted, match=r"2 specifications of alice .* quota.inspections is 2"):
+        await checks.check(spec(), alice)
+    answers.append(asyncio.create_task(checks.check(spec(), carol)))
+    while len(launcher.inspected) < 3:
+        await asyncio.sleep(0)
+    with pytest.raises(ResourceExhausted, match=r"3 specifications of all owners .* quota.all_inspections is 3"):
+        await checks.check(spec(), dave)
+    answers.pop().cancel()
+    await asyncio.wait([asyncio.create_task(asyncio.sleep(0))])
+    done.set()
+    await asyncio.gather(*answers)
+    await checks.check(spec(), alice)
+    await checks.check(spec(), dave)
 
 
 async def test_a_specification_that_works_is_returned_resolved(config: Config) -> None:

@@ -2,10 +2,18 @@ import pytest
 
 from orchestrator.config import Config
 from orchestrator.decisions.fair_share import OwnerShare
-from orchestrator.decisions.quotas import Quotas, check_pool, check_priority, check_tournaments, share_of
+from orchestrator.decisions.quotas import (
+    NO_QUOTAS,
+    Quotas,
+    check_inspections,
+    check_pool,
+    check_priority,
+    check_tournaments,
+    share_of,
+)
 from podrace.access.ownership import Ownership
 from podrace.config import assign, build
-from podrace.errors import InvalidArgument, ResourceExhausted
+from podrace.errors import QUOTA_EXCEEDED, InvalidArgument, ResourceExhausted
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 ALICE, CAROL = Ownership("alice"), Ownership("carol", "vision")
@@ -54,6 +62,23 @@ def test_a_pool_that_its_owner_can_never_have_is_refused() -> None:
     assert error.value.retry_seconds is None
     with pytest.raises(ResourceExhausted, match=r"need 8 gpus; the limit of quota.gpus is 6"):
         check_pool(limits, ALICE, spec(minimum=0, gpus=8))
+
+
+def test_the_checks_of_one_owner_and_of_all_are_limited() -> None:
+    limits = quotas(inspections=2, all_inspections=4, owners__alice__inspections=3)
+    check_inspections(limits, CAROL, 1, 3)
+    check_inspections(limits, ALICE, 2, 3)
+    for owner, own, everyone, setting, limit in (
+        (CAROL, 2, 2, "quota.inspections", "2"),
+        (ALICE, 3, 3, "quota.owners.alice.inspections", "3"),
+        (CAROL, 0, 4, "quota.all_inspections", "4"),
+    ):
+        with pytest.raises(ResourceExhausted, match=f"the limit of {setting} is {limit}") as error:
+            check_inspections(limits, owner, own, everyone)
+        assert error.value.reason == QUOTA_EXCEEDED
+        assert error.value.metadata["setting"] == setting
+        assert error.value.retry_seconds
+    check_inspections(NO_QUOTAS, CAROL, 1000, 1000)
 
 
 def test_the_priority_is_limited_by_the_role_and_by_the_owner() -> None:
