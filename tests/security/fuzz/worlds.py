@@ -11,9 +11,9 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from fuzzed_policies import served_policies
 from google.protobuf.message import Message
 from policy_files import manifest_of, policy_file, steps_behind
-from fuzzed_policies import served_policies
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.rollout import rollout_fields
