@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = [Path(__file__).parents[2] / "deploy" / name for name in ("release.py", "signatures.py")]
-KUSTOMIZATIONS = ("deploy/k8s/base/kustomization.yaml", "deploy/k8s/components/serving/kustomization.yaml")
+KUSTOMIZATIONS = tuple(
+    f"deploy/k8s/{name}/kustomization.yaml" for name in ("base", "components/dashboard", "components/serving")
+)
 IMAGE_TAGS = ("deploy/compose/.env", *KUSTOMIZATIONS)
 NOTES = "### Added\n\n- A thing."
 CHANGES = f"# Changelog\n\nIntroduction.\n\n## Unreleased\n\n{NOTES}\n\n## 0.1.0 - 2026-11-22\n\nThe first version.\n"

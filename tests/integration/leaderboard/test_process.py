@@ -107,7 +107,7 @@ async def test_a_corrupted_database_is_refused(start: Start, folder: Path) -> No
 
 async def test_a_store_that_cannot_be_made_is_refused(start: Start, folder: Path) -> None:
     (folder / "file").touch()
-    assert f"checkpoint store {folder}/file: Not a directory" in await refusal(await start(store=folder / "file"))
+    assert f"checkpoint store {folder}/file: File exists" in await refusal(await start(store=folder / "file"))
 
 
 async def test_an_unknown_setting_is_refused_with_the_nearest_known(start: Start) -> None:

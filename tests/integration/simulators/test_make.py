@@ -144,7 +144,7 @@ def test_a_factory_makes_one_lane_or_the_whole_batch_as_its_signature_says(own_m
     [
         ("{module}:one_lan", {}, "no function 'one_lan'; did you mean 'one_lane'"),
         ("absent_module:factory", {}, "module 'absent_module' cannot be imported"),
-        ("{module}", {}, "expected python:module:factory"),
+        ("{module}", {}, "expected python:module:name"),
         ("{module}:one_lane", {"step": 5}, "unknown option 'step'; did you mean 'steps'\\? \\(allowed: steps\\)"),
         ("{module}:whole_batch", {"count": 5}, "unknown option 'count'"),
         ("{module}:too_few", {}, "asked for 3 environments and made 2 lanes"),

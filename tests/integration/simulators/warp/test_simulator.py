@@ -342,6 +342,7 @@ def test_a_function_is_run_before_its_capture_on_a_gpu_and_replayed_after(monkey
         "stream": lambda stream: contextlib.nullcontext(),
         "CUDAGraph": Graph,
         "graph": within,
+        "graph_pool_handle": lambda: None,
     }.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     replay = as_cuda_graph(lambda: happened.append("run"), torch.device("cuda"))

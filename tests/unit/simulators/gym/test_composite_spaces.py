@@ -1,5 +1,6 @@
 """Environments with Dict and Tuple observations, MultiDiscrete and MultiBinary actions, and action masks."""
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -100,6 +101,7 @@ def test_wrappers_that_would_mix_entries_are_refused(name: str) -> None:
 KEEPING: dict[str, dict[str, object]] = {
     "time_limit": {"steps": 3},
     "normalize_rewards": {},
+    "shape_rewards": {"function": "python:unchanged_rewards:shaped"},
 }
 REFUSING = {"frame_stack", "normalize_observations", "clip_actions", "scale_actions", "pixels"}
 
@@ -108,8 +110,18 @@ def test_every_wrapper_keeps_action_masks_or_refuses_them() -> None:
     assert {*KEEPING, *REFUSING} == set(WRAPPERS)
 
 
+UNCHANGED = """
+def shaped(observation, action, reward, next_observation, terminated):
+    return reward
+"""
+
+
 @pytest.mark.parametrize("name", KEEPING)
-def test_a_wrapper_leaves_entries_and_action_masks_as_they_are(name: str) -> None:
+def test_a_wrapper_leaves_entries_and_action_masks_as_they_are(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unchanged_rewards.py").write_text(UNCHANGED)
+    monkeypatch.syspath_prepend(tmp_path)
     plain, wrapped = make(SORTING, 3), make(SORTING, 3, {"wrappers": [{"name": name, **KEEPING[name]}]})
     assert wrapped.observation_space == plain.observation_space
     mask = mask_columns(wrapped.observation_space.entries)
