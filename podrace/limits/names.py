@@ -22,6 +22,10 @@ OWN_FAMILIES = ("mujoco:", "warp:", "envpool:", "atari:", "matrix:")
 GYMNASIUM, PETTINGZOO = "gym:", "pettingzoo:"
 IMPORTING_IDS = ("GymV21Environment-v0", "GymV26Environment-v0")
 """Gymnasium ids whose options name another environment, which may import a module."""
+_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
+_GYMNASIUM_NAME = re.compile(r"(?:[\w-]+/)?\w[\w.-]*", re.ASCII)
+"""As Gymnasium registers them: a namespace may come first, as in `ALE/Breakout-v5`."""
+_EXPECTED_NAME = "expected a name of letters, digits, '_', '-' and '.'; podrace simulators lists what there is"
 INTERPRETER = "interpreter"
 """The option of `isaacgym:` and `isaaclab:` that says which program to start."""
 DATA = {"stocks": "path"}
@@ -58,6 +62,8 @@ def id_problem(id: str, allowed: Allowed) -> str:
     """Returns why an environment id is not allowed, without its key; empty if it is."""
     if id.startswith(SERVICE):
         return service_problem(id.removeprefix(SERVICE), allowed)
+    if not _is_name(id):
+        return _EXPECTED_NAME
     if allowed.everything:
         return ""
     if id.startswith(FUNCTION):
@@ -73,6 +79,14 @@ def id_problem(id: str, allowed: Allowed) -> str:
     if name in IMPORTING_IDS:
         return "its options can import any module, so it is not allowed here"
     return module_problem(module, "", allowed) if module else ""
+
+
+def _is_name(id: str) -> bool:
+    """Whether an id of this package or of Gymnasium can be one, so that no path is looked up among their names."""
+    if id.startswith((FUNCTION, *ISAAC, PETTINGZOO)):
+        return True
+    pattern = _NAME if id.startswith(OWN_FAMILIES) else _GYMNASIUM_NAME
+    return bool(pattern.fullmatch(id.rpartition(":")[2]))
 
 
 def imported_module(id: str) -> str:

@@ -261,3 +261,19 @@ def test_pods_get_the_limits_of_their_orchestrator() -> None:
     keys = ("pod_id", "orchestrator", "leaderboard", "store", "folder")
     required = [text for key in keys for text in ("--set", f"{key}=x")]
     assert config_from_arguments(PodConfig, [*required, *overrides], program="x", environ={}).allow == SOME
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/b/c", "mujoco:/etc/passwd", "warp:/etc/passwd", "atari:../../x", "envpool:../os"]
+)
+def test_a_path_is_no_name_of_an_environment(name: str) -> None:
+    """Before, these were accepted, and refused by the pods, which look them up among the names that they know."""
+    for allowed in (NOTHING, EVERYTHING):
+        with pytest.raises(InvalidArgument, match=r"^environment\.id = .*: expected a name of letters") as error:
+            check_specification(spec(**in_environment(name)), allowed)
+        assert "\n" not in error.value.message
+
+
+@pytest.mark.parametrize("name", ["ALE/Breakout-v5", "mujoco:Ant-v5", "envpool:os", "gym:my_env.v2"])
+def test_a_name_is_looked_up_where_environments_are_made(name: str) -> None:
+    check_specification(spec(**in_environment(name)), NOTHING)
