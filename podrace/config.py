@@ -17,6 +17,7 @@ import argparse
 import dataclasses
 import difflib
 import os
+import re
 import sys
 import tomllib
 import types
@@ -29,6 +30,8 @@ from podrace.errors import InvalidArgument
 
 Config = TypeVar("Config")
 MASK = "********"
+_URL_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):\S*@|(?<=password=)[^&\s]+", re.IGNORECASE)
+"""The password of a URL, which some settings refuse, but only after they are printed."""
 
 
 def config_from_arguments(
@@ -186,7 +189,10 @@ def _convert(hint: Any, value: Any, *, source: str, where: str) -> Any:
 
 
 def describe(config: object, path: str = "") -> list[str]:
-    """Returns one line `key = value` per field, with dotted keys for nested fields; masks fields marked `secret`."""
+    """Returns one line `key = value` per field, with dotted keys for nested fields.
+
+    Fields marked `secret` and passwords in URLs are masked.
+    """
     lines = []
     for field in dataclasses.fields(typing.cast(Any, config)):
         value = getattr(config, field.name)
@@ -194,6 +200,8 @@ def describe(config: object, path: str = "") -> list[str]:
             lines += describe(value, f"{path}{field.name}.")
         else:
             shown = MASK if field.metadata.get("secret") and value else value
+            if isinstance(shown, str):
+                shown = _URL_PASSWORD.sub(lambda found: f"{found[1]}:{MASK}@" if found[1] is not None else MASK, shown)
             lines.append(
                 f"{path}{field.name} = {str(shown)!r}"
                 if isinstance(shown, (str, Path))

@@ -1,9 +1,14 @@
 """Finds out where the database of a service is, from its configuration, and opens it."""
 
+import os
+import re
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
+
+import structlog
 
 from podrace.database.database import Database
 from podrace.database.format import Format
@@ -12,6 +17,9 @@ from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
 
 SCHEMES = ("postgresql://", "postgres://")
 LEASE_TIMES = LeaseTimes()
+_NO_FILE = re.compile(r"^postgres(ql)?:|password\s*=", re.IGNORECASE)
+"""What looks like a URL or the parameters of libpq, and would become the name of a file that logs show."""
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,14 +44,13 @@ class DatabaseLocation:
             InvalidArgument: The URL is malformed or has a password.
         """
         if not database.startswith(SCHEMES):
-            if "://" in database:
+            if "://" in database or _NO_FILE.search(database):
                 raise InvalidArgument("database: expected the path of a file, or postgresql://USER@HOST:PORT/DATABASE")
             if not database:
                 raise InvalidArgument("database is empty: expected the path of a file, or postgresql://USER@HOST/NAME")
             return cls(Path(database))
         try:
-            parts = urlsplit(database)
-            has_password = parts.password is not None or "password" in parse_qs(parts.query)
+            has_password = _has_password(urlsplit(database))
         except ValueError:
             raise InvalidArgument("database: not a URL; expected postgresql://USER@HOST:PORT/DATABASE") from None
         if has_password:
@@ -52,6 +59,18 @@ class DatabaseLocation:
                 " database_password_file"
             )
         return cls(None, database, password_file)
+
+
+def _has_password(url: SplitResult) -> bool:
+    """Returns whether a URL has a password; raises ValueError if it is malformed.
+
+    A password with `/`, `?` or `#` in it ends the host, so what follows has the `@`.
+    """
+    keys = parse_qs(url.query, keep_blank_values=True)
+    malformed = url.port is not None and not url.hostname
+    if malformed or url.fragment or "@" in url.path:
+        raise ValueError("not a URL of a database")
+    return url.password is not None or any("password" in key.lower() for key in keys)
 
 
 async def open_database(
@@ -97,7 +116,7 @@ async def open_database(
 
 
 def read_password(location: DatabaseLocation) -> str:
-    """Returns the password in the file that a location names; empty if it names none.
+    """Returns the password in the file that a location names; empty if it names none. Warns if others can read it.
 
     Raises:
         FailedPrecondition: The file cannot be read.
@@ -105,7 +124,15 @@ def read_password(location: DatabaseLocation) -> str:
     if not location.password_file:
         return ""
     try:
-        return Path(location.password_file).read_text().strip()
+        with Path(location.password_file).open() as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & stat.S_IROTH:
+                _log.warning(
+                    "other users can read the password of the database: remove their rights",
+                    database_password_file=location.password_file,
+                    mode=f"{mode:04o}",
+                )
+            return file.read().strip()
     except OSError as error:
         raise FailedPrecondition(
             f"database_password_file = {location.password_file!r}: cannot be read: {error.strerror}"

@@ -21,7 +21,7 @@ from podrace.access.credentials import AUTHORIZATION, Credentials, bearer_token
 from podrace.access.guard import Guard
 from podrace.access.principal import set_current_principal
 from podrace.access.rules import rule_of
-from podrace.errors import InvalidArgument, PodraceError, Unavailable
+from podrace.errors import DeadlineExceeded, InvalidArgument, PodraceError, Unavailable
 from podrace.http_log import http_logger
 from podrace.inference.v2 import open_inference_pb2 as pb
 from podrace.rpc import LARGEST_MESSAGE_BYTES
@@ -48,6 +48,8 @@ STATUS = {
 }
 """HTTP status by code of an error; 500 for others."""
 METHOD = "/inference.GRPCInferenceService/"
+BODY_SECONDS = 60.0
+"""Time in which a client must send the body of a request."""
 TIMEOUT_HEADER = "Request-Timeout-Seconds"
 
 _log = structlog.get_logger(__name__)
@@ -128,6 +130,9 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return web.json_response({"error": error.message}, status=STATUS.get(error.code, 500), headers=headers)
     except web.HTTPException as error:
         return web.json_response({"error": error.reason}, status=error.status)
+    except ConnectionResetError:
+        # The client has gone before it had sent the request, so nobody reads this answer.
+        return web.json_response({"error": "the connection was closed"}, status=400)
     except Exception:
         _log.exception("request failed", path=request.path)
         return web.json_response({"error": "a defect of the server; its log has the traceback"}, status=500)
@@ -178,7 +183,7 @@ class _Routes:
 
     async def infer(self, request: web.Request) -> web.Response:
         try:
-            header, binary = _split(request.headers.get(HEADER_LENGTH), await request.read())
+            header, binary = _split(request.headers.get(HEADER_LENGTH), await _body(request))
             asked = _inference(_named(request), header, binary)
             version, outputs = await infer(self._engine, asked, _deadline(request))
         except PodraceError as error:
@@ -186,6 +191,14 @@ class _Routes:
             raise
         metrics.REQUESTS.labels("inference_rest", "OK").inc()
         return _answer(header, version, outputs)
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise DeadlineExceeded(f"the body of the request did not arrive within {BODY_SECONDS:g} s") from None
 
 
 def _named(request: web.Request) -> tuple[str, str]:

@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,6 +20,7 @@ from orchestrator.tournaments import lists
 from podrace.database import LARGEST_NUMBER, Database, DatabaseLocation, Format, Transaction, open_database
 from podrace.database.dialect import translated
 from podrace.database.leadership import LeaseTimes
+from podrace.database.location import read_password
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.listing.selection import ListSelection
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -269,11 +271,37 @@ async def test_a_lost_connection_ends_the_leadership(postgresql: PostgresqlServe
     database.close()
 
 
-def test_a_password_in_the_url_is_refused_and_not_repeated() -> None:
-    for url in ("postgresql://user:secret@host/name", "postgresql://host/name?password=secret"):
-        with pytest.raises(InvalidArgument, match="database_password_file") as refused:
-            DatabaseLocation.of(url)
-        assert "secret" not in str(refused.value)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:secret@host/name",
+        "postgresql://host/name?password=secret",
+        "postgresql://host/name?PassWord=secret",
+        "postgresql://host/name?sslpassword=secret",
+        "postgresql://user:se/secret@host/name",
+        "postgresql://user:5/secret@host/name",
+        "postgresql://user:5#secret@host/name",
+        "postgresql:/user:secret@host/name",
+        "POSTGRESQL:user:secret@host/name",
+        "host=localhost user=me password=secret",
+    ],
+)
+def test_a_password_in_the_database_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"^database: ") as refused:
+        DatabaseLocation.of(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_password_that_others_can_read_is_reported(tmp_path: Path, log_lines: list[MutableMapping[str, Any]]) -> None:
+    (file := tmp_path / "password").write_text("secret\n")
+    location = DatabaseLocation.of("postgresql://user@host/name?sslmode=verify-full", str(file))
+    file.chmod(0o640)
+    assert read_password(location) == "secret"
+    assert not log_lines
+    file.chmod(0o644)
+    assert read_password(location) == "secret"
+    assert [(line["log_level"], line["mode"]) for line in log_lines] == [("warning", "0644")]
+    assert "secret" not in str(log_lines)
 
 
 def test_statements_are_translated() -> None:

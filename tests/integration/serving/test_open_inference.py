@@ -20,6 +20,7 @@ from podrace.access.v1 import access_pb2
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.inference.v2 import open_inference_pb2 as pb
 from podrace.inference.v2 import open_inference_pb2_grpc as pb_grpc
+from podrace.serving import rest
 from podrace.serving.policy_version import PolicyVersion
 from podrace.serving.rest import RestServer
 
@@ -253,3 +254,40 @@ async def test_a_token_that_is_no_text_is_refused_like_any_other(world):
 async def test_http_on_an_address_that_others_reach_needs_tls(world):
     with pytest.raises(FailedPrecondition, match="without TLS"):
         await RestServer.start("0.0.0.0:0", world.engine, Guard([]))
+
+
+async def opened(world: PolicyWorld) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Begins a request whose body never comes."""
+    host, _, port = world.rest.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v2/models/policy/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nab")
+    return reader, writer
+
+
+async def test_a_body_that_does_not_arrive_is_answered_and_the_connection_closed(world, monkeypatch):
+    monkeypatch.setattr(rest, "BODY_SECONDS", 0.05)
+    reader, writer = await opened(world)
+    assert b" 504 " in await reader.readline()
+    assert b"did not arrive within 0.05 s" in await asyncio.wait_for(reader.read(), 30.0)
+    writer.close()
+
+
+async def test_a_client_that_leaves_before_its_body_is_complete_is_not_logged(world, monkeypatch, log_lines):
+    """Fails on the earlier behaviour: each of them wrote a traceback to the log."""
+    reading, answered = asyncio.Event(), asyncio.Event()
+    read = rest._body
+
+    async def body(request: Any) -> bytes:
+        reading.set()
+        try:
+            return await read(request)
+        finally:
+            answered.set()
+
+    monkeypatch.setattr(rest, "_body", body)
+    _, writer = await opened(world)
+    await asyncio.wait_for(reading.wait(), 30.0)
+    writer.transport.abort()
+    await asyncio.wait_for(answered.wait(), 30.0)
+    await got(world, "/v2/health/live")
+    assert not [line for line in log_lines if line["log_level"] == "error"]

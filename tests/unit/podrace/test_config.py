@@ -132,6 +132,19 @@ def test_secrets_are_masked():
     assert "inner.retries = 3" in lines
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:se/c@ret@host/name", f"postgresql://me:{MASK}@host/name"),
+        ("postgresql://h/name?password=secret&sslmode=require", f"postgresql://h/name?password={MASK}&sslmode=require"),
+        ("postgresql://me@host:5432/name", "postgresql://me@host:5432/name"),
+        ("s3://bucket/prefix", "s3://bucket/prefix"),
+    ],
+)
+def test_a_password_in_a_url_is_masked(url: str, shown: str) -> None:
+    assert f"inner.listen = {shown!r}" in describe(Config(inner=Inner(url)))
+
+
 def test_printing_the_configuration_exits_with_0(capsys):
     with pytest.raises(SystemExit) as caught:
         build("--print-config", "--set", "seconds=9")
