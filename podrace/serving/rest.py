@@ -131,7 +131,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as error:
         return web.json_response({"error": error.reason}, status=error.status)
     except ConnectionResetError:
-        # The client has gone before it had sent the request, so nobody reads this answer.
+        # The client closed the connection before it had sent the request; this answer is not sent.
         return web.json_response({"error": "the connection was closed"}, status=400)
     except Exception:
         _log.exception("request failed", path=request.path)
