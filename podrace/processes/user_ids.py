@@ -50,9 +50,20 @@ def become(user_id: int, home: Path) -> None:
     os.setresuid(user_id, user_id, user_id)
     ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     os.umask(0o077)
+    _leave_closed_folder()
     for name in OWN_FOLDERS:
         os.environ.pop(name, None)
     os.environ["HOME"] = str(home)
+
+
+def _leave_closed_folder() -> None:
+    """Leaves a working folder that this user could not have entered, since relative paths would still be below it."""
+    try:
+        reachable = Path.cwd().samefile(".")
+    except OSError:
+        reachable = False
+    if not reachable:
+        os.chdir("/")
 
 
 def hide_memory() -> None:
