@@ -1,4 +1,4 @@
-"""User code with a user id of its own does not get at files by the working folder of the service that started it."""
+"""User code that runs as another user does not reach files by the working folder of the service that started it."""
 
 import os
 import subprocess
