@@ -113,7 +113,7 @@ async def people(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[dict[str, Per
             "runtime_folder": folder / "run",
             "log_folder": folder / "logs",
             # Pods of an environment that sleeps leave the processors to the rest of the test.
-            "allow.everything": True,
+            "allow.modules": '["sleepy_environment"]',
             "quota.yield_seconds": 1.0,
             "quota.pods": 2,
             "quota.owners.bob.tournaments": 1,
