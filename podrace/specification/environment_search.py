@@ -29,8 +29,8 @@ PREFIX = "environment."
 COUNT = "environment.count"
 INTERFACE_WRAPPERS = ("clip_actions", "scale_actions", "normalize_observations", "pixels", "frame_stack")
 """Wrappers that change observations and actions, but not rewards and the ends of episodes."""
-SHAPING = "shape_rewards"
-"""Wrapper that is left out of evaluations."""
+TRAINING_WRAPPERS = ("shape_rewards", "normalize_rewards")
+"""Wrappers that are left out of evaluations: they change rewards for training only."""
 LARGEST_COUNT = 1_000_000
 _OPTIONS, _WRAPPERS = "environment.options.", "wrappers"
 _LARGEST_NUMBER = 1e300
@@ -126,15 +126,15 @@ def evaluation_environment(
             wrapper = _wrapper(json_format.MessageToDict(specified.options), path[1])
             if wrapper and wrapper.get("name") in INTERFACE_WRAPPERS:
                 applied[key] = value
-    return _without_shaping(_with(environment, applied))
+    return _without_training_wrappers(_with(environment, applied))
 
 
-def _without_shaping(environment: pb.EnvironmentSpec) -> pb.EnvironmentSpec:
-    """Removes wrappers that shape rewards for training, in place: a score is the return of the environment itself."""
+def _without_training_wrappers(environment: pb.EnvironmentSpec) -> pb.EnvironmentSpec:
+    """Removes wrappers that change rewards for training, in place: a score is the return of the environment itself."""
     wrappers = json_format.MessageToDict(environment.options).get(_WRAPPERS, [])
     if not isinstance(wrappers, list):
         return environment
-    kept = [one for one in wrappers if not (isinstance(one, dict) and one.get("name") == SHAPING)]
+    kept = [one for one in wrappers if not (isinstance(one, dict) and one.get("name") in TRAINING_WRAPPERS)]
     if len(kept) < len(wrappers):
         environment.options[_WRAPPERS] = kept
     return environment

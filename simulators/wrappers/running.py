@@ -130,8 +130,8 @@ class NormalizeRewards(Wrapper):
     """Rewards divided by the running deviation of the discounted return, clipped.
 
     The mean is not subtracted, because that would change which behavior is optimal (Engstrom et al. 2020,
-    "Implementation matters in deep policy gradients", section 3). A tournament then shows returns of normalized
-    rewards.
+    "Implementation matters in deep policy gradients", section 3). Evaluations leave it out, so a score is the
+    return of the environment itself.
 
     Attributes:
         moments: Statistics of the discounted returns of all lanes and steps since the last reset.
