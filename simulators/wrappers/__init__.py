@@ -20,7 +20,7 @@ or equivalently `options = { wrappers = [{ name = "normalize_observations" }, { 
 | `clip_actions` | | accepts any action, and clips it to the bounds |
 | `scale_actions` | | accepts actions in [-1, 1], and scales them to the bounds |
 | `normalize_observations` | `clip` = 10.0 | by running means and variances (`simulators.wrappers.running`) |
-| `normalize_rewards` | `discount` = 0.99, `clip` = 10.0 | by the running deviation of the discounted return; not in evaluations |
+| `normalize_rewards` | `discount` = 0.99, `clip` = 10.0 | by the running deviation of the return; not in evaluations |
 | `pixels` | `height` = 84, `width` = 84, `grayscale` = true | reduces pictures, channels first (see `pixels.py`) |
 | `frame_stack` | `count` = 4 | stacks the last observations of the episode, the oldest first |
 | `shape_rewards` | `function` | rewards are what a function of yours returns; not in evaluations (see ShapeRewards) |
