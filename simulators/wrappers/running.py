@@ -127,11 +127,11 @@ class NormalizeObservations(Wrapper):
 
 
 class NormalizeRewards(Wrapper):
-    """Rewards divided by the running deviation of the discounted return, clipped.
+    """Rewards divided by the running deviation of the discounted return, clipped; not in evaluations.
 
     The mean is not subtracted, because that would change which behavior is optimal (Engstrom et al. 2020,
-    "Implementation matters in deep policy gradients", section 3). Evaluations leave it out, so a score is the
-    return of the environment itself.
+    "Implementation matters in deep policy gradients", section 3). A score is the return of the environment
+    itself.
 
     Attributes:
         moments: Statistics of the discounted returns of all lanes and steps since the last reset.
