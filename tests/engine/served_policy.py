@@ -1,6 +1,7 @@
 """Acts with a policy server in a container: by PolicyService and by the Open Inference Protocol, over gRPC and HTTP."""
 
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -52,6 +53,16 @@ class ServedPolicy:
         credentials = grpc.composite_channel_credentials(authority, caller)
         with grpc.secure_channel(self.token_address, credentials) as channel:
             yield channel
+
+    def reached(self) -> bool:
+        """Whether all three addresses accept connections: a node opens those of a service after its pods are ready."""
+        for address in (self.certificate_address, self.token_address, self.http_address):
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), timeout=CALL_SECONDS).close()
+            except OSError:
+                return False
+        return True
 
     def actions(self, observations: Rows, *, by_token: bool) -> list[int]:
         """Returns greedy actions of PolicyService."""

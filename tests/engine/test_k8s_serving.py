@@ -39,6 +39,7 @@ async def test_the_champion_is_served_and_a_rolling_restart_fails_no_call(
     try:
         mesh.kubectl("rollout", "status", "deployment/podrace-serving", "--timeout=120s")
         served = served_policy_of(certificates)
+        await until(lambda: asyncio.to_thread(served.reached), "the addresses of the service")
         await asyncio.to_thread(served_policy.check, served, 100.0)
         (pod,) = json.loads(mesh.kubectl("get", "pods", "-l", SERVING, "-o", "json"))["items"]
         (container,) = pod["spec"]["containers"]
