@@ -21,6 +21,7 @@ class SharedTraining:
         self._rendezvous: LeaderRendezvous | None = None
         self._changes = ChangeSignal()
         self._ended = False
+        self._followers: set[int] = set()
 
     def share(self, training: pb.GetTrainingResponse, rendezvous: LeaderRendezvous) -> None:
         """Shares a training with the followers."""
@@ -38,8 +39,20 @@ class SharedTraining:
         self.withdraw()
         self.training.ending = True
 
+    async def all_notified(self, wait_seconds: float) -> bool:
+        """Waits until every follower that asks has received the end; returns whether that happened in time.
+
+        A follower on another host that asks only after the server has stopped would take the leader for lost.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_seconds):
+                while self._followers:
+                    await self._changes.next_change().wait()
+        return not self._followers
+
     def learner_disconnected(self, learner: int) -> None:
         """Handles a learner's cancelled call; for learners on this host, the lifeline is more reliable."""
+        self._forget(learner)
         if self._rendezvous is not None:
             self._rendezvous.learner_disconnected(learner)
 
@@ -54,10 +67,17 @@ class SharedTraining:
             raise FailedPrecondition("this pod shares no training at present", reason=NOT_OPEN)
         return self._rendezvous
 
-    async def wait_for_change(self, session: str, wait_seconds: float) -> pb.GetTrainingResponse:
-        """Returns what is shared as soon as its session differs from `session`, or after `wait_seconds`."""
+    async def wait_for_change(self, session: str, wait_seconds: float, learner: int) -> pb.GetTrainingResponse:
+        """Returns to a learner what is shared as soon as its session differs from `session`, or after `wait_seconds`."""
+        self._followers.add(learner)
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
                 while self.training.session == session and not self._ended:
                     await self._changes.next_change().wait()
+        if self._ended:
+            self._forget(learner)
         return self.training
+
+    def _forget(self, learner: int) -> None:
+        self._followers.discard(learner)
+        self._changes.notify_all()

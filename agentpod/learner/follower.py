@@ -152,6 +152,7 @@ class Follower:
         """
         silence = time.monotonic() - self._last_answer
         if self._config.host_index and silence > self._maximum_silence_seconds:
+            _log.error("the leader does not answer; exiting", error=error.message, seconds=round(silence))
             raise Unavailable(
                 f"the leader at {self._config.head} has not answered for {silence:.0f} s: {error.message}"
             )

@@ -59,6 +59,8 @@ RETRY_SECONDS = 0.5
 """Pause after a failed AcquireAssignment call, and while the roles open for an agent of another pod."""
 REFUSED_SECONDS = 5.0
 """Pause of a standing pod that the orchestrator refused."""
+FAREWELL_SECONDS = 5.0
+"""How long the end waits for followers to receive it."""
 UNKNOWN_ANSWER_SECONDS = 1.0
 """Pause after an answer that this build does not know."""
 GIVEN_UP_SECONDS = 1.0
@@ -127,6 +129,7 @@ class Leader:
         finally:
             await self._preparation.end()
             self.shared_training.end()
+            await self.shared_training.all_notified(FAREWELL_SECONDS)
             await self.roles.close()
             await self._polls.close()
             await self._orchestrator_channel.close()
@@ -378,7 +381,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         wait = request.wait_duration
         wait_seconds = min(max(0.0, wait.seconds + wait.nanos / 1e9), LONGEST_WAIT_SECONDS)
         try:
-            return await self._leader.shared_training.wait_for_change(request.session, wait_seconds)
+            return await self._leader.shared_training.wait_for_change(request.session, wait_seconds, request.learner_index)
         except asyncio.CancelledError:
             self._leader.shared_training.learner_disconnected(request.learner_index)
             raise

@@ -86,8 +86,12 @@ _others: set[int] = set()
 
 def children() -> set[int]:
     """Running processes that this test started."""
-    tasks = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for task in tasks for pid in task.read_text().split()} - _others
+    found: set[int] = set()
+    for thread in Path("/proc/self/task").glob("*/children"):
+        # A thread that has just ended has no file any more.
+        with contextlib.suppress(FileNotFoundError):
+            found.update(int(pid) for pid in thread.read_text().split())
+    return found - _others
 
 
 @pytest.fixture(autouse=True)

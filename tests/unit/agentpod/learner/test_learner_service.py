@@ -16,7 +16,7 @@ class RecordedWaits:
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    async def wait_for_change(self, session: str, wait_seconds: float) -> pb.GetTrainingResponse:
+    async def wait_for_change(self, session: str, wait_seconds: float, learner: int) -> pb.GetTrainingResponse:
         self.seconds.append(wait_seconds)
         return pb.GetTrainingResponse(session=session)
 

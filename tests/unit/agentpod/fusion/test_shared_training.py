@@ -1,0 +1,42 @@
+"""Tests that no follower misses the end of the leader."""
+
+import asyncio
+
+from agentpod.fusion.shared_training import SharedTraining
+
+LONG = 60.0
+
+
+async def waiting(shared: SharedTraining, learner: int) -> "asyncio.Task[object]":
+    """Returns the call of a learner, which waits."""
+    call = asyncio.create_task(shared.wait_for_change("", LONG, learner))
+    await asyncio.sleep(0)
+    return call
+
+
+async def test_the_end_waits_for_a_follower_between_two_calls() -> None:
+    shared = SharedTraining()
+    first, second = await waiting(shared, 1), await waiting(shared, 2)
+    shared.withdraw()
+    second.cancel()
+    shared.learner_disconnected(2)
+    await shared.wait_for_change("old", LONG, 3)
+    shared.end()
+    ending = asyncio.create_task(shared.all_notified(LONG))
+    await first
+    assert not ending.done()
+    assert (await shared.wait_for_change("", LONG, 3)).ending
+    assert await ending
+
+
+async def test_the_end_does_not_wait_longer_for_a_follower_that_is_gone() -> None:
+    shared = SharedTraining()
+    await shared.wait_for_change("old", LONG, 1)
+    shared.end()
+    assert not await shared.all_notified(0.0)
+
+
+async def test_without_followers_the_end_does_not_wait() -> None:
+    shared = SharedTraining()
+    shared.end()
+    assert await shared.all_notified(0.0)
