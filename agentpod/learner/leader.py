@@ -381,7 +381,9 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         wait = request.wait_duration
         wait_seconds = min(max(0.0, wait.seconds + wait.nanos / 1e9), LONGEST_WAIT_SECONDS)
         try:
-            return await self._leader.shared_training.wait_for_change(request.session, wait_seconds, request.learner_index)
+            return await self._leader.shared_training.wait_for_change(
+                request.session, wait_seconds, request.learner_index
+            )
         except asyncio.CancelledError:
             self._leader.shared_training.learner_disconnected(request.learner_index)
             raise

@@ -333,9 +333,9 @@ class Assignments:
                 self._runtime.counters.count_stop(completed.tournament_id)
             self._runtime.step_limits.pop((work_id, request.lease_epoch), None)
         COMPLETED_ASSIGNMENTS.labels(pb.Outcome.Name(request.outcome).removeprefix("OUTCOME_").lower()).inc()
-        if completed.phase not in (WorkPhase.FINISHED, WorkPhase.STOPPED):
-            # The work can be assigned again, or the tournament has failed: waiting pods must know. After a finished
-            # agent, the reconcile loop notifies them, so that not every pod requests again after each agent.
+        if not isinstance(completed, AgentRecord) or completed.phase not in (WorkPhase.FINISHED, WorkPhase.STOPPED):
+            # The work can be assigned again, the tournament has failed, or a caller waits for the evaluation. After a
+            # finished agent, the reconcile loop notifies pods, so that not every pod requests again after each agent.
             self._runtime.changes.notify_all()
         self._runtime.reconcile_requested.set()
 

@@ -61,7 +61,7 @@ def test_a_home_can_be_restored_from_its_backup(home):
 
 
 def test_a_running_mesh_is_backed_up_on_demand(home):
-    spec = home.spec('wall_clock_duration = "100s"', pool="maximum_pods = 1")
+    spec = home.spec('wall_clock_duration = "100s"', sleeps=True, pool="maximum_pods = 1")
     training = home.start("train", str(spec), "--json")
     tournament = wait_for(home.tournament_id)
     wait_for(lambda: len(home.candidates(tournament)) >= 2)
@@ -81,7 +81,7 @@ def test_a_running_mesh_is_backed_up_on_demand(home):
 def test_a_tournament_continues_after_both_services_lost_their_databases_without_a_backup(home, monkeypatch):
     for service in ("ORCHESTRATOR", "LEADERBOARD"):
         monkeypatch.setenv(f"PODRACE_{service}__BACKUP__REBUILD", "true")
-    spec = home.spec("environment_steps = 120000", pool="maximum_pods = 1")
+    spec = home.spec("environment_steps = 1000000000", sleeps=True, pool="maximum_pods = 1")
     training = home.start("train", str(spec), "--json")
     tournament = wait_for(home.tournament_id)
     wait_for(lambda: len(home.candidates(tournament)) >= 6)
@@ -96,6 +96,8 @@ def test_a_tournament_continues_after_both_services_lost_their_databases_without
     board = wait_for(lambda: home.candidates(tournament), what="a rebuilt board")
     wait_for(lambda: len(home.candidates(tournament)) >= len(board) + 3, what="further candidates")
     assert home.roles() == pods, "the pod still runs"
+    # Met at once.
+    home.json("update", "latest", "--set", "objective.environment_steps=4096")
 
     _, err = training.communicate(timeout=100)
     assert training.returncode == 0, err

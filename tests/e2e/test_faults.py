@@ -99,7 +99,7 @@ def test_the_mesh_of_a_killed_command_stops_and_its_tournament_can_be_resumed(ho
 
 
 def test_a_second_training_on_the_same_home_is_refused_in_one_line(home):
-    spec = home.spec('wall_clock_duration = "100s"')
+    spec = home.spec('wall_clock_duration = "100s"', sleeps=True)
     training = home.start("train", str(spec))
     wait_for(home.tournament_id)
     code, _, err = home.run("train", str(spec))

@@ -54,7 +54,7 @@ async def test_a_caller_waits_until_an_evaluation_has_finished(mesh: Any, name: 
     work = await mesh.assigned(f"{name}-p0")
     assert not waiting.done()
     await mesh.complete(work, evaluation=Evaluation(mean_return=3.5))
-    answer = await waiting
+    answer = await asyncio.wait_for(waiting, 10)
     assert (answer.done, answer.evaluation.mean_return, answer.error) == (True, 3.5, "")
 
 

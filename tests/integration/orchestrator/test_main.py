@@ -123,7 +123,9 @@ async def service(short_folder: Path) -> AsyncIterator[Service]:
     made = Service(short_folder)
     yield made
     for process in made.descendants():
-        process.kill()
+        # A process that has just exited needs no signal.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     if made.process:
         made.process.communicate()
 
