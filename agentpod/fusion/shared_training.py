@@ -68,7 +68,7 @@ class SharedTraining:
         return self._rendezvous
 
     async def wait_for_change(self, session: str, wait_seconds: float, learner: int) -> pb.GetTrainingResponse:
-        """Returns to a learner what is shared as soon as its session differs from `session`, or after `wait_seconds`."""
+        """Returns what is shared as soon as its session differs from `session`, or after `wait_seconds`."""
         self._followers.add(learner)
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
