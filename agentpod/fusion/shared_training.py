@@ -50,12 +50,6 @@ class SharedTraining:
                     await self._changes.next_change().wait()
         return not self._followers
 
-    def learner_disconnected(self, learner: int) -> None:
-        """Handles a learner's cancelled call; for learners on this host, the lifeline is more reliable."""
-        self._forget(learner)
-        if self._rendezvous is not None:
-            self._rendezvous.learner_disconnected(learner)
-
     @property
     def rendezvous(self) -> LeaderRendezvous:
         """Rendezvous of the shared training.
@@ -68,12 +62,22 @@ class SharedTraining:
         return self._rendezvous
 
     async def wait_for_change(self, session: str, wait_seconds: float, learner: int) -> pb.GetTrainingResponse:
-        """Returns what is shared as soon as its session differs from `session`, or after `wait_seconds`."""
+        """Returns what is shared as soon as its session differs from `session`, or after `wait_seconds`.
+
+        A cancelled call takes the learner out of its fusion round; for learners on this host, the lifeline is more
+        reliable.
+        """
         self._followers.add(learner)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_seconds):
-                while self.training.session == session and not self._ended:
-                    await self._changes.next_change().wait()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_seconds):
+                    while self.training.session == session and not self._ended:
+                        await self._changes.next_change().wait()
+        except asyncio.CancelledError:
+            self._forget(learner)
+            if self._rendezvous is not None:
+                self._rendezvous.learner_disconnected(learner)
+            raise
         if self._ended:
             self._forget(learner)
         return self.training

@@ -380,13 +380,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         """Returns what the followers train, as soon as it differs from what the caller knows; see the contract."""
         wait = request.wait_duration
         wait_seconds = min(max(0.0, wait.seconds + wait.nanos / 1e9), LONGEST_WAIT_SECONDS)
-        try:
-            return await self._leader.shared_training.wait_for_change(
-                request.session, wait_seconds, request.learner_index
-            )
-        except asyncio.CancelledError:
-            self._leader.shared_training.learner_disconnected(request.learner_index)
-            raise
+        return await self._leader.shared_training.wait_for_change(request.session, wait_seconds, request.learner_index)
 
     async def JoinFusion(
         self, request: pb.JoinFusionRequest, context: grpc.aio.ServicerContext[Any, Any]

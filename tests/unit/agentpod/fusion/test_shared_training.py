@@ -3,6 +3,7 @@
 import asyncio
 
 from agentpod.fusion.shared_training import SharedTraining
+from podrace.tasks import cancel_all
 
 LONG = 60.0
 
@@ -17,9 +18,7 @@ async def waiting(shared: SharedTraining, learner: int) -> "asyncio.Task[object]
 async def test_the_end_waits_for_a_follower_between_two_calls() -> None:
     shared = SharedTraining()
     first, second = await waiting(shared, 1), await waiting(shared, 2)
-    shared.withdraw()
-    second.cancel()
-    shared.learner_disconnected(2)
+    await cancel_all(second)
     await shared.wait_for_change("old", LONG, 3)
     shared.end()
     ending = asyncio.create_task(shared.all_notified(LONG))
