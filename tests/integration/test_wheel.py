@@ -111,7 +111,7 @@ def test_with_extras_a_first_tournament_has_a_champion_that_acts(wheel: Path, fo
         folder=folder,
     )
     trained = json.loads(run(podrace, "train", "tiny.toml", "--set", "pool.maximum_pods=1", "--json", folder=folder))
-    assert trained["state"] == "completed"
+    assert trained["state"] == "COMPLETED"
     run(podrace, "export", "latest", "--folder", "policy", folder=folder)
     acting = "import podrace; print(podrace.load_policy('policy/policy.onnx').act([0.0, 0.0, 0.0, 0.0]))"
     assert run(commands / "python", "-c", acting, folder=folder).strip() in ("0", "1")
