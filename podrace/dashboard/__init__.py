@@ -14,6 +14,7 @@ podrace/dashboard/
   feed_cache.py       opens and closes feeds
   points.py           the scores of all submissions, in little memory
   downsampling.py     reduces curves to the width of a chart
+  logs.py             reads the logs of an embedded mesh
   curves.py, hyperparameters.py, lineage.py, views.py    what the pages show
   assets/             the pages: HTML, style and ES modules without a build; the chart library uPlot
 

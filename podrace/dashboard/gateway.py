@@ -14,6 +14,7 @@ from podrace.dashboard.access import Keys, names_of
 from podrace.dashboard.changing import ChangeHandlers
 from podrace.dashboard.feed_cache import FeedCache
 from podrace.dashboard.guarding import guard
+from podrace.dashboard.logs import LogFolder
 from podrace.dashboard.parameters import LARGEST_BODY_BYTES
 from podrace.dashboard.reading import ReadHandlers, answer
 from podrace.dashboard.settings import DashboardSettings, RenewedTls
@@ -45,9 +46,10 @@ async def serving(settings: DashboardSettings, client: Client) -> AsyncIterator[
     settings.check()
     keys, tls = Keys(settings.token()), settings.tls()
     async with FeedCache(client) as feeds:
-        streaming = StreamHandlers(client, feeds)
+        logs = LogFolder(settings.logs)
+        streaming = StreamHandlers(client, feeds, logs)
         runner = web.AppRunner(
-            application(settings, keys, client, feeds, streaming),
+            application(settings, keys, client, feeds, logs, streaming),
             access_log=None,
             logger=http_logger(),
             handle_signals=False,
@@ -84,7 +86,12 @@ async def _keep_renewed(tls: RenewedTls | None) -> None:
 
 
 def application(
-    settings: DashboardSettings, keys: Keys, client: Client, feeds: FeedCache, streaming: StreamHandlers
+    settings: DashboardSettings,
+    keys: Keys,
+    client: Client,
+    feeds: FeedCache,
+    logs: LogFolder,
+    streaming: StreamHandlers,
 ) -> web.Application:
     """Returns the application with all its routes."""
     app = web.Application(
@@ -97,7 +104,7 @@ def application(
 
     app.add_routes([web.get("/", _asset), web.get("/assets/{name:[a-zA-Z0-9./_-]+}", _asset)])
     app.add_routes([web.get("/api/session", session)])
-    app.add_routes(ReadHandlers(client, feeds).routes())
+    app.add_routes(ReadHandlers(client, feeds, logs).routes())
     app.add_routes(streaming.routes())
     app.add_routes(ChangeHandlers(client, feeds).routes())
     return app

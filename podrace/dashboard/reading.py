@@ -16,6 +16,7 @@ from podrace.dashboard.feed import TournamentFeed
 from podrace.dashboard.feed_cache import FeedCache
 from podrace.dashboard.hyperparameters import parallel, schedules
 from podrace.dashboard.lineage import walk
+from podrace.dashboard.logs import LogFolder
 from podrace.dashboard.points import ChartAxis
 from podrace.errors import NotFound
 
@@ -35,6 +36,7 @@ class ReadHandlers:
 
     client: Client
     feeds: FeedCache
+    log_folder: LogFolder
 
     def routes(self) -> list[web.RouteDef]:
         """Returns the routes of the handlers."""
@@ -50,6 +52,7 @@ class ReadHandlers:
             web.get(f"{inner}/pods", self.pods),
             web.get(f"{inner}/events", self.events),
             web.get(f"{inner}/checkpoints/{{digest}}", self.checkpoint),
+            web.get(f"{inner}/logs", self.logs),
         ]
 
     async def feed(self, request: web.Request) -> TournamentFeed:
@@ -166,6 +169,12 @@ class ReadHandlers:
         ]
         total = sum(one.size_bytes for one in parts)
         return answer({"manifest_digest": digest, "parts": shown, "total": len(parts), "size_bytes": total})
+
+    async def logs(self, request: web.Request) -> web.Response:
+        """Returns the names of the logs of the tournament's pods and of the services."""
+        feed = await self.feed(request)
+        names = await asyncio.to_thread(self.log_folder.names, feed.tournament.tournament_id)
+        return answer({"logs": [views.text(name) for name in names]})
 
 
 def _part(request: web.Request) -> tuple[int, int]:

@@ -29,6 +29,8 @@ class DashboardSettings:
     """Further host names under which browsers reach it, for instance that of a proxy."""
     insecure: bool = False
     """Whether it may listen without TLS where other machines reach it."""
+    logs: Path | None = None
+    """Folder with the logs of the embedded mesh; None: the mesh runs elsewhere."""
 
     @property
     def host(self) -> str:

@@ -1,7 +1,8 @@
-"""Sends a page what changed in a tournament, as server-sent events, until the page is closed.
+"""Sends a page what changed in a tournament, and the lines of a log, as server-sent events, until the page is closed.
 
-An event names the present version of each part; the page reads the parts that it shows again when their version has
-changed. An event therefore stands alone: a page that has missed some needs only the next one.
+An event of a tournament names the present version of each part; the page reads the parts that it shows again when their
+version has changed. Such an event therefore stands alone: a page that has missed some needs only the next one. A stream
+of a log begins with its last lines, also when the page connects again.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from podrace.dashboard import parameters, views
 from podrace.dashboard.feed import TournamentFeed
 from podrace.dashboard.feed_cache import FeedCache
 from podrace.dashboard.guarding import HEADERS
+from podrace.dashboard.logs import MOST_LINES, LogFolder
 from podrace.errors import PodraceError
 from podrace.tasks import wait_at_most
 
@@ -27,6 +29,8 @@ LONGEST_SECONDS = 5.0
 MOST_STREAMS = 64
 """Streams at the same time, at most."""
 PROBE_SECONDS = 2.0
+DEFAULT_LINES = 200
+"""Last lines of a log with which its stream begins."""
 
 
 def message(feed: TournamentFeed, run: str) -> dict[str, Any]:
@@ -52,9 +56,9 @@ def message(feed: TournamentFeed, run: str) -> dict[str, Any]:
 class StreamHandlers:
     """Handlers of requests that are answered by a stream."""
 
-    def __init__(self, client: Client, feeds: FeedCache) -> None:
+    def __init__(self, client: Client, feeds: FeedCache, logs: LogFolder) -> None:
         """Has no stream yet."""
-        self._client, self._feeds = client, feeds
+        self._client, self._feeds, self._logs = client, feeds, logs
         self._run = uuid.uuid4().hex[:8]
         self._open = 0
         self.stopping = asyncio.Event()
@@ -65,6 +69,7 @@ class StreamHandlers:
         return [
             web.get("/api/stream", self.mesh),
             web.get("/api/tournaments/{tournament}/stream", self.tournament),
+            web.get("/api/tournaments/{tournament}/logs/{log}/stream", self.log),
         ]
 
     async def tournament(self, request: web.Request) -> web.StreamResponse:
@@ -97,6 +102,30 @@ class StreamHandlers:
                 await self._pause(PROBE_SECONDS)
 
         return await self._stream(request, events)
+
+    async def log(self, request: web.Request) -> web.StreamResponse:
+        """Streams the last lines of a log, and those that are added."""
+        name = parameters.identity(request.match_info, "tournament", required=True)
+        log = parameters.identity(request.match_info, "log", required=True)
+        lines = parameters.whole(request.query, "lines", default=DEFAULT_LINES, low=0, high=MOST_LINES)
+        # The mesh decides whether this caller may read the tournament.
+        await self._feeds.get(name)
+        tail = await asyncio.to_thread(self._logs.tail, name, log, lines)
+
+        async def events(response: web.StreamResponse) -> None:
+            begins, silent = True, 0.0
+            while not self.stopping.is_set():
+                part = await asyncio.to_thread(tail.read)
+                if part.lines or begins or silent >= LONGEST_SECONDS:
+                    await _send(response, {"begins": begins, "lines": part.lines, "left_out": part.left_out})
+                    begins, silent = False, 0.0
+                await self._pause(SHORTEST_SECONDS)
+                silent += SHORTEST_SECONDS
+
+        try:
+            return await self._stream(request, events)
+        finally:
+            tail.close()
 
     async def _pause(self, seconds: float) -> None:
         await wait_at_most(self.stopping.wait(), seconds)

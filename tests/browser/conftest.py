@@ -14,6 +14,7 @@ import pytest
 from gateway_process import GatewayProcess
 from scripted_mesh import ScriptedMesh, fill
 
+RUN = "run-abc123"
 AXE = "axe-core@4.14.1"
 INSTALL_SECONDS = 120
 
@@ -57,14 +58,17 @@ def thread(folder: Path) -> Iterator[MeshThread]:
     """A mesh with one tournament of 12 agents and 240 submissions, and an empty one."""
     found = MeshThread(folder)
     found.call(found.mesh.add, "empty-abc123")
-    fill(found.call(found.mesh.add, "run-abc123"), agents=12, points=240)
+    fill(found.call(found.mesh.add, RUN), agents=12, points=240)
     yield found
     found.close()
 
 
 @pytest.fixture
-def gateway(folder: Path, thread: MeshThread) -> Iterator[GatewayProcess]:
-    found = GatewayProcess(folder, thread.mesh.address)
+def gateway(folder: Path, thread: MeshThread, request: pytest.FixtureRequest) -> Iterator[GatewayProcess]:
+    """The dashboard of a home with a log of pod p0; with the parameter `elsewhere`, of a mesh elsewhere."""
+    (folder / "logs").mkdir()
+    (folder / "logs" / f"{RUN}-p0.log").write_text("".join(f"line {number} of p0\n" for number in range(300)))
+    found = GatewayProcess(folder, thread.mesh.address, elsewhere=getattr(request, "param", "") == "elsewhere")
     found.start()
     yield found
     found.kill()

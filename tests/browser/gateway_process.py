@@ -11,10 +11,12 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass
 class GatewayProcess:
-    """`podrace dashboard` for one mesh."""
+    """The dashboard of one mesh."""
 
     folder: Path
     address: str
+    elsewhere: bool = False
+    """Whether it is `podrace dashboard --orchestrator`, which has no files of the mesh."""
     port: int = 0
     url: str = ""
     """URL with the token, after `start`."""
@@ -22,11 +24,13 @@ class GatewayProcess:
 
     def start(self) -> None:
         """Starts it on a free port, or again on the port that it had."""
+        listen = f"127.0.0.1:{self.port}"
+        command = [str(Path(__file__).with_name("home_gateway.py")), self.address, listen, str(self.folder)]
+        if self.elsewhere:
+            command = ["-m", "podrace.cli", "dashboard", "--orchestrator", self.address, "--listen", listen]
+            command += ["--token-file", str(self.folder / "token")]
         self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "podrace.cli", "dashboard", "--orchestrator", self.address),
-                *("--listen", f"127.0.0.1:{self.port}", "--token-file", str(self.folder / "token")),
-            ],
+            [sys.executable, *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

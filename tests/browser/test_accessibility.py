@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
+from conftest import RUN
 from gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.browser
 
-RUN = "run-abc123"
 PAGES = (
     ("#/", ".scroll table"),
     ("#/new", "#specification"),
@@ -17,6 +17,8 @@ PAGES = (
     (f"#/t/{RUN}/hyperparameters", ".parallel canvas"),
     (f"#/t/{RUN}/pool", ".virtual tbody th"),
     (f"#/t/{RUN}/events", ".scroll table"),
+    (f"#/t/{RUN}/logs", "select[name=log]"),
+    (f"#/t/{RUN}/logs/{RUN}-p0", "pre.log:not(:empty)"),
     (f"#/t/{RUN}/checkpoints", ".virtual button"),
     (f"#/t/{RUN}/specification", "pre:not(:empty)"),
     ("#/t/empty-abc123/board", ".virtual"),

@@ -4,12 +4,11 @@ import re
 from typing import Any
 
 import pytest
-from conftest import MeshThread
+from conftest import RUN, MeshThread
 from gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.browser
 
-RUN = "run-abc123"
 SPECIFICATION = 'name = "new"\n[environment]\nid = "CartPole-v1"\n'
 
 
@@ -96,6 +95,45 @@ def test_pods_have_a_plane_and_reasons(page: Any, gateway: GatewayProcess):
     open_tab(page, gateway, "pool")
     expect_text(page, ".virtual tbody", r"p0\s+training\s+a0\s+shared")
     expect_text(page, "main", "free capacity for one more pod")
+
+
+def test_the_log_of_a_pod_is_followed_and_its_control_characters_are_text(page: Any, gateway: GatewayProcess):
+    open_tab(page, gateway, "pool")
+    page.click(".virtual >> text=/^p0$/")
+    expect_text(page, "pre.log", r"line 299 of p0\s*$")
+    expect_text(page, "main", "200 lines")
+    log = gateway.folder / "logs" / f"{RUN}-p0.log"
+    with log.open("a") as file:
+        file.write("\x1b[31m<img src=x onerror=alert(1)>\n")
+    expect_text(page, "pre.log", re.escape("\\x1b[31m<img src=x onerror=alert(1)>"))
+    assert page.locator("pre.log img").count() == 0
+    bottom = "(pre => pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 2)(document.querySelector('pre.log'))"
+    assert page.evaluate(bottom)
+    page.uncheck("input[name=follow]")
+    page.evaluate("document.querySelector('pre.log').scrollTop = 0")
+    with log.open("a") as file:
+        file.write("not followed\n")
+    expect_text(page, "pre.log", "not followed")
+    assert not page.evaluate(bottom)
+    page.select_option("select[name=lines]", "50")
+    expect_text(page, "main", "50 lines")
+
+
+def test_a_killed_gateway_does_not_repeat_lines_of_a_log(page: Any, gateway: GatewayProcess):
+    open_tab(page, gateway, f"logs/{RUN}-p0")
+    expect_text(page, "main", "200 lines")
+    gateway.kill()
+    expect_text(page, "#connection[data-state=lost]", "Connection to the dashboard lost")
+    gateway.start()
+    page.wait_for_selector("#connection[data-state=live]")
+    expect_text(page, "main", "200 lines")
+    assert page.inner_text("pre.log").count("line 299 of p0") == 1
+
+
+@pytest.mark.parametrize("gateway", ["elsewhere"], indirect=True)
+def test_the_logs_of_a_mesh_elsewhere_are_read_where_it_runs(page: Any, gateway: GatewayProcess):
+    open_tab(page, gateway, f"logs/{RUN}-p0")
+    expect_text(page, "[role=alert]", "use `docker logs` or `kubectl logs`")
 
 
 def test_events_are_filtered_by_kind_agent_and_words(page: Any, gateway: GatewayProcess):

@@ -56,7 +56,8 @@ def dashboard(
 ) -> int:
     """Serves the dashboard until Ctrl-C."""
     _require_library()
-    chosen = DashboardSettings(listen, token_file, tls_certificate, tls_key, names, insecure)
+    logs = None if settings.orchestrator else Folders.of(settings.home).logs
+    chosen = DashboardSettings(listen, token_file, tls_certificate, tls_key, names, insecure, logs)
     chosen.check()
 
     async def command(interrupts: Interrupts) -> int:

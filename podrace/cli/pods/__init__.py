@@ -1,7 +1,7 @@
 """Implements `podrace logs` and `podrace top`, which show what pods do now.
 
 podrace/cli/pods/
-  log_files.py   finds and reads the logs of an embedded mesh
+  log_files.py   finds the logs of an embedded mesh
   logs.py        the command `logs`
   top.py         the command `top`
 """

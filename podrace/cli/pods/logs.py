@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from podrace.cli.pods.log_files import GrowingLines, find_log, last_lines, seek_last_lines
+from podrace.cli.pods.log_files import find_log
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.mesh.home import Folders
+from podrace.processes.log_reading import GrowingLines, last_lines, seek_last_lines
 
 POLL_SECONDS = 0.25
 DEFAULT_LINES = 50

@@ -35,7 +35,7 @@ async def mesh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[S
 
 @pytest.fixture
 async def page(folder: Path, mesh: ScriptedMesh) -> AsyncIterator[Page]:
-    settings = DashboardSettings("127.0.0.1:0", token_file=folder / "token")
+    settings = DashboardSettings("127.0.0.1:0", token_file=folder / "token", logs=folder / "logs")
     jar = aiohttp.CookieJar(unsafe=True)
     async with (
         Client(mesh.address) as client,

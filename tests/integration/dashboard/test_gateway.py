@@ -221,6 +221,41 @@ async def test_a_checkpoint_has_its_size(page: Page, mesh: ScriptedMesh):
     assert (found["size_bytes"], found["total"]) == (4 << 20, 2)
 
 
+async def test_the_log_of_a_pod_is_followed(page: Page, folder: Path):
+    log = folder / "logs" / f"{NAME}-p0.log"
+    log.parent.mkdir()
+    log.write_text("first\n\x1b[31msecond\n")
+    assert (await page.get(f"tournaments/{NAME}/logs"))["logs"] == [f"{NAME}-p0"]
+    seen = []
+    async with asyncio.timeout(SECONDS):
+        async for event in events_of(page, f"tournaments/{NAME}/logs/{NAME}-p0/stream?lines=1"):
+            seen += event["lines"]
+            if event["begins"]:
+                with log.open("a") as file:
+                    file.write("third\n")
+            if "third" in seen:
+                break
+    assert seen == ["\\x1b[31msecond", "third"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        (f"tournaments/{NAME}/logs/{NAME}-p9/stream", 404),
+        (f"tournaments/{NAME}/logs/other-abc123-p0/stream", 404),
+        (f"tournaments/{NAME}/logs/..%2ftoken/stream", 400),
+        (f"tournaments/{NAME}/logs/orchestrator/stream?lines=1000000", 400),
+        ("tournaments/other-abc123/logs/orchestrator/stream", 404),
+        ("tournaments/other-abc123/logs", 404),
+    ],
+)
+async def test_what_is_no_log_of_a_known_tournament_is_refused(page: Page, folder: Path, path: str, status: int):
+    (folder / "logs").mkdir()
+    (folder / "logs" / "other-abc123-p0.log").write_text("secret\n")
+    (folder / "logs" / "orchestrator.log").write_text("secret\n")
+    assert "secret" not in str(await page.get(path, status))
+
+
 # --- what is changed ---------------------------------------------------------------------------------------------
 
 

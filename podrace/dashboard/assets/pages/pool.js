@@ -9,7 +9,7 @@ export function pool(root, id) {
   const reasons = h("div", {});
   let seen = "";
   const rows = virtualTable("Pods", [
-    { title: "Pod", cell: (one) => short(one.pod_id, id) },
+    { title: "Pod", cell: (one) => h("a", { href: `#/t/${id}/logs/${one.pod_id}`, "aria-label": `Log of ${short(one.pod_id, id)}` }, short(one.pod_id, id)) },
     { title: "Activity", cell: (one) => one.activity },
     { title: "Agent", cell: (one) => (one.agent_id ? h("a", { href: `#/t/${id}/lineage/${one.agent_id}` }, short(one.agent_id, id)) : "–") },
     { title: "Plane", cell: (one) => one.plane || "–" },

@@ -10,6 +10,7 @@ import { events } from "./events.js";
 import { hyperparameters } from "./hyperparameters.js";
 import { lineage } from "./lineage.js";
 import { state } from "./list.js";
+import { logs } from "./logs.js";
 import { pool } from "./pool.js";
 
 // Each tab returns {refresh(), close()}; `parts` are those whose change it shows.
@@ -19,6 +20,7 @@ const TABS = {
   hyperparameters: { title: "Hyperparameters", page: hyperparameters, parts: ["agents"] },
   pool: { title: "Pool", page: pool, parts: ["tournament", "events"] },
   events: { title: "Events", page: events, parts: ["events"] },
+  logs: { title: "Logs", page: logs, parts: ["events"] },
   checkpoints: { title: "Checkpoints", page: checkpoints, parts: ["board"] },
   specification: { title: "Specification", page: specification, parts: [] },
 };
