@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 
 import structlog
 
 from leaderboard.checkpoints.archiving import TournamentArchiving
+from leaderboard.checkpoints.checkpoint_quotas import CheckpointQuotas, Measured
 from leaderboard.checkpoints.deletion import TournamentDeletion
 from leaderboard.config import Config
 from leaderboard.delivery.checkpoint_delivery import CheckpointDelivery
@@ -74,7 +75,8 @@ async def _serve_from(
             owners.expect([one.tournament_id for one in await rebuild(state, store)])
     updater = Updater(state, store, watch, plugins=plugins)
     find_shortage = _shortage_finder(config, location, asyncio.get_running_loop(), urgent)
-    generator = Generator(state, plugins, find_shortage, owners)
+    quotas = CheckpointQuotas(urgent.set)
+    generator = Generator(state, plugins, find_shortage, owners, quotas)
     snapshots = SnapshotRecorder(state, store)
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
@@ -90,7 +92,12 @@ async def _serve_from(
     _log.info("leaderboard serves", address=server.address, database=str(location), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)
-    async with deletion, _garbage_collection(state, store, config, urgent, owners):
+    async with (
+        deletion,
+        _garbage_collection(
+            state, store, config, urgent, (lambda found: owners.measure(found.kept_bytes), quotas.measure)
+        ),
+    ):
         watched = [lifeline.lost(config.lifeline)] if config.lifeline else []
         reason = await shutdown_requested(*watched, *ends(leadership))
     _log.info("leaderboard stops", reason=reason)
@@ -121,9 +128,18 @@ def _shortage_finder(
 
 @contextlib.asynccontextmanager
 async def _garbage_collection(
-    state: Database, store: CheckpointStore, config: Config, urgent: asyncio.Event, owners: TournamentOwners
+    state: Database,
+    store: CheckpointStore,
+    config: Config,
+    urgent: asyncio.Event,
+    observers: Collection[Callable[[Measured], None]],
 ) -> AsyncIterator[None]:
-    """Deletes unreferenced checkpoint files periodically while the block runs."""
+    """Deletes unreferenced checkpoint files periodically while the block runs. Observers get what each time is left."""
+
+    def on_measured(found: Measured) -> None:
+        for observe in observers:
+            observe(found)
+
     if not config.collect_period_seconds:
         yield
         return
@@ -135,7 +151,7 @@ async def _garbage_collection(
             grace_seconds=config.collect_grace_seconds,
             retention=config.retention,
             urgent=urgent,
-            on_measured=owners.measure,
+            on_measured=on_measured,
         )
     )
     try:

@@ -10,6 +10,9 @@ Some needed checkpoints may be missing: the board of an idle tournament may have
 files. That is no error, and everything that still exists is kept. But if all needed checkpoints are missing, nothing is
 deleted: every board keeps the files of its best candidate, so this must be the store of another leaderboard.
 
+With `assignment.tournament_checkpoint_bytes`, checkpoints of ended agents and snapshots are deleted until the others
+fit (leaderboard.storage_quotas).
+
 The replay memories of needed checkpoints are kept within `assignment.tournament_replay_bytes` of each tournament. Above
 it, all memories are reduced to samples of equal size (leaderboard.ranking.replay_quota), first those of checkpoints
 that no agent needs, then those of last submissions, then those of the candidates that the next agent may start from.
@@ -19,15 +22,17 @@ comes on top of the quota.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 
 import prometheus_client
 import structlog
 
+from leaderboard.checkpoints.checkpoint_quotas import Measured
 from leaderboard.evolution.agents import visible_board
+from leaderboard.ranking.checkpoint_quota import Cut
 from leaderboard.ranking.retention import Retention, TournamentRecord, retained
-from leaderboard.replay_memories import ReplayPlan, pieces_beyond_quotas, replay_plan
+from leaderboard.storage_quotas import Excess, QuotaPlan, beyond_quotas, quota_plan, quotas_of
 from leaderboard.store import ancestor_queries, records
 from leaderboard.store.held_records import held_manifests
 from leaderboard.store.snapshot_records import snapshot_manifests
@@ -55,12 +60,12 @@ async def collect_periodically(
     grace_seconds: float,
     retention: Retention,
     urgent: asyncio.Event,
-    on_measured: Callable[[Mapping[str, int]], None] = lambda _: None,
+    on_measured: Callable[[Measured], None] = lambda _: None,
 ) -> None:
     """Collects periodically until it is cancelled. A collection that fails is logged and repeated after the period.
 
     When `urgent` is set, the next collection begins at once, but not within SHORTEST_PERIOD_SECONDS of the last one.
-    `on_measured` receives what each collection leaves: bytes by tournament.
+    `on_measured` receives what each collection leaves.
     """
     shortest_seconds = min(SHORTEST_PERIOD_SECONDS, period_seconds)
     while True:
@@ -83,7 +88,7 @@ async def collect_once(
     *,
     grace_seconds: float,
     retention: Retention,
-    on_measured: Callable[[Mapping[str, int]], None] = lambda _: None,
+    on_measured: Callable[[Measured], None] = lambda _: None,
 ) -> list[str]:
     """Deletes objects that nothing refers to and returns their digests.
 
@@ -92,20 +97,22 @@ async def collect_once(
         NotFound: Every needed checkpoint is missing from the store; nothing was deleted.
     """
     needed: set[Place] = set()
-    plans: list[ReplayPlan] = []
+    plans: list[QuotaPlan] = []
     # One transaction for each tournament, so that submissions do not wait until all have been read.
     for tournament_id in await state.transact(tournaments):
         record = await state.transact(tournament_record, tournament_id)
         kept = retained(record, retention).keys()
         needed |= {Place(tournament_id, name) for name in kept}
-        plans.append(replay_plan(tournament_id, await state.transact(records.get_spec, tournament_id), record, kept))
+        plans.append(quota_plan(tournament_id, await state.transact(records.get_spec, tournament_id), record, kept))
     # Last, because an agent may have been generated meanwhile from a candidate that was evicted since.
     starting = await state.transact(starting_checkpoints, grace_seconds)
     unfinished = await state.transact(unfinished_agents, grace_seconds)
-    needed |= starting
-    needed |= {Place(tournament_id, name) for tournament_id, name in await state.transact(held_manifests)}
-    dropped = await asyncio.to_thread(pieces_beyond_quotas, store, plans, starting, unfinished)
-    found = await asyncio.to_thread(partial(survey, dropped=dropped), store, needed, grace_seconds)
+    starting |= {Place(tournament_id, name) for tournament_id, name in await state.transact(held_manifests)}
+    excess = await asyncio.to_thread(beyond_quotas, store, plans, starting, unfinished)
+    needed = (needed - excess.unneeded) | starting
+    quotas = quotas_of(plans)
+    look = partial(survey, dropped=excess.dropped, replaceable=lambda agent_id: tournament_of(agent_id) in quotas)
+    found = await asyncio.to_thread(look, store, needed, grace_seconds)
     if needed and found.missing == needed:
         raise NotFound(
             f"none of the {len(needed)} checkpoints that tournaments need is in {store.uri}; is it the store of this"
@@ -116,8 +123,24 @@ async def collect_once(
     await state.transact(lambda _: None)
     deleted = await asyncio.to_thread(delete, store, found, grace_seconds)
     COLLECTED.inc(len(deleted))
-    on_measured(found.kept_bytes)
+    on_measured(Measured(found.kept_bytes, found.needed_bytes, quotas, _really_cut(excess, deleted)))
     return deleted
+
+
+def _really_cut(excess: Excess, deleted: Collection[str]) -> dict[str, Cut]:
+    """Returns what was deleted because of quotas, by tournament, and logs it. Files that are too young are left out."""
+    names = set(deleted)
+    cuts = {name: cut.limited_to(names) for name, cut in excess.cuts.items()}
+    for name, cut in cuts.items():
+        if cut.checkpoints:
+            _log.info(
+                "checkpoints deleted because of the quota",
+                tournament_id=name,
+                deleted=dict(cut.counts),
+                deleted_bytes=cut.deleted_bytes,
+                left_bytes=cut.left_bytes,
+            )
+    return {name: cut for name, cut in cuts.items() if cut.files}
 
 
 def starting_checkpoints(transaction: Transaction, grace_seconds: float) -> set[Place]:

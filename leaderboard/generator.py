@@ -14,6 +14,7 @@ import structlog
 
 from leaderboard import generation
 from leaderboard.cached_statistics import CachedStatistics
+from leaderboard.checkpoints.checkpoint_quotas import CheckpointQuotas
 from leaderboard.evolution import STRATEGIES
 from leaderboard.evolution.proposals import Proposal, adopted
 from leaderboard.evolution.strategy import NoWork
@@ -45,6 +46,7 @@ class Generator:
         plugins: PluginPool | None = None,
         find_shortage: Callable[[], str] = lambda: "",
         owners: TournamentOwners | None = None,
+        quotas: CheckpointQuotas | None = None,
     ) -> None:
         """Prepares to generate.
 
@@ -53,9 +55,10 @@ class Generator:
             plugins: Calls generator plugins; None: the built-in strategies decide.
             find_shortage: Returns why there is no space for the checkpoints of further agents; empty: there is. Blocks.
             owners: Learns from the requests whose each tournament is.
+            quotas: Refuses agents of tournaments whose checkpoints exceed their quota; None: none is refused.
         """
         self._state, self._plugins, self._find_shortage = state, plugins, find_shortage
-        self._owners = owners or TournamentOwners()
+        self._owners, self._quotas = owners or TournamentOwners(), quotas or CheckpointQuotas()
         self._statistics = CachedStatistics(state)
         self._making: SingleFlight[Agent | NoWork] = SingleFlight()
         self._running = RunningAgents()
@@ -74,12 +77,13 @@ class Generator:
                 that does not exist), or it differs from the one that the tournament began with.
             FailedPrecondition: The tournament is synchronous and the earlier rounds have not finished.
             AlreadyExists: The request id was used for another agent.
-            ResourceExhausted: A disk has too little free space, or the owner has stored too much.
+            ResourceExhausted: A disk has too little free space, or the owner or the tournament has stored too much.
         """
         check(request)
         if shortage := await asyncio.to_thread(self._find_shortage):
             raise ResourceExhausted(shortage)
         self._owners.check_stored_bytes(ownership_in(request), request.maximum_stored_bytes)
+        self._quotas.check(request.tournament_id, ownership_in(request).display_name)
         # In a thread and before the transaction, because the first import may take seconds.
         await asyncio.to_thread(load_needed, request.spec.evolution.strategy)
         if self._plugins is not None and await self._state.transact(generation.is_first, request):
@@ -91,6 +95,10 @@ class Generator:
         made = await self._make(request)
         self._owners.learn(request.tournament_id, ownership_in(request))
         return made
+
+    def quota_report(self, tournament_id: str) -> str:
+        """Returns what was deleted because of the quota of a tournament; empty: nothing."""
+        return self._quotas.report(tournament_id)
 
     async def close(self) -> None:
         """Cancels what is being generated; it is generated at the next request."""

@@ -306,6 +306,7 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
             verification=verification,
             waiting=waiting,
             incumbent=pb.Incumbent(**dataclasses.asdict(found.improvement)) if found.improvement else None,
+            quota_report=self._generator.quota_report(request.tournament_id),
         )
 
 

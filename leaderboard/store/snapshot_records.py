@@ -76,6 +76,9 @@ def _with_total(snapshot: Snapshot, total_steps: int | None) -> Snapshot:
 
 
 def snapshot_manifests(transaction: Transaction, tournament_id: str) -> Sequence[str]:
-    """Returns the digests of the manifests of a tournament's snapshots."""
-    rows = transaction.execute("SELECT DISTINCT manifest_digest FROM snapshots WHERE tournament_id = ?", tournament_id)
+    """Returns the digests of the manifests of a tournament's snapshots, oldest first."""
+    rows = transaction.execute(
+        "SELECT manifest_digest FROM snapshots WHERE tournament_id = ? GROUP BY manifest_digest ORDER BY min(sequence)",
+        tournament_id,
+    )
     return [manifest_digest for (manifest_digest,) in rows]

@@ -44,6 +44,7 @@ FREQUENT_KINDS = frozenset(
         "pool_short",
         "storage_fault",
         "storage_recovered",
+        "checkpoints_deleted",
         "verification_waits",
     }
 )

@@ -15,6 +15,7 @@ from orchestrator.state.records import COMPLETED, ENDING, RUNNING, TournamentRec
 from orchestrator.state.runtime import RuntimeState, save_changes
 from orchestrator.state.transitions import withdraw_target_checks
 from orchestrator.tournaments.champion import ChampionSelection
+from orchestrator.tournaments.quota_reports import QuotaReports
 from orchestrator.tournaments.refused_submissions import RefusedSubmissions
 from orchestrator.tournaments.target_checks import TargetChecks, TargetVerdict
 from orchestrator.tournaments.verifications import END_SECONDS, Verifications
@@ -34,7 +35,7 @@ class CompletionCheck:
         self._state, self._runtime, self._leaderboard = state, runtime, leaderboard
         self._champion_selection = ChampionSelection(state, runtime, leaderboard)
         self._target_checks = TargetChecks(state, runtime, leaderboard)
-        self._refused = RefusedSubmissions(state)
+        self._refused, self._quotas = RefusedSubmissions(state), QuotaReports(state)
         self._verifications = Verifications(state, runtime, leaderboard)
         # By tournament, whether a candidate waits to be verified, as of the last answer of the leaderboard.
         self._held: dict[str, bool] = {}
@@ -63,13 +64,14 @@ class CompletionCheck:
     async def _review(self, now: float, active: Sequence[TournamentRecord]) -> None:
         """Asks which agents the strategies stop early; their pods receive that with their next renewals.
 
-        The answer also lists the submissions that were refused, and the candidate to verify.
+        The answer also lists the submissions that were refused, the candidate to verify, and what a quota deleted.
         """
         running = [one for one in active if one.state == RUNNING]
         names = [one.tournament_id for one in active if one.state == RUNNING or one.spec.evaluation.verify]
         answers = await self._leaderboard.review({name: await self._refused.last_number(name) for name in names})
         for name, answer in answers.items():
             await self._refused.record(name, answer.refusals)
+            await self._quotas.record(name, answer.quota_report)
         for tournament in active:
             name = tournament.tournament_id
             if tournament.spec.evaluation.verify and name in answers:

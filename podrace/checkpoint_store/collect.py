@@ -9,11 +9,12 @@ its last step.
 Each tournament has its own folder of objects. A manifest keeps the objects of the folder that it is in. What is not
 there is kept in the shared folder, where podrace 0.1.0 stored the objects of all tournaments.
 
-Parts of replay memories are optional, so the caller may name some that are not kept although a manifest lists them.
+The caller may name files that are not kept although a manifest or a pointer lists them: parts of replay memories, and
+checkpoints of ended agents that exceed a quota.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -56,10 +57,17 @@ class Survey:
     """Roots that are not in the store. Their parts are unknown and can no longer be read."""
     kept_bytes: Mapping[str, int]
     """Bytes of the objects that are not garbage, by tournament; of the shared folder under an empty id."""
+    needed_bytes: Mapping[str, int]
+    """Bytes of those of them that are needed; the others are younger than the grace age."""
 
 
 def survey(
-    store: CheckpointStore, roots: Iterable[Place], grace_seconds: float, *, dropped: Collection[Place] = ()
+    store: CheckpointStore,
+    roots: Iterable[Place],
+    grace_seconds: float,
+    *,
+    dropped: Collection[Place] = (),
+    replaceable: Callable[[str], bool] = lambda _: False,
 ) -> Survey:
     """Finds what `collect` would delete, without deleting it. A missing root is reported and keeps nothing.
 
@@ -67,7 +75,8 @@ def survey(
         store: The store as a whole.
         roots: Manifests to keep with their parts.
         grace_seconds: Younger objects are kept.
-        dropped: Optional parts that are not kept.
+        dropped: Files that are not kept although a root or a pointer lists them.
+        replaceable: Whether the newest checkpoint of an agent may have been deleted on purpose, by the agent's id.
 
     Raises:
         DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown.
@@ -80,16 +89,20 @@ def survey(
             reachable.add(root)
         except NotFound:
             missing.add(root)
-    reachable.add_pointers()
+    reachable.add_pointers(replaceable)
     kept = reachable.kept - set(dropped)
     garbage: list[Place] = []
     kept_bytes: Counter[str] = Counter()
+    needed_bytes: Counter[str] = Counter()
     for stored in listed:
-        if stored.age_seconds >= grace_seconds and (place := place_of(stored)) not in kept:
+        place = place_of(stored)
+        if place in kept:
+            needed_bytes[stored.tournament_id] += stored.size_bytes
+        elif stored.age_seconds >= grace_seconds:
             garbage.append(place)
-        else:
-            kept_bytes[stored.tournament_id] += stored.size_bytes
-    return Survey(garbage, frozenset(missing), kept_bytes)
+            continue
+        kept_bytes[stored.tournament_id] += stored.size_bytes
+    return Survey(garbage, frozenset(missing), kept_bytes, needed_bytes)
 
 
 def delete(store: CheckpointStore, found: Survey, grace_seconds: float) -> list[str]:
@@ -140,8 +153,11 @@ class Reachable:
             if own not in self._listed:
                 self.kept.add(Place(SHARED, name))
 
-    def add_pointers(self) -> None:
+    def add_pointers(self, replaceable: Callable[[str], bool] = lambda _: False) -> None:
         """Adds the manifest and the previous manifest of each pointer. A missing manifest is logged and keeps nothing.
+
+        Args:
+            replaceable: Whether the newest checkpoint of an agent may be missing on purpose, by the agent's id.
 
         Raises:
             DataLoss: The newest manifest of an agent is damaged, so its parts are unknown.
@@ -153,9 +169,10 @@ class Reachable:
                     self.add(Place(tournament_id, pointer.manifest_digest))
                 except NotFound as error:
                     # Its parts cannot be read any more, and one lost file must not fill the disk with others.
-                    _log.error(
-                        "the newest checkpoint of an agent is lost", agent_id=pointer.agent_id, error=error.message
-                    )
+                    if not replaceable(pointer.agent_id):
+                        _log.error(
+                            "the newest checkpoint of an agent is lost", agent_id=pointer.agent_id, error=error.message
+                        )
             if pointer.manifest_digest and pointer.previous_manifest_digest:
                 # A previous manifest that cannot be read is of no use to a reader either.
                 with suppress(DataLoss, NotFound):

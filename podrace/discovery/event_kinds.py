@@ -46,6 +46,9 @@ EVENT_KINDS: Mapping[str, str] = {
         " tournament is paused."
     ),
     "storage_recovered": "No pod waits for storage any more.",
+    "checkpoints_deleted": (
+        "Checkpoints of ended agents, or snapshots, were deleted because of `assignment.tournament_checkpoint_bytes`."
+    ),
     "candidate_held": (
         "A candidate would lead, and another pod plays its episodes first (`evaluation.verify`). Until then it is not"
         " on the board."

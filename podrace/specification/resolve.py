@@ -54,6 +54,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "environment_steps": 200_000,
         "replay_bytes": REPLAY_BYTES,
         "tournament_replay_bytes": TOURNAMENT_REPLAY_BYTES,
+        "tournament_checkpoint_bytes": 0,
     },
     "evaluation": {
         "episodes": 64,

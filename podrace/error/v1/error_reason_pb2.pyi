@@ -61,8 +61,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     class and, where it is known, the file and the line. Agents of other algorithms can be trained.
     """
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 12
-    """RESOURCE_EXHAUSTED: an owner has as much, or makes as many calls, as the operator allows one owner. The metadata has
-    the `setting` of the operator, the `limit` and the `owner`.
+    """RESOURCE_EXHAUSTED: an owner has as much, or makes as many calls, as the operator allows one owner, or the
+    checkpoints of a tournament exceed its quota. The metadata has the `setting`, the `limit` and the `owner`.
     """
     ERROR_REASON_INVALID_ARGUMENT: _ErrorReason.ValueType  # 100
     """From here on: the reasons of errors that have no more specific one, one for each status code.
@@ -152,8 +152,8 @@ ERROR_REASON_UNUSABLE_ALGORITHM: ErrorReason.ValueType  # 11
 class and, where it is known, the file and the line. Agents of other algorithms can be trained.
 """
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 12
-"""RESOURCE_EXHAUSTED: an owner has as much, or makes as many calls, as the operator allows one owner. The metadata has
-the `setting` of the operator, the `limit` and the `owner`.
+"""RESOURCE_EXHAUSTED: an owner has as much, or makes as many calls, as the operator allows one owner, or the
+checkpoints of a tournament exceed its quota. The metadata has the `setting`, the `limit` and the `owner`.
 """
 ERROR_REASON_INVALID_ARGUMENT: ErrorReason.ValueType  # 100
 """From here on: the reasons of errors that have no more specific one, one for each status code.

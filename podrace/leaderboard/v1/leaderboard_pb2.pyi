@@ -2184,8 +2184,13 @@ class ReviewAgentsResponse(_message.Message):
     VERIFICATION_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     INCUMBENT_FIELD_NUMBER: _builtins.int
+    QUOTA_REPORT_FIELD_NUMBER: _builtins.int
     waiting: _builtins.int
     """Held candidates whose verification is not wanted yet."""
+    quota_report: _builtins.str
+    """What was deleted since the leaderboard started because of `assignment.tournament_checkpoint_bytes`, in one line for a
+    person; empty: nothing. It changes only when more has been deleted.
+    """
     @_builtins.property
     def stops(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentStop]:
         """Agents to stop, of those that have not ended as far as the leaderboard knows. An agent that has ended meanwhile may
@@ -2216,10 +2221,11 @@ class ReviewAgentsResponse(_message.Message):
         verification: Global___Verification | None = ...,
         waiting: _builtins.int = ...,
         incumbent: Global___Incumbent | None = ...,
+        quota_report: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["incumbent", b"incumbent", "verification", b"verification"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incumbent", b"incumbent", "refusals", b"refusals", "stops", b"stops", "verification", b"verification", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incumbent", b"incumbent", "quota_report", b"quota_report", "refusals", b"refusals", "stops", b"stops", "verification", b"verification", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1092,6 +1092,7 @@ class AssignmentSpec(_message.Message):
     DURATION_FIELD_NUMBER: _builtins.int
     REPLAY_BYTES_FIELD_NUMBER: _builtins.int
     TOURNAMENT_REPLAY_BYTES_FIELD_NUMBER: _builtins.int
+    TOURNAMENT_CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
     environment_steps: _builtins.int
     """Environment steps to train, of all learners of the agent together. With several learners the agent ends with the
     fusion round that reaches this number. With a budget in `objective`: four times the derived
@@ -1109,6 +1110,13 @@ class AssignmentSpec(_message.Message):
     the candidates on the board to samples of equal size, and deletes those of other checkpoints first. Memories of
     agents that are not finished are never reduced. 0: no replay memory is stored. Default 16 GiB.
     """
+    tournament_checkpoint_bytes: _builtins.int
+    """Most bytes of checkpoint files to keep in the checkpoint store for the whole tournament: candidates, snapshots, newest
+    checkpoints of agents, replay memories. Files that several checkpoints have in common count once. Above it, the
+    leaderboard's garbage collection reduces the replay memories and deletes checkpoints that no agent may start from: those
+    of ended agents, then snapshots, the oldest first. If what is left is still more, no agents are generated until it is
+    less. Files younger than an hour (`collect_grace_seconds` of the leaderboard) come on top. 0: no limit. Default 0.
+    """
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
         """Longest wall-clock time to train. Default: no limit. Refused when `synchronous`."""
@@ -1120,21 +1128,26 @@ class AssignmentSpec(_message.Message):
         duration: _duration_pb2.Duration | None = ...,
         replay_bytes: _builtins.int | None = ...,
         tournament_replay_bytes: _builtins.int | None = ...,
+        tournament_checkpoint_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "_replay_bytes", b"_replay_bytes", "_tournament_replay_bytes", b"_tournament_replay_bytes", "duration", b"duration", "environment_steps", b"environment_steps", "replay_bytes", b"replay_bytes", "tournament_replay_bytes", b"tournament_replay_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "_replay_bytes", b"_replay_bytes", "_tournament_checkpoint_bytes", b"_tournament_checkpoint_bytes", "_tournament_replay_bytes", b"_tournament_replay_bytes", "duration", b"duration", "environment_steps", b"environment_steps", "replay_bytes", b"replay_bytes", "tournament_checkpoint_bytes", b"tournament_checkpoint_bytes", "tournament_replay_bytes", b"tournament_replay_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "_replay_bytes", b"_replay_bytes", "_tournament_replay_bytes", b"_tournament_replay_bytes", "duration", b"duration", "environment_steps", b"environment_steps", "replay_bytes", b"replay_bytes", "tournament_replay_bytes", b"tournament_replay_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "_replay_bytes", b"_replay_bytes", "_tournament_checkpoint_bytes", b"_tournament_checkpoint_bytes", "_tournament_replay_bytes", b"_tournament_replay_bytes", "duration", b"duration", "environment_steps", b"environment_steps", "replay_bytes", b"replay_bytes", "tournament_checkpoint_bytes", b"tournament_checkpoint_bytes", "tournament_replay_bytes", b"tournament_replay_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__environment_steps: _TypeAlias = _typing.Literal["environment_steps"]  # noqa: Y015
     _WhichOneofArgType__environment_steps: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps"]  # noqa: Y015
     _WhichOneofReturnType__replay_bytes: _TypeAlias = _typing.Literal["replay_bytes"]  # noqa: Y015
     _WhichOneofArgType__replay_bytes: _TypeAlias = _typing.Literal["_replay_bytes", b"_replay_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__tournament_checkpoint_bytes: _TypeAlias = _typing.Literal["tournament_checkpoint_bytes"]  # noqa: Y015
+    _WhichOneofArgType__tournament_checkpoint_bytes: _TypeAlias = _typing.Literal["_tournament_checkpoint_bytes", b"_tournament_checkpoint_bytes"]  # noqa: Y015
     _WhichOneofReturnType__tournament_replay_bytes: _TypeAlias = _typing.Literal["tournament_replay_bytes"]  # noqa: Y015
     _WhichOneofArgType__tournament_replay_bytes: _TypeAlias = _typing.Literal["_tournament_replay_bytes", b"_tournament_replay_bytes"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__environment_steps) -> _WhichOneofReturnType__environment_steps | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__replay_bytes) -> _WhichOneofReturnType__replay_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tournament_checkpoint_bytes) -> _WhichOneofReturnType__tournament_checkpoint_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tournament_replay_bytes) -> _WhichOneofReturnType__tournament_replay_bytes | None: ...
 

@@ -53,6 +53,7 @@ class FakeLeaderboard(
         self.refusals: list[leaderboard_pb2.Refusal] = []
         self.verification: leaderboard_pb2.Verification | None = None
         self.incumbent: leaderboard_pb2.Incumbent | None = None
+        self.quota_report = ""
         self.verified: list[leaderboard_pb2.RecordVerificationRequest] = []
         self.unreachable = False
         self.contenders: list[leaderboard_pb2.Candidate] = []
@@ -100,10 +101,13 @@ class FakeLeaderboard(
     async def ReviewAgents(
         self, request: leaderboard_pb2.ReviewAgentsRequest, context: Any
     ) -> leaderboard_pb2.ReviewAgentsResponse:
-        """Stops no agent, and lists the refusals that the test sets."""
+        """Stops no agent, and returns the refusals and the report that the test sets."""
         new = [one for one in self.refusals if one.number > request.refusals_after]
         return leaderboard_pb2.ReviewAgentsResponse(
-            refusals=new, verification=self.verification, incumbent=self.incumbent
+            refusals=new,
+            verification=self.verification,
+            incumbent=self.incumbent,
+            quota_report=self.quota_report,
         )
 
     async def RecordVerification(

@@ -31,9 +31,9 @@ def request(spec: TournamentSpec, tournament_id: str, owner: str, number: int, l
 async def measured(mesh: Any, owners: TournamentOwners) -> dict[str, int]:
     found: dict[str, int] = {}
 
-    def on_measured(sizes: Any) -> None:
-        found.update(sizes)
-        owners.measure(sizes)
+    def on_measured(measured: Any) -> None:
+        found.update(measured.kept_bytes)
+        owners.measure(measured.kept_bytes)
 
     await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=Retention(), on_measured=on_measured)
     return found
