@@ -65,9 +65,8 @@ async def serve(config: Config) -> None:
 async def _serve_from(
     state: Database, store: CheckpointStore, config: Config, location: DatabaseLocation, backed_up: BackedUpDatabase
 ) -> None:
-    watch = SubmissionWatch()
+    watch, urgent = SubmissionWatch(), asyncio.Event()
     plugins = PluginPool(config.parts, config.runtime_folder, config.allow)
-    urgent = asyncio.Event()
     owners = await TournamentOwners.load(state)
     if config.backup.rebuild:
         # The orchestrator registers whose the tournaments are.
@@ -92,12 +91,7 @@ async def _serve_from(
     _log.info("leaderboard serves", address=server.address, database=str(location), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)
-    async with (
-        deletion,
-        _garbage_collection(
-            state, store, config, urgent, (lambda found: owners.measure(found.kept_bytes), quotas.measure)
-        ),
-    ):
+    async with deletion, _garbage_collection(state, store, config, urgent, [owners.measure, quotas.measure]):
         watched = [lifeline.lost(config.lifeline)] if config.lifeline else []
         reason = await shutdown_requested(*watched, *ends(leadership))
     _log.info("leaderboard stops", reason=reason)

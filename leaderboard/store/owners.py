@@ -4,7 +4,7 @@ The orchestrator registers its tournaments, and says whose they are with each re
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Self
+from typing import Protocol, Self
 
 from podrace.access.authenticators.unix_socket import user_name
 from podrace.access.ownership import Ownership, unknown_tournament, visible
@@ -12,6 +12,15 @@ from podrace.access.principal import Principal
 from podrace.database import Database, Transaction
 from podrace.errors import QUOTA_EXCEEDED, NotFound, ResourceExhausted
 from podrace.leaderboard.v1.leaderboard_pb2 import GenerateAgentRequest, RegisteredTournament
+
+
+class Stored(Protocol):
+    """What the garbage collection measures."""
+
+    @property
+    def kept_bytes(self) -> Mapping[str, int]:
+        """Bytes of the checkpoint files that it left, by tournament."""
+
 
 RETRY_SECONDS = 60.0
 """Time after which it helps to ask again for an agent of an owner who had stored too much."""
@@ -64,9 +73,9 @@ class TournamentOwners:
         self._known.pop(tournament_id, None)
         self._unowned.discard(tournament_id)
 
-    def measure(self, stored_bytes: Mapping[str, int]) -> None:
+    def measure(self, found: Stored) -> None:
         """Remembers the bytes of the checkpoint files of each tournament."""
-        self._stored_bytes = stored_bytes
+        self._stored_bytes = found.kept_bytes
 
     def check_stored_bytes(self, ownership: Ownership, maximum_bytes: int) -> None:
         """Checks what the tournaments of an owner have stored, as it was last measured.

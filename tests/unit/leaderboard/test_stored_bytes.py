@@ -33,7 +33,7 @@ async def measured(mesh: Any, owners: TournamentOwners) -> dict[str, int]:
 
     def on_measured(measured: Any) -> None:
         found.update(measured.kept_bytes)
-        owners.measure(measured.kept_bytes)
+        owners.measure(measured)
 
     await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=Retention(), on_measured=on_measured)
     return found
