@@ -21,7 +21,12 @@ from agentpod.qualification.plane_trials.reach import KILL
 from podrace.qualification.findings import Grade
 from podrace.tournament.v1 import tournament_pb2
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(1800),
+    # The kubeconfig of a test cluster may have no certificate authority.
+    pytest.mark.filterwarnings("ignore:Unverified HTTPS request"),
+]
 ADDRESS = f"{ADDRESSES['orchestrator']}:50051"
 Record = Callable[[str, float], None]
 STOP_ALL = """
