@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from simulators.compilation import is_compiling
 
+SIMULATES = (pb.ROLE_PHASE_OPENING, pb.ROLE_PHASE_COLLECTING, pb.ROLE_PHASE_EVALUATING)
+"""Phases in which a role calls its simulator."""
 WARM_UP_TICKS = 5
 """Steps after opening in which a simulator, or an update, may still compile."""
 
@@ -31,10 +33,10 @@ class Activity:
     def phase(self) -> pb.RolePhase.ValueType:
         """What the role does now.
 
-        COMPILING in place of OPENING while a simulator compiles kernels in this process; WARMING_UP in place of another
-        phase during the first steps after `open`.
+        COMPILING in place of OPENING, COLLECTING and EVALUATING while a simulator compiles kernels in this process;
+        WARMING_UP in place of another phase during the first steps after `open`.
         """
-        if self._phase == pb.ROLE_PHASE_OPENING and is_compiling():
+        if self._phase in SIMULATES and is_compiling():
             return pb.ROLE_PHASE_COMPILING
         ticking = self._phase in (pb.ROLE_PHASE_COLLECTING, pb.ROLE_PHASE_UPDATING, pb.ROLE_PHASE_EVALUATING)
         return pb.ROLE_PHASE_WARMING_UP if ticking and self.counter < self._warm_at else self._phase

@@ -1,10 +1,13 @@
 """Environments that misbehave in chosen ways, reached as `python:environments:<factory>`."""
 
+import itertools
 import threading
 import time
 
 import gymnasium
 import numpy as np
+
+from simulators.compilation import compiling
 
 
 class Line(gymnasium.Env):
@@ -66,3 +69,21 @@ class Hanging(Line):
 
 def hanging() -> gymnasium.Env:
     return Hanging()
+
+
+class Compiling(Line):
+    """Compiles after some steps of all environments for longer than a step takes, and later without end."""
+
+    steps = itertools.count()
+
+    def step(self, action):
+        number = next(self.steps)
+        if number in (8_000, 16_000):
+            with compiling("kernels of a test"):
+                threading.Event().wait(6.0 if number == 8_000 else None)
+        time.sleep(0.001)
+        return super().step(action)
+
+
+def recompiling() -> gymnasium.Env:
+    return Compiling()

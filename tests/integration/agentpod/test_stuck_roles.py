@@ -1,4 +1,7 @@
-"""Roles that make no progress are replaced: a stopped worker alone, a hanging fused pod as a whole."""
+"""Roles that make no progress are replaced: a stopped worker alone, a hanging fused pod as a whole.
+
+A simulator that compiles gets the longest deadline.
+"""
 
 import os
 import signal
@@ -68,3 +71,24 @@ async def test_a_fused_pod_whose_simulator_hangs_reports_its_stacks_and_exits(
     assert not stuck.restarted
     assert "hang_forever" in stuck.stacks
     await until(lambda: not lives(roles["learner"]), 60)
+
+
+@pytest.mark.long
+async def test_a_worker_that_compiles_between_two_steps_is_not_replaced_until_the_longest_deadline(
+    mesh, make_spec, make_assignment, fork_server
+):
+    spec = make_spec("python:tests.integration.agentpod.environments:recompiling", steps=10**8)
+    mesh.orchestrator.assignments.append(make_assignment(spec))
+    longest = ProgressDeadlines(multiple=2.0, floor_seconds=2.0, ceiling_seconds=15.0)
+    await fork_server.start(mesh.pod_config("separate", progress=longest))
+    await until(lambda: bool(reports(mesh)), 120)
+    (stuck,) = reports(mesh)
+    assert (stuck.progress.role, stuck.restarted) == ("worker-0", True)
+    assert "in phase compiling; the deadline is 15.0 s" in stuck.reason
+    compiled = [
+        role.counter
+        for renewal in mesh.orchestrator.renewals
+        for role in renewal.progress.roles
+        if role.role == "worker-0" and role.phase == pb.ROLE_PHASE_COMPILING
+    ]
+    assert len(set(compiled)) == 2, "it compiled twice, and was replaced the second time"

@@ -150,7 +150,7 @@ async def test_no_agent_is_generated_while_needed_checkpoints_exceed_the_quota(m
     mesh.generator = Generator(mesh.state, quotas=quotas)
     await six_agents(mesh, spec)
     quotas.measure(await collected(mesh))
-    with pytest.raises(ResourceExhausted, match=r"needs have \d+ bytes, and assignment") as refused:
+    with pytest.raises(ResourceExhausted, match=r"needs exceed its quota: \d+ bytes, and assignment") as refused:
         await mesh.generate(spec, 7)
     assert (refused.value.reason, refused.value.metadata["limit"]) == ("ERROR_REASON_QUOTA_EXCEEDED", "1")
     quotas.measure(Measured({}, {TOURNAMENT: 1}, {TOURNAMENT: 1}, {}))

@@ -3,12 +3,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentpod.config import PodConfig
 from agentpod.liveness.activity import Activity
 from agentpod.liveness.replacement import EXIT_STUCK, Replacement
 from agentpod.liveness.role_watch import RoleAnswer
 from agentpod.liveness.supervisor import Supervisor
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.progress_deadlines import ProgressDeadlines
 
 COLLECTING = RoleAnswer(pb.ROLE_PHASE_COLLECTING, 1)
 
@@ -77,6 +80,54 @@ async def test_a_stopped_worker_is_reported_and_killed(tmp_path: Path) -> None:
     assert "its process is stopped" in stuck.reason
     assert stuck.stacks == "no stacks: a stopped process cannot dump them"
     assert pod.exits == []
+
+
+async def learned(pod: Pod) -> None:
+    """Lets the worker step once a second, until its deadline is that of its own steps: ten seconds."""
+    await pod.polls(20, steps=1)
+    (worker,) = [role for role in pod.shown if role.role == "worker-0"]
+    assert worker.deadline_duration.seconds == 10
+
+
+@pytest.mark.parametrize("phase", [pb.ROLE_PHASE_COMPILING, pb.ROLE_PHASE_WARMING_UP])
+async def test_a_worker_that_compiles_is_not_replaced_at_the_deadline_of_its_steps(
+    tmp_path: Path, phase: pb.RolePhase.ValueType
+) -> None:
+    pod = Pod(tmp_path, process=StoppedProcess(stopped=False), progress=ProgressDeadlines(ceiling_seconds=100.0))
+    await learned(pod)
+    pod.answer = RoleAnswer(phase, 30)
+    await pod.polls(99)
+    assert pod.reported == []
+    pod.answer = RoleAnswer(pb.ROLE_PHASE_COLLECTING, 31)
+    await pod.polls(20, steps=1)
+    assert pod.reported == []
+    (worker,) = [role for role in pod.shown if role.role == "worker-0"]
+    assert worker.deadline_duration.seconds == 10, "the compilation is no sample of its steps"
+
+
+async def test_a_worker_that_hangs_while_it_compiles_is_replaced_at_the_ceiling(tmp_path: Path) -> None:
+    process = StoppedProcess(stopped=False)
+    pod = Pod(tmp_path, process=process, progress=ProgressDeadlines(ceiling_seconds=100.0))
+    await learned(pod)
+    pod.answer = RoleAnswer(pb.ROLE_PHASE_COMPILING, 30)
+    await pod.polls(100)
+    assert pod.reported == []
+    await pod.polls(1)
+    (stuck,) = pod.reported
+    assert "100.0 s in phase compiling; the deadline is 100.0 s (that of a phase that may take long)" in stuck.reason
+    assert process.signals[-1] == signal.SIGKILL
+
+
+async def test_a_slow_evaluation_gets_the_time_that_its_own_steps_take(tmp_path: Path) -> None:
+    pod = Pod(tmp_path, process=StoppedProcess(stopped=False), progress=ProgressDeadlines(ceiling_seconds=300.0))
+    await learned(pod)
+    for step in range(6):
+        pod.answer = RoleAnswer(pb.ROLE_PHASE_EVALUATING, 100 + step)
+        await pod.polls(25)
+    assert pod.reported == [], "each step takes 25 s; a step of the training has a deadline of 10 s"
+    await pod.polls(250)
+    (stuck,) = pod.reported
+    assert "the deadline is 250.0 s (10 times the 99th percentile of 5 samples" in stuck.reason
 
 
 async def test_the_pod_is_replaced_if_the_process_of_a_stuck_role_cannot_be_reached(tmp_path: Path) -> None:
