@@ -92,9 +92,9 @@ class CheckpointQuotas:
             self._next_request = now + RETRY_SECONDS
             self._request_collection()
         raise ResourceExhausted(
-            f"the checkpoints that {tournament_id} needs exceed its quota: {needed} bytes, and {SETTING} allows {quota};"
-            " it continues when agents have ended and their checkpoints were deleted; otherwise stop it (podrace stop), and continue"
-            " its best agent with evolution.ancestor_agent_id",
+            f"the checkpoints that {tournament_id} needs exceed its quota: {needed} bytes, and {SETTING} allows"
+            f" {quota}; it continues when agents have ended and their checkpoints were deleted; otherwise stop it"
+            " (podrace stop), and continue its best agent with evolution.ancestor_agent_id",
             reason=QUOTA_EXCEEDED,
             metadata={"setting": SETTING, "limit": str(quota), "owner": owner},
             retry_seconds=RETRY_SECONDS,
