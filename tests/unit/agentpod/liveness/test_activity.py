@@ -26,7 +26,7 @@ def test_the_first_steps_after_opening_are_a_warm_up() -> None:
 
 
 @pytest.mark.parametrize("phase", [pb.ROLE_PHASE_OPENING, pb.ROLE_PHASE_COLLECTING, pb.ROLE_PHASE_EVALUATING])
-def test_a_simulator_that_compiles_says_so_whenever_it_is_called(phase: pb.RolePhase.ValueType) -> None:
+def test_a_simulator_that_compiles_is_reported_whenever_it_is_called(phase: pb.RolePhase.ValueType) -> None:
     activity = Activity()
     activity.counter = WARM_UP_TICKS
     with activity.doing(phase):
