@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -75,14 +76,14 @@ def forkserver_processes(folder: Path) -> list[psutil.Process]:
     """The fork server of a folder and its pods, which share its command line."""
     return [
         process
-        for process in psutil.process_iter(["cmdline"])
+        for process in psutil.process_iter(["cmdline", "ppid"])
         if f"socket={folder}/forkserver.sock" in (process.info["cmdline"] or ())
     ]
 
 
 def forkservers_of(folder: Path) -> list[psutil.Process]:
     found = forkserver_processes(folder)
-    return [process for process in found if process.ppid() == os.getpid()]
+    return [process for process in found if process.info["ppid"] == os.getpid()]
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +93,8 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> Iterator[N
     monkeypatch.chdir(short_folder)
     yield
     for process in forkserver_processes(short_folder):
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @pytest.fixture
