@@ -25,7 +25,8 @@ which nothing was selected. Curves are those of the policy that the contender wo
 Regimes, in order:
     unknown        wide ranges; the first agent of every contender has values drawn from them
     peers          the same with three times the budget, and the methods of Optuna and Ray Tune
-    defaults       the library's defaults and its usual ranges; Ant, HalfCheetah, LunarLander, stocks
+    defaults       the library's defaults and its usual ranges; Ant, HalfCheetah, LunarLander, stocks. The pod of
+                   the incumbent may also grow to both cores
     ablations      the strategy incumbent with one rule changed; Pendulum, docking, stocks, as defaults
     strategies     the other strategies and controls
     first-default  as unknown, but the first agent of every contender has the library's defaults

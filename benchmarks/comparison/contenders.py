@@ -72,6 +72,9 @@ ABLATIONS: Mapping[str, Own] = {
     "incumbent-without-stops": Own("incumbent", settings={"evolution": {"stop_errors": 100}}),
     "incumbent-fresh-to-the-end": Own("incumbent", settings={"evolution": {"fresh_until": 1, "catch_up": 100}}),
     "incumbent-without-racing": Own("incumbent", settings={"evaluation": {"racing": False}}),
+    "incumbent-grows": Own(
+        "incumbent", settings={"pod": {"maximum_cores": PODS}, "pool": {"minimum_pods": 1}}
+    ),
     "incumbent-ensemble": Own("incumbent", settings={"champion": {"ensemble": 3}}),
     "incumbent-sac": Own("incumbent", algorithm="sac"),
     "incumbent-sac-without-replay": Own(
