@@ -6,7 +6,7 @@ them.
     steps_to_target  environment steps of all agents together until a score first reaches the target; twice the budget
                      if none does
     mean_score       mean over all scores of all agents: the area under their learning curves
-    champion         score of the champion on episodes that nothing was selected on
+    champion         score of the champion on episodes that were not used for selection
 Differences are paired by seed, with a 95 % interval of Student's t.
 
     python benchmarks/shared_experience.py [--seeds 5] [--task pendulum] [--folder F]

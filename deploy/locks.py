@@ -3,7 +3,7 @@
 There is one lock for each image and one for `make install`. Versions come from constraints.txt; a package that is not
 in there keeps the version of the existing lock. Each lock is for every platform and every Python that podrace runs on.
 
-PyTorch has two locks of its own. `torch.txt` has the hashes of all builds on PyPI, and of the wheels listed in
+PyTorch has two separate locks. `torch.txt` has the hashes of all builds on PyPI, and of the wheels listed in
 `torch-wheels.sha256`: builds of PyTorch's own index, which are not on PyPI. `torch-libraries.txt` has what the builds
 for CUDA need; deploy/requirements.py adds it where such a build is installed.
 """

@@ -7,7 +7,7 @@
     python requirements.py build                        # what builds the project itself
 
 The project itself is not included, so an image's layer of dependencies is reused when only the source changes. PyTorch
-has two locks of its own, because its builds for processors, CUDA 12 and CUDA 13 have one version and need different
+has two separate locks, because its builds for processors, CUDA 12 and CUDA 13 have one version and need different
 libraries. Only the standard library is needed.
 """
 

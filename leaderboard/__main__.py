@@ -69,7 +69,7 @@ async def _serve_from(
     plugins = PluginPool(config.parts, config.runtime_folder, config.allow)
     owners = await TournamentOwners.load(state)
     if config.backup.rebuild:
-        # The orchestrator registers whose the tournaments are.
+        # The orchestrator registers the owners of the tournaments.
         async with standby_health(config.server):
             owners.expect([one.tournament_id for one in await rebuild(state, store)])
     updater = Updater(state, store, watch, plugins=plugins)

@@ -54,7 +54,7 @@ class Generator:
             state: Database of the leaderboard.
             plugins: Calls generator plugins; None: the built-in strategies decide.
             find_shortage: Returns why there is no space for the checkpoints of further agents; empty: there is. Blocks.
-            owners: Learns from the requests whose each tournament is.
+            owners: Learns the owner of each tournament from the requests.
             quotas: Refuses agents of tournaments whose checkpoints exceed their quota; None: none is refused.
         """
         self._state, self._plugins, self._find_shortage = state, plugins, find_shortage
@@ -66,7 +66,7 @@ class Generator:
 
     @property
     def owners(self) -> TournamentOwners:
-        """Whose the tournaments are."""
+        """The owners of the tournaments."""
         return self._owners
 
     async def generate(self, request: GenerateAgentRequest) -> Agent | NoWork:

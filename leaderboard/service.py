@@ -46,7 +46,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 BackUp = Callable[[], Awaitable[Backup]]
 """Makes a backup of the database."""
 Register = Callable[[Mapping[str, Ownership]], Awaitable[None]]
-"""Makes tournaments known, given whose each is."""
+"""Makes tournaments known, given the owner of each."""
 
 
 def services(
@@ -73,7 +73,7 @@ def services(
         kept: Records snapshots.
         store_access: Grants pods access to the checkpoint store.
         leases: Verifies the tokens of pods; None: none are required.
-        owners: Which tournaments exist, and whose each is; None: those of the generator.
+        owners: Which tournaments exist, and the owner of each; None: those of the generator.
         deletion: Deletes tournaments; None: they cannot be deleted.
         archiving: Archives tournaments; None: they cannot be archived.
         known: Lists all tournaments; None: they cannot be listed.

@@ -173,8 +173,8 @@ class LeaderboardClient:
         """Makes tournaments known to the leaderboard, and returns their ids.
 
         Args:
-            read: Returns whose each tournament is. It is called while no deletion is under way, so that a tournament
-                that was deleted meanwhile is not registered again.
+            read: Returns the owner of each tournament. It is called while no deletion is under way, so that a
+                tournament that was deleted meanwhile is not registered again.
 
         Raises:
             PodraceError: The error of the leaderboard.
@@ -211,7 +211,7 @@ class LeaderboardClient:
             agent: Record of the agent.
             unfinished: Ids of the other agents that have not ended.
             failed: Ids of the latest agents that have failed.
-            ownership: Whose the tournament is.
+            ownership: The owner of the tournament.
             running_seconds: How long the tournament has been running.
             environment_steps: Environment steps of all its agents.
             maximum_stored_bytes: Most bytes that the owner may have stored; 0: no limit.

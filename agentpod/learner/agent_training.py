@@ -43,7 +43,7 @@ class TrainingContext:
     checkpoints: CheckpointAccess
     """Where the agent's state comes from and goes to."""
     progress: ProgressReporter
-    """Where the training reports how far it has come."""
+    """Where the training reports its progress."""
     roles: Roles
     """Workers and evaluator of the pod."""
     compute: ComputeThread
@@ -88,7 +88,7 @@ class AgentTraining:
             loop: Collects and updates.
             fusion: Fuses the agent with the followers of the pod; None in a pod with one learner.
             snapshots: Takes the snapshots that are due.
-            counters: How far the agent had come when this lease began.
+            counters: Progress of the agent when this lease began.
             feed: Brings the experience of other agents; None if it is not shared.
             started: Time at which the work on the assignment started, by the clock of the context.
         """
@@ -222,7 +222,7 @@ class AgentTraining:
 
     @property
     def _counters(self) -> Counters:
-        """How far the agent has come; with several learners, the steps of all of them count."""
+        """Progress of the agent; with several learners, the steps of all of them count."""
         if self._fusion:
             return replace(self._own_counters, environment_steps=self._fusion.environment_steps)
         return self._own_counters

@@ -28,7 +28,7 @@ LEARNER_PART = "learner"
 
 @dataclass(frozen=True)
 class Counters:
-    """How far an agent has come."""
+    """Progress of an agent."""
 
     environment_steps: int = 0
     """Environment steps of the agent itself, over all environments."""
@@ -193,7 +193,7 @@ def freeze(
 
     Args:
         algorithm: The algorithm.
-        counters: How far its agent has come.
+        counters: Progress of its agent.
         replay: Replay memory to publish with the copy; nothing may be granted or received meanwhile.
         extra: More tensors to copy into the `learner` part.
     """

@@ -51,7 +51,7 @@ class FusionSession:
             algorithm: The algorithm whose state is fused.
             compute: Thread that the state is averaged on.
             shared_training: Where the followers ask what to train.
-            counters: How far the agent had come when this lease began.
+            counters: Progress of the agent when this lease began.
             restored_state: Tensors of the restored checkpoint, which may include those of an outer optimizer.
             stop: Once it is done, a round is cancelled.
             device: Device that the algorithm trains on.

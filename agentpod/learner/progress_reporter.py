@@ -61,7 +61,7 @@ class ProgressReporter:
         self._recent_returns.extend(episode_returns)
 
     def report(self, counters: Counters, policy_lag: float, plane: str) -> None:
-        """Reports how far the training has come, with the rate and the return of the recorded updates."""
+        """Reports the progress of the training, with the rate and the return of the recorded updates."""
         progress = self._progress
         progress.environment_steps = counters.environment_steps
         progress.policy_version = counters.policy_version
@@ -74,7 +74,7 @@ class ProgressReporter:
             progress.training_return = statistics.fmean(self._recent_returns)
 
     def report_roles(self, roles: Sequence[pb.RoleProgress]) -> None:
-        """Reports how far each role has come."""
+        """Reports the progress of each role."""
         del self._progress.roles[:]
         self._progress.roles.extend(roles)
 

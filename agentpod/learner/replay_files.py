@@ -176,8 +176,8 @@ class ReplayFiles:
     def _remember(self, listed: Mapping[str, Part], unchanged: Mapping[int, int]) -> None:
         """Notes the pieces that are in the memory as they were stored."""
         listed_pieces = {first: listed[piece_name(first)] for first in unchanged if piece_name(first) in listed}
-        # Pieces in the folder of another tournament are stored again, so that a manifest lists only objects of its own
-        # folder: access to them is granted by folder.
+        # Pieces in the folder of another tournament are stored again, so that a manifest lists only objects of its
+        # tournament: access is granted by folder.
         self._known = {
             first: StoredPiece(part, first, unchanged[first])
             for first, part in listed_pieces.items()

@@ -250,7 +250,7 @@ def session_of(assignment: pb.Assignment, needs: Requirements, counters: Counter
     Args:
         assignment: A training assignment.
         needs: What the algorithm requires of the roles.
-        counters: How far the agent has come.
+        counters: Progress of the agent.
 
     Raises:
         InvalidArgument: The algorithm's network is a class that the specification does not name.

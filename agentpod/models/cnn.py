@@ -151,7 +151,7 @@ class ConvolutionalNetwork:
     values from 0 to 255 in any dtype, then further inputs (such as an action) that only the perceptron receives. The
     images are divided by 255 here, unless the caller has done so.
 
-    In an *ensemble* of C networks every member has convolutions of its own. They are computed one member after another:
+    In an *ensemble* of C networks every member has its own convolutions. They are computed one member after another:
     grouped convolutions took 0.7 to 1.5 times as long on a CPU, mostly longer.
 
     Attributes:

@@ -34,7 +34,7 @@ MAXIMUM_EPISODE_STEPS = 100_000
 """Limit on the length of an episode, without which an endless environment would occupy the evaluator forever."""
 
 MOST_AGENTS_LISTED = 16
-"""Most agents of an environment whose returns are measures of their own."""
+"""Most agents of an environment for which the return of each agent is reported as a measure."""
 
 POLL_STEPS = 32
 """Steps on a GPU between two examinations of whether all episodes have ended."""

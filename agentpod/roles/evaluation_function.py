@@ -3,7 +3,7 @@
 The function decides what each episode is worth; the score is computed from that as for the built-in evaluator:
 
     def evaluate(simulator: Simulator, actor: Actor, episodes: int, seed: int) -> Tensor:
-        played = play(simulator, actor, episodes, seed)       # agentpod.roles.evaluator.play, or steps of its own
+        played = play(simulator, actor, episodes, seed)       # agentpod.roles.evaluator.play, or its own steps
         return played.returns - 0.1 * played.lengths          # [E]
 
 `simulator` has lanes of the tournament's environment with the options of the evaluation. `actor` acts in these lanes

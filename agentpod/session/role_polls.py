@@ -1,4 +1,4 @@
-"""Asks the roles of a learner what they do, over channels of its own."""
+"""Asks the roles of a learner what they do, over separate channels."""
 
 import asyncio
 from collections.abc import Mapping

@@ -30,7 +30,7 @@ RANGES: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Contender:
-    """What takes part in a race; controls are strategies with settings of their own."""
+    """What takes part in a race; controls are strategies with their own settings."""
 
     strategy: str
     quanta: int
@@ -49,7 +49,7 @@ class Contender:
         return pods**PODS_EXPONENT if self.all_pods else 1.0
 
     def pods(self, pods: int) -> int:
-        """Returns the number of pods that train agents of their own."""
+        """Returns the number of pods that train separate agents."""
         return 1 if self.one_agent else pods
 
 

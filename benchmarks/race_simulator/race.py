@@ -24,7 +24,7 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 EPOCHS = 8
 """Evaluation epochs of a race; in each, all agents are scored on the same episodes."""
 FRESH_EPOCHS = 1000
-"""Epochs from here on have episodes on which nothing was selected."""
+"""Epochs from here on have episodes that were not used for selection."""
 CORRELATION = 0.8
 EPISODES = 16
 

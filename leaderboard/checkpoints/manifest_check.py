@@ -157,7 +157,7 @@ def _counters(manifest: Manifest, expected: Expected) -> Iterator[Problem]:
 def most_steps(agent: Agent, spec: TournamentSpec) -> int:
     """Returns the most environment steps of its own that an agent can have trained.
 
-    Pods that others start (launcher `external`) have layouts of their own, so twice the budget is always possible.
+    Pods that users start (launcher `external`) choose their own layout, so twice the budget is always possible.
     """
     budget = agent.assignment_environment_steps or spec.assignment.environment_steps
     if not budget:

@@ -1,4 +1,4 @@
-"""Reads submitted checkpoints from the store in threads of its own, within a deadline.
+"""Reads submitted checkpoints from the store in separate threads, within a deadline.
 
 A store may be slow, or a file system may not answer at all. The threads that wait for it are few and do nothing else,
 so the event loop and all calls that need no store continue. When all of them wait, further submissions fail at their

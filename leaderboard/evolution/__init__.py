@@ -5,7 +5,7 @@ proposals.py         checks the answer of a generator plugin
 strategy.py          interface of a strategy: its input and its answer
 history.py           the latest agents and their scores, in addition to the board
 trials.py            the whole log, folded into chains of agents that continue each other
-incumbent/           strategy: one trial trains on, and all others challenge it
+incumbent/           strategy: the leading trial continues, and all others challenge it
 asha.py              strategy: fresh trials climb rungs, from each of which the best are promoted
 bohb.py              strategy: the same, with values that a model proposes
 parzen.py            model of bohb: densities of good and bad hyperparameters

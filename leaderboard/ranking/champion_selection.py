@@ -8,8 +8,8 @@ that bias:
     board and the newest submission of each of their trials. Scores are shrunk for the choice, see fresh_scores.
 2.  With `champion.ensemble`, the best contender and an ensemble with it play set E, and the better one is the champion.
     The members were chosen on set A, so a comparison there would favor the best contender.
-3.  The champion alone plays set B. Its mean return there is the reported score. Nothing was selected on these episodes,
-    so the mean is unbiased. The mean by which it was selected is the highest of several and therefore not.
+3.  The champion alone plays set B. Its mean return there is the reported score. It is unbiased, because these episodes
+    were not used for selection. The mean by which the champion was selected is the highest of several, and too high.
 
 Equal contenders are ordered by rank on the board; an ensemble that is only equal to the best contender is not taken.
 """
@@ -190,7 +190,7 @@ def _reported(spec: TournamentSpec, choice: Choice, results: Results) -> NameCha
     if problem:
         return _answer(choice, [], more=f"{problem}, so the selection score is reported")
     reported = fresh_of(result)
-    more = f"reported: {_shown(reported)} on {reported.episodes} episodes that chose nothing"
+    more = f"reported: {_shown(reported)} on {reported.episodes} episodes that were not used for selection"
     return _answer(choice, [], reported=reported, more=more)
 
 

@@ -1,6 +1,6 @@
-"""Keeps which tournaments exist and whose each is, in the database and in memory, and how many bytes it has stored.
+"""Keeps which tournaments exist and the owner of each, in the database and in memory, and how many bytes it has stored.
 
-The orchestrator registers its tournaments, and says whose they are with each request for an agent.
+The orchestrator registers its tournaments, and states the owner with each request for an agent.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ RETRY_SECONDS = 60.0
 
 
 class TournamentOwners:
-    """Whose the tournaments are; implements podrace.access.ownership.Owners.
+    """The owners of the tournaments; implements podrace.access.ownership.Owners.
 
     owners = await TournamentOwners.load(state)
     await owners.register(state, tournaments)               # when the orchestrator registers tournaments
@@ -39,10 +39,10 @@ class TournamentOwners:
         """Creates the collection.
 
         Args:
-            known: Whose each tournament is, by its id.
+            known: The owner of each tournament, by its id.
         """
         self._known = dict(known or {})
-        # Tournaments that were rebuilt, until the orchestrator says whose they are.
+        # Tournaments that were rebuilt, until the orchestrator states their owner.
         self._unowned: set[str] = set()
         self._stored_bytes: Mapping[str, int] = {}
 
@@ -53,7 +53,7 @@ class TournamentOwners:
         return cls(await state.transact(read_owners))
 
     async def register(self, state: Database, tournaments: Mapping[str, Ownership]) -> None:
-        """Records the tournaments that are not known, and whose they are."""
+        """Records the tournaments that are not known, and their owners."""
         new = {name: owned for name, owned in tournaments.items() if name not in self._known}
         if new:
             await state.transact(add_owners, new)
@@ -61,7 +61,7 @@ class TournamentOwners:
                 self.learn(name, owned)
 
     def learn(self, tournament_id: str, ownership: Ownership) -> None:
-        """Remembers whose a tournament is, unless it is known."""
+        """Remembers the owner of a tournament, unless it is known."""
         self._known.setdefault(tournament_id, ownership)
 
     def expect(self, tournament_ids: Iterable[str]) -> None:
@@ -116,7 +116,7 @@ class TournamentOwners:
         raise NotFound(unknown_tournament(tournament_id, [one for one in self._known if seen is None or one in seen]))
 
     def ownership_of(self, tournament_id: str) -> Ownership | None:
-        """Returns whose a tournament is; None if it is not known."""
+        """Returns the owner of a tournament; None if it is not known."""
         known = self._known.get(tournament_id)
         return known or (Ownership("") if tournament_id in self._unowned else None)
 
@@ -126,7 +126,7 @@ class TournamentOwners:
 
 
 def ownership_in(request: GenerateAgentRequest | RegisteredTournament) -> Ownership:
-    """Returns whose the tournament of a request is."""
+    """Returns the owner of the tournament of a request."""
     return Ownership(request.owner or user_name(), request.namespace)
 
 
@@ -134,13 +134,13 @@ def ownership_in(request: GenerateAgentRequest | RegisteredTournament) -> Owners
 
 
 def add_owner(transaction: Transaction, tournament_id: str, ownership: Ownership) -> None:
-    """Records whose a tournament is; a second call has no effect."""
+    """Records the owner of a tournament; a second call has no effect."""
     statement = "INSERT INTO owners VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
     transaction.execute(statement, tournament_id, ownership.owner, ownership.namespace)
 
 
 def add_owners(transaction: Transaction, tournaments: Mapping[str, Ownership]) -> None:
-    """Records whose some tournaments are; has no effect for those that are recorded."""
+    """Records the owners of tournaments; has no effect for tournaments that are recorded."""
     for tournament_id, ownership in tournaments.items():
         add_owner(transaction, tournament_id, ownership)
 
@@ -153,6 +153,6 @@ def assign_owner(transaction: Transaction, owner: str) -> None:
 
 
 def read_owners(transaction: Transaction) -> dict[str, Ownership]:
-    """Returns whose each tournament is, by its id."""
+    """Returns the owner of each tournament, by its id."""
     rows = transaction.execute("SELECT tournament_id, owner, namespace FROM owners ORDER BY rowid")
     return {tournament_id: Ownership(owner, namespace) for tournament_id, owner, namespace in rows}

@@ -70,7 +70,7 @@ class Demand:
     evaluations_only: bool = False
     """Whether the tournament no longer trains, so that `maximum_pods` is not that of its specification."""
     owner: OwnerShare = OwnerShare()
-    """Whose the tournament is, and what its owner may have."""
+    """The owner of the tournament, and what the owner may have."""
     priority: int = 0
     """Among the tournaments of its owner, those of higher priority get pods first and lose them last."""
 

@@ -153,7 +153,7 @@ def check_priority(quotas: Quotas, owner: Ownership, spec: TournamentSpec, *, op
 
     Args:
         quotas: The limits.
-        owner: Whose the tournament is.
+        owner: The owner of the tournament.
         spec: The specification.
         operator: Whether the caller is an operator.
 

@@ -93,7 +93,7 @@ def next_candidate(board: Iterable[Candidate], checks: Iterable[TargetCheck], ta
 def work_to_interrupt(training: Iterable[tuple[str, float | None]]) -> str:
     """Returns which agent is interrupted so that a check need not wait for the end of an assignment; empty if none.
 
-    It is one without a score, otherwise the one with the lowest, so that the best agent trains on.
+    It is one without a score, otherwise the one with the lowest, so that the training of the best agent continues.
 
     Args:
         training: Agents that are trained, the one assigned first comes first, each with its score.

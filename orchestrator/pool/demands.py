@@ -24,7 +24,7 @@ def demands_of(
 
     Args:
         observed: What a reconcile cycle observed.
-        cache: Knows whose each tournament is.
+        cache: Knows the owner of each tournament.
         quotas: What owners may have.
         not_before: Monotonic times before which no pod is started, by tournament.
         granted: Sizes that the pools have, by tournament.

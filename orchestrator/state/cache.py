@@ -39,7 +39,7 @@ class StateCache:
 
     Attributes:
         tournaments: All tournaments, by id, oldest first.
-        ownerships: Whose they are, by tournament.
+        ownerships: The owners, by tournament.
         pauses: Why users have paused running tournaments, by tournament.
         labels: The labels of tournaments that have some, by tournament.
         pods: Pods that are not gone, by id, oldest first.
@@ -77,7 +77,7 @@ class StateCache:
             self._appliers[type(record)](record)
 
     def ownership_of(self, tournament_id: str) -> Ownership | None:
-        """Whose a tournament is; None if there is no such tournament."""
+        """The owner of a tournament; None if there is no such tournament."""
         return self.ownerships.get(tournament_id)
 
     def tournament_ids(self) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Runs the queries that depend on whose a tournament is, and assigns the default owner."""
+"""Runs the queries that depend on the owner of a tournament, and assigns the default owner."""
 
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
@@ -27,6 +27,6 @@ def unended_tournaments(transaction: Transaction, ownership: Ownership) -> int:
 
 
 def ownership_of(transaction: Transaction, tournament_id: str) -> Ownership:
-    """Returns whose a tournament is."""
+    """Returns the owner of a tournament."""
     found = find(transaction, OwnershipRecord, tournament_id)
     return Ownership(found.owner, found.namespace) if found else Ownership("")

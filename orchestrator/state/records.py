@@ -104,7 +104,7 @@ class TournamentRecord:
 
 @dataclass(frozen=True)
 class OwnershipRecord:
-    """Whose a tournament is."""
+    """The owner of a tournament."""
 
     TABLE: ClassVar[str] = "ownerships"
     tournament_id: str

@@ -39,7 +39,7 @@ class SavedState:
     failures: Sequence[AgentRecord] = ()
     """The latest agents that failed, oldest first."""
     ownerships: Sequence[OwnershipRecord] = ()
-    """Whose the tournaments are."""
+    """The owners of the tournaments."""
     pauses: Sequence[PauseRecord] = ()
     """Tournaments that users have paused."""
     labels: Sequence[LabelsRecord] = ()

@@ -34,7 +34,7 @@ MOST_STAGES = 8
 
 @dataclass
 class Progress:
-    """How far the selection of one champion has come."""
+    """Progress of the selection of one champion."""
 
     begin: float
     """Monotonic time."""

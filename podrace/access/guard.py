@@ -61,7 +61,7 @@ class Guard:
             authenticators: Asked in order; the first that knows the caller decides. None: every call is refused.
             pod_id: Pod that the server belongs to; empty for a service.
             holder_of: Finds the holder of an assignment; None: assignments are not known here.
-            owners: Knows whose each tournament is; None: owners do not matter here.
+            owners: Knows the owner of each tournament; None: owners do not matter here.
             scoped: Methods (`/package.Service/Method`) that answer themselves as if a tournament did not exist that the
                 caller may not see. They get such calls; all other methods do not.
             audit: Receives every refusal, and every decision about a call that may change something.

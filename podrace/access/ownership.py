@@ -32,7 +32,7 @@ _OWNED = (TOURNAMENT, AGENT, EVALUATION)
 
 @dataclass(frozen=True)
 class Ownership:
-    """Whose a tournament is."""
+    """The owner of a tournament."""
 
     owner: str
     """Name of the caller that created it."""
@@ -61,7 +61,7 @@ class Owners(Protocol):
     """
 
     def ownership_of(self, tournament_id: str) -> Ownership | None:
-        """Returns whose a tournament is; None if there is no such tournament."""
+        """Returns the owner of a tournament; None if there is no such tournament."""
         ...
 
     def tournament_ids(self) -> Iterable[str]:
@@ -70,7 +70,7 @@ class Owners(Protocol):
 
 
 def ownership_for(principal: Principal) -> Ownership:
-    """Returns whose the tournaments are that a caller creates."""
+    """Returns the owner of the tournaments that a caller creates."""
     return Ownership(principal.name, "" if principal.namespace == EVERY_NAMESPACE else principal.namespace)
 
 
@@ -89,7 +89,7 @@ def reach(principal: Principal, tournament_id: str, ownership: Ownership | None)
     Args:
         principal: The caller.
         tournament_id: The tournament.
-        ownership: Whose it is; None: there is no such tournament.
+        ownership: Its owner; None: there is no such tournament.
     """
     if not is_restricted(principal):
         return Reach.CHANGE

@@ -23,7 +23,7 @@ ROLES = {
     "plugin": "a plugin or a SimulatorService",
     "policy-server": "a policy server, which reads tournaments and has champions evaluated",
     "viewer": "a person or program that reads",
-    "user": "a person or program that has tournaments of its own",
+    "user": "a person or program with its own tournaments",
     "operator": "a person or program that may do everything",
 }
 """Roles that a certificate may carry, and what they are for."""

@@ -74,7 +74,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace policy pin 3f9a1c2b7d --server podrace-serving-replicas:8001 --every", "on every replica"),
     ],
     "policy follow": [("podrace policy follow", "serve the champion again")],
-    "policy rollback": [("podrace policy rollback", "serve the version before")],
+    "policy rollback": [("podrace policy rollback", "serve the previous version")],
     "policy compare": [
         ("podrace policy compare 3f9a1c2b7d --share 0.1", "a tenth of the requests get its actions"),
         ("podrace policy compare 3f9a1c2b7d --shadow", "it computes every request and answers none"),

@@ -21,7 +21,7 @@ MAXIMIZE, MINIMIZE = "max", "min"
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of candidates, and which end of it is good."""
+    """A measure of candidates, and whether larger or smaller values are better."""
 
     name: str
     direction: str
@@ -81,7 +81,9 @@ def parse_measure(text: str, candidates: Iterable[Candidate]) -> Measure:
     if not given:
         direction = _direction_of(name)
     if direction not in (MAXIMIZE, MINIMIZE):
-        raise InvalidArgument(f"--measure {text}: say which end is good, with {name}={MAXIMIZE} or {name}={MINIMIZE}")
+        raise InvalidArgument(
+            f"--measure {text}: state whether larger or smaller is better, with {name}={MAXIMIZE} or {name}={MINIMIZE}"
+        )
     return Measure(name, direction)
 
 

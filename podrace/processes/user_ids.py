@@ -1,4 +1,4 @@
-"""Runs processes with user code under user ids of their own, and finds and kills what is left of them.
+"""Runs processes with user code under separate user ids, and finds and kills processes that remain.
 
 Only root may do this, and only with user ids that exist where it runs: in a container there may be few.
 """

@@ -2,7 +2,7 @@
 
 Invariants:
 - A request is given to one version when it arrives, and that version alone answers it.
-- A version serves only after it was loaded, has computed a batch, and acts in the spaces of the version before it.
+- A version serves only after it was loaded, has computed a batch, and has the spaces of the previous version.
 - A version stays loaded while it serves, may be rolled back to, is compared, or a session belongs to it.
 - Everything but the computation happens on the event loop, and no record is changed across a wait.
 """
@@ -236,7 +236,7 @@ class PolicyEngine:
         return await self._gate.judge(policy, self.current) if self._gate else ACCEPTED
 
     async def pin(self, model: bytes) -> Change:
-        """Loads a policy and lets it serve until `follow` is called; the gate is not asked.
+        """Loads a policy and lets it serve until `follow` is called; the gate does not apply.
 
         Raises:
             PodraceError: It cannot be loaded, or acts in other spaces.
@@ -249,7 +249,7 @@ class PolicyEngine:
         return self._apply(versions.follow(self.record))
 
     def roll_back(self, from_version: str) -> Change:
-        """Lets the version before the current one serve; raises as `versions.roll_back`."""
+        """Lets the previous version serve; raises as `versions.roll_back`."""
         return self._apply(versions.roll_back(self.record, from_version))
 
     async def compare(self, model: bytes, *, share: float, shadow: bool) -> Change:

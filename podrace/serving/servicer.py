@@ -92,7 +92,7 @@ class PolicyServicer(pb_grpc.PolicyServiceServicer):
         return pb.FollowSourceResponse(serving=self._serving())
 
     async def RollBack(self, request: pb.RollBackRequest, context: Context) -> pb.RollBackResponse:
-        """Serves the version before; see the contract."""
+        """Serves the previous version; see the contract."""
         self._engine.roll_back(request.from_version)
         return pb.RollBackResponse(serving=self._serving())
 

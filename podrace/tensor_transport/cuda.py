@@ -3,7 +3,7 @@
 A region is a slab of GPU memory and a small file of the plane `shared`, which holds the header and the handles that
 open the slab. Generations are therefore compared without accessing the GPU. An event that only the owner records orders
 its writes before the reads of its peers, so that the owner never waits for the GPU. A peer waits for its own work
-before it hands a region back.
+before it releases a region.
 
 CUDA forbids freeing memory that another process maps. A slab that is no longer used is therefore kept for the next
 region of its size. All slabs are freed when the plane is closed, after the peers have closed theirs. The driver frees

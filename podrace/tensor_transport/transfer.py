@@ -93,7 +93,7 @@ class GroupPlane(MirrorPlane):
         self.host, self.timeout_seconds = host, timeout_seconds
         self._peer = peer
         self._links: dict[str, Link] = {}
-        # Threads of its own: joins that wait for a peer must not take those of other work.
+        # Separate threads: joins that wait for a peer must not take those of other work.
         self._threads = ThreadPoolExecutor(MOST_JOINS, "join")
 
     async def pull(self, refs: Sequence[TensorRef]) -> None:

@@ -81,7 +81,7 @@ def make(
     """
     name = id.removeprefix(PREFIX)
     if count > MOST_LANES:
-        raise InvalidArgument(f"{id}: {count} environments that are objects of their own; at most {MOST_LANES}")
+        raise InvalidArgument(f"{id}: {count} environments, each of which is a Python object; at most {MOST_LANES}")
     if not is_registered(id):
         raise InvalidArgument(f"{id}: Gymnasium has no environment {name!r}{closest(name, registered_ids())}")
     own = dict(options)

@@ -36,7 +36,7 @@ class Animation:
 
     @property
     def wants_next(self) -> bool:
-        """Whether the next picture is kept; drawing one that is not would be in vain."""
+        """Whether the next picture is kept; drawing one that is not kept would waste time."""
         return self._seen % self._stride == 0
 
     def skip(self) -> None:

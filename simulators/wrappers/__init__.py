@@ -23,8 +23,8 @@ or equivalently `options = { wrappers = [{ name = "normalize_observations" }, { 
 | `normalize_rewards` | `discount` = 0.99, `clip` = 10.0 | by the running deviation of the return; not in evaluations |
 | `pixels` | `height` = 84, `width` = 84, `grayscale` = true | reduces pictures, channels first (see `pixels.py`) |
 | `frame_stack` | `count` = 4 | stacks the last observations of the episode, the oldest first |
-| `shape_rewards` | `function` | rewards are what a function of yours returns; not in evaluations (see ShapeRewards) |
-| `python:module:Class` | its own | a wrapper of yours (`simulators.wrappers.user_wrapper`) |
+| `shape_rewards` | `function` | rewards are what your function returns; not in evaluations (see ShapeRewards) |
+| `python:module:Class` | its own | your own wrapper (`simulators.wrappers.user_wrapper`) |
 """
 
 import math

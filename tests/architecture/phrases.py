@@ -113,5 +113,13 @@ PHRASES: dict[str, str] = {
     "left away|leave .{1,40} away": "omit",
     "what (?:it|they) holds?": "name the things",
     "hands? (?:it|them) back": "returns it",
+    "whose (?:it|they|each(?: [a-z]+)?|some [a-z]+|(?:a|the) tournaments?) (?:is|are)": "the owner of",
+    "of yours": "your",
+    "(?:chose|chooses?|chosen|selected|selects?) nothing": "were not used for selection",
+    "nothing (?:was|is|has been) selected": "were not used for selection",
+    "how far .{1,30} (?:has|have|had) come": "the progress of",
+    "order of birth": "order of creation",
+    "which end (?:is|of it)": "whether larger or smaller is better",
+    "in vain": "without effect",
 }
 """Regular expression of a phrase -> what to write instead."""

@@ -1,4 +1,4 @@
-"""Helper modules of tests have names of their own, because the folders of `pythonpath` are searched in order."""
+"""Helper modules of tests have distinct names, because the folders of `pythonpath` are searched in order."""
 
 import tomllib
 from collections import Counter

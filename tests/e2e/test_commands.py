@@ -52,7 +52,7 @@ def test_one_command_trains_and_the_others_show_its_results(home):
     assert all(set(candidate) >= STANDINGS_KEYS for candidate in standings)
     assert [candidate["rank"] for candidate in standings] == list(range(1, len(standings) + 1))
     assert trained["reported_episodes"] == 8
-    assert "episodes that chose nothing" in trained["champion_reason"]
+    assert "episodes that were not used for selection" in trained["champion_reason"]
     assert {row["tournament_id"] for row in home.json("ls")} == {tournament}
     assert home.json("show", "latest")["tournament_id"] == tournament
     assert home.json("lineage", tournament)

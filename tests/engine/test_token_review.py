@@ -1,4 +1,4 @@
-"""Callers with tokens of Kubernetes, at an orchestrator that asks a real API server whose they are.
+"""Callers with tokens of Kubernetes, at an orchestrator that asks a real API server who their holders are.
 
 Needs KUBECONFIG with administrator rights. The orchestrator is a process of this machine with the rights of its service
 account, which are those of the component `token-review`. Run by `make test-k8s`.

@@ -130,7 +130,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[Network]:
-    """The running services; each test makes tournaments of its own."""
+    """The running services; each test makes its own tournaments."""
     with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as name, ExitStack() as stack:
         made = Network(Path(name), stack)
         made.serve()

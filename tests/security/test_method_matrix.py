@@ -138,7 +138,7 @@ FOREIGN = {field: f"u{value[1:]}" for field, value in OWN.items()}
 SCOPED = SCOPED_BY_ORCHESTRATOR
 """Methods that are reached whatever the tournament; test_owners tries what they answer."""
 OWNERS = {"t": Ownership("user", "lab"), "u": Ownership("outsider"), "v": Ownership("colleague", "lab")}
-"""Whose the tournaments are: `t` that of the callers' namespace and owned by the role `user`, `u` foreign."""
+"""The owners of the tournaments: `t` is in the callers' namespace and owned by the role `user`, `u` is foreign."""
 PEOPLE = {"viewer", "user"}
 """Roles of callers that depend on the owner of a tournament."""
 HOLDERS = {"t-a1.1": "t-p1", "t-a2.1": "t-p2", "u-a1.1": "u-p1"}

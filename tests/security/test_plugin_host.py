@@ -164,7 +164,7 @@ async def test_a_function_reaches_neither_files_nor_processes_of_the_leaderboard
         late = (await call(plugins, "prying:hang", seconds=1.0))[1]
         assert "no answer within" in late or "did not serve within" in late or "deadline" in late.lower()
 
-        # The host has limits of its own.
+        # The host has its own limits.
         assert "plugin host: module 'elsewhere' is not allowed" in (await call(plugins, "elsewhere:propose"))[1]
         evolution = EvolutionSpec(generator="python:prying:absent")
         # A check that takes too long on a busy machine finds nothing.

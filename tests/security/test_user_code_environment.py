@@ -145,7 +145,7 @@ def test_the_fork_server_has_no_key_of_the_store_and_passes_them_on_to_leaders(t
     new = NewPod("p", "t", spec)
     secrets = json.loads(launcher._secrets(new))
     assert secrets["variables"]["PODRACE_STORE_SECRET_KEY"] == "hunter2"
-    # Pods have tokens of their own.
+    # Pods have their own tokens.
     assert "PODRACE_TOKEN" not in secrets["variables"]
     # The fork server, whose memory all roles have, reads only this.
     assert "hunter2" not in json.dumps(launcher._request(new, (0,), (), 0), default=str)

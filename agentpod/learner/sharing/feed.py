@@ -49,7 +49,7 @@ class ExperienceFeed:
         Args:
             checkpoints: Where the steps come from.
             memory: Where they are kept.
-            progress: Where the training reports how far it has come.
+            progress: Where the training reports its progress.
             lease: Nothing is read any more once the work must end.
             period_seconds: Time between two looks for new steps.
             clock: Monotonic clock in seconds.

@@ -1,4 +1,4 @@
-"""Implements the strategy `incumbent`: one trial trains on, and all others challenge it.
+"""Implements the strategy `incumbent`: the leading trial continues, and all others challenge it.
 
 The trial that leads, the incumbent, always has a pod and is never restarted: what was learned is continued instead of
 repeated. The other pods train challengers. Fresh ones explore at first; later they are forks of the incumbent with

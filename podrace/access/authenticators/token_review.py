@@ -1,4 +1,4 @@
-"""Identifies callers by Kubernetes tokens: the API server of the cluster says whose they are (TokenReview).
+"""Identifies callers by Kubernetes tokens: the API server of the cluster identifies their holders (TokenReview).
 
 Only tokens that were issued for this mesh (audience) are sent to the API server, so no other token of a caller is.
 """
@@ -29,7 +29,7 @@ class ReviewApi(Protocol):
     """The part of kubernetes.client.AuthenticationV1Api that is used."""
 
     def create_token_review(self, body: Any, *, _request_timeout: float) -> Any:
-        """Asks the API server whose token it is."""
+        """Asks the API server who the holder of a token is."""
         ...
 
 

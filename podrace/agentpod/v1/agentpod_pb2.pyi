@@ -200,10 +200,10 @@ class PolicySpec(_message.Message):
        `log_std` [A] and `exploration` [1] are parts of the block. A is the number of elements of an action. If the
        observation has an action mask, the outputs of invalid actions (logits, values or advantages) are replaced by -1e8
        before, so that their probability is 0, and `values` and `dueling` explore valid choices only.
-    6. Environment action e. Discrete, multi-discrete and multi-binary: e = a. Continuous: a is in the units of the policy, not of the environment. For
-       each element i, with the bounds low_i and high_i of the action space:
+    6. Environment action e. Discrete, multi-discrete and multi-binary: e = a. Continuous: a is in the units of the policy,
+       not of the environment. For each element i, with the bounds low_i and high_i of the action space:
          both finite:  e_i = (low_i + high_i) / 2 + clip(a_i, -1, 1) (high_i - low_i) / 2
-         otherwise:    e_i = clip(a_i, low_i, high_i), where a missing bound does not limit
+         otherwise:    e_i = clip(a_i, low_i, high_i), where an infinite bound does not limit
        So -1 and 1 are the bounds of the environment, for every head. The means of `stochastic` are not limited by
        themselves and need this clip as well. In an environment with the bounds -2 and 2, a mean of 0.5 is the action 1,
        and a mean of 3 is the action 2. Rollouts store a, not e.
@@ -251,7 +251,7 @@ class PolicySpec(_message.Message):
     recurrent_size: _builtins.int
     """Size H of the recurrent state, see step 4; 0: the policy is not recurrent."""
     network_class: _builtins.str
-    """Class of the network that takes the place of steps 2 to 4: `python:module:Class`, or the name of an installed entry
+    """Class of the network that replaces steps 2 to 4: `python:module:Class`, or the name of an installed entry
     point in the group `podrace.networks`; empty: those steps. Its parameters are the tensors `actor.*`. A role that cannot
     import it answers INVALID_ARGUMENT.
     """
@@ -405,8 +405,8 @@ class OpenWorkerRequest(_message.Message):
 
     @_builtins.property
     def probe(self) -> _tensor_pb2.TensorRef:
-        """A small float64 tensor, of any name and shape, that the learner wrote. The worker answers with the sum of its elements, which proves that
-        the plane (transport) of this tensor connects the two processes.
+        """A small float64 tensor, of any name and shape, that the learner wrote. The worker answers with the sum of its
+        elements, which proves that the plane (transport) of this tensor connects the two processes.
         """
 
     def __init__(
@@ -716,7 +716,7 @@ class EvaluatePolicyRequest(_message.Message):
     from this one on. Pods send it to their built-in evaluators only, never to a plugin.
     """
     objective: _builtins.str
-    """Measure that an episode is worth, see EvaluationSpec.objective; empty: its undiscounted return. Pods send it to
+    """Measure that is the value of an episode, see EvaluationSpec.objective; empty: its undiscounted return. Pods send it to
     their built-in evaluators only, never to a plugin. INVALID_ARGUMENT if the simulator does not report it.
     """
     @_builtins.property
@@ -970,7 +970,7 @@ class JoinFusionRequest(_message.Message):
     epoch: _builtins.int
     """Membership epoch of the process group that it still holds; 0: none."""
     environment_steps: _builtins.int
-    """Environment steps of its own since that round."""
+    """Environment steps of this learner since that round."""
     def __init__(
         self,
         *,

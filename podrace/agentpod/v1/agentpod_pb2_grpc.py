@@ -90,8 +90,8 @@ class WorkerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetWorker(self, request, context):
-        """Returns what the worker is doing and how far it has come. Called by the learner of the worker, every second. Does not
-        block, even during a rollout. A worker without this method is not watched: only the deadlines of its other calls
+        """Returns what the worker is doing, and its progress. Called by the learner of the worker, every second. Does not
+        block, even during a rollout. A worker without this method is not monitored: only the deadlines of its other calls
         apply. Deadline: 2 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -331,9 +331,9 @@ class EvaluatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetEvaluator(self, request, context):
-        """Returns what the evaluator is doing and how far it has come. Called by the leader of a pod, every second. Does not
-        block, even during an evaluation. An evaluator without this method is not watched: only the deadlines of its other
-        calls apply. Deadline: 2 s.
+        """Returns what the evaluator is doing, and its progress. Called by the leader of a pod, every second. Does not block,
+        even during an evaluation. An evaluator without this method is not monitored: only the deadlines of its other calls
+        apply. Deadline: 2 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -506,7 +506,7 @@ class EvaluatorService:
 class LearnerServiceStub:
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
     holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
-    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
+    agent with their own workers. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
     def __init__(self, channel):
@@ -540,7 +540,7 @@ class LearnerServiceStub:
 class LearnerServiceServicer:
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
     holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
-    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
+    agent with their own workers. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
     def GetLearner(self, request, context):
@@ -614,7 +614,7 @@ def add_LearnerServiceServicer_to_server(servicer, server):
 class LearnerService:
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
     holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
-    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
+    agent with their own workers. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
     @staticmethod

@@ -53,8 +53,8 @@ class WorkerServiceStub:
     idempotent: never retry this call automatically. Deadline: 600 s.
     """
     GetWorker: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.GetWorkerRequest, _agentpod_pb2.GetWorkerResponse]
-    """Returns what the worker is doing and how far it has come. Called by the learner of the worker, every second. Does not
-    block, even during a rollout. A worker without this method is not watched: only the deadlines of its other calls
+    """Returns what the worker is doing, and its progress. Called by the learner of the worker, every second. Does not
+    block, even during a rollout. A worker without this method is not monitored: only the deadlines of its other calls
     apply. Deadline: 2 s.
     """
     CloseWorker: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CloseWorkerRequest, _agentpod_pb2.CloseWorkerResponse]
@@ -87,8 +87,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     idempotent: never retry this call automatically. Deadline: 600 s.
     """
     GetWorker: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.GetWorkerRequest, _agentpod_pb2.GetWorkerResponse]  # type: ignore[assignment]
-    """Returns what the worker is doing and how far it has come. Called by the learner of the worker, every second. Does not
-    block, even during a rollout. A worker without this method is not watched: only the deadlines of its other calls
+    """Returns what the worker is doing, and its progress. Called by the learner of the worker, every second. Does not
+    block, even during a rollout. A worker without this method is not monitored: only the deadlines of its other calls
     apply. Deadline: 2 s.
     """
     CloseWorker: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CloseWorkerRequest, _agentpod_pb2.CloseWorkerResponse]  # type: ignore[assignment]
@@ -136,8 +136,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.GetWorkerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.GetWorkerResponse, _abc.Awaitable[_agentpod_pb2.GetWorkerResponse]]:
-        """Returns what the worker is doing and how far it has come. Called by the learner of the worker, every second. Does not
-        block, even during a rollout. A worker without this method is not watched: only the deadlines of its other calls
+        """Returns what the worker is doing, and its progress. Called by the learner of the worker, every second. Does not
+        block, even during a rollout. A worker without this method is not monitored: only the deadlines of its other calls
         apply. Deadline: 2 s.
         """
 
@@ -184,9 +184,9 @@ class EvaluatorServiceStub:
     Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
     """
     GetEvaluator: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.GetEvaluatorRequest, _agentpod_pb2.GetEvaluatorResponse]
-    """Returns what the evaluator is doing and how far it has come. Called by the leader of a pod, every second. Does not
-    block, even during an evaluation. An evaluator without this method is not watched: only the deadlines of its other
-    calls apply. Deadline: 2 s.
+    """Returns what the evaluator is doing, and its progress. Called by the leader of a pod, every second. Does not block,
+    even during an evaluation. An evaluator without this method is not monitored: only the deadlines of its other calls
+    apply. Deadline: 2 s.
     """
     CloseEvaluator: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.CloseEvaluatorRequest, _agentpod_pb2.CloseEvaluatorResponse]
     """Closes a session and its environments. Called by the leader of a pod. Has no effect on another session. Deadline:
@@ -222,9 +222,9 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
     """
     GetEvaluator: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.GetEvaluatorRequest, _agentpod_pb2.GetEvaluatorResponse]  # type: ignore[assignment]
-    """Returns what the evaluator is doing and how far it has come. Called by the leader of a pod, every second. Does not
-    block, even during an evaluation. An evaluator without this method is not watched: only the deadlines of its other
-    calls apply. Deadline: 2 s.
+    """Returns what the evaluator is doing, and its progress. Called by the leader of a pod, every second. Does not block,
+    even during an evaluation. An evaluator without this method is not monitored: only the deadlines of its other calls
+    apply. Deadline: 2 s.
     """
     CloseEvaluator: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.CloseEvaluatorRequest, _agentpod_pb2.CloseEvaluatorResponse]  # type: ignore[assignment]
     """Closes a session and its environments. Called by the leader of a pod. Has no effect on another session. Deadline:
@@ -275,9 +275,9 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agentpod_pb2.GetEvaluatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agentpod_pb2.GetEvaluatorResponse, _abc.Awaitable[_agentpod_pb2.GetEvaluatorResponse]]:
-        """Returns what the evaluator is doing and how far it has come. Called by the leader of a pod, every second. Does not
-        block, even during an evaluation. An evaluator without this method is not watched: only the deadlines of its other
-        calls apply. Deadline: 2 s.
+        """Returns what the evaluator is doing, and its progress. Called by the leader of a pod, every second. Does not block,
+        even during an evaluation. An evaluator without this method is not monitored: only the deadlines of its other calls
+        apply. Deadline: 2 s.
         """
 
     @_abc_1.abstractmethod
@@ -295,7 +295,7 @@ def add_EvaluatorServiceServicer_to_server(servicer: EvaluatorServiceServicer, s
 class LearnerServiceStub:
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
     holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
-    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
+    agent with their own workers. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
     @_typing.overload
@@ -328,7 +328,7 @@ class LearnerServiceStub:
 class LearnerServiceAsyncStub(LearnerServiceStub):
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
     holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
-    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
+    agent with their own workers. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -357,7 +357,7 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Reports the state of a pod, and coordinates its learners. Served by the leader: the first learner of the pod, which
     holds the assignment and publishes checkpoints. The remaining learners of the pod are followers: they train the same
-    agent with workers of their own. All learners combine their results in fusion rounds, see FusionSpec.
+    agent with their own workers. All learners combine their results in fusion rounds, see FusionSpec.
     """
 
     @_abc_1.abstractmethod

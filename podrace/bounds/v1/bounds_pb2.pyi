@@ -91,7 +91,7 @@ class Bounds(_message.Message):
     any_number: _builtins.bool
     """Every number of the type, with NaN and infinity; every timestamp or duration that is valid."""
     checked_by_receiver: _builtins.bool
-    """The receiver checks the content itself: of a specification together with rules of its own, so that one answer lists
+    """The receiver checks the content itself: of a specification together with its own rules, so that one answer lists
     all that is wrong with it (with the reason BAD_SPEC); of the bytes of a tensor, whose number follows from type and
     shape.
     """

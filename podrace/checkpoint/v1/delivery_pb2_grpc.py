@@ -33,7 +33,7 @@ class CheckpointServiceStub:
     A program that acts with the champion of a tournament:
     1. Tournament.champion_manifest_digest from OrchestratorService.GetTournament;
     2. GetManifest, which describes the policy (Manifest.policies);
-    3. ListParts: the policy and its test vectors, each perhaps with a URL;
+    3. ListParts: the policy and its test vectors, each with a URL if the store can sign one;
     4. a GET of each URL, or ReadPart where there is none or the store cannot be reached;
     5. compare the digests, act on the test vectors, and compare the actions.
     """
@@ -69,14 +69,14 @@ class CheckpointServiceServicer:
     A program that acts with the champion of a tournament:
     1. Tournament.champion_manifest_digest from OrchestratorService.GetTournament;
     2. GetManifest, which describes the policy (Manifest.policies);
-    3. ListParts: the policy and its test vectors, each perhaps with a URL;
+    3. ListParts: the policy and its test vectors, each with a URL if the store can sign one;
     4. a GET of each URL, or ReadPart where there is none or the store cannot be reached;
     5. compare the digests, act on the test vectors, and compare the actions.
     """
 
     def GetManifest(self, request, context):
-        """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a thread
-        of its own. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
+        """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a separate
+        thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
         are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many callers
         wait for the store. Deadline: 10 s.
         """
@@ -141,7 +141,7 @@ class CheckpointService:
     A program that acts with the champion of a tournament:
     1. Tournament.champion_manifest_digest from OrchestratorService.GetTournament;
     2. GetManifest, which describes the policy (Manifest.policies);
-    3. ListParts: the policy and its test vectors, each perhaps with a URL;
+    3. ListParts: the policy and its test vectors, each with a URL if the store can sign one;
     4. a GET of each URL, or ReadPart where there is none or the store cannot be reached;
     5. compare the digests, act on the test vectors, and compare the actions.
     """

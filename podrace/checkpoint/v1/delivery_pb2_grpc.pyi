@@ -34,7 +34,7 @@ class CheckpointServiceStub:
     A program that acts with the champion of a tournament:
       1. Tournament.champion_manifest_digest from OrchestratorService.GetTournament;
       2. GetManifest, which describes the policy (Manifest.policies);
-      3. ListParts: the policy and its test vectors, each perhaps with a URL;
+      3. ListParts: the policy and its test vectors, each with a URL if the store can sign one;
       4. a GET of each URL, or ReadPart where there is none or the store cannot be reached;
       5. compare the digests, act on the test vectors, and compare the actions.
     """
@@ -44,8 +44,8 @@ class CheckpointServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CheckpointServiceAsyncStub: ...
     GetManifest: _grpc.UnaryUnaryMultiCallable[_delivery_pb2.GetManifestRequest, _delivery_pb2.GetManifestResponse]
-    """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a thread
-    of its own. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
+    """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a separate
+    thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
     are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many callers
     wait for the store. Deadline: 10 s.
     """
@@ -74,15 +74,15 @@ class CheckpointServiceAsyncStub(CheckpointServiceStub):
     A program that acts with the champion of a tournament:
       1. Tournament.champion_manifest_digest from OrchestratorService.GetTournament;
       2. GetManifest, which describes the policy (Manifest.policies);
-      3. ListParts: the policy and its test vectors, each perhaps with a URL;
+      3. ListParts: the policy and its test vectors, each with a URL if the store can sign one;
       4. a GET of each URL, or ReadPart where there is none or the store cannot be reached;
       5. compare the digests, act on the test vectors, and compare the actions.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetManifest: _aio.UnaryUnaryMultiCallable[_delivery_pb2.GetManifestRequest, _delivery_pb2.GetManifestResponse]  # type: ignore[assignment]
-    """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a thread
-    of its own. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
+    """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a separate
+    thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
     are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many callers
     wait for the store. Deadline: 10 s.
     """
@@ -110,7 +110,7 @@ class CheckpointServiceServicer(metaclass=_abc_1.ABCMeta):
     A program that acts with the champion of a tournament:
       1. Tournament.champion_manifest_digest from OrchestratorService.GetTournament;
       2. GetManifest, which describes the policy (Manifest.policies);
-      3. ListParts: the policy and its test vectors, each perhaps with a URL;
+      3. ListParts: the policy and its test vectors, each with a URL if the store can sign one;
       4. a GET of each URL, or ReadPart where there is none or the store cannot be reached;
       5. compare the digests, act on the test vectors, and compare the actions.
     """
@@ -121,8 +121,8 @@ class CheckpointServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _delivery_pb2.GetManifestRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_delivery_pb2.GetManifestResponse, _abc.Awaitable[_delivery_pb2.GetManifestResponse]]:
-        """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a thread
-        of its own. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
+        """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a separate
+        thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
         are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many callers
         wait for the store. Deadline: 10 s.
         """

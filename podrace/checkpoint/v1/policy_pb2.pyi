@@ -207,7 +207,7 @@ class PolicyDescription(_message.Message):
     The numbers were computed in float32 on a processor by the pod that published the checkpoint. An implementation in
     float32 gives the same continuous actions up to 1e-5 of the range of the action, and the same discrete actions
     wherever the two largest outputs differ by more than 1e-4, for each element of a multi-discrete action. For an element
-    of a multi-binary action, its output and 0 take the place of the two.
+    of a multi-binary action, this holds for its output and 0 instead of the two largest outputs.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -269,9 +269,7 @@ class PolicyDescription(_message.Message):
     test_vectors_part: _builtins.str
     """Name of the part with test vectors; empty in snapshots, which have none."""
     network_class: _builtins.str
-    """Class of the network that takes the place of steps 2 to 4, as in `podrace.agentpod.v1.PolicySpec`; empty:
-    those steps. A reader that cannot run the class refuses the policy.
-    """
+    """Class of the network that replaces steps 2 to 4, as in `podrace.agentpod.v1.PolicySpec`; empty: those steps. A reader that cannot run the class refuses the policy."""
     @_builtins.property
     def observation_space(self) -> Global___SpaceDescription:
         """Observations of one environment."""

@@ -21,7 +21,7 @@ HELP = """Show and change what a policy server serves.
 podrace policy show                         which versions serve, and why others were refused
 podrace policy pin VERSION                  serve one version, whatever the champion
 podrace policy follow                       serve the champion again
-podrace policy rollback                     serve the version before
+podrace policy rollback                     serve the previous version
 podrace policy compare VERSION --share 0.1  let a second version answer a tenth of the requests
 podrace policy compare --end                end the comparison
 
@@ -67,7 +67,7 @@ def show_versions(run: Callable[[Change], int]) -> int:
 @click.argument("version", metavar="VERSION")
 @server_options
 def pin(run: Callable[[Change], int], version: str) -> int:
-    """Serve VERSION, and no other until `podrace policy follow`. The gate is not asked."""
+    """Serve VERSION, and no other until `podrace policy follow`. The gate does not apply."""
 
     async def change(server: PolicyServerClient) -> Serving:
         return await server.pin(named_version(await server.serving(), version))
@@ -82,13 +82,13 @@ def follow(run: Callable[[Change], int]) -> int:
     return run(PolicyServerClient.follow)
 
 
-@policy.command(short_help="Serve the version before the current one.")
+@policy.command(short_help="Serve the previous version.")
 @click.option(
     "--from", "from_version", default="", metavar="VERSION", help="Refuse if another version serves.  [default: any]"
 )
 @server_options
 def rollback(run: Callable[[Change], int], from_version: str) -> int:
-    """Serve the version before the current one, which is not served again when it is offered.
+    """Serve the previous version. The current one is not served again when it is offered.
 
     To serve it nevertheless, pin it.
     """

@@ -101,7 +101,7 @@ def expected_maximum_sharpe_ratio(sharpe_variance: float, trials: float) -> floa
 
     Args:
         sharpe_variance: Variance of the Sharpe ratios of the trials, V.
-        trials: Number of independent trials, N; nothing is selected from one, so the result is then 0.
+        trials: Number of independent trials, N. With a single one there is no selection, so the result is 0.
     """
     if trials <= 1:
         return 0.0

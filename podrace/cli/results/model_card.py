@@ -46,7 +46,7 @@ def card(tournament: Tournament, members: Sequence[ExportedMember], result: Mapp
 
 
 def _fresh_score(tournament: Tournament, digests: Sequence[str]) -> dict[str, Any] | None:
-    """Returns the score of a champion on episodes on which nothing was selected; None if it has none."""
+    """Returns the score of a champion on episodes that were not used for selection; None if it has none."""
     selection = tournament.champion_selection
     champion = [tournament.champion_manifest_digest, *(one.manifest_digest for one in selection.members)]
     if digests != champion or not selection.reported_episodes:

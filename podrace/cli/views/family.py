@@ -20,7 +20,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, Origin
 from podrace.specification.files import whole
 
 Members = Mapping[str, "FamilyMember"]
-"""Members by agent id, in order of birth: parents come before their children."""
+"""Members by agent id, in order of creation: parents come before their children."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Position:
     """Position of an agent in a drawing."""
 
     column: int
-    """Position in the order of birth."""
+    """Position in the order of creation."""
     row: int
 
 
@@ -147,7 +147,7 @@ def _orphan(member: FamilyMember) -> FamilyMember:
 
 
 def children_of(members: Members) -> dict[str, list[str]]:
-    """Returns the ids of the children of every agent in order of birth; the empty id has the agents without parent."""
+    """Returns the ids of each agent's children in order of creation; the empty id has the agents without parent."""
     children: dict[str, list[str]] = {"": [], **{agent_id: [] for agent_id in members}}
     for agent_id, member in members.items():
         children[member.parent_id].append(agent_id)
@@ -184,7 +184,7 @@ def outline(members: Members, line: Collection[str]) -> list[OutlineEntry]:
     descendants of its siblings: the child on `line`, or else the child with the most descendants.
 
     Args:
-        members: Members in order of birth.
+        members: Members in order of creation.
         line: Ids of agents that continue at the indent of their parent in any case.
     """
     children = children_of(members)
@@ -249,7 +249,7 @@ def schedule(line: Sequence[FamilyMember]) -> dict[str, list[HyperparameterChang
 
 
 def lay_out(members: Members, line: Collection[str]) -> dict[str, Position]:
-    """Returns a position for every agent. The column is the order of birth, and every family has its own rows.
+    """Returns a position for every agent. The column is the order of creation, and every family has its own rows.
 
     A parent is in the row of one of its children: the child on `line`, or else the child with the most descendants.
     The other children are below, each with its descendants in rows that no sibling uses. An edge that leads down from
@@ -257,7 +257,7 @@ def lay_out(members: Members, line: Collection[str]) -> dict[str, Position]:
     before the other begins.
 
     Args:
-        members: Members in order of birth.
+        members: Members in order of creation.
         line: Ids of agents whose line is drawn straight.
     """
     children = children_of(members)

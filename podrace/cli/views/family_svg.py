@@ -1,6 +1,6 @@
 """Draws a family tree as a self-contained SVG file, without external fonts, styles or scripts. Pure.
 
-Columns are in order of birth, colors show algorithms, sizes show scores, and the line of the champion is black and
+Columns are in order of creation, colors show algorithms, sizes show scores, and the line of the champion is black and
 thick. A browser shows the details of the agent under the mouse pointer.
 """
 
@@ -65,7 +65,7 @@ def draw(members: Members, places: Mapping[str, Position], line: Sequence[str], 
     """Returns the text of the SVG file.
 
     Args:
-        members: Members in order of birth; at least one.
+        members: Members in order of creation; at least one.
         places: Position of every member.
         line: Ids of the champion's line of descent, the champion last; empty without a champion.
         title: Title of the drawing.
@@ -98,7 +98,7 @@ def _text(x: float, y: float, text: str, *, size: int, more: str = "") -> str:
 
 
 def _header(members: Members, line: Sequence[str], colors: Mapping[str, str], title: str) -> list[str]:
-    heading = f"{title}: {formats.things(len(members), 'agent')} in order of birth, larger is better"
+    heading = f"{title}: {formats.things(len(members), 'agent')} in order of creation, larger is better"
     champion = members[line[-1]] if line else None
     if champion and champion.best:
         score = formats.score(champion.best.score, champion.best.standard_error)

@@ -173,7 +173,7 @@ def score_source(tournament: Tournament) -> str:
     if not selection.reported_episodes:
         return "the score by which it was selected, which is too high on average"
     episodes = formats.things(selection.reported_episodes, "new episode")
-    return f"on {episodes} that selected nothing; selected by {selected}"
+    return f"on {episodes} that were not used for selection; selected by {selected}"
 
 
 # --- metrics of an evaluation ------------------------------------------------------------------------------------

@@ -133,8 +133,8 @@ class GetServerResponse(_message.Message):
 
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of abilities that were added to the contracts after their first version. docs/grpc.md lists them. A client
-        that needs one of them checks for its name.
+        """Names of features that were added to the contracts after their first version. docs/grpc.md lists them. A client that
+        needs a feature checks for its name.
         """
 
     @_builtins.property
@@ -185,7 +185,7 @@ class Limits(_message.Message):
     default_page_entries: _builtins.int
     """Entries of one page if the request does not say."""
     streams: _builtins.int
-    """Most calls at a time of one connection."""
+    """Most concurrent calls of one connection."""
     @_builtins.property
     def request_id_duration(self) -> _duration_pb2.Duration:
         """How long a `request_id` is recognized."""
@@ -332,7 +332,7 @@ class Hyperparameter(_message.Message):
 
     @_builtins.property
     def wide_search(self) -> Global___SearchRange:
-        """What is searched instead with `search = "wide"`; absent: the same as without."""
+        """What is searched instead with `search = "wide"`; absent: the same as `search`."""
 
     def __init__(
         self,

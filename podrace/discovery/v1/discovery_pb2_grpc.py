@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class DiscoveryServiceStub:
-    """Describes what a server can do and what a specification may name, so that a client needs no list of its own. Served by
+    """Describes what a server can do and what a specification may name, so that clients need no built-in lists. Served by
     the orchestrator. All lists are complete: they have at most a few hundred entries and no pages.
     """
 
@@ -64,7 +64,7 @@ class DiscoveryServiceStub:
 
 
 class DiscoveryServiceServicer:
-    """Describes what a server can do and what a specification may name, so that a client needs no list of its own. Served by
+    """Describes what a server can do and what a specification may name, so that clients need no built-in lists. Served by
     the orchestrator. All lists are complete: they have at most a few hundred entries and no pages.
     """
 
@@ -143,7 +143,7 @@ def add_DiscoveryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DiscoveryService:
-    """Describes what a server can do and what a specification may name, so that a client needs no list of its own. Served by
+    """Describes what a server can do and what a specification may name, so that clients need no built-in lists. Served by
     the orchestrator. All lists are complete: they have at most a few hundred entries and no pages.
     """
 

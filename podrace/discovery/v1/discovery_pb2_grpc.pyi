@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DiscoveryServiceStub:
-    """Describes what a server can do and what a specification may name, so that a client needs no list of its own. Served by
+    """Describes what a server can do and what a specification may name, so that clients need no built-in lists. Served by
     the orchestrator. All lists are complete: they have at most a few hundred entries and no pages.
     """
 
@@ -54,7 +54,7 @@ class DiscoveryServiceStub:
 
 @_typing.type_check_only
 class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
-    """Describes what a server can do and what a specification may name, so that a client needs no list of its own. Served by
+    """Describes what a server can do and what a specification may name, so that clients need no built-in lists. Served by
     the orchestrator. All lists are complete: they have at most a few hundred entries and no pages.
     """
 
@@ -77,7 +77,7 @@ class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
     """
 
 class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Describes what a server can do and what a specification may name, so that a client needs no list of its own. Served by
+    """Describes what a server can do and what a specification may name, so that clients need no built-in lists. Served by
     the orchestrator. All lists are complete: they have at most a few hundred entries and no pages.
     """
 

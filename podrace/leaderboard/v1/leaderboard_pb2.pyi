@@ -77,7 +77,7 @@ class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Verdict.Value
     VERDICT_REFUSED: _Verdict.ValueType  # 2
     """It did not enter the board. Its score is kept for curves and statistics. Its checkpoint files are not kept."""
     VERDICT_EVICTED: _Verdict.ValueType  # 3
-    """It was on the board, and a better candidate took its place."""
+    """It was on the board, and a better candidate replaced it."""
     VERDICT_HELD: _Verdict.ValueType  # 4
     """It would rank first, and waits until another pod has verified its score (`evaluation.verify`). It is not on the board,
     and nothing is decided by its score.
@@ -93,7 +93,7 @@ VERDICT_ACCEPTED: Verdict.ValueType  # 1
 VERDICT_REFUSED: Verdict.ValueType  # 2
 """It did not enter the board. Its score is kept for curves and statistics. Its checkpoint files are not kept."""
 VERDICT_EVICTED: Verdict.ValueType  # 3
-"""It was on the board, and a better candidate took its place."""
+"""It was on the board, and a better candidate replaced it."""
 VERDICT_HELD: Verdict.ValueType  # 4
 """It would rank first, and waits until another pod has verified its score (`evaluation.verify`). It is not on the board,
 and nothing is decided by its score.
@@ -193,8 +193,8 @@ class Agent(_message.Message):
     """Why the generator made this agent, in one line for a person."""
     seat: _builtins.int
     """Seat that it takes, from 0; absent if the strategy has no seats. The population of some strategies is a row of
-    seats, and agents take a seat one after another: the agent before in the same seat is the parent, unless a better
-    one replaced it.
+    seats, and agents take a seat one after another: the previous agent of the seat is the parent, unless a better one
+    replaced it.
     """
     generator_fault: _builtins.str
     """Why the built-in strategy created it in place of the generator plugin (`evolution.generator`); empty if it did not."""
@@ -378,7 +378,7 @@ class Candidate(_message.Message):
     sequence: _builtins.int
     """Position in the order of arrival at the leaderboard, over all tournaments, from 1."""
     core_seconds: _builtins.float
-    """Compute that was reserved for the agent by then: processor cores times wall-clock seconds."""
+    """Compute that was reserved for the agent until then: processor cores times wall-clock seconds."""
     agent_number: _builtins.int
     """Number of its agent."""
     depth: _builtins.int
@@ -594,7 +594,7 @@ class ListKnownTournamentsRequest(_message.Message):
 
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_token: _builtins.str
-    """Page token of the answer before; empty for the first page."""
+    """`next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -992,7 +992,7 @@ class ListCandidatesRequest(_message.Message):
     `submit_time`. Empty: all.
     """
     order_by: _builtins.str
-    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: the board by rank, submissions by
+    """Names of these fields, separated by commas, each optionally followed by `desc`. Empty: the board by rank, submissions by
     arrival.
     """
     def __init__(
@@ -1066,7 +1066,7 @@ class GetLineageRequest(_message.Message):
     docs/grpc.md. Fields: `agent_id`, `algorithm`, `origin`, `number`, `trial`, `seat`, `rung`, `pod_id` and `create_time`. Empty: all.
     """
     order_by: _builtins.str
-    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: by number.
+    """Names of these fields, separated by commas, each optionally followed by `desc`. Empty: by number.
     INVALID_ARGUMENT if an agent is named.
     """
     def __init__(
@@ -1661,8 +1661,8 @@ class NameChampionResponse(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     SELECTION_FIELD_NUMBER: _builtins.int
     score: _builtins.float
-    """Its reported score: its mean return over new episodes on which nothing was selected. The selection score until they
-    are evaluated, and if that fails.
+    """Its reported score: its mean return over new episodes that were not used for selection. The selection score until
+    these are evaluated, and if that fails.
     """
     standard_error: _builtins.float
     """Standard error of that mean."""
@@ -2101,7 +2101,7 @@ Global___ReviewAgentsRequest: _TypeAlias = ReviewAgentsRequest  # noqa: Y015
 
 @_typing.final
 class Refusal(_message.Message):
-    """A submission that was refused because of what its manifest or its policy file says."""
+    """A submission that was refused because of the content of its manifest or its policy file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2248,9 +2248,9 @@ class Incumbent(_message.Message):
     least four. False while it has fewer than seven scores.
     """
     scores: _builtins.int
-    """Number of scores of the trials that led, each while it led. It only rises."""
+    """Number of scores of the leading trials, each counted while it led. It never decreases."""
     reason: _builtins.str
-    """What `improving` was decided on, in one line for a person."""
+    """The values that decided `improving`, in one line for a person."""
     def __init__(
         self,
         *,
@@ -2388,7 +2388,7 @@ class ListSnapshotsRequest(_message.Message):
     `environment_steps`, `agent_environment_steps`, `tournament_environment_steps`, `sequence` and `create_time`. Empty: all.
     """
     order_by: _builtins.str
-    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: by
+    """Names of these fields, separated by commas, each optionally followed by `desc`. Empty: by
     arrival.
     """
     def __init__(

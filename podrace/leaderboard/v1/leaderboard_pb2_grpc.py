@@ -531,9 +531,9 @@ class UpdaterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListExperience(self, request, context):
-        """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`). Called by the leader
-        of a pod now and then. Left out are ancestors of the agent, whose steps it has inherited. Does not block. NOT_FOUND
-        if the agent is unknown. Deadline: 2 s.
+        """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors of
+        the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block. NOT_FOUND if
+        the agent is unknown. Deadline: 2 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -614,7 +614,7 @@ class UpdaterServiceServicer:
         """Copies the database of the leaderboard to the checkpoint store now. Called by the orchestrator for its own BackUp.
         Answers once the backup is complete; other calls are answered meanwhile. A repeat makes another backup.
         UNIMPLEMENTED if the database is on a server, which is backed up by its own tools. FAILED_PRECONDITION (STALE_EPOCH)
-        if another service makes the backups since. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
+        if another service has taken over the backups. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1029,9 +1029,8 @@ class GeneratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReviewAgents(self, request, context):
-        """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
-        and the submissions that were refused since.
-        Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
+        """Reviews the agents in training: returns those that the strategy stops early, so that their pods can train others,
+        and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
         in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -254,9 +254,9 @@ class UpdaterServiceStub:
     pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
     """
     ListExperience: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListExperienceRequest, _leaderboard_pb2.ListExperienceResponse]
-    """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`). Called by the leader
-    of a pod now and then. Left out are ancestors of the agent, whose steps it has inherited. Does not block. NOT_FOUND
-    if the agent is unknown. Deadline: 2 s.
+    """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors of
+    the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block. NOT_FOUND if
+    the agent is unknown. Deadline: 2 s.
     """
     SubmitSnapshot: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]
     """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
@@ -305,7 +305,7 @@ class UpdaterServiceStub:
     """Copies the database of the leaderboard to the checkpoint store now. Called by the orchestrator for its own BackUp.
     Answers once the backup is complete; other calls are answered meanwhile. A repeat makes another backup.
     UNIMPLEMENTED if the database is on a server, which is backed up by its own tools. FAILED_PRECONDITION (STALE_EPOCH)
-    if another service makes the backups since. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
+    if another service has taken over the backups. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
     """
 
 @_typing.type_check_only
@@ -335,9 +335,9 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
     """
     ListExperience: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListExperienceRequest, _leaderboard_pb2.ListExperienceResponse]  # type: ignore[assignment]
-    """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`). Called by the leader
-    of a pod now and then. Left out are ancestors of the agent, whose steps it has inherited. Does not block. NOT_FOUND
-    if the agent is unknown. Deadline: 2 s.
+    """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors of
+    the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block. NOT_FOUND if
+    the agent is unknown. Deadline: 2 s.
     """
     SubmitSnapshot: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]  # type: ignore[assignment]
     """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
@@ -386,7 +386,7 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     """Copies the database of the leaderboard to the checkpoint store now. Called by the orchestrator for its own BackUp.
     Answers once the backup is complete; other calls are answered meanwhile. A repeat makes another backup.
     UNIMPLEMENTED if the database is on a server, which is backed up by its own tools. FAILED_PRECONDITION (STALE_EPOCH)
-    if another service makes the backups since. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
+    if another service has taken over the backups. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
     """
 
 class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -431,9 +431,9 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.ListExperienceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ListExperienceResponse, _abc.Awaitable[_leaderboard_pb2.ListExperienceResponse]]:
-        """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`). Called by the leader
-        of a pod now and then. Left out are ancestors of the agent, whose steps it has inherited. Does not block. NOT_FOUND
-        if the agent is unknown. Deadline: 2 s.
+        """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors of
+        the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block. NOT_FOUND if
+        the agent is unknown. Deadline: 2 s.
         """
 
     @_abc_1.abstractmethod
@@ -530,7 +530,7 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Copies the database of the leaderboard to the checkpoint store now. Called by the orchestrator for its own BackUp.
         Answers once the backup is complete; other calls are answered meanwhile. A repeat makes another backup.
         UNIMPLEMENTED if the database is on a server, which is backed up by its own tools. FAILED_PRECONDITION (STALE_EPOCH)
-        if another service makes the backups since. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
+        if another service has taken over the backups. RESOURCE_EXHAUSTED if the store is full. Deadline: 300 s.
         """
 
 def add_UpdaterServiceServicer_to_server(servicer: UpdaterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
@@ -552,9 +552,8 @@ class GeneratorServiceStub:
     agent. Deadline: 10 s.
     """
     ReviewAgents: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ReviewAgentsRequest, _leaderboard_pb2.ReviewAgentsResponse]
-    """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
-    and the submissions that were refused since.
-    Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
+    """Reviews the agents in training: returns those that the strategy stops early, so that their pods can train others,
+    and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
     in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
 
@@ -573,9 +572,8 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     agent. Deadline: 10 s.
     """
     ReviewAgents: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ReviewAgentsRequest, _leaderboard_pb2.ReviewAgentsResponse]  # type: ignore[assignment]
-    """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
-    and the submissions that were refused since.
-    Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
+    """Reviews the agents in training: returns those that the strategy stops early, so that their pods can train others,
+    and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
     in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
 
@@ -603,9 +601,8 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.ReviewAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ReviewAgentsResponse, _abc.Awaitable[_leaderboard_pb2.ReviewAgentsResponse]]:
-        """Reviews the agents in training: returns those that the strategy stops early, because others deserve the pod more,
-        and the submissions that were refused since.
-        Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
+        """Reviews the agents in training: returns those that the strategy stops early, so that their pods can train others,
+        and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
         in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
 

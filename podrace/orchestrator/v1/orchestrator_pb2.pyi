@@ -408,7 +408,7 @@ class ListTournamentsRequest(_message.Message):
     `end_time`, `owner`, `namespace` and `labels.KEY`. Empty: all.
     """
     order_by: _builtins.str
-    """Names of these fields, with commas between them, each perhaps followed by `desc`; not
+    """Names of these fields, separated by commas, each optionally followed by `desc`; not
     labels. Empty: newest first.
     """
     def __init__(
@@ -798,7 +798,9 @@ class DeleteTournamentRequest(_message.Message):
     tournament_id: _builtins.str
     """The tournament."""
     archive: _builtins.bool
-    """Whether it is archived in the checkpoint store first. The operator may have all archived (setting `archive`)."""
+    """Whether it is archived in the checkpoint store first. The operator can have all tournaments archived (setting
+    `archive`).
+    """
     def __init__(
         self,
         *,
@@ -1117,7 +1119,7 @@ class ListEvaluationsRequest(_message.Message):
     Empty: all.
     """
     order_by: _builtins.str
-    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: oldest first."""
+    """Names of these fields, separated by commas, each optionally followed by `desc`. Empty: oldest first."""
     def __init__(
         self,
         *,
@@ -1273,7 +1275,7 @@ class ListPodsRequest(_message.Message):
     `layout` and `start_time`. Empty: all.
     """
     order_by: _builtins.str
-    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: oldest
+    """Names of these fields, separated by commas, each optionally followed by `desc`. Empty: oldest
     first.
     """
     def __init__(
@@ -1393,7 +1395,7 @@ class ListEventsRequest(_message.Message):
     `pod_id` and `agent_id`. Empty: all.
     """
     order_by: _builtins.str
-    """Names of these fields, with commas between them, each perhaps followed by `desc`. Empty: oldest
+    """Names of these fields, separated by commas, each optionally followed by `desc`. Empty: oldest
     first.
     """
     def __init__(
@@ -1632,7 +1634,7 @@ class AcquireAssignmentResponse(_message.Message):
     """Exit: the pool shrinks, or the tournament has ended. The value is the reason, in one line for a person."""
     pod_token: _builtins.str
     """Token to send from now on as `authorization: Bearer TOKEN`, with calls to the orchestrator and the leaderboard. Empty:
-    the present one is still good.
+    the current one is still valid.
     """
     @_builtins.property
     def assignment(self) -> Global___Assignment:
@@ -1644,11 +1646,10 @@ class AcquireAssignmentResponse(_message.Message):
 
     @_builtins.property
     def prepare(self) -> Global___Assignment:
-        """Prepare to continue this agent, which another pod still trains: open the roles, claim nothing, publish nothing.
-        There is no lease: `assignment_id`, `lease_epoch` and `lease_token` are empty. The pod asks again meanwhile, at
-        most twice a second, and with `prepared_agent_id` when it is ready. Only then the other pod is drained, and this
-        one gets the agent as an assignment. A pod that does not know this answer keeps the size of the pod it was to
-        replace: nothing else changes.
+        """Prepare to continue this agent, which another pod still trains: open the roles, but claim and publish nothing.
+        There is no lease: `assignment_id`, `lease_epoch` and `lease_token` are empty. Meanwhile the pod asks again, at
+        most twice a second, and with `prepared_agent_id` when it is ready. Only then is the other pod drained, and this
+        pod gets the agent as an assignment. If a pod does not know this answer, the other pod continues as it is.
         """
 
     def __init__(
@@ -1721,12 +1722,12 @@ class Progress(_message.Message):
     update_age_seconds: _builtins.float
     """Seconds since the last update under this lease, when the message was sent; absent before the first."""
     training_age_seconds: _builtins.float
-    """Seconds since the training began to collect under this lease, when the message was sent; absent before. With the
-    field above in the last report of the pod before, it gives the time in which nothing was trained.
+    """Seconds since the training began to collect under this lease, when the message was sent; absent before. Together with
+    `update_age_seconds` in the last report of the previous pod, it gives the time in which nothing was trained.
     """
     @_builtins.property
     def roles(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoleProgress]:
-        """Progress of each role that the leader watches."""
+        """Progress of each role that the leader monitors."""
 
     @_builtins.property
     def shared_experience(self) -> Global___SharedExperience:
@@ -1793,7 +1794,7 @@ class SharedExperience(_message.Message):
     age_seconds: _builtins.float
     """Mean time since these were received."""
     left_out: _builtins.str
-    """Why the last replay memory that could not be used was left out; empty if there was none."""
+    """Why the last replay memory that could not be used was skipped; empty if there was none."""
     def __init__(
         self,
         *,
@@ -1813,7 +1814,7 @@ Global___SharedExperience: _TypeAlias = SharedExperience  # noqa: Y015
 
 @_typing.final
 class RoleProgress(_message.Message):
-    """How far a role has come. A role that makes no progress until its deadline is stuck, and is replaced."""
+    """Progress of a role. A role that makes no progress until its deadline is stuck, and is replaced."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1830,11 +1831,11 @@ class RoleProgress(_message.Message):
     """Grows with its work: steps of its environments, or updates. It starts from 0 with each process of the role."""
     @_builtins.property
     def age_duration(self) -> _duration_pb2.Duration:
-        """Time since phase or counter changed; of an idle role, since it answered."""
+        """Time since phase or counter changed; for an idle role, since it last answered."""
 
     @_builtins.property
     def deadline_duration(self) -> _duration_pb2.Duration:
-        """Age from which on it is stuck."""
+        """Age at which the role counts as stuck."""
 
     def __init__(
         self,
@@ -1874,7 +1875,7 @@ class StuckRole(_message.Message):
     """Whether only the role is restarted; otherwise the pod is replaced."""
     @_builtins.property
     def progress(self) -> Global___RoleProgress:
-        """The role, and how far it had come."""
+        """The role, and its progress when it was found to be stuck."""
 
     def __init__(
         self,

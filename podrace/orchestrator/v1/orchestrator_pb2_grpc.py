@@ -210,9 +210,9 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTournament(self, request, context):
-        """Changes the limits of the pool or the objective of a running tournament, or the labels of any. Called by user
-        clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
+        """Changes the limits of the pool or the objective of a running tournament, or the labels of any tournament. Called by
+        user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag` is not that of its current version.
         Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -230,7 +230,7 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PauseTournament(self, request, context):
-        """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stands still,
+        """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stops,
         and its state stays RUNNING. Queued evaluations are still played. Called by user clients. Answers once the pause is
         durable; the pods exit later, within their grace period. Has no effect on a paused tournament. NOT_FOUND for an
         unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
@@ -252,7 +252,7 @@ class OrchestratorServiceServicer:
     def DeleteTournament(self, request, context):
         """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
         clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
-        FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
+        FAILED_PRECONDITION if it, its pods or its evaluations have not ended, or if another tournament starts from one
         of its agents. If it cannot be archived, the error says why, and nothing is deleted. Deadline: 10 s; 90 s with an
         archive.
         """

@@ -70,9 +70,9 @@ class OrchestratorServiceStub:
     shuts down: call again with the last `resume_token`. No deadline.
     """
     UpdateTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]
-    """Changes the limits of the pool or the objective of a running tournament, or the labels of any. Called by user
-    clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
+    """Changes the limits of the pool or the objective of a running tournament, or the labels of any tournament. Called by
+    user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag` is not that of its current version.
     Deadline: 5 s.
     """
     CancelTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTournamentRequest, _orchestrator_pb2.CancelTournamentResponse]
@@ -82,7 +82,7 @@ class OrchestratorServiceStub:
     Deadline: 5 s.
     """
     PauseTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.PauseTournamentRequest, _orchestrator_pb2.PauseTournamentResponse]
-    """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stands still,
+    """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stops,
     and its state stays RUNNING. Queued evaluations are still played. Called by user clients. Answers once the pause is
     durable; the pods exit later, within their grace period. Has no effect on a paused tournament. NOT_FOUND for an
     unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
@@ -96,7 +96,7 @@ class OrchestratorServiceStub:
     DeleteTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteTournamentRequest, _orchestrator_pb2.DeleteTournamentResponse]
     """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
     clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
-    FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
+    FAILED_PRECONDITION if it, its pods or its evaluations have not ended, or if another tournament starts from one
     of its agents. If it cannot be archived, the error says why, and nothing is deleted. Deadline: 10 s; 90 s with an
     archive.
     """
@@ -202,9 +202,9 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     shuts down: call again with the last `resume_token`. No deadline.
     """
     UpdateTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]  # type: ignore[assignment]
-    """Changes the limits of the pool or the objective of a running tournament, or the labels of any. Called by user
-    clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
+    """Changes the limits of the pool or the objective of a running tournament, or the labels of any tournament. Called by
+    user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag` is not that of its current version.
     Deadline: 5 s.
     """
     CancelTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTournamentRequest, _orchestrator_pb2.CancelTournamentResponse]  # type: ignore[assignment]
@@ -214,7 +214,7 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     Deadline: 5 s.
     """
     PauseTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.PauseTournamentRequest, _orchestrator_pb2.PauseTournamentResponse]  # type: ignore[assignment]
-    """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stands still,
+    """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stops,
     and its state stays RUNNING. Queued evaluations are still played. Called by user clients. Answers once the pause is
     durable; the pods exit later, within their grace period. Has no effect on a paused tournament. NOT_FOUND for an
     unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
@@ -228,7 +228,7 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     DeleteTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.DeleteTournamentRequest, _orchestrator_pb2.DeleteTournamentResponse]  # type: ignore[assignment]
     """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
     clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
-    FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
+    FAILED_PRECONDITION if it, its pods or its evaluations have not ended, or if another tournament starts from one
     of its agents. If it cannot be archived, the error says why, and nothing is deleted. Deadline: 10 s; 90 s with an
     archive.
     """
@@ -361,9 +361,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.UpdateTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.UpdateTournamentResponse, _abc.Awaitable[_orchestrator_pb2.UpdateTournamentResponse]]:
-        """Changes the limits of the pool or the objective of a running tournament, or the labels of any. Called by user
-        clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if it is not the version of `etag`.
+        """Changes the limits of the pool or the objective of a running tournament, or the labels of any tournament. Called by
+        user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
+        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag` is not that of its current version.
         Deadline: 5 s.
         """
 
@@ -385,7 +385,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _orchestrator_pb2.PauseTournamentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.PauseTournamentResponse, _abc.Awaitable[_orchestrator_pb2.PauseTournamentResponse]]:
-        """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stands still,
+        """Pauses a running tournament until ResumeTournament: its pods publish a checkpoint and exit, its clock stops,
         and its state stays RUNNING. Queued evaluations are still played. Called by user clients. Answers once the pause is
         durable; the pods exit later, within their grace period. Has no effect on a paused tournament. NOT_FOUND for an
         unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. Deadline: 5 s.
@@ -411,7 +411,7 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_orchestrator_pb2.DeleteTournamentResponse, _abc.Awaitable[_orchestrator_pb2.DeleteTournamentResponse]]:
         """Deletes a tournament that has ended, with its events, agents, candidates, checkpoints and logs of pods. Called by user
         clients. Answers once the deletion is durable; files are deleted later. Has no effect if there is no such tournament.
-        FAILED_PRECONDITION if it has not ended, if its pods or evaluations have not, or if another tournament starts from one
+        FAILED_PRECONDITION if it, its pods or its evaluations have not ended, or if another tournament starts from one
         of its agents. If it cannot be archived, the error says why, and nothing is deleted. Deadline: 10 s; 90 s with an
         archive.
         """

@@ -27,7 +27,7 @@ class _ActionMode:
 class _ActionModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ActionMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ACTION_MODE_UNSPECIFIED: _ActionMode.ValueType  # 0
-    """As GREEDY."""
+    """The same as GREEDY."""
     ACTION_MODE_GREEDY: _ActionMode.ValueType  # 1
     """The action without exploration, by which candidates are evaluated."""
     ACTION_MODE_SAMPLED: _ActionMode.ValueType  # 2
@@ -37,7 +37,7 @@ class ActionMode(_ActionMode, metaclass=_ActionModeEnumTypeWrapper):
     """How actions are chosen."""
 
 ACTION_MODE_UNSPECIFIED: ActionMode.ValueType  # 0
-"""As GREEDY."""
+"""The same as GREEDY."""
 ACTION_MODE_GREEDY: ActionMode.ValueType  # 1
 """The action without exploration, by which candidates are evaluated."""
 ACTION_MODE_SAMPLED: ActionMode.ValueType  # 2
@@ -218,15 +218,15 @@ class ActRequest(_message.Message):
     session_id: _builtins.str
     """Session of the caller, by which the server keeps the recurrent state between requests, and which answers to requests
     of the same session come from the same version of a comparison. Empty: no session, and recurrent policies begin an
-    episode or use `state`. A session of a policy that is not recurrent needs no memory. Callers do not reach sessions of
-    others.
+    episode or use `state`. A session of a policy that is not recurrent needs no memory. Callers cannot use sessions of
+    other callers.
     """
     begin: _builtins.bool
     """Whether all N environments begin an episode. The first request of a session of a recurrent policy must set it. The
     session then belongs to the version that serves, and stays with it until all environments begin an episode again.
     """
     state: _builtins.bytes
-    """Recurrent state [N, S] float32, little-endian, of a caller that keeps it itself: `next_state` of the answer before."""
+    """Recurrent state [N, S] float32, little-endian, of a caller that keeps it itself: `next_state` of the previous answer."""
     version: _builtins.str
     """Version that must answer; empty: the one that serves. Not together with a session."""
     @_builtins.property

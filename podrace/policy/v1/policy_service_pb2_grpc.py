@@ -145,16 +145,16 @@ class PolicyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FollowSource(self, request, context):
-        """Accepts versions that the source offers again, such as the champion of its tournament. Called by operators. Does not
-        block. Deadline: 5 s.
+        """Follows the source again: accepts the versions that it offers, such as the champion of its tournament. Called by
+        operators. Does not block. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RollBack(self, request, context):
-        """Serves the version before the current one, which stays loaded for this. The version that served is not accepted when
-        the source offers it again; PinVersion serves it nevertheless. Called by operators. Does not block. ABORTED if
+        """Serves the previous version, which stays loaded for this. The version that is rolled back is not accepted when the
+        source offers it again; PinVersion serves it nevertheless. Called by operators. Does not block. ABORTED if
         another version than `from_version` serves. FAILED_PRECONDITION if no version served before it. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -66,12 +66,12 @@ class PolicyServiceStub:
     acts in other spaces than the version that serves. DATA_LOSS (BAD_DIGEST) if it is damaged. Deadline: 60 s.
     """
     FollowSource: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.FollowSourceRequest, _policy_service_pb2.FollowSourceResponse]
-    """Accepts versions that the source offers again, such as the champion of its tournament. Called by operators. Does not
-    block. Deadline: 5 s.
+    """Follows the source again: accepts the versions that it offers, such as the champion of its tournament. Called by
+    operators. Does not block. Deadline: 5 s.
     """
     RollBack: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.RollBackRequest, _policy_service_pb2.RollBackResponse]
-    """Serves the version before the current one, which stays loaded for this. The version that served is not accepted when
-    the source offers it again; PinVersion serves it nevertheless. Called by operators. Does not block. ABORTED if
+    """Serves the previous version, which stays loaded for this. The version that is rolled back is not accepted when the
+    source offers it again; PinVersion serves it nevertheless. Called by operators. Does not block. ABORTED if
     another version than `from_version` serves. FAILED_PRECONDITION if no version served before it. Deadline: 5 s.
     """
     StartComparison: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.StartComparisonRequest, _policy_service_pb2.StartComparisonResponse]
@@ -121,12 +121,12 @@ class PolicyServiceAsyncStub(PolicyServiceStub):
     acts in other spaces than the version that serves. DATA_LOSS (BAD_DIGEST) if it is damaged. Deadline: 60 s.
     """
     FollowSource: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.FollowSourceRequest, _policy_service_pb2.FollowSourceResponse]  # type: ignore[assignment]
-    """Accepts versions that the source offers again, such as the champion of its tournament. Called by operators. Does not
-    block. Deadline: 5 s.
+    """Follows the source again: accepts the versions that it offers, such as the champion of its tournament. Called by
+    operators. Does not block. Deadline: 5 s.
     """
     RollBack: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.RollBackRequest, _policy_service_pb2.RollBackResponse]  # type: ignore[assignment]
-    """Serves the version before the current one, which stays loaded for this. The version that served is not accepted when
-    the source offers it again; PinVersion serves it nevertheless. Called by operators. Does not block. ABORTED if
+    """Serves the previous version, which stays loaded for this. The version that is rolled back is not accepted when the
+    source offers it again; PinVersion serves it nevertheless. Called by operators. Does not block. ABORTED if
     another version than `from_version` serves. FAILED_PRECONDITION if no version served before it. Deadline: 5 s.
     """
     StartComparison: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.StartComparisonRequest, _policy_service_pb2.StartComparisonResponse]  # type: ignore[assignment]
@@ -209,8 +209,8 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.FollowSourceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.FollowSourceResponse, _abc.Awaitable[_policy_service_pb2.FollowSourceResponse]]:
-        """Accepts versions that the source offers again, such as the champion of its tournament. Called by operators. Does not
-        block. Deadline: 5 s.
+        """Follows the source again: accepts the versions that it offers, such as the champion of its tournament. Called by
+        operators. Does not block. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -219,8 +219,8 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.RollBackRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.RollBackResponse, _abc.Awaitable[_policy_service_pb2.RollBackResponse]]:
-        """Serves the version before the current one, which stays loaded for this. The version that served is not accepted when
-        the source offers it again; PinVersion serves it nevertheless. Called by operators. Does not block. ABORTED if
+        """Serves the previous version, which stays loaded for this. The version that is rolled back is not accepted when the
+        source offers it again; PinVersion serves it nevertheless. Called by operators. Does not block. ABORTED if
         another version than `from_version` serves. FAILED_PRECONDITION if no version served before it. Deadline: 5 s.
         """
 

@@ -103,7 +103,7 @@ def follow(record: ServingRecord) -> Change:
 
 
 def roll_back(record: ServingRecord, from_version: str) -> Change:
-    """Serves the version before the current one, which is not served again when it is offered.
+    """Serves the previous version. The current one is not served again when it is offered.
 
     Args:
         record: Which versions serve.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 STRATEGIES: Mapping[str, str] = {
-    "incumbent": "the best trial trains on; the other pods train challengers, and the best of these are promoted",
+    "incumbent": "the best trial continues; the other pods train challengers, and the best of these are promoted",
     "asha": "every trial is fresh; the best of each rung are promoted to one that is longer (ASHA, Li et al. 2020)",
     "bohb": "as asha, with values that a model of the earlier trials proposes (BOHB, Falkner et al. 2018)",
     "tournament": "the best of a few candidates drawn at random becomes the parent; its hyperparameters mutate",

@@ -257,8 +257,8 @@ class TournamentSpec(_message.Message):
     """Preset: which hyperparameters are searched if the specification does not mention them, and in which ranges.
     - `declared`: those for which the algorithm declares a search range. The first agent of an algorithm has the values
       of the specification.
-    - `wide`: many more, in wide ranges, for tasks for which no good values are known. No value is trusted: the first
-      agent draws its values as all others do. Values, ranges and choices of the specification are kept.
+    - `wide`: many more, in wide ranges, for tasks for which no good values are known. The search does not start from the
+      defaults: the first agent draws its values like all others. Values, ranges and choices of the specification are kept.
       `podrace algorithms NAME` lists both. Default `declared`.
     """
     @_builtins.property
@@ -309,7 +309,7 @@ class TournamentSpec(_message.Message):
 
     @_builtins.property
     def experience(self) -> Global___ExperienceSpec:
-        """Whether agents learn from the experience of each other."""
+        """Whether agents learn from each other's experience."""
 
     def __init__(
         self,
@@ -822,8 +822,8 @@ class PoolSpec(_message.Message):
     step_pods: _builtins.int
     """Number of pods by which the pool grows or shrinks at a time, between its limits. Default: as many as fit."""
     priority: _builtins.int
-    """Among the tournaments of one owner, those of higher priority get pods first and lose them last. Minimums of all of
-    them come before. The operator limits it by the role of the caller (`quota.priority`). Default 0.
+    """Among the tournaments of one owner, those of higher priority get pods first and lose them last. The minimums of all
+    of them are satisfied before. The operator limits it by the role of the caller (`quota.priority`). Default 0.
     """
     @_builtins.property
     def cooldown_duration(self) -> _duration_pb2.Duration:
@@ -910,9 +910,9 @@ class PodSpec(_message.Message):
     - `cuda`: in memory of one GPU, where the simulators step as well. Needs `gpus`.
     - `group`: by NCCL between the GPUs of learners and workers, or by gloo without `gpus`.
     - `auto`: the first of these that passes a self-test when the processes connect: `cuda` (only if a GPU is reserved
-      and the simulator steps there), `group` (only if each role has a GPU as well), `shared`, `grpc`. The simulator
-      steps on the GPU with each of them; a role without a GPU is an error. The only one with `layout = fused`, where
-      a learner and its worker are one process.
+      and the simulator steps there), `group` (only if each role has a GPU as well), `shared`, `grpc`. If a GPU is
+      reserved, the simulator steps there with each plane; a role without a GPU is an error. With `layout = fused`, only
+      `auto` is allowed, because a learner and its worker are one process.
     A named plane has no fallback: if it fails its self-test, the tournament fails. Default `auto`.
     """
     hosts: _builtins.int
@@ -920,9 +920,9 @@ class PodSpec(_message.Message):
     part of `cores`, `memory_bytes` and `gpus`. More than one needs the launcher `kubernetes`. Default 1.
     """
     captured: _builtins.bool
-    """Whether what runs on a GPU is replayed from CUDA graphs where that is possible: gradient steps, and the steps of a
-    policy and its simulator. A graph launches all operations of a step at once. Where it is not possible, the log of
-    the role has the reason. Without `gpus` it has no effect. Default true.
+    """Whether work on a GPU is replayed from CUDA graphs where possible: gradient steps, and the steps of a policy and its
+    simulator. A graph launches all operations of a step at once. Where it is not possible, the log of the role has the
+    reason. Without `gpus` it has no effect. Default true.
     """
     minimum_cores: _builtins.float
     """Cores that the pod of the incumbent keeps while the incumbent does not improve; a multiple of `cores`, and at most
@@ -936,17 +936,16 @@ class PodSpec(_message.Message):
     `cores`: all pods have the same size.
     """
     improving_share: _builtins.float
-    """Share of the cores of the tournament's pods that works for the incumbent while it improves by more than two
-    standard errors over the last quarter of its life, rounded to whole pods of `cores`. Default 0.7 with
-    `maximum_cores`.
+    """Share of the cores of the tournament's pods that the incumbent gets while it improves by more than two standard
+    errors over the last quarter of its scores, rounded to whole pods of `cores`. Default 0.7 with `maximum_cores`.
     """
     stalled_share: _builtins.float
     """The same while it does not improve. Default 0.1 with `maximum_cores`."""
     worker: _builtins.str
-    """A worker of a third party that collects the rollouts instead of podrace's: `grpc://host:port` or `grpc://unix:/path` of
-    a WorkerService on the machine of the pod, which reaches the sockets of the pod. A worker serves one session at a time,
-    so there is one pod (`pool.maximum_pods` = 1) with one learner and one worker, `layout = separate` and `plane = grpc`,
-    started by the launcher `process`. Absent: podrace's worker.
+    """Third-party worker that collects rollouts instead of podrace's worker: the address, `grpc://host:port` or
+    `grpc://unix:/path`, of a WorkerService on the machine of the pod that can reach the sockets of the pod. A worker
+    serves one session at a time, so there is one pod (`pool.maximum_pods` = 1) with one learner and one worker, `layout =
+    separate` and `plane = grpc`, started by the launcher `process`. Absent: podrace's worker.
     """
     def __init__(
         self,
@@ -1099,8 +1098,8 @@ class AssignmentSpec(_message.Message):
     `evaluation.every_environment_steps`, and at least that key. Default 200,000 without a budget.
     """
     replay_bytes: _builtins.int
-    """Most bytes of replay memory to store with one checkpoint of an off-policy agent. Of a larger memory a sample is
-    stored: the newest steps up to half of the bytes, and pieces drawn uniformly from the older ones. A sample of fewer
+    """Most bytes of replay memory to store with one checkpoint of an off-policy agent. If the memory is larger, a sample of
+    it is stored: half of the bytes are the newest steps, and the rest are pieces drawn uniformly from the older ones. A sample of fewer
     than 8,000 steps is neither stored nor restored. 0: no replay memory is stored. Without one, an agent that starts
     from the checkpoint warms up again. Default 1 GiB.
     """
@@ -1156,11 +1155,10 @@ Global___AssignmentSpec: _TypeAlias = AssignmentSpec  # noqa: Y015
 @_typing.final
 class ExperienceSpec(_message.Message):
     """Experience that off-policy agents share: the steps that one of them takes are replayed by all.
-
     An agent reads the steps of the others from the replay memories that are stored with their checkpoints, so they are
-    as old as the last evaluation of the other agent, or older. It reads only what the other agent experienced itself, not
-    what that agent inherited. The number of gradient steps depends on the agent's own steps only. Agents whose searched
-    `environment.*` values differ act in different environments and share nothing.
+    at least as old as the last evaluation of the other agent. It reads only steps that the other agent took itself, not
+    those that it inherited. The number of gradient steps depends on the agent's own steps only. Agents whose searched
+    `environment.*` values differ act in different environments and do not share experience.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1254,15 +1252,15 @@ class EvaluationSpec(_message.Message):
     an event record why, and the plugin is called again later. Default: no plugin.
     """
     racing: _builtins.bool
-    """Whether an evaluation may stop after 8, 16, 32 ... of `episodes` episodes, once it is decided whether the candidate
-    enters the board and that it does not lead it (group-sequential test, bounds of O'Brien and Fleming). Simulators
+    """Whether an evaluation may stop after 8, 16, 32 ... of `episodes` episodes, once it is clear whether the candidate
+    enters the board, and that it does not become its first (group-sequential test, bounds of O'Brien and Fleming). Simulators
     that step all environments as one batch on a GPU, such as `cartpole` or `stocks`, play up to 64 episodes at a time,
     so there it has an effect only with more episodes. Refused with `evaluator` and when `synchronous`. Default true,
     where it is not refused.
     """
     objective: _builtins.str
-    """What an episode is worth; the mean over the episodes is the score. `return`: its undiscounted return. Or any measure
-    that the simulator reports for single episodes; `stocks` reports `cumulative_return`, `annual_return`,
+    """Value of an episode; the mean over the episodes is the score. `return`: its undiscounted return. Or any measure that
+    the simulator reports for single episodes; `stocks` reports `cumulative_return`, `annual_return`,
     `annual_volatility`, `sharpe_ratio`, `maximum_drawdown`, `calmar_ratio` and `return_minus_drawdown` for the splits
     validation and backtest. The higher, the better. `objective.target_return` is compared with the score. Refused with
     `evaluator`. Default `return`.
@@ -1275,7 +1273,7 @@ class EvaluationSpec(_message.Message):
     verify: _builtins.int
     """Number of episodes that another pod plays with a candidate that would lead the board, before it may lead: from 8 to
     `episodes`. The candidate is refused if its stated returns are better than those that the other pod measured on the
-    same episodes. Each verification takes a pod for as long as these episodes. Refused when `synchronous`, and with
+    same episodes. Each verification occupies a pod for the length of these episodes. Refused when `synchronous`, and with
     `pool.maximum_pods` = 1. 0: scores are taken as pods state them. Default 0.
     """
     @_builtins.property
@@ -1495,12 +1493,13 @@ class EvolutionSpec(_message.Message):
     """
     founder_share: _builtins.float
     """`incumbent`: share of one pod's time that the founders keep, even if others lead. The founder of an algorithm is its
-    first trial, with the values of the specification. What learns a cheap plateau first then cannot take all pods from a
-    slow start that ends higher. With `search = "wide"`, which trusts no value, 0 unless it is given. Default 0.5.
+    first trial, with the values of the specification. So a trial that quickly reaches a low plateau cannot take all pods
+    from a founder that learns slowly and ends higher. With `search = "wide"`, where the founder's values are drawn at
+    random, 0 unless it is given. Default 0.5.
     """
     fresh_until: _builtins.float
     """`incumbent`: share of the objective (wall clock or environment steps) at which new challengers are no longer fresh.
-    Until then the share of fresh ones falls in a line from 1 to 0. Default 0.4.
+    Until then the share of fresh ones falls linearly from 1 to 0. Default 0.4.
     """
     takeover_errors: _builtins.float
     """`incumbent`: lead of a challenger over the incumbent that counts, in standard errors of the difference. Default 1."""
@@ -1535,7 +1534,7 @@ class EvolutionSpec(_message.Message):
     before the end. Default 1.
     """
     exploration_begin: _builtins.float
-    """`incumbent` with a single pod: share of the training that challengers get at the begin. It falls in a line to
+    """`incumbent` with a single pod: share of the training that challengers get at the beginning. It falls linearly to
     `exploration_end`. Default 0.5.
     """
     exploration_end: _builtins.float
@@ -1543,7 +1542,7 @@ class EvolutionSpec(_message.Message):
     subpopulations: _builtins.int
     """`mf-pbt`: largest number of sub-populations. Each has at least 4 seats, so a small population has fewer. Default 4."""
     frequency_factor: _builtins.int
-    """`mf-pbt`: each sub-population evolves this many times less often than the one before. The first evolves at every
+    """`mf-pbt`: each sub-population evolves this many times less often than the previous one. The first evolves at every
     turn of a seat. Default 3.
     """
     random_probability: _builtins.float
@@ -1778,9 +1777,9 @@ Global___EvolutionSpec: _TypeAlias = EvolutionSpec  # noqa: Y015
 @_typing.final
 class ChampionSpec(_message.Message):
     """How the champion is selected when a tournament ends. The highest of many noisy scores overestimates the policy.
-    Two sets of new episodes are therefore used. The first chooses the champion among the contenders, which all play the
-    same episodes. The champion alone plays the second, and its mean return there is the reported score: nothing was
-    selected on these episodes.
+    Two sets of new episodes are therefore used. All contenders play the first set, which selects the champion. The
+    champion alone plays the second set, and its mean return there is the reported score, which is unbiased because these
+    episodes are not used to select anything.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1799,7 +1798,7 @@ class ChampionSpec(_message.Message):
     """Largest number of members of an ensemble that competes with the best contender; it acts by the mean of its members'
     continuous actions, or by majority vote. Its members are the best contender and others of different trials, none of
     them worse by more than two standard errors; those whose returns correlate least come first. Ensemble and best
-    contender play the same new episodes, which chose neither, and the better one is the champion. At most
+    contender play the same new episodes, which selected neither of them, and the better one is the champion. At most
     `reevaluate_top`. 0 or 1: no ensemble. Default 0.
     """
     def __init__(
@@ -1880,7 +1879,7 @@ class ChampionSelection(_message.Message):
     selection_episodes: _builtins.int
     """Number of episodes behind that mean."""
     reported_episodes: _builtins.int
-    """Number of new episodes behind the reported score, on which nothing was selected. 0: they could not be played, and
+    """Number of new episodes behind the reported score, which were not used for selection. 0: they could not be played, and
     the reported score is the selection score; `reason` says why.
     """
     reason: _builtins.str
@@ -1987,7 +1986,7 @@ class Tournament(_message.Message):
     stopped_agents: _builtins.int
     """Number of agents that the strategy stopped early, of those assigned; the events say why."""
     pause_reason: _builtins.str
-    """Why the tournament is paused; empty: it is not. Its state stays RUNNING and its clock stands still. After a fault of
+    """Why the tournament is paused; empty: it is not. Its state stays RUNNING and its clock stops. After a fault of
     storage it continues by itself; after PauseTournament (`paused by ...`) with ResumeTournament.
     """
     owner: _builtins.str

@@ -187,7 +187,7 @@ def test_failed_evaluations_do_not_choose(make_spec: MakeSpec, board: Board) -> 
     assert unevaluated.champion == board[0]
     assert unevaluated.reason == (
         "a0 (100 ± 3) is first on the board; no fresh evaluation of a contender succeeded;"
-        " reported: 7 ± 0 on 40 episodes that chose nothing"
+        " reported: 7 ± 0 on 40 episodes that were not used for selection"
     )
     assert unevaluated.selection.selection_score == 100.0
     broken = chosen_on(spec, board, math.nan, math.nan, math.nan)
@@ -306,7 +306,7 @@ def test_the_champion_is_evaluated_once_more_on_a_seed_that_chose_nothing(make_s
     assert (selection.selection_score, selection.selection_standard_error) == (60.0, 1.0), "not shrunk"
     assert (selection.selection_episodes, selection.reported_episodes) == (40, 40)
     assert named.reason == selection.reason
-    assert named.reason.endswith("; reported: 52 ± 2 on 40 episodes that chose nothing")
+    assert named.reason.endswith("; reported: 52 ± 2 on 40 episodes that were not used for selection")
 
 
 def test_a_single_contender_is_evaluated_only_for_its_reported_score(make_spec: MakeSpec, board: Board) -> None:

@@ -89,8 +89,8 @@ def test_a_measure_has_the_given_direction_or_the_known_one(text: str, direction
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("own", "--measure own: say which end is good, with own=max or own=min"),
-        ("own=up", "--measure own=up: say which end is good"),
+        ("own", "--measure own: state whether larger or smaller is better, with own=max or own=min"),
+        ("own=up", "--measure own=up: state whether larger or smaller is better"),
         ("sharpe", "--measure sharpe: unknown measure 'sharpe'; did you mean 'sharpe_ratio'"),
     ],
 )

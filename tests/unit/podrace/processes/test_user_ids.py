@@ -1,4 +1,4 @@
-"""Processes with user ids of their own. What needs root is tried by tests/security/test_user_code_processes.py."""
+"""Processes with separate user ids. What needs root is tested by tests/security/test_user_code_processes.py."""
 
 import os
 import resource

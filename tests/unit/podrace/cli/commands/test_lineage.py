@@ -122,7 +122,7 @@ def test_the_drawing_contains_every_agent_with_its_details(type_: Any, mesh: Any
 def test_the_drawing_of_an_agent_contains_its_relatives(type_: Any, mesh: Any, tmp_path: Path) -> None:
     type_("lineage", "latest-a1", "--svg", "tree.svg", "--orchestrator", mesh.address)
     text = (tmp_path / "tree.svg").read_text()
-    assert "3 agents in order of birth" in text
+    assert "3 agents in order of creation" in text
     assert "<title>a0 " not in text
 
 

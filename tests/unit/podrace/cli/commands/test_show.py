@@ -83,7 +83,7 @@ def test_show_and_ls_have_the_reported_score_and_the_selection_score(type_: Any,
         assert (made["selection_score"], made["selection_score_standard_error"]) == (495.0, 1.5)
         assert made["champion_reason"] == "a2 is best of 4"
     out = " ".join(type_("show", "latest", "--orchestrator", mesh.address).out.split())
-    assert "480.0 ± 2.5 on 128 new episodes that selected nothing; selected by 495.0 ± 1.5" in out
+    assert "480.0 ± 2.5 on 128 new episodes that were not used for selection; selected by 495.0 ± 1.5" in out
 
 
 def test_show_says_if_the_score_is_the_one_that_selected_the_champion(type_: Any, mesh: Any) -> None:

@@ -134,7 +134,7 @@ def test_a_champion_that_is_an_ensemble_is_named_and_reported_with_all_its_membe
     answer = type_("train", str(path), "--orchestrator", mesh.address)
     assert answer.code == 0, answer.err
     assert "champion a2 + a1: 480.0 ± 2.5" in answer.out
-    assert "its score is on 64 new episodes that selected nothing; selected by 490.0" in answer.out
+    assert "its score is on 64 new episodes that were not used for selection; selected by 490.0" in answer.out
     (request,) = mesh.known.asked(pb.CreateEvaluationRequest)
     assert [member.manifest_digest for member in request.members] == [MEMBER_DIGEST]
     report = json.loads((tmp_path / "podrace-home/tournaments/cartpole-v1-abc123/report.json").read_text())
