@@ -200,10 +200,10 @@ class PolicySpec(_message.Message):
        `log_std` [A] and `exploration` [1] are parts of the block. A is the number of elements of an action. If the
        observation has an action mask, the outputs of invalid actions (logits, values or advantages) are replaced by -1e8
        before, so that their probability is 0, and `values` and `dueling` explore valid choices only.
-    6. Environment action e. Discrete, multi-discrete and multi-binary: e = a. Continuous: a is in the units of the policy,
-       not of the environment. For each element i, with the bounds low_i and high_i of the action space:
+    6. Environment action e. Discrete, multi-discrete and multi-binary: e = a. Continuous: a is in the units of the
+       policy, not of the environment. For each element i, with the bounds low_i and high_i of the action space:
          both finite:  e_i = (low_i + high_i) / 2 + clip(a_i, -1, 1) (high_i - low_i) / 2
-         otherwise:    e_i = clip(a_i, low_i, high_i), where an infinite bound does not limit
+         otherwise:    e_i = clip(a_i, low_i, high_i), where a missing or infinite bound does not limit
        So -1 and 1 are the bounds of the environment, for every head. The means of `stochastic` are not limited by
        themselves and need this clip as well. In an environment with the bounds -2 and 2, a mean of 0.5 is the action 1,
        and a mean of 3 is the action 2. Rollouts store a, not e.
@@ -716,8 +716,8 @@ class EvaluatePolicyRequest(_message.Message):
     from this one on. Pods send it to their built-in evaluators only, never to a plugin.
     """
     objective: _builtins.str
-    """Measure that is the value of an episode, see EvaluationSpec.objective; empty: its undiscounted return. Pods send it to
-    their built-in evaluators only, never to a plugin. INVALID_ARGUMENT if the simulator does not report it.
+    """Measure that is the value of an episode, see EvaluationSpec.objective; empty: its undiscounted return. Pods send it
+    to their built-in evaluators only, never to a plugin. INVALID_ARGUMENT if the simulator does not report it.
     """
     @_builtins.property
     def policy(self) -> Global___PolicyRef:

@@ -546,8 +546,8 @@ Global___Manifest: _TypeAlias = Manifest  # noqa: Y015
 
 @_typing.final
 class Pointer(_message.Message):
-    """The newest checkpoint of an agent, stored in canonical JSON like a manifest. It is the only mutable object of an agent
-    in the checkpoint store, and is replaced by compare-and-swap.
+    """The newest checkpoint of an agent, stored in canonical JSON like a manifest. It is the only mutable object of an
+    agent in the checkpoint store, and is replaced by compare-and-swap.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -75,10 +75,10 @@ class CheckpointServiceServicer:
     """
 
     def GetManifest(self, request, context):
-        """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a separate
-        thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
-        are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many callers
-        wait for the store. Deadline: 10 s.
+        """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a
+        separate thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose
+        files are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many
+        callers wait for the store. Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

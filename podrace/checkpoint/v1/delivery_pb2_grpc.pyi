@@ -44,10 +44,10 @@ class CheckpointServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CheckpointServiceAsyncStub: ...
     GetManifest: _grpc.UnaryUnaryMultiCallable[_delivery_pb2.GetManifestRequest, _delivery_pb2.GetManifestResponse]
-    """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a separate
-    thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
-    are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many callers
-    wait for the store. Deadline: 10 s.
+    """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a
+    separate thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose
+    files are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many
+    callers wait for the store. Deadline: 10 s.
     """
     ListParts: _grpc.UnaryUnaryMultiCallable[_delivery_pb2.ListPartsRequest, _delivery_pb2.ListPartsResponse]
     """Lists the parts of a checkpoint by name, with a URL for each where the store can sign one. Called by user clients and
@@ -81,10 +81,10 @@ class CheckpointServiceAsyncStub(CheckpointServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetManifest: _aio.UnaryUnaryMultiCallable[_delivery_pb2.GetManifestRequest, _delivery_pb2.GetManifestResponse]  # type: ignore[assignment]
-    """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a separate
-    thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
-    are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many callers
-    wait for the store. Deadline: 10 s.
+    """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a
+    separate thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose
+    files are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many
+    callers wait for the store. Deadline: 10 s.
     """
     ListParts: _aio.UnaryUnaryMultiCallable[_delivery_pb2.ListPartsRequest, _delivery_pb2.ListPartsResponse]  # type: ignore[assignment]
     """Lists the parts of a checkpoint by name, with a URL for each where the store can sign one. Called by user clients and
@@ -121,10 +121,10 @@ class CheckpointServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _delivery_pb2.GetManifestRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_delivery_pb2.GetManifestResponse, _abc.Awaitable[_delivery_pb2.GetManifestResponse]]:
-        """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a separate
-        thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose files
-        are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many callers
-        wait for the store. Deadline: 10 s.
+        """Returns a manifest. Called by user clients and programs that serve policies. Reads the checkpoint store, in a
+        separate thread. The manifest must be one of the tournament: a candidate, a snapshot, or any other checkpoint whose
+        files are still kept. NOT_FOUND otherwise. DATA_LOSS (BAD_DIGEST) if it is damaged. RESOURCE_EXHAUSTED if too many
+        callers wait for the store. Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod

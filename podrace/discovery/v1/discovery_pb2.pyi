@@ -133,8 +133,8 @@ class GetServerResponse(_message.Message):
 
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of features that were added to the contracts after their first version. docs/grpc.md lists them. A client that
-        needs a feature checks for its name.
+        """Names of features that were added to the contracts after their first version. docs/grpc.md lists them. A client
+        that needs a feature checks for its name.
         """
 
     @_builtins.property

@@ -106,11 +106,11 @@ class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
       far as there is room. If the request as a whole is wrong, one violation without a field repeats the message.
     - google.rpc.ResourceInfo with NOT_FOUND: `resource_type` such as `tournament`, and `resource_name`, its id, which is
       empty if the request names none.
-    - google.rpc.RetryInfo if repeating the call may help: the time to wait before. Methods that are neither NO_SIDE_EFFECTS
-      nor IDEMPOTENT may have had an effect already.
-    Errors that gRPC itself generates have no details: RESOURCE_EXHAUSTED for a message that is too large, and UNAVAILABLE,
-    DEADLINE_EXCEEDED and CANCELLED on the side of the client. A service of a third party may leave the details out, except
-    ERROR_REASON_NOT_OPEN; those that it sends have this form.
+    - google.rpc.RetryInfo if repeating the call may help: the time to wait before. Methods that are neither
+      NO_SIDE_EFFECTS nor IDEMPOTENT may have had an effect already.
+    Errors that gRPC itself generates have no details: RESOURCE_EXHAUSTED for a message that is too large, and
+    UNAVAILABLE, DEADLINE_EXCEEDED and CANCELLED on the side of the client. A service of a third party may leave the
+    details out, except ERROR_REASON_NOT_OPEN; those that it sends have this form.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0

@@ -992,8 +992,8 @@ class ListCandidatesRequest(_message.Message):
     `submit_time`. Empty: all.
     """
     order_by: _builtins.str
-    """Names of these fields, separated by commas, each optionally followed by `desc`. Empty: the board by rank, submissions by
-    arrival.
+    """Names of these fields, separated by commas, each optionally followed by `desc`. Empty: the board by rank,
+    submissions by arrival.
     """
     def __init__(
         self,

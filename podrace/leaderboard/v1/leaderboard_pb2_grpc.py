@@ -531,9 +531,9 @@ class UpdaterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListExperience(self, request, context):
-        """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors of
-        the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block. NOT_FOUND if
-        the agent is unknown. Deadline: 2 s.
+        """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors
+        of the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block.
+        NOT_FOUND if the agent is unknown. Deadline: 2 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1030,8 +1030,9 @@ class GeneratorServiceServicer:
 
     def ReviewAgents(self, request, context):
         """Reviews the agents in training: returns those that the strategy stops early, so that their pods can train others,
-        and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
-        in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+        and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles.
+        Stores nothing: which agents are stopped follows from the scores in their order of arrival. Does not block.
+        NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

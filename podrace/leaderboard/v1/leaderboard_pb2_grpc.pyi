@@ -254,9 +254,9 @@ class UpdaterServiceStub:
     pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
     """
     ListExperience: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListExperienceRequest, _leaderboard_pb2.ListExperienceResponse]
-    """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors of
-    the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block. NOT_FOUND if
-    the agent is unknown. Deadline: 2 s.
+    """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors
+    of the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block.
+    NOT_FOUND if the agent is unknown. Deadline: 2 s.
     """
     SubmitSnapshot: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]
     """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
@@ -335,9 +335,9 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     pod without it plays all episodes of its epoch. NOT_FOUND if the agent is unknown. Deadline: 2 s.
     """
     ListExperience: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListExperienceRequest, _leaderboard_pb2.ListExperienceResponse]  # type: ignore[assignment]
-    """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors of
-    the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block. NOT_FOUND if
-    the agent is unknown. Deadline: 2 s.
+    """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors
+    of the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block.
+    NOT_FOUND if the agent is unknown. Deadline: 2 s.
     """
     SubmitSnapshot: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]  # type: ignore[assignment]
     """Records a snapshot of an agent, whose manifest is in the checkpoint store. Called by the leader of a pod. Answers
@@ -431,9 +431,9 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leaderboard_pb2.ListExperienceRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ListExperienceResponse, _abc.Awaitable[_leaderboard_pb2.ListExperienceResponse]]:
-        """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors of
-        the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block. NOT_FOUND if
-        the agent is unknown. Deadline: 2 s.
+        """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors
+        of the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block.
+        NOT_FOUND if the agent is unknown. Deadline: 2 s.
         """
 
     @_abc_1.abstractmethod
@@ -553,8 +553,9 @@ class GeneratorServiceStub:
     """
     ReviewAgents: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ReviewAgentsRequest, _leaderboard_pb2.ReviewAgentsResponse]
     """Reviews the agents in training: returns those that the strategy stops early, so that their pods can train others,
-    and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
-    in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles.
+    Stores nothing: which agents are stopped follows from the scores in their order of arrival. Does not block.
+    NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
 
 @_typing.type_check_only
@@ -573,8 +574,9 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     """
     ReviewAgents: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ReviewAgentsRequest, _leaderboard_pb2.ReviewAgentsResponse]  # type: ignore[assignment]
     """Reviews the agents in training: returns those that the strategy stops early, so that their pods can train others,
-    and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
-    in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+    and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles.
+    Stores nothing: which agents are stopped follows from the scores in their order of arrival. Does not block.
+    NOT_FOUND for an unknown tournament. Deadline: 5 s.
     """
 
 class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -602,8 +604,9 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ReviewAgentsResponse, _abc.Awaitable[_leaderboard_pb2.ReviewAgentsResponse]]:
         """Reviews the agents in training: returns those that the strategy stops early, so that their pods can train others,
-        and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles. Stores nothing: which agents are stopped follows from the scores
-        in their order of arrival. Does not block. NOT_FOUND for an unknown tournament. Deadline: 5 s.
+        and the submissions that were refused since the last review. Called by the orchestrator in each of its cycles.
+        Stores nothing: which agents are stopped follows from the scores in their order of arrival. Does not block.
+        NOT_FOUND for an unknown tournament. Deadline: 5 s.
         """
 
 def add_GeneratorServiceServicer_to_server(servicer: GeneratorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1722,8 +1722,8 @@ class Progress(_message.Message):
     update_age_seconds: _builtins.float
     """Seconds since the last update under this lease, when the message was sent; absent before the first."""
     training_age_seconds: _builtins.float
-    """Seconds since the training began to collect under this lease, when the message was sent; absent before. Together with
-    `update_age_seconds` in the last report of the previous pod, it gives the time in which nothing was trained.
+    """Seconds since the training began to collect under this lease, when the message was sent; absent before. Together
+    with `update_age_seconds` in the last report of the previous pod, it gives the time in which nothing was trained.
     """
     @_builtins.property
     def roles(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoleProgress]:

@@ -211,9 +211,9 @@ class OrchestratorServiceServicer:
 
     def UpdateTournament(self, request, context):
         """Changes the limits of the pool or the objective of a running tournament, or the labels of any tournament. Called by
-        user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag` is not that of its current version.
-        Deadline: 5 s.
+        user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong.
+        NOT_FOUND for an unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag`
+        is not that of its current version. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

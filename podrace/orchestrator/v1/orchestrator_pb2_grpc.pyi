@@ -71,9 +71,9 @@ class OrchestratorServiceStub:
     """
     UpdateTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]
     """Changes the limits of the pool or the objective of a running tournament, or the labels of any tournament. Called by
-    user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag` is not that of its current version.
-    Deadline: 5 s.
+    user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong.
+    NOT_FOUND for an unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag`
+    is not that of its current version. Deadline: 5 s.
     """
     CancelTournament: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTournamentRequest, _orchestrator_pb2.CancelTournamentResponse]
     """Stops a running tournament: its pods publish a checkpoint and exit. All data is kept, and ResumeTournament
@@ -203,9 +203,9 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """
     UpdateTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.UpdateTournamentRequest, _orchestrator_pb2.UpdateTournamentResponse]  # type: ignore[assignment]
     """Changes the limits of the pool or the objective of a running tournament, or the labels of any tournament. Called by
-    user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-    tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag` is not that of its current version.
-    Deadline: 5 s.
+    user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong.
+    NOT_FOUND for an unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag`
+    is not that of its current version. Deadline: 5 s.
     """
     CancelTournament: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CancelTournamentRequest, _orchestrator_pb2.CancelTournamentResponse]  # type: ignore[assignment]
     """Stops a running tournament: its pods publish a checkpoint and exit. All data is kept, and ResumeTournament
@@ -362,9 +362,9 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.UpdateTournamentResponse, _abc.Awaitable[_orchestrator_pb2.UpdateTournamentResponse]]:
         """Changes the limits of the pool or the objective of a running tournament, or the labels of any tournament. Called by
-        user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong. NOT_FOUND for an unknown
-        tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag` is not that of its current version.
-        Deadline: 5 s.
+        user clients. Answers once the change is durable. INVALID_ARGUMENT (BAD_SPEC) names the first key that is wrong.
+        NOT_FOUND for an unknown tournament. FAILED_PRECONDITION (TOURNAMENT_ENDED) if it is not running. ABORTED if `etag`
+        is not that of its current version. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod

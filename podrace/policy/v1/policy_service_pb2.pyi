@@ -226,7 +226,9 @@ class ActRequest(_message.Message):
     session then belongs to the version that serves, and stays with it until all environments begin an episode again.
     """
     state: _builtins.bytes
-    """Recurrent state [N, S] float32, little-endian, of a caller that keeps it itself: `next_state` of the previous answer."""
+    """Recurrent state [N, S] float32, little-endian, of a caller that keeps it itself: `next_state` of the previous
+    answer.
+    """
     version: _builtins.str
     """Version that must answer; empty: the one that serves. Not together with a session."""
     @_builtins.property

@@ -257,9 +257,9 @@ class TournamentSpec(_message.Message):
     """Preset: which hyperparameters are searched if the specification does not mention them, and in which ranges.
     - `declared`: those for which the algorithm declares a search range. The first agent of an algorithm has the values
       of the specification.
-    - `wide`: many more, in wide ranges, for tasks for which no good values are known. The search does not start from the
-      defaults: the first agent draws its values like all others. Values, ranges and choices of the specification are kept.
-      `podrace algorithms NAME` lists both. Default `declared`.
+    - `wide`: many more, in wide ranges, for tasks for which no good values are known. The search does not start from
+      the defaults: the first agent draws its values like all others. Values, ranges and choices of the specification
+      are kept. `podrace algorithms NAME` lists both. Default `declared`.
     """
     @_builtins.property
     def environment(self) -> Global___EnvironmentSpec:
@@ -911,8 +911,8 @@ class PodSpec(_message.Message):
     - `group`: by NCCL between the GPUs of learners and workers, or by gloo without `gpus`.
     - `auto`: the first of these that passes a self-test when the processes connect: `cuda` (only if a GPU is reserved
       and the simulator steps there), `group` (only if each role has a GPU as well), `shared`, `grpc`. If a GPU is
-      reserved, the simulator steps there with each plane; a role without a GPU is an error. With `layout = fused`, only
-      `auto` is allowed, because a learner and its worker are one process.
+      reserved, the simulator steps there with each plane; a role without a GPU is an error. With `layout = fused`,
+      only `auto` is allowed, because a learner and its worker are one process.
     A named plane has no fallback: if it fails its self-test, the tournament fails. Default `auto`.
     """
     hosts: _builtins.int
@@ -920,9 +920,9 @@ class PodSpec(_message.Message):
     part of `cores`, `memory_bytes` and `gpus`. More than one needs the launcher `kubernetes`. Default 1.
     """
     captured: _builtins.bool
-    """Whether work on a GPU is replayed from CUDA graphs where possible: gradient steps, and the steps of a policy and its
-    simulator. A graph launches all operations of a step at once. Where it is not possible, the log of the role has the
-    reason. Without `gpus` it has no effect. Default true.
+    """Whether work on a GPU is replayed from CUDA graphs where possible: gradient steps, and the steps of a policy and
+    its simulator. A graph launches all operations of a step at once. Where it is not possible, the log of the role has
+    the reason. Without `gpus` it has no effect. Default true.
     """
     minimum_cores: _builtins.float
     """Cores that the pod of the incumbent keeps while the incumbent does not improve; a multiple of `cores`, and at most
@@ -944,8 +944,8 @@ class PodSpec(_message.Message):
     worker: _builtins.str
     """Third-party worker that collects rollouts instead of podrace's worker: the address, `grpc://host:port` or
     `grpc://unix:/path`, of a WorkerService on the machine of the pod that can reach the sockets of the pod. A worker
-    serves one session at a time, so there is one pod (`pool.maximum_pods` = 1) with one learner and one worker, `layout =
-    separate` and `plane = grpc`, started by the launcher `process`. Absent: podrace's worker.
+    serves one session at a time, so there is one pod (`pool.maximum_pods` = 1) with one learner and one worker,
+    `layout = separate` and `plane = grpc`, started by the launcher `process`. Absent: podrace's worker.
     """
     def __init__(
         self,
@@ -1098,10 +1098,10 @@ class AssignmentSpec(_message.Message):
     `evaluation.every_environment_steps`, and at least that key. Default 200,000 without a budget.
     """
     replay_bytes: _builtins.int
-    """Most bytes of replay memory to store with one checkpoint of an off-policy agent. If the memory is larger, a sample of
-    it is stored: half of the bytes are the newest steps, and the rest are pieces drawn uniformly from the older ones. A sample of fewer
-    than 8,000 steps is neither stored nor restored. 0: no replay memory is stored. Without one, an agent that starts
-    from the checkpoint warms up again. Default 1 GiB.
+    """Most bytes of replay memory to store with one checkpoint of an off-policy agent. If the memory is larger, a sample
+    of it is stored: half of the bytes are the newest steps, and the rest are pieces drawn uniformly from the older
+    ones. A sample of fewer than 8,000 steps is neither stored nor restored. 0: no replay memory is stored. Without
+    one, an agent that starts from the checkpoint warms up again. Default 1 GiB.
     """
     tournament_replay_bytes: _builtins.int
     """Most bytes of replay memory to keep in the checkpoint store for the whole tournament. Checkpoints share what did
@@ -1253,14 +1253,14 @@ class EvaluationSpec(_message.Message):
     """
     racing: _builtins.bool
     """Whether an evaluation may stop after 8, 16, 32 ... of `episodes` episodes, once it is clear whether the candidate
-    enters the board, and that it does not become its first (group-sequential test, bounds of O'Brien and Fleming). Simulators
-    that step all environments as one batch on a GPU, such as `cartpole` or `stocks`, play up to 64 episodes at a time,
-    so there it has an effect only with more episodes. Refused with `evaluator` and when `synchronous`. Default true,
-    where it is not refused.
+    enters the board, and that it does not become its first (group-sequential test, bounds of O'Brien and Fleming).
+    Simulators that step all environments as one batch on a GPU, such as `cartpole` or `stocks`, play up to 64 episodes
+    at a time, so there it has an effect only with more episodes. Refused with `evaluator` and when `synchronous`.
+    Default true, where it is not refused.
     """
     objective: _builtins.str
-    """Value of an episode; the mean over the episodes is the score. `return`: its undiscounted return. Or any measure that
-    the simulator reports for single episodes; `stocks` reports `cumulative_return`, `annual_return`,
+    """Value of an episode; the mean over the episodes is the score. `return`: its undiscounted return. Or any measure
+    that the simulator reports for single episodes; `stocks` reports `cumulative_return`, `annual_return`,
     `annual_volatility`, `sharpe_ratio`, `maximum_drawdown`, `calmar_ratio` and `return_minus_drawdown` for the splits
     validation and backtest. The higher, the better. `objective.target_return` is compared with the score. Refused with
     `evaluator`. Default `return`.
@@ -1273,8 +1273,8 @@ class EvaluationSpec(_message.Message):
     verify: _builtins.int
     """Number of episodes that another pod plays with a candidate that would lead the board, before it may lead: from 8 to
     `episodes`. The candidate is refused if its stated returns are better than those that the other pod measured on the
-    same episodes. Each verification occupies a pod for the length of these episodes. Refused when `synchronous`, and with
-    `pool.maximum_pods` = 1. 0: scores are taken as pods state them. Default 0.
+    same episodes. Each verification occupies a pod for the length of these episodes. Refused when `synchronous`, and
+    with `pool.maximum_pods` = 1. 0: scores are taken as pods state them. Default 0.
     """
     @_builtins.property
     def options(self) -> _struct_pb2.Struct:
@@ -1493,9 +1493,9 @@ class EvolutionSpec(_message.Message):
     """
     founder_share: _builtins.float
     """`incumbent`: share of one pod's time that the founders keep, even if others lead. The founder of an algorithm is its
-    first trial, with the values of the specification. So a trial that quickly reaches a low plateau cannot take all pods
-    from a founder that learns slowly and ends higher. With `search = "wide"`, where the founder's values are drawn at
-    random, 0 unless it is given. Default 0.5.
+    first trial, with the values of the specification. So a trial that quickly reaches a low plateau cannot take all
+    pods from a founder that learns slowly and ends higher. With `search = "wide"`, where the founder's values are
+    drawn at random, 0 unless it is given. Default 0.5.
     """
     fresh_until: _builtins.float
     """`incumbent`: share of the objective (wall clock or environment steps) at which new challengers are no longer fresh.
@@ -1879,8 +1879,8 @@ class ChampionSelection(_message.Message):
     selection_episodes: _builtins.int
     """Number of episodes behind that mean."""
     reported_episodes: _builtins.int
-    """Number of new episodes behind the reported score, which were not used for selection. 0: they could not be played, and
-    the reported score is the selection score; `reason` says why.
+    """Number of new episodes behind the reported score, which were not used for selection. 0: they could not be played,
+    and the reported score is the selection score; `reason` says why.
     """
     reason: _builtins.str
     """Why it is the champion, in one line for a person."""
