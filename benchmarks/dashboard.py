@@ -5,13 +5,12 @@
 500 agents share the points. Times are those of the processor, so they do not depend on other work of the machine.
 """
 
-import json
 import random
 import sys
 import time
 from pathlib import Path
 
-from podrace.dashboard.curves import ChartRequest, Curves, chart
+from podrace.dashboard.curves import ChartRequest, Curves, chart, chart_json
 from podrace.dashboard.points import SubmissionPoints
 from podrace.leaderboard.v1.leaderboard_pb2 import VERDICT_ACCEPTED, Candidate
 
@@ -45,7 +44,7 @@ def main() -> None:
     print(f"{points.count} points: {resident_mb() - before:.0f} MB, {time.process_time() - start:.1f} s to add")
     for of in Curves:
         start = time.process_time()
-        text = json.dumps(chart(points, ChartRequest(of=of, width=500)), separators=(",", ":"))
+        text = chart_json(chart(points, ChartRequest(of=of, width=500)))
         print(f"chart of {of.value}: {time.process_time() - start:.2f} s, {len(text) / 1e3:.0f} kB")
 
 

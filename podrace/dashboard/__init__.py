@@ -16,6 +16,7 @@ podrace/dashboard/
   downsampling.py     reduces curves to the width of a chart
   logs.py             reads the logs of an embedded mesh
   curves.py, hyperparameters.py, lineage.py, views.py    what the pages show
+  on_demand/          what takes long: reports of a champion, and videos of episodes
   assets/             the pages: HTML, style and ES modules without a build; the chart library uPlot
 
 The gateway is a client of the public API like any other (`podrace.client`). Each of its calls has the rights of its own

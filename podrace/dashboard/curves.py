@@ -1,10 +1,12 @@
 """Builds what a chart of learning curves shows, from the points of a tournament. Pure."""
 
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from podrace.dashboard.downsampling import bands, edges, extremes, held, slots
+from podrace.dashboard.downsampling import Value, bands, edges, extremes, held, slots
 from podrace.dashboard.points import ChartAxis, SubmissionPoints
 
 WIDEST = 1000
@@ -61,6 +63,37 @@ def chart(points: SubmissionPoints, request: ChartRequest) -> dict[str, Any]:
         "left_out": len(points.agents) - len(agents) if request.of is Curves.AGENTS else 0,
         "end": furthest,
     }
+
+
+def chart_json(shown: Mapping[str, Any]) -> str:
+    """Returns a chart as JSON; its numbers have six significant digits, which is more than a screen shows.
+
+    The module `json` needs twice as long for numbers, and writes all digits.
+
+    Args:
+        shown: A chart of `chart`, possibly with further keys. All its numbers are finite.
+    """
+    columns = {"x": _numbers(shown["x"]), "series": f"[{','.join(_curve(one) for one in shown['series'])}]"}
+    facts = {name: _json(value) for name, value in shown.items() if name not in columns}
+    return _object(columns | facts)
+
+
+def _curve(series: Mapping[str, Any]) -> str:
+    return _object(
+        {name: _numbers(value) if isinstance(value, list) else _json(value) for name, value in series.items()}
+    )
+
+
+def _object(members: Mapping[str, str]) -> str:
+    return f"{{{','.join(f'{_json(name)}:{value}' for name, value in members.items())}}}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)
+
+
+def _numbers(values: Iterable[Value]) -> str:
+    return f"[{','.join(['null' if value is None else f'{value:.6g}' for value in values])}]"
 
 
 def _buckets(width: int, curves: int) -> int:

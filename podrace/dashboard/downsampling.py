@@ -8,9 +8,6 @@ from statistics import quantiles
 
 Value = float | None
 
-DIGITS = 6
-"""Significant digits of the numbers that the page receives."""
-
 
 def edges(low: float, high: float, buckets: int) -> list[float]:
     """Returns the limits of equal parts of a range: `buckets` + 1 numbers in ascending order.
@@ -26,11 +23,7 @@ def edges(low: float, high: float, buckets: int) -> list[float]:
 
 def slots(limits: Sequence[float]) -> list[float]:
     """Returns the two positions of each bucket, at a quarter and at three quarters, to which values are moved."""
-    return [
-        significant(start + (end - start) * share)
-        for start, end in itertools.pairwise(limits)
-        for share in (0.25, 0.75)
-    ]
+    return [start + (end - start) * share for start, end in itertools.pairwise(limits) for share in (0.25, 0.75)]
 
 
 def extremes(positions: Sequence[float], values: Sequence[float], limits: Sequence[float]) -> list[Value]:
@@ -47,22 +40,25 @@ def extremes(positions: Sequence[float], values: Sequence[float], limits: Sequen
     Returns:
         Two slots for each bucket; None: there is no value.
     """
-    found: list[Value] = [None] * (2 * (len(limits) - 1))
     first, end = _inside(positions, limits)
-    bucket = 0
+    last = len(limits) - 2
+    bucket = _bucket_of(positions[first], limits, 0) if first < end else 0
+    found: list[Value] = [None, None] * bucket
     while first < end:
-        bucket = _bucket_of(positions[first], limits, bucket)
-        after = bisect.bisect_left(positions, limits[bucket + 1], first, end) if bucket + 2 < len(limits) else end
-        part = values[first:after]
-        low, high = min(part), max(part)
-        if low == high:
-            found[2 * bucket] = significant(low)
-        else:
-            rises = part.index(low) < part.index(high)
-            pair = (low, high) if rises else (high, low)
-            found[2 * bucket], found[2 * bucket + 1] = significant(pair[0]), significant(pair[1])
-        first = after
-    return found
+        after = bisect.bisect_left(positions, limits[bucket + 1], first, end) if bucket < last else end
+        found += _outline(values[first:after])
+        first, bucket = after, bucket + 1
+    return found + [None] * (2 * (last + 1) - len(found))
+
+
+def _outline(part: Sequence[float]) -> tuple[Value, Value]:
+    """Returns the smallest and the largest value in the order in which they occur."""
+    if not part:
+        return None, None
+    low, high = min(part), max(part)
+    if low == high:
+        return low, None
+    return (low, high) if part.index(low) < part.index(high) else (high, low)
 
 
 def _inside(positions: Sequence[float], limits: Sequence[float]) -> tuple[int, int]:
@@ -101,9 +97,7 @@ def bands(
     for number, found in enumerate(gathered):
         if found:
             tenths = quantiles(found, n=10, method="inclusive") if len(found) > 1 else [found[0]] * 9
-            low[2 * number], middle[2 * number], high[2 * number] = (
-                significant(tenths[0]), significant(tenths[4]), significant(tenths[8]),
-            )  # fmt: skip
+            low[2 * number], middle[2 * number], high[2 * number] = tenths[0], tenths[4], tenths[8]
     return low, middle, high
 
 
@@ -119,10 +113,5 @@ def held(positions: Sequence[float], values: Sequence[float], at: Sequence[float
     step = 0
     for position in at:
         step = bisect.bisect_right(positions, position, step)
-        found.append(significant(values[step - 1]) if step else None)
+        found.append(values[step - 1] if step else None)
     return found
-
-
-def significant(value: float) -> float:
-    """Returns a number with six significant digits, which is more than a chart shows."""
-    return float(f"{value:.{DIGITS}g}")

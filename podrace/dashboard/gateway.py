@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from podrace.dashboard.changing import ChangeHandlers
 from podrace.dashboard.feed_cache import FeedCache
 from podrace.dashboard.guarding import guard
 from podrace.dashboard.logs import LogFolder
+from podrace.dashboard.on_demand.handlers import on_demand
 from podrace.dashboard.parameters import LARGEST_BODY_BYTES
 from podrace.dashboard.reading import ReadHandlers, answer
 from podrace.dashboard.settings import DashboardSettings, RenewedTls
@@ -45,11 +46,20 @@ async def serving(settings: DashboardSettings, client: Client) -> AsyncIterator[
     """
     settings.check()
     keys, tls = Keys(settings.token()), settings.tls()
-    async with FeedCache(client) as feeds:
+    async with FeedCache(client) as feeds, on_demand(client, feeds, trusted=settings.logs is not None) as jobs:
         logs = LogFolder(settings.logs)
         streaming = StreamHandlers(client, feeds, logs)
         runner = web.AppRunner(
-            application(settings, keys, client, feeds, logs, streaming),
+            application(
+                settings,
+                keys,
+                [
+                    *ReadHandlers(client, feeds, logs).routes(),
+                    *streaming.routes(),
+                    *ChangeHandlers(client, feeds).routes(),
+                    *jobs.routes(),
+                ],
+            ),
             access_log=None,
             logger=http_logger(),
             handle_signals=False,
@@ -85,15 +95,8 @@ async def _keep_renewed(tls: RenewedTls | None) -> None:
             log.warning("the certificate cannot be renewed", error=error.message)
 
 
-def application(
-    settings: DashboardSettings,
-    keys: Keys,
-    client: Client,
-    feeds: FeedCache,
-    logs: LogFolder,
-    streaming: StreamHandlers,
-) -> web.Application:
-    """Returns the application with all its routes."""
+def application(settings: DashboardSettings, keys: Keys, routes: Sequence[web.RouteDef]) -> web.Application:
+    """Returns the application with the pages and further routes."""
     app = web.Application(
         middlewares=[guard(keys, names_of(settings.host, settings.names))], client_max_size=LARGEST_BODY_BYTES
     )
@@ -104,9 +107,7 @@ def application(
 
     app.add_routes([web.get("/", _asset), web.get("/assets/{name:[a-zA-Z0-9./_-]+}", _asset)])
     app.add_routes([web.get("/api/session", session)])
-    app.add_routes(ReadHandlers(client, feeds, logs).routes())
-    app.add_routes(streaming.routes())
-    app.add_routes(ChangeHandlers(client, feeds).routes())
+    app.add_routes(routes)
     return app
 
 

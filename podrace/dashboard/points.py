@@ -20,6 +20,14 @@ class ChartAxis(StrEnum):
     """Processor cores times seconds: of an agent, or of all agents for the champion's curve."""
 
 
+LARGEST_FLOAT32 = 3.4028234663852886e38
+
+
+def _in_float32(value: float) -> float:
+    """Returns a number that a column of 32 bits can hold; larger ones would become infinite there."""
+    return min(max(value, -LARGEST_FLOAT32), LARGEST_FLOAT32) if not math.isnan(value) else 0.0
+
+
 def _floats() -> "array[float]":
     return array("f")
 
@@ -79,14 +87,17 @@ class SubmissionPoints:
         self.last_sequence = candidate.sequence
         if not math.isfinite(candidate.score):
             return
+        score, compute = candidate.score, candidate.core_seconds
+        if not (-LARGEST_FLOAT32 <= score <= LARGEST_FLOAT32 and compute <= LARGEST_FLOAT32):
+            score, compute = _in_float32(score), _in_float32(compute)
         self.count += 1
         agent = candidate.agent_id
         seconds = candidate.submit_time.seconds + candidate.submit_time.nanos * 1e-9 - self._start_seconds
         if agent not in self._agents:
             self._agents[agent] = CurveColumns()
             self._algorithms[agent] = candidate.algorithm
-        self._agents[agent].append(seconds, candidate.environment_steps, candidate.core_seconds, candidate.score)
-        self._spend(agent, candidate.agent_environment_steps, candidate.core_seconds)
+        self._agents[agent].append(seconds, candidate.environment_steps, compute, score)
+        self._spend(agent, candidate.agent_environment_steps, compute)
         self._lead(candidate, seconds)
 
     def _spend(self, agent: str, steps: float, compute: float) -> None:
@@ -102,7 +113,7 @@ class SubmissionPoints:
             return
         estimate = candidate.estimate if candidate.HasField("estimate") else candidate.score
         if not len(self.champion) or estimate > self.champion.scores[-1]:
-            self.champion.append(seconds, self._total_steps, self._total_compute, estimate)
+            self.champion.append(seconds, self._total_steps, self._total_compute, _in_float32(estimate))
             self.champion_agents.append(candidate.agent_id)
 
     @property

@@ -11,7 +11,7 @@ from aiohttp import web
 from podrace.client import Client
 from podrace.client.delivery import CheckpointFetcher
 from podrace.dashboard import parameters, views
-from podrace.dashboard.curves import WIDEST, ChartRequest, Curves, chart
+from podrace.dashboard.curves import WIDEST, ChartRequest, Curves, chart, chart_json
 from podrace.dashboard.feed import TournamentFeed
 from podrace.dashboard.feed_cache import FeedCache
 from podrace.dashboard.hyperparameters import parallel, schedules
@@ -89,8 +89,11 @@ class ReadHandlers:
             high=parameters.real(query, "high"),
         )
         version, loaded = feed.versions["points"], feed.loaded
-        shown = await asyncio.to_thread(chart, feed.points, asked)
-        return answer(shown | {"loaded": loaded, "version": version})
+
+        def compute() -> str:
+            return chart_json(chart(feed.points, asked) | {"loaded": loaded, "version": version})
+
+        return web.Response(text=await asyncio.to_thread(compute), content_type="application/json")
 
     async def lineage(self, request: web.Request) -> web.Response:
         """Returns an agent with its ancestors and children; the champion's agent if none is named."""

@@ -13,6 +13,7 @@ PAGES = (
     ("#/new", "#specification"),
     (f"#/compare/{RUN},empty-abc123", ".u-over"),
     (f"#/t/{RUN}/board", ".u-over"),
+    (f"#/t/{RUN}/champion", "select[name=report]"),
     (f"#/t/{RUN}/lineage", "ol.path"),
     (f"#/t/{RUN}/hyperparameters", ".parallel canvas"),
     (f"#/t/{RUN}/pool", ".virtual tbody th"),
@@ -41,6 +42,12 @@ def test_no_page_and_no_dialog_has_violations(page: Any, gateway: GatewayProcess
         found += [f"{action}: {line}" for line in violations(page, axe)]
         page.keyboard.press("Escape")
         page.wait_for_selector("dialog", state="detached")
+    page.goto(f"{gateway.url.partition('/?')[0]}/#/t/{RUN}/champion")
+    page.click("text=Evaluate the champion")
+    page.wait_for_selector("figure .u-over")
+    page.click("text=Draw an episode")
+    page.wait_for_selector("figure.episode")
+    found += [f"report and episode: {line}" for line in violations(page, axe)]
     assert found == []
 
 

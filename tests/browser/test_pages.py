@@ -7,6 +7,8 @@ import pytest
 from conftest import RUN, MeshThread
 from gateway_process import GatewayProcess
 
+from podrace.tournament.v1.tournament_pb2 import TOURNAMENT_STATE_COMPLETED
+
 pytestmark = pytest.mark.browser
 
 SPECIFICATION = 'name = "new"\n[environment]\nid = "CartPole-v1"\n'
@@ -34,6 +36,19 @@ def test_a_live_tournament_changes_while_it_is_watched(page: Any, gateway: Gatew
     expect_text(page, ".virtual tbody tr:first-child", r"a3\s+1")
 
 
+def test_the_first_view_asks_for_the_curves_once(page: Any, gateway: GatewayProcess):
+    open_tab(page, gateway, "board")
+    expect_text(page, "main", "12 curves from 240 evaluations")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/curves" in request.url else None)
+    page.reload()
+    expect_text(page, "main", "12 curves from 240 evaluations")
+    expect_text(page, ".virtual tbody", "a3")
+    page.select_option("select[name=axis]", "steps")
+    expect_text(page, "main", "12 curves from 240 evaluations")
+    assert [("axis=seconds" in url, "axis=steps" in url) for url in asked] == [(True, False), (False, True)]
+
+
 def test_curves_are_drawn_by_choice_and_zoomed_with_the_keyboard(page: Any, gateway: GatewayProcess):
     open_tab(page, gateway, "board")
     expect_text(page, "main", "12 curves")
@@ -52,7 +67,7 @@ def test_curves_are_drawn_by_choice_and_zoomed_with_the_keyboard(page: Any, gate
 
 def test_dragging_over_a_part_of_a_chart_enlarges_it(page: Any, gateway: GatewayProcess):
     open_tab(page, gateway, "board")
-    page.wait_for_selector(".u-over")
+    expect_text(page, "main", "12 curves from 240 evaluations")
     box = page.locator(".u-over").bounding_box()
     y = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + box["width"] * 0.2, y)
@@ -134,6 +149,53 @@ def test_a_killed_gateway_does_not_repeat_lines_of_a_log(page: Any, gateway: Gat
 def test_the_logs_of_a_mesh_elsewhere_are_read_where_it_runs(page: Any, gateway: GatewayProcess):
     open_tab(page, gateway, f"logs/{RUN}-p0")
     expect_text(page, "[role=alert]", "use `docker logs` or `kubectl logs`")
+
+
+def test_the_champion_is_compared_with_the_market(page: Any, gateway: GatewayProcess, thread: MeshThread):
+    open_tab(page, gateway, "champion")
+    expect_text(page, "main", r"The champion is a\d+")
+    page.select_option("select[name=report]", "backtest")
+    expect_text(page, "main", "The report backtest is made when the tournament has ended")
+    assert page.is_disabled("text=Evaluate the champion")
+    thread.call(thread.mesh.prepared[RUN].set_state, TOURNAMENT_STATE_COMPLETED, "target reached")
+    expect_text(page, "main", "completed")
+    expect_text(page, "select[name=report]", "validation")
+    page.select_option("select[name=report]", "backtest")
+    page.click("text=Evaluate the champion")
+    expect_text(page, "main", "backtest: mean return 0.21 over 1 episode")
+    expect_text(page, "main table", r"sharpe ratio\s+1\.4\s+0\.6\s+0\.7")
+    expect_text(page, "main", "Drawdown[\\s\\S]*Value of the shares / account value")
+    expect_text(page, "main", "120 values from 2012-01-02 to 2012-04-30")
+    assert page.locator("figure .u-over").count() == 3
+    page.locator("figure .u-over").first.scroll_into_view_if_needed()
+    box = page.locator("figure .u-over").first.bounding_box()
+    page.mouse.move(box["x"] + 50, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 250, box["y"] + 50, steps=3)
+    page.mouse.up()
+    page.click("text=Show all")
+
+
+def test_a_report_is_refused_without_the_role(page: Any, gateway: GatewayProcess, thread: MeshThread):
+    thread.mesh.refuses_changes = True
+    open_tab(page, gateway, "champion")
+    page.click("text=Evaluate the champion")
+    expect_text(page, "[role=alert]", "the role viewer may not call this method; it needs user")
+
+
+def test_an_episode_is_a_video_that_plays(page: Any, gateway: GatewayProcess):
+    pytest.importorskip("av", reason="videos need podrace[video]")
+    open_tab(page, gateway, "champion")
+    page.fill("input[name=seed]", "7")
+    page.click("text=Draw an episode")
+    expect_text(page, "figure.episode", "The champion, seed 7: return 12.5 in 20 steps")
+    video = "document.querySelector('figure.episode video')"
+    page.wait_for_function(f"() => {video}.readyState >= 2 || {video}.error")
+    assert page.evaluate(f"{video}.error") is None
+    assert page.evaluate(f"[{video}.videoWidth, {video}.videoHeight, {video}.controls]") == [64, 48, True]
+    page.fill("input[name=agent]", "a99")
+    page.click("text=Draw an episode")
+    expect_text(page, "main [role=alert]", "a99: not on the board")
 
 
 def test_events_are_filtered_by_kind_agent_and_words(page: Any, gateway: GatewayProcess):

@@ -1,21 +1,11 @@
 """Implements `podrace render`. Drawing happens in a child process, which has the libraries of the simulators."""
 
-import asyncio
-import base64
-import contextlib
-import importlib.util
-import json
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-from google.protobuf import json_format
-from google.protobuf.struct_pb2 import Struct
 
-from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.cli import session
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.atomic_file import check_file, whole_file
@@ -24,25 +14,12 @@ from podrace.cli.terminal.options import Settings, mesh_options, parse_options
 from podrace.cli.terminal.output import show, show_json
 from podrace.client.evaluating import evaluation_options
 from podrace.client.named_checkpoints import find_checkpoints
-from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
+from podrace.client.rendering import EpisodeSettings, rendered, rendering_request, require_simulators
+from podrace.errors import InvalidArgument
 from podrace.mesh.home_lock import Use
-from podrace.tournament.v1.tournament_pb2 import Tournament
 
 SUFFIXES = (".gif", ".mp4", ".webp")
-RENDER_SECONDS = 600.0
 _FILE = click.Path(dir_okay=False, path_type=Path)
-
-
-@dataclass(frozen=True)
-class RenderSettings:
-    """Arguments of the command that concern the episode and its pictures."""
-
-    options: Struct
-    seed: int
-    stochastic: bool
-    most_steps: int
-    most_pictures: int
-    frames_per_second: float
 
 
 @click.command()
@@ -78,12 +55,11 @@ def render(
     value of the account. Longer episodes are drawn with fewer pictures per second. TOURNAMENT and CANDIDATE are those
     of `podrace evaluate`.
     """
-    how = RenderSettings(parse_options(options), seed, stochastic, steps, pictures, fps)
+    changes = parse_options(options)
     if file is not None:
         _check(file)
     session.require_tournaments(settings)
-    if importlib.util.find_spec("simulators") is None:
-        raise FailedPrecondition("render: the package simulators is not installed here; run it where pods run")
+    require_simulators()
 
     async def command(interrupts: Interrupts) -> int:
         async with session.open_client(settings, Use.QUERY, interrupts) as client:
@@ -91,8 +67,12 @@ def render(
             target = file or Path(f"{tournament.tournament_id}.gif")
             _check(target)
             with whole_file(target, "--file") as place:
-                request = request_of(tournament, checkpoints, how, place, target.suffix)
-                facts = await _child(request | {"trusted": not settings.orchestrator})
+                changed = evaluation_options(tournament, changes)
+                how = EpisodeSettings(changed, seed, stochastic, steps, pictures, fps)
+                trusted = not settings.orchestrator
+                facts = await rendered(
+                    rendering_request(tournament, checkpoints, how, place, target.suffix, trusted=trusted)
+                )
         if settings.as_json:
             show_json(facts | {"tournament_id": tournament.tournament_id, "seed": seed, "file": str(target)})
         else:
@@ -110,54 +90,7 @@ def _check(path: Path) -> None:
         )
 
 
-def request_of(
-    tournament: Tournament, checkpoints: Sequence[Checkpoint], how: RenderSettings, place: Path, suffix: str
-) -> dict[str, Any]:
-    """Returns the request for the child process. The environment is that of the tournament's evaluations."""
-    environment = type(tournament.spec.environment)()
-    environment.CopyFrom(tournament.spec.environment)
-    environment.count = 1
-    environment.options.update(json_format.MessageToDict(evaluation_options(tournament, how.options)))
-    return {
-        "tournament_id": tournament.tournament_id,
-        "leaderboard_address": tournament.leaderboard_address,
-        "digests": [one.manifest_digest for one in checkpoints],
-        "environment": base64.b64encode(environment.SerializeToString()).decode(),
-        "seed": how.seed,
-        "sampled": how.stochastic or not tournament.spec.evaluation.greedy,
-        "most_steps": how.most_steps,
-        "most_pictures": how.most_pictures,
-        "frames_per_second": how.frames_per_second,
-        "file": str(place),
-        "suffix": suffix,
-    }
-
-
 def _line(facts: Mapping[str, Any], seed: int, target: Path) -> str:
     end = "" if facts["ended"] else ", cut off"
     steps = formats.things(facts["steps"], "step")
     return f"{target}: return {formats.number(facts['episode_return'])} in {steps}{end} (seed {seed})"
-
-
-async def _child(request: Mapping[str, Any]) -> dict[str, Any]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "simulators.rendering"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(RENDER_SECONDS):
-            printed, log = await process.communicate(json.dumps(request).encode())
-    except TimeoutError:
-        raise FailedPrecondition(f"render: took longer than {RENDER_SECONDS:g} s; lower --steps") from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    lines = log.decode(errors="replace").strip().splitlines() or ["no message"]
-    if process.returncode:
-        raise Unimplemented(f"render: {lines[-1].removeprefix('error: ')}")
-    found: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
-    return found

@@ -8,34 +8,21 @@ from string import Template
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Trace
 from podrace.cli.results.scoring import headline
 from podrace.cli.terminal import formats
+from podrace.client.account_charts import ACCOUNT, CHARTS, FRACTIONS, HABITS, MEASURES, columns_of
 from podrace.printable import printable
 
-CHAMPION = "account_value"
-"""Trace that an evaluation needs for a page."""
 ATTRIBUTION = "attribution:"
-COLUMNS = {"": "champion", "index_": "index", "equal_weight_": "equal weight", "random_": "random traders"}
-"""Column of each prefix of metric names."""
-MEASURES = (
-    "cumulative_return", "annual_return", "annual_volatility", "sharpe_ratio", "maximum_drawdown", "calmar_ratio",
-)  # fmt: skip
-HABITS = ("mean_turnover", "mean_exposure", "costs_paid", "fills")
-_FRACTIONS = {*MEASURES, "mean_turnover", "mean_exposure"} - {"sharpe_ratio", "calmar_ratio"}
-CHARTS: Sequence[tuple[str, Mapping[str, tuple[str, str]]]] = (
-    (
-        "Account value",
-        {
-            "account_value": ("champion", "#0b6e4f"),
-            "index_value": ("index", "#0072b2"),
-            "equal_weight_value": ("buy and hold, equal weight", "#9a9a9a"),
-            "random_mean_value": ("random traders, mean", "#e69f00"),
-        },
-    ),
-    ("Drawdown", {"drawdown": ("champion", "#d55e00")}),
-    ("Value of the shares / account value", {"exposure": ("champion", "#0072b2")}),
-    ("Value traded on a day / account value", {"turnover": ("champion", "#cc79a7")}),
-    ("Costs paid so far", {"costs_paid": ("champion", "#8c564b")}),
-)
-"""Charts: title, and for each trace its name in the legend and its color."""
+COLORS = {
+    "account_value": "#0b6e4f",
+    "index_value": "#0072b2",
+    "equal_weight_value": "#9a9a9a",
+    "random_mean_value": "#e69f00",
+    "drawdown": "#d55e00",
+    "exposure": "#0072b2",
+    "turnover": "#cc79a7",
+    "costs_paid": "#8c564b",
+}
+"""Color of each trace of `CHARTS`."""
 WIDTH, HEIGHT, MARGIN_LEFT, MARGIN_TOP, MARGIN_BOTTOM = 860, 240, 84, 12, 24
 """Size of a chart in pixels."""
 
@@ -69,11 +56,11 @@ def backtest_page(title: str, evaluation: Evaluation, note: str = "") -> str:
         note: A sentence below the summary.
     """
     traces = evaluation.traces
-    dates = list(traces[CHAMPION].labels)
+    dates = list(traces[ACCOUNT].labels)
     period = f" from {dates[0]} to {dates[-1]}, {formats.things(len(dates), 'day')}" if dates else ""
-    parts = [f"<p>{_escaped(note)}.</p>" if note else "", _comparison(evaluation.metrics), _habits(evaluation.metrics)]
-    for heading, names in CHARTS:
-        drawn = [(label, color, traces[name]) for name, (label, color) in names.items() if name in traces]
+    parts = [f"<p>{_escaped(note)}.</p>" if note else "", _comparison(evaluation), _habits(evaluation.metrics)]
+    for heading, names in CHARTS.items():
+        drawn = [(label, COLORS[name], traces[name]) for name, label in names.items() if name in traces]
         if drawn:
             parts += [f"<h2>{heading}</h2>", line_chart(drawn, dates)]
     parts.append(_attribution(traces))
@@ -89,10 +76,10 @@ def _escaped(text: str) -> str:
     return html.escape(printable(text))
 
 
-def _comparison(metrics: Mapping[str, float]) -> str:
-    columns = {prefix: name for prefix, name in COLUMNS.items() if prefix + MEASURES[0] in metrics}
+def _comparison(evaluation: Evaluation) -> str:
+    columns = columns_of(evaluation)
     rows = [
-        (name.replace("_", " "), *(_number(name, metrics.get(prefix + name)) for prefix in columns))
+        (name.replace("_", " "), *(_number(name, evaluation.metrics.get(prefix + name)) for prefix in columns))
         for name in MEASURES
     ]
     return _table(("measure", *columns.values()), rows) if columns else ""
@@ -118,7 +105,7 @@ def _attribution(traces: Mapping[str, Trace]) -> str:
 def _number(name: str, value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "-"
-    if name in _FRACTIONS:
+    if name in FRACTIONS:
         return formats.percent(value)
     return f"{value:.2f}" if name.endswith("_ratio") else f"{value:,.0f}"
 

@@ -10,6 +10,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Trace
 from podrace.cli.results import backtest_html
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.palette import BASELINE_COLOR, CHAMPION_COLOR, FAMILY_COLORS, OTHER_FAMILIES_COLOR
+from podrace.client.account_charts import CHARTS
 from podrace.errors import Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.printable import printable
@@ -57,15 +58,16 @@ def draw_backtest(path: Path, traces: Mapping[str, Trace], *, title: str) -> Non
         Unimplemented: matplotlib is not installed.
     """
     panels = {
-        "account value (money)": backtest_html.CHARTS[0][1],
-        "drawdown": backtest_html.CHARTS[1][1],
-        "share of the account": {"exposure": ("exposure", "#0072b2"), "turnover": ("turnover of a day", "#cc79a7")},
+        "account value (money)": CHARTS["Account value"],
+        "drawdown": CHARTS["Drawdown"],
+        "share of the account": {"exposure": "exposure", "turnover": "turnover of a day"},
     }
     figure = new_figure(10, 9)
     all_axes = figure.subplots(len(panels), 1, sharex=True, height_ratios=[2, 1, 1])
     for axes, (unit, names) in zip(all_axes, panels.items(), strict=True):
-        for name, (label, color) in names.items():
+        for name, label in names.items():
             if name in traces:
+                color = backtest_html.COLORS[name]
                 axes.plot(_positions(traces[name]), traces[name].values, color=color, label=label)
         axes.set_ylabel(unit)
     low, high = (traces.get(f"random_{end}_value") for end in ("low", "high"))

@@ -24,6 +24,7 @@ from podrace.cli.views import compute as compute_view
 from podrace.cli.views import importance as importance_view
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
+from podrace.client.account_charts import ACCOUNT
 from podrace.client.champion import members_of_champion
 from podrace.client.compute import ComputeSummary, read_compute
 from podrace.client.hyperparameters import HyperparametersByAgent, read_of_champion
@@ -112,9 +113,9 @@ def _deflations(report: ChampionReport, submissions: Sequence[Candidate]) -> dic
     tried = [entry.episode_metrics[SHARPE_RATIO] for entry in submissions if SHARPE_RATIO in entry.episode_metrics]
     correlation = submissions[-1].episode_correlation if submissions else 0.0
     found = {
-        name: deflate(evaluation.traces[backtest_html.CHAMPION].values, tried, correlation)
+        name: deflate(evaluation.traces[ACCOUNT].values, tried, correlation)
         for name, evaluation in report.evaluations.items()
-        if backtest_html.CHAMPION in evaluation.traces
+        if ACCOUNT in evaluation.traces
     }
     return {name: deflation for name, deflation in found.items() if deflation is not None}
 
@@ -143,7 +144,7 @@ def _write(
 def _write_pages(folder: Path, tournament: Tournament, report: ChampionReport) -> None:
     """Writes a page for each report with an account value, for instance backtest.html for the report `backtest`."""
     for name, evaluation in report.evaluations.items():
-        if backtest_html.CHAMPION in evaluation.traces:
+        if ACCOUNT in evaluation.traces:
             title = f"{name}: {tables.champion_name(tournament)} of {tournament.tournament_id}"
             deflation = report.deflations.get(name)
             note = deflated_sharpe.summary(deflation) if deflation else ""

@@ -8,7 +8,7 @@ const LIGHT = ["#0b57b8", "#b3400a", "#116329", "#8a1fa0", "#7a6100", "#00707a",
 const DARK = ["#7db4ff", "#ffa366", "#6fd08c", "#e19bf2", "#e5cc5c", "#5fd4de", "#ff9aa2", "#b3abff"];
 const HEIGHT = 340;
 
-export const AXES = { seconds: "wall-clock time", steps: "environment steps", compute: "core seconds" };
+export const AXES = { seconds: "wall-clock time", steps: "environment steps", compute: "core seconds", days: "day" };
 
 export function isDark() {
   const chosen = document.documentElement.dataset.theme;
@@ -24,14 +24,16 @@ function style(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-export function position(axis, value) {
+// A position in words: that of a day is its date, if `dates` has one for each day.
+export function position(axis, value, dates = []) {
+  if (axis === "days") return dates[Math.round(value)] ?? count(value);
   return axis === "seconds" ? duration(value) : count(value);
 }
 
-function axes(axis, labels) {
+function axes(axis, labels, dates = []) {
   const common = { stroke: style("--text"), grid: { stroke: style("--grid"), width: 1 }, ticks: { stroke: style("--line"), width: 1 }, font: "12px system-ui" };
   return [
-    { ...common, space: 100, label: labels[0], labelFont: "12px system-ui", values: (chart, values) => values.map((value) => position(axis, value)) },
+    { ...common, space: 100, label: labels[0], labelFont: "12px system-ui", values: (chart, values) => values.map((value) => position(axis, value, dates)) },
     { ...common, label: labels[1], labelFont: "12px system-ui", size: 64, values: (chart, values) => values.map((value) => number(value)) },
   ];
 }
@@ -68,7 +70,7 @@ export function lineChart(container, data, { label, zoomed }) {
       legend: { show: false },
       cursor: { points: { show: false }, drag: { x: true, y: false, setScale: false }, y: false },
       scales: { x: { time: false } },
-      axes: axes(current.axis, [AXES[current.axis], label]),
+      axes: axes(current.axis, [AXES[current.axis], label], current.labels),
       series: [{}, ...series(current)],
       hooks: {
         setCursor: [(chart) => pointed(chart)],
@@ -99,7 +101,7 @@ export function lineChart(container, data, { label, zoomed }) {
       }
     }
     const at = best > 0 ? chart.data[0][idx] : 0;
-    tip.textContent = best > 0 ? `${chart.series[best].label} at ${position(current.axis, at)}: ${number(lastAt(chart.data[best], idx))}` : "";
+    tip.textContent = best > 0 ? `${chart.series[best].label} at ${position(current.axis, at, current.labels)}: ${number(lastAt(chart.data[best], idx))}` : "";
     if (best !== near) {
       near = best;
       mark.textContent = "";
@@ -152,7 +154,11 @@ export function lineChart(container, data, { label, zoomed }) {
     if (near > 0) overlay(chart);
   }
 
-  const resized = new ResizeObserver(() => plot?.setSize({ width: Math.max(280, container.clientWidth - 16), height: HEIGHT }));
+  // An observer also reports the size at which it begins, for which nothing has to be drawn again.
+  const resized = new ResizeObserver(() => {
+    const width = Math.max(280, container.clientWidth - 16);
+    if (plot && plot.width !== width) plot.setSize({ width, height: HEIGHT });
+  });
   resized.observe(container);
   const themed = () => draw();
   window.addEventListener("theme", themed);

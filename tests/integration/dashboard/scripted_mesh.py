@@ -3,12 +3,13 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 from podrace import rpc
 from podrace.checkpoint.v1 import delivery_pb2, delivery_pb2_grpc
-from podrace.checkpoint.v1.checkpoint_pb2 import Part
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Part
 from podrace.client.calls.tournaments import END_STATES
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
@@ -39,6 +40,10 @@ class Prepared:
         rate = spec.algorithms["ppo"].hyperparameters["learning_rate"]
         rate.low, rate.high, rate.scale = 1e-5, 1e-1, tournaments_pb.SCALE_LOG
         spec.algorithms["sac"].ratio = 1.0
+        spec.evaluation.options.update({"split": "validation"})
+        for split in ("validation", "backtest"):
+            spec.reports[split].episodes = 1
+            spec.reports[split].options.update({"split": split})
         self.tournament.create_time.seconds = START
         self.candidates: list[Any] = []
         self.agents: list[Any] = []
@@ -291,6 +296,38 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
             raise FailedPrecondition(f"tournament {request.tournament_id} has not ended; stop it first")
         del self._mesh.prepared[request.tournament_id]
         return pb.DeleteTournamentResponse()
+
+    async def CreateEvaluation(self, request: Any, context: Any) -> Any:
+        self._mesh.change(request)
+        return pb.CreateEvaluationResponse(evaluation_id=f"{request.tournament_id}-e1")
+
+    async def WaitEvaluation(self, request: Any, context: Any) -> Any:
+        return pb.WaitEvaluationResponse(done=True, evaluation=backtest(days=120))
+
+
+def backtest(days: int) -> Evaluation:
+    """An evaluation of an account in the stock market."""
+    draws = random.Random(days)
+    found = Evaluation(mean_return=0.21, episodes=1, mean_length_steps=days)
+    value, index, highest = 1e6, 1e6, 0.0
+    for _ in range(days):
+        value, index = value * (1 + draws.gauss(0.0015, 0.01)), index * (1 + draws.gauss(0.0005, 0.01))
+        highest = max(highest, value)
+        row = {
+            "account_value": value,
+            "index_value": index,
+            "equal_weight_value": 0.9 * index + 1e5,
+            "drawdown": value / highest - 1,
+            "exposure": draws.uniform(0.4, 1.0),
+        }
+        for name, one in row.items():
+            found.traces[name].values.append(one)
+    first = date(2012, 1, 2)
+    found.traces["account_value"].labels.extend(str(first + timedelta(days=day)) for day in range(days))
+    for prefix, sharpe in (("", 1.4), ("index_", 0.6), ("equal_weight_", 0.7)):
+        found.metrics.update({f"{prefix}cumulative_return": 0.2, f"{prefix}sharpe_ratio": sharpe})
+    found.metrics.update({"mean_exposure": 0.7, "costs_paid": 1234.0, "fills": 321.0})
+    return found
 
 
 class ScriptedLeaderboard(board_grpc.LeaderboardServiceServicer):

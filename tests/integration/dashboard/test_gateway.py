@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,12 @@ async def test_every_asset_that_a_page_imports_is_served(page: Page):
     for name in served:
         async with page.session.get(f"{page.origin}/assets/{name}") as response:
             assert response.status == 200, name
+
+
+def test_all_modules_are_preloaded_so_that_they_are_fetched_at_once():
+    text = (ASSETS / "index.html").read_text()
+    listed = set(re.findall(r'<link rel="modulepreload" href="/assets/([^"]+)">', text))
+    assert listed == {str(path.relative_to(ASSETS)) for path in ASSETS.rglob("*.js")} - {"app.js", "early.js"}
 
 
 @pytest.mark.parametrize(

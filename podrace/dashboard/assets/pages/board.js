@@ -3,6 +3,7 @@
 import { get } from "../api.js";
 import { keys, lineChart } from "../chart.js";
 import { h, replace, select } from "../dom.js";
+import { early } from "../early.js";
 import { count, duration, number, score, short } from "../formats.js";
 import { virtualTable } from "../virtual.js";
 
@@ -13,6 +14,7 @@ export function board(root, id) {
   let [of, axis, range] = ["agents", "seconds", null];
   let drawn = null;
   let end = 1;
+  let version = null;
   const chart = h("div", { class: "chart" });
   const legend = h("div", {});
   const note = h("p", { class: "quiet" });
@@ -59,7 +61,12 @@ export function board(root, id) {
     const asked = JSON.stringify([of, axis, range]);
     const width = Math.max(50, Math.min(500, Math.round(chart.clientWidth / 2) || 400));
     const data = await get(`tournaments/${id}/curves`, { of, axis, width, low: range?.[0], high: range?.[1] });
-    if (asked !== JSON.stringify([of, axis, range]) || !root.isConnected) return;
+    if (asked === JSON.stringify([of, axis, range])) show(data);
+  }
+
+  function show(data) {
+    if (!root.isConnected) return;
+    version = data.version;
     end = data.end || 1;
     if (drawn) drawn.update(data);
     else drawn = lineChart(chart, data, { label: "score", zoomed: (low, high) => {
@@ -79,8 +86,24 @@ export function board(root, id) {
     return `${data.series.length === 1 ? "1 curve" : `${data.series.length} curves`} from ${count(data.points)} evaluations. Highest last value: ${number(value)} (${short(name, id)}).${omitted}`;
   }
 
+  // The curves that were asked for before this module was loaded; drawn unless others were asked for meanwhile.
+  let first = early(id);
+  first = first?.then((data) => {
+    if (data && version === null && of === "agents" && axis === "seconds" && !range) show(data);
+  });
+
+  // `versions` are those of the event that makes it necessary; the early curves may be as new.
+  async function refresh(versions) {
+    const begun = rows.refresh();
+    if (first) {
+      await first;
+      first = null;
+    } else version = null;
+    await Promise.all([version === versions.points ? null : curves(), begun]);
+  }
+
   return {
-    refresh: () => Promise.all([curves(), rows.refresh()]),
+    refresh,
     close: () => drawn?.destroy(),
   };
 }

@@ -5,6 +5,7 @@ import { facts, h, problem, replace } from "../dom.js";
 import { count, duration, score, short, time } from "../formats.js";
 import { actions } from "./actions.js";
 import { board } from "./board.js";
+import { champion } from "./champion.js";
 import { checkpoints } from "./checkpoints.js";
 import { events } from "./events.js";
 import { hyperparameters } from "./hyperparameters.js";
@@ -16,6 +17,7 @@ import { pool } from "./pool.js";
 // Each tab returns {refresh(), close()}; `parts` are those whose change it shows.
 const TABS = {
   board: { title: "Leaderboard and curves", page: board, parts: ["board", "points"] },
+  champion: { title: "Champion", page: champion, parts: ["tournament"] },
   lineage: { title: "Lineage", page: lineage, parts: ["agents"] },
   hyperparameters: { title: "Hyperparameters", page: hyperparameters, parts: ["agents"] },
   pool: { title: "Pool", page: pool, parts: ["tournament", "events"] },
@@ -74,12 +76,12 @@ export function tournament(root, status, id, tab, item) {
     text = found.specification;
   }, () => {});
 
-  async function refresh() {
+  async function refresh(versions) {
     if (running || stopped) return;
     running = true;
     last = Date.now();
     try {
-      await shown.refresh();
+      await shown.refresh(versions);
       replace(problems);
     } catch (error) {
       if (error.status !== 0) replace(problems, problem(error));
@@ -106,7 +108,7 @@ export function tournament(root, status, id, tab, item) {
     if (now === seen) return;
     seen = now;
     clearTimeout(timer);
-    timer = setTimeout(refresh, Math.max(0, last + REFRESH_MILLISECONDS - Date.now()));
+    timer = setTimeout(() => refresh(event.versions), Math.max(0, last + REFRESH_MILLISECONDS - Date.now()));
   }, (why) => {
     status.lost(why);
     // A tournament that does not exist has no stream; the call says why.

@@ -1,10 +1,12 @@
 """A chart shows every submission, within its limits of curves and values."""
 
+import json
+
 import pytest
 from messages import candidate
 
 from podrace.dashboard import curves
-from podrace.dashboard.curves import ChartRequest, Curves, chart
+from podrace.dashboard.curves import ChartRequest, Curves, chart, chart_json
 from podrace.dashboard.points import ChartAxis, SubmissionPoints
 from podrace.leaderboard.v1.leaderboard_pb2 import VERDICT_HELD, VERDICT_REFUSED
 
@@ -89,3 +91,29 @@ def test_an_empty_tournament_has_an_empty_chart():
     for kind in Curves:
         found = chart(points_of(), ChartRequest(of=kind))
         assert found["series"] == []
+
+
+@pytest.mark.parametrize("kind", list(Curves))
+def test_the_json_of_a_chart_is_the_chart_with_six_digits(kind):
+    points = points_of(*(candidate(number + 1, number % 3, number / 7 - 1e-9 * number) for number in range(20)))
+    found = chart(points, ChartRequest(of=kind, width=8))
+    text = json.loads(chart_json(found | {"loaded": True, "version": 7}))
+    assert (text["loaded"], text["version"], text["points"]) == (True, 7, 20)
+    assert text["x"] == pytest.approx(found["x"], rel=1e-5)
+    for one, expected in zip(text["series"], found["series"], strict=True):
+        assert (one["name"], one["algorithm"]) == (expected["name"], expected["algorithm"])
+        assert [v is None for v in one["y"]] == [v is None for v in expected["y"]]
+        assert values(one) == pytest.approx(values(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("score", [1e300, -1e300])
+def test_a_score_that_a_column_cannot_hold_does_not_spoil_the_chart(score):
+    points = points_of(candidate(1, 0, score), candidate(2, 1, 1.0))
+    for kind in Curves:
+        json.loads(chart_json(chart(points, ChartRequest(of=kind, width=4))), parse_constant=pytest.fail)
+
+
+def test_a_name_cannot_leave_its_place_in_the_json():
+    name = 'a","y":[1],"'
+    text = chart_json({"x": [0.0], "series": [{"name": name, "algorithm": name, "y": [None]}], name: 1})
+    assert json.loads(text) == {"x": [0], "series": [{"name": name, "algorithm": name, "y": [None]}], name: 1}
