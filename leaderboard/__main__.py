@@ -128,7 +128,7 @@ async def _garbage_collection(
     urgent: asyncio.Event,
     observers: Collection[Callable[[Measured], None]],
 ) -> AsyncIterator[None]:
-    """Deletes unreferenced checkpoint files periodically while the block runs. Observers get what each time is left."""
+    """Deletes unreferenced checkpoint files periodically while the block runs. Observers get what remains."""
 
     def on_measured(found: Measured) -> None:
         for observe in observers:

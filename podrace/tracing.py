@@ -77,7 +77,7 @@ def flush() -> None:
 
 
 def span(name: str, **attributes: str) -> AbstractContextManager[Any]:
-    """Opens a span within the present one; without one it begins a trace."""
+    """Opens a span within the current one, or begins a trace."""
     return _span(name, None, "INTERNAL", attributes) if _Tracing.tracer else _NOTHING
 
 

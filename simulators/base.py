@@ -153,7 +153,7 @@ class Simulator(Protocol):
 
 @runtime_checkable
 class SingleEpisodes(Protocol):
-    """A simulator whose lanes can rest after one episode, so that an evaluation does not pay for what it ignores."""
+    """A simulator whose lanes can rest after one episode, so that an evaluation computes no steps that it ignores."""
 
     def reset_for_single_episodes(self, seed: int) -> Tensor:
         """As `reset`, but a lane whose episode has ended rests until the next reset.

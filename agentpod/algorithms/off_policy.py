@@ -36,7 +36,7 @@ from simulators.base import Space
 
 CRITIC_OUTPUT_GAIN = 1.0
 ROUNDING = 1e-6
-"""Rounding tolerance of the token bucket: ten times 0.3 must pay for 3 gradient steps."""
+"""Rounding tolerance of the token bucket: ten times 0.3 must allow 3 gradient steps."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class OffPolicy:
     # --- the update -------------------------------------------------------------------------------------------
 
     def update(self, experience: ReplayBuffer) -> dict[str, float]:
-        """Makes the gradient steps that the newest segment pays for; see Algorithm.update.
+        """Makes the gradient steps that the newest segment allows; see Algorithm.update.
 
         Returns:
             Metrics; empty if no gradient step was due.
@@ -265,7 +265,7 @@ class OffPolicy:
         return float(share) == 1.0
 
     def _updates_owed(self) -> int:
-        """Number of gradient steps that the tokens pay for."""
+        """Number of gradient steps that the tokens allow."""
         return int(self._counts["tokens"] + ROUNDING)
 
     def _train(self, replay: ReplayBuffer, updates: int) -> Tensor:

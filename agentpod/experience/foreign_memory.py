@@ -2,7 +2,7 @@
 
 One thread adds the steps that were read, and the compute thread takes them over between two updates. The steps of each
 environment are cut into blocks of BLOCK_ROWS, which follow each other in a ring with one lane. The last step of a block
-is marked as truncated, with the observation that really followed it, so every transition is one that was observed.
+is marked as truncated, with the observation that followed it, so every transition was observed.
 """
 
 from collections import deque
@@ -77,7 +77,7 @@ class ForeignMemory:
         self._received: deque[float] = deque(maxlen=self.replay.segments)
 
     def add(self, steps: Mapping[str, Tensor], now: float) -> int:
-        """Adds consecutive steps of another agent, as far as they are whole blocks; the newest may be left over.
+        """Adds the consecutive steps of another agent that fill whole blocks; the newest steps may remain.
 
         Args:
             steps: The fields of the steps, [L, N, ...] each, with the observation after each step

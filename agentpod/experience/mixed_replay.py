@@ -16,7 +16,7 @@ class MixedReplay:
 
     While there are no steps of others, batches are those of the agent's own memory. Otherwise the first rows of a batch
     are the agent's own, and the others have weight 1. Everything else is that of the own memory, in particular the
-    number of received steps, which pays for gradient steps.
+    number of received steps, which determines the number of gradient steps.
 
     Attributes:
         segment_steps: Environment steps of a segment of the own memory.
@@ -24,7 +24,7 @@ class MixedReplay:
     """
 
     def __init__(self, own: ReplayBuffer, foreign: ForeignMemory, own_share: float) -> None:
-        """Takes over what other agents sent meanwhile.
+        """Creates the memory.
 
         Args:
             own: Replay memory of the agent.

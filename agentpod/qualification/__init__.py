@@ -6,6 +6,7 @@ code runs on processors, so that it is tested, and every finding that does not f
 agentpod/qualification/
   program.py       `python -m agentpod qualify`: the whole report, in an image
   part_process.py  `python -m agentpod qualify-part`: one part
+  config.py        configuration of these processes
   bench.py         devices, and timing on them
   trials.py        algorithms and experience in this process; trial_pod.py: a pod of processes of this machine
   operations.py    counts operations; shared_random.py: the same random numbers on every device

@@ -29,7 +29,7 @@ comparison.py        comparison of noisy scores
 mutation.py          hyperparameters of a child
 fresh.py             algorithm and hyperparameters of a fresh agent
 space.py             ranges and choices of searched hyperparameters
-randomness.py        random streams and seeds
+ancestor.py          starts from an agent of another tournament
 """
 
 from collections.abc import Mapping

@@ -3,4 +3,5 @@
 leaderboard/rebuilding/
   proof.py     what manifests prove, and what is lost; pure
   rebuild.py   reads the store, and records what is proven
+  known.py     lists what the leaderboard knows, for an orchestrator that lost its database
 """

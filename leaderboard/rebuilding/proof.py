@@ -2,7 +2,7 @@
 
 A manifest states its tournament with the whole specification, its agent with algorithm, hyperparameters, seed and
 starting checkpoint, and the score of its policy. It does not state why an agent was generated, its seat or rung, which
-agents failed, or in which order submissions arrived; the order of publication takes the place of the latter.
+agents failed, or in which order submissions arrived; the order of publication replaces the latter.
 
 Rules:
 - A manifest counts if it has a specification and belongs to an agent of its tournament. Snapshots do not count: their

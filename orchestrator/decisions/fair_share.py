@@ -2,7 +2,8 @@
 
 Rules:
 - Capacity is counted in reservations (`orchestrator.decisions.resources`) and divided among the owners of tournaments
-  by weight: the next pod goes to the owner with the lowest share of any resource for its weight.
+  by weight: the next pod goes to the owner with the lowest share in relation to its weight. The share of an owner is
+  the largest of its shares of resources.
 - Among the tournaments of one owner, minimums come first, then higher priorities, then fewer pods, then older ones.
 - No owner gets more pods or GPUs than its quota.
 - If one owner has all tournaments, `minimum_pods` may oversubscribe cores. If several owners have tournaments, only the

@@ -21,11 +21,11 @@ MOST_AGENTS = 20_000
 BOARD_SECONDS = 1.0
 """Time between two reads of the board, at least."""
 ENDED_SECONDS = 5.0
-"""Pause between two questions whether an ended tournament was resumed."""
+"""Pause between two checks whether an ended tournament was resumed."""
 LOADING_SECONDS = 5.0
 """Time that a page waits for the first answer of the leaderboard."""
 BATCH = 200
-"""Submissions of a page that are added before other requests get their turn."""
+"""Submissions of a page that are added before other requests are handled."""
 
 
 class TournamentFeed:
@@ -83,7 +83,7 @@ class TournamentFeed:
         await wait_at_most(self._board_known.wait(), LOADING_SECONDS)
 
     async def _keep(self, part: str, once: Callable[[], Awaitable[None]]) -> None:
-        """Repeats calls until the feed is closed. An error that no repeat cures is kept as fault of the part."""
+        """Repeats calls until the feed is closed. An error that cannot be resolved is kept as fault of the part."""
         while True:
             try:
                 await once()

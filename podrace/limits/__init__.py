@@ -8,6 +8,7 @@ files.py             opens a file below a data root
 file_options.py      replaces names of files in options by their paths
 urls.py              checks URLs (pure); fetching.py: fetches them
 services.py          how services of third parties are called
+user_code.py         whether a specification names user code (pure)
 user_environment.py  the environment variables of processes that run user code
 
 The orchestrator checks a specification when a tournament is created. The leaderboard, the pods and the simulator

@@ -9,6 +9,7 @@ hosted.py           connects to a function that such a host runs
 circuit_breaker.py  decides when a plugin that keeps failing is called again
 entry_points.py     finds algorithms that installed distributions offer
 declarations.py     examines classes of user-defined algorithms in a separate process
+user_calls.py       calls methods of user-defined classes, and reports errors in one line
 
 Generators, updaters and evaluators use the first seven; `python:` simulators and algorithms, which run inside the
 process that steps or trains, use the first two. Nothing else in the project imports or starts user code.

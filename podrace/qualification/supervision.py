@@ -37,7 +37,7 @@ class Request:
     quick: bool = False
     """Whether to measure for a shorter time."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Further settings of agentpod.config.QualificationConfig."""
+    """Further settings of agentpod.qualification.config.QualificationConfig."""
     debug: bool = False
     """Whether to show the logs of the parts."""
 

@@ -15,7 +15,7 @@ import structlog
 from podrace.errors import PodraceError
 
 LOOK_SECONDS = 1.0
-"""Shortest time between two looks at the files."""
+"""Shortest time between two checks of the files."""
 
 MOST_DEADLINES = 3
 """Calls in a row that exceed their deadline, after which a new channel is opened."""

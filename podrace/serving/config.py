@@ -46,7 +46,7 @@ class ServingConfig:
     version: str = ""
     """Digest of the manifest of a candidate that is pinned at the start; empty: the champion is followed."""
     poll_seconds: float = 2.0
-    """Time between two looks for another champion, or another export."""
+    """Time between two polls for a new champion or a new export."""
     gate: GateConfig = field(default_factory=GateConfig)
     """Examination of a policy before it replaces the one that serves."""
     limits: EngineLimits = field(default_factory=EngineLimits)

@@ -58,7 +58,7 @@ class FolderSource:
     """A folder that `podrace export` wrote, or an ONNX file of one. An export replaces the file as a whole."""
 
     def __init__(self, path: Path, *, awaited: bool = False) -> None:
-        """Reads nothing yet.
+        """Creates the source.
 
         Args:
             path: The folder, or the file.

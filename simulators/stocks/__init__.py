@@ -9,7 +9,8 @@ simulators/stocks/
   report.py        what a trader did, compared with others; backtest.py: measures (pure)
   data.py          prices from any source; synthetic.py: prices generated from a seed
   bars.py          the array file
-  pipeline.py      raw bars to an array file, step by step (pure); sources.py, sessions.py, splits.py, outliers.py
+  pipeline.py      raw bars to an array file, step by step (pure); rows.py, sources.py, sessions.py, splits.py,
+                   outliers.py
   __main__.py      the pipeline as a process, for `podrace data`
 """
 

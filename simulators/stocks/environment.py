@@ -95,7 +95,7 @@ class StockSimulator:
         # the last. Recorded lanes are in different blocks.
         self._record = money(2 * rows if self._recorded else 0, 2 + stocks)
         self._finished = torch.zeros(len(self._market.blocks) or 1, dtype=torch.int64, device=device)
-        # Training asks for no measures of single episodes, so its steps do not pay for them.
+        # Training asks for no measures of single episodes, so its steps do not compute them.
         self._measures: EpisodeMeasures | None = None
         if self._options.split != "train":
             at_close = None if self._market.bars_a_day == 1 else torch.zeros(rows, dtype=torch.bool)

@@ -12,6 +12,7 @@ CATCH_ALL = {"utils", "util", "common", "helpers", "misc", "core"}
 SQL = re.compile(r"\b(?:SELECT|INSERT (?:OR \w+ )?INTO|UPDATE|DELETE FROM|CREATE TABLE|CREATE INDEX)\b.*")
 SQL_HOLDERS = ("orchestrator/state/", "leaderboard/store/", "podrace/database/")
 USER_CODE_HOLDER = "podrace/plugins/"
+LISTED = re.compile(r"^ *\w+\.py(?:,| {2,})", re.MULTILINE)
 
 
 def modules(root: Path) -> list[Path]:
@@ -59,6 +60,20 @@ def repeated_classes(root: Path) -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[package, node.name].append(_name(root, path))
     return {f"{package}: {name}": paths for (package, name), paths in places.items() if len(paths) > 1}
+
+
+def stale_listings(root: Path) -> list[str]:
+    """Packages whose docstring lists their modules, but not each of them, or some that do not exist."""
+    found = []
+    for path in modules(root):
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        if path.name != "__init__.py" or len(LISTED.findall(text)) < 2:
+            continue
+        listed = set(re.findall(r"(?<![\w./])([a-z]\w*)\.py\b", text))
+        actual = {each.stem for each in path.parent.glob("*.py")} - {"__init__", "__main__"}
+        below = {each.stem for each in path.parent.rglob("*.py")}
+        found += [f"{_name(root, path)}: {name}" for name in sorted((actual - listed) | (listed - below))]
+    return found
 
 
 def packages_apart_by_a_plural(root: Path) -> list[str]:

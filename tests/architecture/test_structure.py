@@ -43,6 +43,10 @@ def test_generated_and_written_packages_differ_by_more_than_a_plural():
     assert not rules.packages_apart_by_a_plural(REPOSITORY)
 
 
+def test_a_package_that_lists_its_modules_lists_all_of_them():
+    assert not rules.stale_listings(REPOSITORY)
+
+
 def test_sql_lies_in_the_modules_that_hold_the_databases():
     assert not rules.sql_elsewhere(REPOSITORY)
 
@@ -63,6 +67,7 @@ BROKEN: list[tuple[Callable[[Path], object], dict[str, str]]] = [
     (rules.large_packages, {f"podrace/a{number}.py": "" for number in range(21)}),
     (rules.catch_all_modules, {"agentpod/utils.py": ""}),
     (rules.repeated_classes, {"podrace/a.py": "class Lease: ...", "podrace/b/c.py": "class Lease: ..."}),
+    (rules.stale_listings, {"podrace/a/__init__.py": '"""A.\n\nb.py  b\nc.py  c\n"""\n', "podrace/a/b.py": ""}),
     (rules.packages_apart_by_a_plural, {"podrace/tensor/v1.py": "", "podrace/tensors/a.py": ""}),
     (rules.sql_elsewhere, {"orchestrator/pool/a.py": 'rows = execute("SELECT * FROM pods")'}),
     (rules.user_code_elsewhere, {"agentpod/a.py": "importlib.import_module(name)"}),
@@ -72,6 +77,8 @@ KEPT = {
     "podrace/a.py": "x = 1\n" * 400,
     "podrace/b.py": 'def f():\n    """' + "Text.\n" * 100 + '"""\n' + "    x = 1\n" * 30,
     "podrace/c.py": "class Lease: ...",
+    "podrace/listed/__init__.py": '"""A.\n\n  b.py  b; c.py  c\n  d.py, e/f.py\n"""\n',
+    **{f"podrace/listed/{name}.py": "" for name in ("b", "c", "d", "e/f")},
     "leaderboard/c.py": "class Lease: ...",
     "orchestrator/state/a.py": 'rows = execute("SELECT * FROM pods")',
     "podrace/plugins/a.py": "importlib.import_module(name)",

@@ -338,7 +338,7 @@ async def test_a_killed_peer_is_detected_and_a_new_one_joins(folder: Path) -> No
                 assert float(await peer.hear()) == 1.0
             finally:
                 peer.kill()
-        assert len(ends.servicer._links) == 1, "the group of the dead is given up"
+        assert len(ends.servicer._links) == 1, "the group of the killed member is dropped"
 
 
 async def test_two_processes_work_on_one_tensor_in_turns(folder: Path) -> None:

@@ -116,7 +116,7 @@ class MADDPG(DDPG):
         return super()._gradient_step(batch, noise)
 
     def update(self, experience: ReplayBuffer) -> dict[str, float]:
-        """Makes the gradient steps that the newest segment pays for; see Algorithm.update."""
+        """Makes the gradient steps that the newest segment allows; see Algorithm.update."""
         replay: Any = TeamReplay(experience, self._agents)
         return super().update(replay)
 

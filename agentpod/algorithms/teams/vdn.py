@@ -178,7 +178,7 @@ class VDN(ReplayAlgorithm):
         return value * mask.valid(observation).any(-1) if mask else value
 
     def update(self, experience: ReplayBuffer) -> dict[str, float]:
-        """Makes the gradient steps that the newest segment pays for; see Algorithm.update."""
+        """Makes the gradient steps that the newest segment allows; see Algorithm.update."""
         settings, replay = self.hyperparameters, TeamReplay(experience, self._agents)
         if self._recurrent_size:
             replay = TeamSequenceReplay(experience, self._agents, settings.sequence_length, settings.burn_in)

@@ -16,7 +16,7 @@ from podrace.tasks import cancel_all, wait_at_most
 
 _log = structlog.get_logger(__name__)
 PERIOD_SECONDS = 5.0
-"""Time between two looks for new steps of other agents."""
+"""Time between two polls for new steps of other agents."""
 FOREIGN_STEPS = prometheus_client.Counter(
     "podrace_learner_foreign_steps", "Environment steps of other agents that were received"
 )
@@ -44,14 +44,14 @@ class ExperienceFeed:
         period_seconds: float = PERIOD_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reads nothing before `start`.
+        """Creates the feed, which reads from `start` on.
 
         Args:
             checkpoints: Where the steps come from.
             memory: Where they are kept.
             progress: Where the training reports its progress.
-            lease: Nothing is read any more once the work must end.
-            period_seconds: Time between two looks for new steps.
+            lease: Lease on the agent; reading stops when the work must end.
+            period_seconds: Time between two polls for new steps.
             clock: Monotonic clock in seconds.
         """
         self._checkpoints, self._progress, self._lease = checkpoints, progress, lease
@@ -76,7 +76,7 @@ class ExperienceFeed:
             await wait_at_most(asyncio.shield(self._lease.stop), self._period_seconds)
 
     async def read_once(self) -> None:
-        """Reads what is new, and reports it. A leaderboard that does not answer is asked again later."""
+        """Reads new steps, and reports them. If the leaderboard does not answer, the next poll asks again."""
         try:
             for found in await self._checkpoints.read_experience(self.memory.replay):
                 self._add(found)

@@ -1,7 +1,7 @@
 """Reads the steps that other agents of the tournament experienced, from the replay memories of their checkpoints.
 
-This is part of the controlling half of the leader: it calls the leaderboard and reads the checkpoint store. A memory
-that cannot be used is left out and named; no error of another agent's files reaches the training.
+It belongs to the part of the leader that calls the leaderboard and reads the checkpoint store. A memory that cannot be
+used is skipped and reported; errors in the files of other agents never stop the training.
 
 Only steps that the other agent experienced itself are read, each of them once: what it inherited from its parent is
 read from the parent. Its manifest states how many environment steps are its own; these are the newest ones of its
@@ -34,11 +34,11 @@ from podrace.tensor_transport.codec import decode
 DEADLINE_SECONDS = 2.0
 """Time limit of a list of memories: without one the agent trains with what it has."""
 READ_BYTES = 64 * 2**20
-"""Most bytes to read in one call, unless a block has more; what is left out then is older than what is read."""
+"""Most bytes to read in one call, unless a single block is larger. Older steps are skipped."""
 ENVIRONMENT = "environment."
 """Begins the names of searched values that belong to the environment."""
 LANES = "environment.count"
-"""The one of them that does not change what a step is."""
+"""The only searched value of the environment that does not change the meaning of a step."""
 
 
 class ExperienceReader:
@@ -49,7 +49,7 @@ class ExperienceReader:
     """
 
     def __init__(self, store: CheckpointStore, updater: Any, agent: pb.Agent) -> None:
-        """Has read nothing yet.
+        """Creates the reader.
 
         Args:
             store: Where checkpoints are stored.
@@ -62,7 +62,7 @@ class ExperienceReader:
         self._next_row: dict[str, int] = {}
 
     async def read(self, lease_token: str, replay: ReplayBuffer) -> list[ForeignSteps]:
-        """Returns the new steps of each agent, or why they are left out.
+        """Returns the new steps of each agent, or why they are skipped.
 
         Args:
             lease_token: Token of the lease on the agent.

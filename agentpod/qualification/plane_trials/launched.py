@@ -149,7 +149,7 @@ async def measure(case: PlaneCase, gpus: int, orchestrator: str) -> LaunchedTria
 
 
 async def _killed(client: Client, case: PlaneCase, pod: Pod) -> dict[str, Any]:
-    """Returns what is seen of the roles of a pod and of their end; nothing if they cannot be reached from here."""
+    """Returns what was observed of the roles of a pod and of their end; nothing if they cannot be reached from here."""
     there = await asyncio.to_thread(reached, pod.pod_id)
     if there is None:
         return {}
@@ -175,7 +175,7 @@ async def _killed_leader(client: Client, there: ReachedPod, pod: Pod) -> float |
     before = await asyncio.to_thread(there.leader)
     await asyncio.to_thread(there.kill, LEADER_ROLE)
     started = time.monotonic()
-    # A pod of the same id may follow. What the orchestrator knows of its progress is that of the pod before, at first.
+    # A pod of the same id may follow. At first, the orchestrator reports the progress of the previous pod.
     (last,) = [each for each in await client.list_pods(pod.tournament_id) if each.pod_id == pod.pod_id] or [pod]
 
     def another(other: Pod) -> bool:

@@ -1,7 +1,7 @@
 """Reaches the processes of pods that a launcher started: on this host, on a Docker Engine, or in a cluster.
 
 Pods are found as an administrator finds them: by what their launcher writes on them, and with the rights of the user
-who runs the qualification. The orchestrator takes no part.
+who runs the qualification. The orchestrator is not involved.
 """
 
 import json

@@ -40,7 +40,7 @@ class LocalGpus:
         owner: Callable[[int], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reads nothing yet.
+        """Creates the list, which is empty at first.
 
         Args:
             read: Reads the driver.

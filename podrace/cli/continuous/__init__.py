@@ -9,5 +9,6 @@ podrace/cli/continuous/
   source.py        where data comes from; bucket.py: data on an S3 server
   scores.py        scores challenger and champion on the same seeds
   journal.py       the recorded state; tables.py shows it
+  champion_files.py  the champion in a folder that a policy server follows
   process.py       one background process per name
 """

@@ -1,8 +1,7 @@
 """Draws learning curves from the snapshots of a tournament (`podrace curve`).
 
 podrace/cli/curve/
-  command.py       the command and its output
-  evaluations.py   has pods evaluate snapshots that have not been evaluated yet
-  points.py        selects the snapshots of a curve and computes its points (pure)
-  plots.py         the plot
+  command.py  the command
+  output.py   the points as CSV and JSON (pure)
+  plots.py    the plot
 """

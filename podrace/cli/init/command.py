@@ -46,7 +46,7 @@ NONE = "none"
 def init(file: Path | None, yes: bool, force: bool, as_json: bool, debug: bool, **given: Any) -> int:
     """Write a commented specification for `podrace train`.
 
-    What no option states is asked, if the command runs on a terminal; otherwise it has its default. FILE is named after
+    On a terminal, the command asks for what the options do not state; otherwise it uses defaults. FILE is named after
     the tournament unless it is given.
     """
     choices = _choose(_Questions(asking=sys.stdin.isatty() and not (yes or as_json)), **given)

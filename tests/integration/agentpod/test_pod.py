@@ -270,7 +270,7 @@ async def test_an_agent_learns_from_the_steps_of_others(mesh, make_spec, make_as
     assert (received.agents, received.environment_steps, received.left_out) == (1, 2048, "")
     trained = fetch_latest(store_of(mesh), "t-a1", without="replay.")
     assert trained is not None
-    # Only its own steps pay for gradient steps, and only they are its replay memory.
+    # Only its own steps allow gradient steps, and only they are its replay memory.
     assert gradient_steps(trained.parts) == (2048 - 448) // 16
     assert trained.manifest.replay_steps == 2048
 

@@ -195,7 +195,7 @@ async def test_workers_write_the_replay_memory_in_place(mesh, make_spec, make_as
     last = mesh.leaderboard.manifests[-1]
     assert last.environment_steps == 4096
     learner, _ = decode(open_store(mesh.leaderboard.store_uri).get_object(digest_of(last, "learner")))
-    # Segments of 64 steps a worker: those after the warm-up pay for 8 gradient steps each.
+    # Segments of 64 steps a worker: those after the warm-up allow 8 gradient steps each.
     assert int(learner["gradient_steps"]) == (4096 - 256 + 64 * workers) // 8
     await until(lambda: not left_in_shared_memory(pod))
 

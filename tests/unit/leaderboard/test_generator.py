@@ -114,7 +114,7 @@ async def test_an_ended_agent_stays_ended_after_a_late_request(mesh: Any, make_s
     first, later = await mesh.generate(spec, 0), await mesh.generate(spec, 2, [f"{TOURNAMENT}-a1"])
     late = await mesh.generate(spec, 1, [first.agent_id])
     ended = [(await mesh.state.transact(records.get_generation, one.agent_id)).ended for one in (first, later, late)]
-    assert ended == [2, None, None], "the last two were never heard of as ended"
+    assert ended == [2, None, None], "no end of the last two was ever reported"
 
 
 async def test_equal_seeds_make_equal_fresh_agents_in_every_tournament(mesh: Any, make_spec: MakeSpec) -> None:
