@@ -24,12 +24,12 @@ TORCH_WHEELS = LOCKS / "torch-wheels.sha256"
 OLDEST_PYTHON = "3.11"
 DEVELOPMENT_PYTHON = "3.11.5"
 """The documentation site needs it."""
-GPU = ("agentpod", "mujoco", "warp", "stocks", "minio")
+GPU = ("agentpod", "mujoco", "warp", "stocks", "minio", "tracing")
 SETS: Mapping[str, Sequence[str]] = {
-    "leaderboard": ("minio", "kubernetes", "postgresql"),
-    "orchestrator": ("minio", "docker", "kubernetes", "postgresql"),
-    "serving": ("serve",),
-    "agentpod": ("agentpod", "mujoco", "warp", "box2d", "stocks", "minio"),
+    "leaderboard": ("minio", "kubernetes", "postgresql", "tracing"),
+    "orchestrator": ("minio", "docker", "kubernetes", "postgresql", "tracing"),
+    "serving": ("serve", "tracing"),
+    "agentpod": ("agentpod", "mujoco", "warp", "box2d", "stocks", "minio", "tracing"),
     "cuda12": (*GPU, "cuda12"),
     "cuda13": (*GPU, "cuda13"),
     "development": (
