@@ -116,7 +116,7 @@ def _charts(evaluation: Evaluation) -> list[dict[str, Any]]:
     found = []
     for title, names in CHARTS.items():
         series = [
-            (label, evaluation.traces[name].values)
+            (label, list(evaluation.traces[name].values))
             for name, label in names.items()
             if name in evaluation.traces and len(evaluation.traces[name].values) == len(account.values)
         ]
