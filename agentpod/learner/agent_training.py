@@ -132,9 +132,9 @@ class AgentTraining:
         """
         try:
             await self._begin()
-            while not self._is_over():
+            while not self._has_ended():
                 try:
-                    result = await self._loop.step(lambda coming_steps: not self._is_over(coming_steps))
+                    result = await self._loop.step(lambda coming_steps: not self._has_ended(coming_steps))
                 except RoleLost as error:
                     await self._reopen(error)
                     continue
@@ -182,7 +182,7 @@ class AgentTraining:
         await self._snapshot_if_due()
         await self._score_if_due()
 
-    def _is_over(self, coming_steps: int = 0) -> bool:
+    def _has_ended(self, coming_steps: int = 0) -> bool:
         # With several learners the training ends with a round: no work since the last round is lost, and the policy
         # that is scored is one that the learners agreed on.
         return self._lease.stop.done() or (self._used_up(coming_steps) and self._agreed)

@@ -83,7 +83,7 @@ class Follower:
         """
         watching = asyncio.create_task(self._watch())
         try:
-            while not self._is_over(self._shared):
+            while not self._has_ended(self._shared):
                 training = self._shared
                 change = asyncio.create_task(self._change_from(training.session, watching))
                 try:
@@ -103,13 +103,13 @@ class Follower:
 
         A call is always under way, so the leader's answer that it ends is not missed.
         """
-        while not self._is_over(self._shared):
+        while not self._has_ended(self._shared):
             self._shared = await self._wait_for_change(self._shared.session)
             self._changes.notify_all()
 
     async def _change_from(self, session: str, watching: "asyncio.Task[None]") -> None:
         """Waits until the leader shares another session; raises what `_watch` has raised."""
-        while self._shared.session == session and not self._is_over(self._shared):
+        while self._shared.session == session and not self._has_ended(self._shared):
             change = asyncio.create_task(self._changes.next_change().wait())
             await asyncio.wait([change, watching], return_when=asyncio.FIRST_COMPLETED)
             change.cancel()
@@ -133,11 +133,11 @@ class Follower:
             except (Unavailable, DeadlineExceeded) as error:
                 self._check_silence(error)
                 response = pb.GetTrainingResponse(session=session)
-            if response.session != session or self._is_over(response):
+            if response.session != session or self._has_ended(response):
                 return response
             await asyncio.sleep(pause)
 
-    def _is_over(self, training: pb.GetTrainingResponse) -> bool:
+    def _has_ended(self, training: pb.GetTrainingResponse) -> bool:
         """Returns whether to exit because the leader has ended.
 
         A follower on the leader's own host waits for the leader's lifeline instead: a process that exits before the

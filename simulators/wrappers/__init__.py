@@ -102,9 +102,9 @@ class TimeLimit(Wrapper):
         """See simulators.base.Simulator."""
         step = self.inner.step(action)
         self._steps += 1
-        is_over = step.terminated | step.truncated
-        is_cut = (self._steps >= self._limit) & ~is_over
-        self._steps.masked_fill_(is_over | is_cut, 0)
+        has_ended = step.terminated | step.truncated
+        is_cut = (self._steps >= self._limit) & ~has_ended
+        self._steps.masked_fill_(has_ended | is_cut, 0)
         final = torch.where(over_lanes(is_cut, step.observation), step.observation, step.final_observation)
         return replace(step, truncated=step.truncated | is_cut, final_observation=final)
 
@@ -193,10 +193,10 @@ class FrameStack(Wrapper):
     def step(self, action: Tensor) -> Step:
         """See simulators.base.Simulator."""
         step = self.inner.step(action)
-        is_over = step.terminated | step.truncated
-        newest = torch.where(over_lanes(is_over, step.observation), step.final_observation, step.observation)
+        has_ended = step.terminated | step.truncated
+        newest = torch.where(over_lanes(has_ended, step.observation), step.final_observation, step.observation)
         final = torch.cat([self._stack[:, 1:], newest[:, None]], 1)
-        self._stack = torch.where(over_lanes(is_over, final), self._repeated(step.observation), final)
+        self._stack = torch.where(over_lanes(has_ended, final), self._repeated(step.observation), final)
         return replace(step, observation=self._joined(self._stack), final_observation=self._joined(final))
 
     def _repeated(self, observation: Tensor) -> Tensor:

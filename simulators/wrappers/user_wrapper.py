@@ -126,8 +126,8 @@ class ShapeRewards(Wrapper):
             InvalidArgument: The function raised, or did not return a number for each lane.
         """
         step = self.inner.step(action)
-        is_over = over_lanes(step.terminated | step.truncated, step.observation)
-        following = torch.where(is_over, step.final_observation, step.observation)
+        has_ended = over_lanes(step.terminated | step.truncated, step.observation)
+        following = torch.where(has_ended, step.final_observation, step.observation)
         with explained(self._owner, self._function):
             shaped = self._function(self._observation, action, step.reward, following, step.terminated)
         if not isinstance(shaped, Tensor) or shaped.shape != step.reward.shape:

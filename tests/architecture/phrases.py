@@ -1,8 +1,8 @@
 """Phrases that the project's text does not use, each with what to write instead.
 
-Each phrase is a regular expression, matched without regard to case. A letter on either side prevents a match; an
-underscore does not, so that the names of functions and tests are held to the same rule. All of them are unambiguous:
-there is always a plainer way to say it. Ambiguous words are left to the editor.
+Each phrase is a regular expression, matched without regard to case. A letter on either side prevents a match.
+Underscores are matched as spaces, so that the names of functions and tests are held to the same rule. All of them are
+unambiguous: there is always a plainer way to say it. Ambiguous words are left to the editor.
 """
 
 PHRASES: dict[str, str] = {

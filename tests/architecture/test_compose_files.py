@@ -46,7 +46,7 @@ def test_one_orchestrator_is_chosen_by_the_profile_and_both_answer_under_one_nam
 
 
 @pytest.mark.parametrize("name", [name for name in SERVICES if name != "store"])
-def test_every_container_of_ours_is_hardened_and_limited(name: str) -> None:
+def test_every_container_of_the_project_is_hardened_and_limited(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]

@@ -16,7 +16,7 @@ PROGRAMS = sorted(
 )
 
 
-def names_of_ours(path: Path) -> list[tuple[str, str]]:
+def names_of_the_project(path: Path) -> list[tuple[str, str]]:
     """Every name that a program imports from the packages of this repository, wherever the import stands."""
     return [
         (node.module, alias.name)
@@ -30,7 +30,7 @@ def names_of_ours(path: Path) -> list[tuple[str, str]]:
 def test_a_program_imports_names_that_exist(program: Path):
     missing = [
         f"{module}.{name}"
-        for module, name in names_of_ours(REPOSITORY / program)
+        for module, name in names_of_the_project(REPOSITORY / program)
         if not hasattr(importlib.import_module(module), name) and not importlib.util.find_spec(f"{module}.{name}")
     ]
     assert not missing

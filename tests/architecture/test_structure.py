@@ -101,5 +101,5 @@ def test_a_broken_rule_is_found(tmp_path: Path, rule: Callable[[Path], object], 
 
 
 @pytest.mark.parametrize("rule", [rule for rule, _ in BROKEN], ids=[rule.__name__ for rule, _ in BROKEN])
-def test_what_keeps_the_rules_is_left_in_peace(tmp_path: Path, rule: Callable[[Path], object]):
+def test_a_tree_that_keeps_the_rules_is_not_reported(tmp_path: Path, rule: Callable[[Path], object]):
     assert not rule(write(tmp_path, KEPT))

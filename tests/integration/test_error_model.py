@@ -225,7 +225,7 @@ def test_there_is_a_reason_for_every_status_code() -> None:
     assert {f"ERROR_REASON_{code}" for code in errors.BY_CODE} <= REASONS
 
 
-def test_methods_that_name_what_they_concern_are_most_of_all() -> None:
+def test_most_methods_name_the_resource_that_they_concern() -> None:
     named = [
         method
         for method in METHODS

@@ -68,7 +68,7 @@ def test_a_cell_of_a_csv_file_stays_one_line():
     assert next(csv.DictReader(io.StringIO(text)))[COLUMNS[0]] == printable(HOSTILE)
 
 
-def test_an_event_of_kubernetes_is_one_line():
+def test_an_event_of_kubernetes_is_reported_in_one_line():
     owner = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "n", "uid": "u"}}
     assert clean(event_of("pod_started", HOSTILE, owner, "default")["message"], kept="")
 

@@ -199,7 +199,7 @@ def test_the_leaderboard_accepts_the_token_of_the_lease_and_no_other(key: MeshKe
             verifier.check("SubmitCandidate", token, None, **right)
 
 
-def test_a_stolen_token_is_useless_for_a_pod_with_an_identity_of_its_own(key: MeshKey, now: Now) -> None:
+def test_a_stolen_token_is_useless_for_a_pod_with_its_own_identity(key: MeshKey, now: Now) -> None:
     token = signed(key, now() + 60.0)
     holder, thief = (Principal(f"pod/{name}", frozenset(), pod_id=name) for name in ("t-p0", "t-p7"))
     verifier, tokens = LeaseVerifier(key.public, now), LeaseTokens(key, now)

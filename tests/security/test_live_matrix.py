@@ -174,7 +174,7 @@ async def test_every_role_is_refused_what_the_table_does_not_allow_it(world: Wor
     assert len(cells) > 200
 
 
-async def test_an_allowed_role_is_let_in_and_what_is_foreign_answers_like_nothing(world: World) -> None:
+async def test_an_allowed_role_may_call_and_foreign_ids_answer_like_unknown_ones(world: World) -> None:
     async def tried(program: str, service: str, method: str, role: str) -> str:
         path, token = MATRIX[service][method][1], world.token(program, role)
         absent = await world.answer(program, service, method, token, world.nothing)

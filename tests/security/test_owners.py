@@ -283,7 +283,7 @@ async def test_a_page_of_tournaments_is_full_although_foreign_ones_lie_between(r
     assert found == [third, second, running.alices]
 
 
-async def test_a_tournament_says_whose_it_is(running: Services) -> None:
+async def test_a_tournament_states_its_owner(running: Services) -> None:
     found = await running.call(DAVE, "GetTournament", pb.GetTournamentRequest(tournament_id=running.carols))
     assert (found.tournament.owner, found.tournament.namespace) == ("carol", "vision")
 

@@ -125,7 +125,7 @@ async def test_processes_and_files_that_a_function_leaves_are_removed_with_it(fo
 
 
 @needs_root
-def test_each_process_has_a_user_of_its_own_and_more_are_refused(folder: Path) -> None:
+def test_each_process_has_a_separate_user_and_more_are_refused(folder: Path) -> None:
     users = PluginUsers(IDS, folder / "run", ALLOWED)
     chosen = [users.choose() for _ in range(4)]
     assert {user.user_id for user in chosen if user} == set(range(65_400, 65_404))

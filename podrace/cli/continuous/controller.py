@@ -252,7 +252,7 @@ class Controller:
             tournament = await self._begin(client, work)
         except InvalidArgument as error:
             raise UnusableVersionError(error.message) from None
-        if work.challenger is None and not _is_over(tournament):
+        if work.challenger is None and not _has_ended(tournament):
             view = TournamentView(tournament)
             await follow_to_end(client, view, draw=self._draw, stop=self._stop, stop_reason=STOP_REASON)
             tournament = view.tournament
@@ -391,7 +391,7 @@ async def _first(wanted: Coroutine[Any, Any, Any] | asyncio.Task[Any], other: Co
     return task in await first_finished(task, other)
 
 
-def _is_over(tournament: Tournament) -> bool:
+def _has_ended(tournament: Tournament) -> bool:
     return tournament.state in (TOURNAMENT_STATE_COMPLETED, TOURNAMENT_STATE_FAILED)
 
 

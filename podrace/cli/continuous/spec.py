@@ -46,14 +46,14 @@ def bind_version(
     made = TournamentSpec()
     made.CopyFrom(spec)
     if options:
-        _lay_over(made.environment.options, options)
+        _override(made.environment.options, options)
     reports = (report.options for report in made.reports.values())
     for struct in (made.environment.options, made.evaluation.options, *reports):
         _bind(struct, reference, path)
     return made
 
 
-def _lay_over(struct: Struct, options: Mapping[str, Any]) -> None:
+def _override(struct: Struct, options: Mapping[str, Any]) -> None:
     try:
         # Options cannot be dates, so dates of TOML become text.
         struct.update({name: str(one) if hasattr(one, "isoformat") else one for name, one in options.items()})

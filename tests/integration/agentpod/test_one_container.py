@@ -81,7 +81,7 @@ def test_a_killed_leader_ends_the_container_as_a_shell_would_report_it(
 @pytest.mark.parametrize(
     ("listen", "expected"), [("0.0.0.0:9090", "0.0.0.0:9092"), ("127.0.0.1:0", "127.0.0.1:0"), ("", "")]
 )
-def test_every_role_serves_metrics_at_a_port_of_its_own(listen: str, expected: str) -> None:
+def test_every_role_serves_metrics_at_a_separate_port(listen: str, expected: str) -> None:
     pod = PodConfig("p", "unix:o", "unix:l", "folder:///s", Path("/tmp"), layout="separate")
     config = replace(pod, telemetry=TelemetryConfig(metrics_listen=listen))
     assert with_own_port(config, "evaluator").telemetry.metrics_listen == expected

@@ -149,7 +149,7 @@ def test_every_unusable_class_is_one_violation_with_its_key() -> None:
     assert f"{wanted}{place('weight', 'class Outside')})" in problems[2]
 
 
-def test_a_class_that_cannot_be_examined_in_time_is_one_line() -> None:
+def test_a_class_that_cannot_be_examined_in_time_is_reported_in_one_line() -> None:
     with pytest.raises(InvalidArgument, match=r"algorithms\.python:a:B: its class was not imported within 0\.01 s"):
         declare(["python:a:B"], dict(os.environ), seconds=0.01)
 

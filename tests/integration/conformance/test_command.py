@@ -26,7 +26,7 @@ def test_a_sound_plugin_ends_with_0_and_prints_nothing_on_stdout(capsys: pytest.
     assert err.startswith(f"{address} conforms to the contract of a generator or updater: 15 kept, 1 untested; ")
 
 
-def test_each_broken_promise_is_one_line_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_broken_promise_is_reported_in_one_line_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     with served(add, foreign_plugins.OutsideRange()) as address:
         assert main(["conform", address, "--as", "evolution"]) == 1
     (line,) = capsys.readouterr().out.splitlines()
@@ -54,7 +54,7 @@ def test_json_has_the_published_shape(capsys: pytest.CaptureFixture[str]) -> Non
         (["127.0.0.1:1", "--spec", "missing.toml"], "missing.toml"),
     ],
 )
-def test_a_wrong_option_is_one_line(
+def test_a_wrong_option_is_reported_in_one_line(
     arguments: list[str],
     message: str,
     tmp_path: Path,
@@ -69,7 +69,7 @@ def test_a_wrong_option_is_one_line(
     assert message in line
 
 
-def test_an_address_where_nothing_listens_is_one_line(
+def test_an_address_where_nothing_listens_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("podrace.conformance.calls.CONNECT_SECONDS", 0.2)

@@ -115,7 +115,9 @@ async def test_the_worker_of_a_pod_passes(folder: Path, compute: ComputeThread, 
     assert_passes(report, "final-observation")
 
 
-async def test_the_evaluator_of_a_pod_passes_but_for_its_single_session(folder: Path, compute: ComputeThread) -> None:
+async def test_the_evaluator_of_a_pod_passes_except_for_its_single_session(
+    folder: Path, compute: ComputeThread
+) -> None:
     servicer = EvaluatorServicer(Planes(GrpcPlane()), compute)
     async with serving(folder, "EvaluatorService", servicer) as address:
         report = await examine(Examination("evaluator", address))

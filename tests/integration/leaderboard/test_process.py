@@ -85,7 +85,7 @@ async def test_a_signal_ends_it_with_success_and_its_watchers_with_it(start: Sta
     await client.channel.close()
 
 
-async def test_it_goes_when_its_lifeline_is_lost(start: Start, connect: Any, folder: Path) -> None:
+async def test_it_exits_when_its_lifeline_is_lost(start: Start, connect: Any, folder: Path) -> None:
     with lifeline.hold(folder / "mesh.lifeline"):
         process = await start(lifeline=folder / "mesh.lifeline")
         await (await connect()).channel.close()

@@ -235,7 +235,7 @@ async def test_statistics_and_replay_report_what_happened(client: Any) -> None:
     assert (replayed.agents, replayed.submissions, list(replayed.differences)) == (6, 6, [])
 
 
-async def test_a_watcher_gets_what_was_there_then_what_comes(client: Any) -> None:
+async def test_a_watcher_gets_existing_submissions_then_new_ones(client: Any) -> None:
     agents = [await client.generate(number) for number in range(2)]
     await client.submit(agents[0], 1.0)
     await client.submit(agents[1], 2.0)

@@ -169,7 +169,7 @@ async def test_missing_fresh_evaluations_do_not_delay_the_end_forever(mesh: Any,
     assert (await mesh.kinds(name)).count("evaluation_failed") == 2
 
 
-async def test_without_a_leaderboard_the_first_of_the_board_stays_champion_and_the_result_says_so(
+async def test_without_a_leaderboard_the_first_of_the_board_stays_champion_and_the_result_states_that(
     mesh: Any, spec: Any
 ) -> None:
     name = await ended_with_contenders(mesh, spec)

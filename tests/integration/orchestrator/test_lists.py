@@ -63,7 +63,7 @@ async def test_a_page_token_is_refused_with_another_filter_or_order(mesh: Any, s
             await mesh.call("ListTournaments", pb.ListTournamentsRequest(page_token=token, **other))
 
 
-async def test_labels_are_changed_one_by_one_also_after_the_end_and_an_event_says_so(mesh: Any, spec: Any) -> None:
+async def test_labels_are_changed_one_by_one_also_after_the_end_with_an_event(mesh: Any, spec: Any) -> None:
     made = await create(mesh, spec, team="rl", draft="yes")
     name = made.tournament_id
     await mesh.call("CancelTournament", pb.CancelTournamentRequest(request_id="c", tournament_id=name))

@@ -43,7 +43,7 @@ async def test_a_tournament_in_which_a_pod_still_trains_is_not_paused(mesh: Any,
     assert await kinds(mesh, name) == ["storage_fault"]
 
 
-async def test_a_pod_that_waits_and_dies_does_not_pause_the_tournament_for_ever(mesh: Any, name: str) -> None:
+async def test_a_pod_that_waits_and_dies_does_not_pause_the_tournament_forever(mesh: Any, name: str) -> None:
     work = await mesh.assigned(f"{name}-p0")
     await mesh.renew(work, storage_fault=FULL)
     await mesh.cycle(1.0)

@@ -72,7 +72,7 @@ async def test_an_operator_rolls_back_pins_compares_and_follows_again(world):
     assert (await act(world.stub(), observation())).version == name(3)
 
 
-async def test_the_table_names_what_serves_and_mistakes_are_one_line(world):
+async def test_the_table_names_what_serves_and_mistakes_are_reported_in_one_line(world):
     code, printed, _ = await typed(world, "show")
     assert code == 0
     assert name(2)[:16] in printed

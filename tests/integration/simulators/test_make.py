@@ -95,7 +95,7 @@ def test_an_unknown_option_is_refused_with_its_name_and_the_allowed_ones(id: str
         ("FrozenLake-v1", {"map_name": "a"}),
     ],
 )
-def test_an_option_that_gymnasium_refuses_is_one_line_that_names_the_id_and_the_options(
+def test_an_option_that_gymnasium_refuses_is_reported_in_one_line_that_names_the_id_and_the_options(
     id: str, options: dict[str, object]
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:

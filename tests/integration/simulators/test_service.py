@@ -71,13 +71,13 @@ class Watched:
         self.observation_space, self.action_space, self.count = inner.observation_space, inner.action_space, inner.count
         self.reset, self.report = inner.reset, inner.report
         self.inner = inner
-        self.closed, self.stepping, self.go_on = threading.Event(), threading.Event(), threading.Event()
-        self.go_on.set()
+        self.closed, self.stepping, self.may_continue = threading.Event(), threading.Event(), threading.Event()
+        self.may_continue.set()
         self.broken = False
 
     def step(self, action: torch.Tensor) -> Step:
         self.stepping.set()
-        assert self.go_on.wait(WAIT_SECONDS)
+        assert self.may_continue.wait(WAIT_SECONDS)
         if self.broken:
             raise RuntimeError("lost its balance")
         assert not self.closed.is_set()
@@ -146,11 +146,11 @@ async def test_a_caller_that_disconnects_during_a_step_leaves_nothing_open(
         stream = Stream(stub)
         await stream.ask(OPEN)
         await stream.ask(RESET)
-        watched[0].go_on.clear()
+        watched[0].may_continue.clear()
         await stream.call.write(ACT)
         assert await happens(watched[0].stepping)
         stream.call.cancel()
-        watched[0].go_on.set()
+        watched[0].may_continue.set()
         assert await happens(watched[0].closed)
 
 
@@ -159,7 +159,7 @@ async def test_the_service_answers_others_while_a_simulator_steps(serve: Serve, 
         slow, other = Stream(stub), Stream(stub)
         await slow.ask(OPEN)
         await slow.ask(RESET)
-        watched[0].go_on.clear()
+        watched[0].may_continue.clear()
         await slow.call.write(ACT)
         assert await happens(watched[0].stepping)
         await other.ask(OPEN)
@@ -167,7 +167,7 @@ async def test_the_service_answers_others_while_a_simulator_steps(serve: Serve, 
         request = pb.GetSimulatorRequest(id="pendulum")
         described = await rpc.call(stub.GetSimulator, request, deadline_seconds=WAIT_SECONDS)
         assert described.action_space.shape == [1]
-        watched[0].go_on.set()
+        watched[0].may_continue.set()
         assert (await slow.call.read()).stepped.step == 1
 
 

@@ -89,7 +89,7 @@ def test_each_learner_of_a_fused_pod_is_a_process_with_its_worker_on_its_own_gpu
     assert set(devices(pod(layout="fused", learners=3, gpus=("0",), pod_gpus=3)).values()) == {"cuda:0"}
 
 
-def test_a_learner_of_a_fused_pod_that_is_isolated_calls_a_worker_process_of_its_own() -> None:
+def test_a_learner_of_a_fused_pod_that_is_isolated_calls_a_separate_worker_process() -> None:
     config = pod(layout="fused", isolated=True, learners=2, gpus=("0", "1"))
     assert list(devices(config).items()) == [
         ("learner", "cuda:0"),

@@ -150,7 +150,7 @@ def test_what_is_compared_runs_alternately_seed_by_seed():
     assert [run.contender for run in first] == list(BLOCKS[0].contenders)
 
 
-def test_the_regimes_come_in_the_order_of_what_matters():
+def test_the_regimes_are_ordered_by_importance():
     assert list(dict.fromkeys(run.regime for run in runs(Choice(), EVERY))) == [
         "unknown", "peers", "defaults", "ablations", "strategies", "first-default",
     ]  # fmt: skip

@@ -86,7 +86,7 @@ def test_images_and_the_makefile_ask_for_the_extras_of_the_locks():
     assert set(extras.split(",")) == set(locks.SETS["development"])
 
 
-def test_what_an_image_installs_is_locked_but_for_pytorch_of_cuda_12():
+def test_packages_of_an_image_are_locked_except_pytorch_of_cuda_12():
     installs = re.findall(r"pip install --quiet (.*?)(?: \\)?$", DOCKERFILE, re.MULTILINE)
     free = [each for each in installs if "--requirement" not in each and "--no-build-isolation" not in each]
     assert [each for each in free if "--dry-run" not in each] == [

@@ -169,14 +169,14 @@ async def test_the_start_of_an_agent_generated_during_a_collection_is_kept_thoug
     mesh.clock.now += 2 * HOUR
     transact, children = mesh.state.transact, []
 
-    async def transact_while_the_race_goes_on(function: Any, *arguments: Any) -> Any:
+    async def transact_while_the_race_continues(function: Any, *arguments: Any) -> Any:
         if function is tournaments:  # between two of the collection's reads
             monkeypatch.setattr(mesh.state, "transact", transact)
             children.append(await mesh.generate(spec, 2, [first.agent_id, second.agent_id]))
             await mesh.submit(second, 50.0)
         return await transact(function, *arguments)
 
-    monkeypatch.setattr(mesh.state, "transact", transact_while_the_race_goes_on)
+    monkeypatch.setattr(mesh.state, "transact", transact_while_the_race_continues)
     await collected(mesh)
     assert children[0].starting_checkpoint.manifest_digest == start
     assert readable(mesh, start)

@@ -290,7 +290,7 @@ async def test_a_candidate_of_an_earlier_version_has_no_epoch(mesh: Any, agents:
     assert "one by one" not in candidate.reason
 
 
-async def test_a_candidate_without_common_episodes_says_so(mesh: Any, agents: list[Agent]) -> None:
+async def test_a_candidate_without_common_episodes_states_that(mesh: Any, agents: list[Agent]) -> None:
     candidate = (await mesh.submit(agents[0], 5.0, evaluation={"epoch": 0})).candidate
     assert candidate.reason == (
         "the board has room; its episodes cannot be compared one by one with those of other agents"

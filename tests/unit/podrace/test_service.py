@@ -31,12 +31,12 @@ def test_a_service_is_run_with_its_configuration() -> None:
     assert served == ["there"]
 
 
-def test_an_error_of_a_service_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_a_service_is_reported_in_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert service.run("tower", Config, fail, []) == 2
     assert capsys.readouterr().err == "error: folder here: is in use; choose another\n"
 
 
-def test_a_wrong_configuration_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_configuration_is_reported_in_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert service.run("tower", Config, fail, ["--set", "folder=7"]) == 2
     assert service.run("tower", Config, fail, ["--set", "floor=7"]) == 2
     lines = capsys.readouterr().err.splitlines()

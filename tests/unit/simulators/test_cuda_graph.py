@@ -337,7 +337,7 @@ def test_an_error_between_graphs_ends_the_capture_and_is_the_reason(monkeypatch:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_each_device_is_captured_on_a_stream_of_its_own(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
+def test_each_device_is_captured_on_a_separate_stream(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
     cuda = FakeCuda(monkeypatch)
     record_graph(lambda: None, [], torch.device("cuda", 1 - index))
     cuda.happened.clear()

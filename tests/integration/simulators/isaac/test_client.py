@@ -239,7 +239,7 @@ def test_a_dict_is_one_row_of_its_entries_with_the_numbers_of_the_task(
     assert ended > 0
 
 
-def has_gone(pid: int) -> bool:
+def has_exited(pid: int) -> bool:
     """Waits until a process is gone; it need not be a child of this one."""
     try:
         descriptor = os.pidfd_open(pid)
@@ -259,7 +259,7 @@ def test_the_server_ends_with_the_simulator_and_leaves_no_file(environment: pyte
     assert mapped
     assert all(deleted == "(deleted)" for _, deleted in mapped)
     simulator.close()
-    assert has_gone(simulator._server._process.pid)
+    assert has_exited(simulator._server._process.pid)
     simulator.close()
 
 
@@ -278,4 +278,4 @@ def test_the_server_ends_when_the_client_is_killed(environment: pytest.MonkeyPat
     with client, client.stdout as lines:
         pid = next(int(line.split()[1]) for line in iter(lines.readline, "") if line.startswith("server "))
         client.kill()
-    assert has_gone(pid)
+    assert has_exited(pid)

@@ -57,7 +57,7 @@ def test_an_empty_batch_is_refused_with_mujocos_reason(pendulum: Path) -> None:
         PhysicsBatch(pendulum, 0, 1)
 
 
-def test_a_failed_simulation_is_one_line_that_names_the_lane(pendulum: Path) -> None:
+def test_a_failed_simulation_is_reported_in_one_line_that_names_the_lane(pendulum: Path) -> None:
     batch = PhysicsBatch(pendulum, 4, 2)
     expand = batch._library.mjb_expand
     expand.restype = ctypes.c_void_p

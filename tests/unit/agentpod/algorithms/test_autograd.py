@@ -208,7 +208,9 @@ def broken(result: object) -> type[Any]:
         (ZeroDivisionError("nothing\nthere"), "raised ZeroDivisionError: nothing there"),
     ],
 )
-def test_a_wrong_loss_is_one_line_with_class_and_line_and_changes_nothing(result: object, problem: str) -> None:
+def test_a_wrong_loss_is_reported_in_one_line_with_class_and_line_and_changes_nothing(
+    result: object, problem: str
+) -> None:
     algorithm = made(broken(result), "discrete", **SMALL)
     before = algorithm.policy.flat.clone()
     with pytest.raises(InvalidArgument, match=rf"Broken\.loss \(test_autograd\.py:\d+\) .*{problem}$") as caught:

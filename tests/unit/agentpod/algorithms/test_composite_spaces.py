@@ -118,7 +118,7 @@ REFUSING = [
 
 
 @pytest.mark.parametrize(("name", "kind"), REFUSING)
-def test_algorithms_that_are_not_defined_for_several_choices_say_so_in_one_line(name: str, kind: str) -> None:
+def test_algorithms_that_are_not_defined_for_several_choices_report_that_in_one_line(name: str, kind: str) -> None:
     entries = (Entry("place", "vector", (2,)),)
     observed = Space("composite", (2,), torch.float32, entries=entries)
     with pytest.raises(InvalidArgument, match=f"algorithm '{name}' needs .* actions, but .* are {kind}") as refused:

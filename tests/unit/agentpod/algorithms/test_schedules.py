@@ -72,7 +72,9 @@ def test_the_learning_rate_is_that_of_the_schedule_also_after_a_resume(name: str
         ("absent", "= 'python:own_schedules:absent': module 'own_schedules' has no function 'absent'"),
     ],
 )
-def test_what_is_wrong_with_a_schedule_is_one_line_with_its_name_and_line(function: str, message: str) -> None:
+def test_what_is_wrong_with_a_schedule_is_reported_in_one_line_with_its_name_and_line(
+    function: str, message: str
+) -> None:
     with pytest.raises(InvalidArgument) as caught:
         rate_schedules.factor(f"python:own_schedules:{function}", 0)
     assert caught.value.reason == UNUSABLE_ALGORITHM

@@ -40,7 +40,7 @@ def test_statistics_are_part_of_the_exported_policy(tmp_path: Path):
     assert np.abs(acted - known["ppo-normalized.action"]).max() < 1e-4
 
 
-def test_a_refusal_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_refusal_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "request.json").write_text(json.dumps(request("ppo-cartpole.zip", "Pendulum-v1")))
     assert main([str(tmp_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()

@@ -110,7 +110,7 @@ def test_exported_files_act_as_the_policy(case: Policy) -> None:
     torch.testing.assert_close(action, vectors["action"])
 
 
-def test_what_cannot_be_exported_is_one_line() -> None:
+def test_what_cannot_be_exported_is_reported_in_one_line() -> None:
     policy = made(NetworkSpec((), network_class=f"{HERE}Sorting"))
     with pytest.raises(Unimplemented, match="its operation 'sort' cannot be written as ONNX here; export it with"):
         exported(policy)
@@ -129,7 +129,7 @@ def test_what_cannot_be_exported_is_one_line() -> None:
         ("Missing", "has no class 'Missing'"),
     ],
 )
-def test_an_unusable_network_is_one_line_with_key_class_and_line(name: str, said: str) -> None:
+def test_an_unusable_network_is_reported_in_one_line_with_key_class_and_line(name: str, said: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"^network_class.*{said}") as caught:
         made(NetworkSpec((), network_class=HERE + name), kind="discrete")
     assert caught.value.reason == UNUSABLE_ALGORITHM
@@ -137,7 +137,7 @@ def test_an_unusable_network_is_one_line_with_key_class_and_line(name: str, said
 
 
 @pytest.mark.parametrize("name", ["python:not_there:Network", "residual"])
-def test_a_network_that_is_not_installed_is_one_line(name: str) -> None:
+def test_a_network_that_is_not_installed_is_reported_in_one_line(name: str) -> None:
     with pytest.raises(InvalidArgument, match=r"^network_class|network '?residual'?"):
         made(NetworkSpec((), network_class=name))
 

@@ -37,7 +37,7 @@ def test_a_good_machine_passes_in_every_line() -> None:
     assert {finding.grade for finding in judge(GOOD)} == {Grade.PASS}
 
 
-def test_what_is_not_passed_has_a_mend() -> None:
+def test_a_finding_that_did_not_pass_says_what_to_do() -> None:
     for found in (GOOD, Surveyed(), replace(GOOD, shm_free_bytes=0, locked_bytes=65536)):
         assert all(finding.mend for finding in judge(found) if finding.grade != Grade.PASS)
 

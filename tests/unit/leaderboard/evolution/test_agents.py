@@ -67,7 +67,7 @@ def test_a_child_starts_from_its_parents_candidate_one_generation_deeper(
     assert agent.hyperparameters != agents[board[0].agent_id].hyperparameters
 
 
-def test_a_child_with_its_parents_hyperparameters_is_a_clone_with_a_seed_of_its_own(
+def test_a_child_with_its_parents_hyperparameters_is_a_clone_with_another_seed(
     make_spec: MakeSpec, make_candidate: MakeCandidate
 ) -> None:
     spec = make_spec(evolution=evolution(mutation_probability=0.0))

@@ -126,7 +126,7 @@ def test_an_invalid_proposal_is_refused(situation: Situation) -> None:
         assert words in refusal.value.message
 
 
-def test_the_reason_of_a_plugin_is_one_line_of_bounded_length() -> None:
+def test_the_reason_of_a_plugin_is_reported_in_one_line_of_bounded_length() -> None:
     assert one_line("a\nb\t\x1b[31mc\u2028d\u202e ") == r"a b \x1b[31mc d\u202e"
     assert one_line(one_line("\x1b\x07")) == one_line("\x1b\x07") == r"\x1b\x07"
     assert len(one_line("x" * 10_000)) == 303

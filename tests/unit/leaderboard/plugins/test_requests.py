@@ -13,7 +13,7 @@ MakeCandidate = Callable[..., Candidate]
 TOURNAMENT = "cartpole-abc123"
 
 
-def test_a_generator_is_shown_the_best_each_with_its_agent_rank_and_children(
+def test_a_generator_receives_the_best_each_with_its_agent_rank_and_children(
     make_spec: MakeSpec, make_candidate: MakeCandidate
 ) -> None:
     board = tuple(make_candidate(number, 1000.0 - number, rank=9) for number in range(600))

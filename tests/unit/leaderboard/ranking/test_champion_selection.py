@@ -291,7 +291,9 @@ def test_without_a_second_lineage_there_is_no_ensemble(make_spec: MakeSpec, boar
 # --- the reported score ------------------------------------------------------------------------------------------
 
 
-def test_the_champion_is_evaluated_once_more_on_a_seed_that_chose_nothing(make_spec: MakeSpec, board: Board) -> None:
+def test_the_champion_is_evaluated_once_more_on_a_seed_that_was_not_used_for_selection(
+    make_spec: MakeSpec, board: Board
+) -> None:
     spec = spec_of(make_spec)
     evaluations = chosen_on(spec, board, 50.0, 60.0, 55.0, variance=40.0)
     answer = name_champion(spec, board, ALONE, evaluations)
@@ -318,7 +320,7 @@ def test_a_single_contender_is_evaluated_only_for_its_reported_score(make_spec: 
     assert named.reason.startswith("a0 (100 ± 3) is first on the board; reported: 7 ± 0")
 
 
-def test_without_a_reported_score_the_selection_score_is_reported_and_says_so(
+def test_without_a_reported_score_the_selection_score_is_reported_with_the_reason(
     make_spec: MakeSpec, board: Board
 ) -> None:
     spec = spec_of(make_spec)

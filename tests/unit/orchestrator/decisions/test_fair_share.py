@@ -142,7 +142,7 @@ def test_priority_does_not_take_pods_of_another_owner() -> None:
     assert share(machine(8).unoccupied, demands) == {"a": 4, "b": 4}
 
 
-def test_what_one_owner_does_not_want_the_others_get() -> None:
+def test_capacity_that_an_owner_does_not_use_goes_to_the_others() -> None:
     assert share(machine(8).unoccupied, [wants("a", ALICE), wants("b", BOB, 1, 2)]) == {"a": 6, "b": 2}
 
 
@@ -273,5 +273,5 @@ def test_a_minimum_beyond_the_quota_is_reported_with_the_setting() -> None:
     assert [action.reason for action in actions if isinstance(action, PoolShort)] == ["quota.pods of alice is 2"]
 
 
-def test_no_node_is_needed_to_share_nothing() -> None:
+def test_sharing_zero_nodes_needs_no_node() -> None:
     assert share(FreeResources(Resources(0, 0, 0), ()), [wants("a", ALICE), wants("b", BOB)]) == {"a": 0, "b": 0}

@@ -79,7 +79,7 @@ def test_every_caller_has_a_row():
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-def test_what_a_caller_reaches(caller):
+def test_the_resources_that_a_caller_may_reach(caller):
     found = tuple(reach(CALLERS[caller], name, KNOWN.get(name)) for name in (*KNOWN, "missing"))
     assert found == TABLE[caller]
 

@@ -44,7 +44,7 @@ def test_nothing_is_shown_without_a_terminal_and_a_notebook(monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("notebook")
-def test_nothing_is_shown_if_the_caller_says_so() -> None:
+def test_nothing_is_shown_if_the_caller_turns_it_off() -> None:
     assert display.progress_display(False) is None
 
 

@@ -40,7 +40,7 @@ def test_half_of_the_bytes_are_the_newest_pieces_and_the_others_are_spread_over_
 
 
 @pytest.mark.parametrize("limit_bytes", [0, 4, 5, 14])
-def test_nothing_is_selected_if_no_piece_fits_with_the_state(limit_bytes: int) -> None:
+def test_no_piece_is_selected_if_none_fits_with_the_state(limit_bytes: int) -> None:
     assert select(memory(3), limit_bytes) == []
 
 

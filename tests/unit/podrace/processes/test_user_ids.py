@@ -52,7 +52,7 @@ def in_a_child(text: str) -> str:
     return done.stdout.strip()
 
 
-def test_limits_are_set_for_good_and_never_raised() -> None:
+def test_limits_are_permanent_and_never_raised() -> None:
     printed = in_a_child(
         "import resource\n"
         "from podrace.processes import user_ids\n"

@@ -3,7 +3,7 @@ from podrace.qualification.page import lines_of, summary
 from podrace.qualification.parts import PARTS
 
 
-def test_a_finding_that_passed_is_one_line_with_its_bound() -> None:
+def test_a_finding_that_passed_is_reported_in_one_line_with_its_bound() -> None:
     found = Finding("primitives", "kernel launch, cuda:0", Grade.PASS, "5.1 us", "at most 15 us")
     assert list(lines_of(found)) == ["PASS    primitives   kernel launch, cuda:0           5.1 us (at most 15 us)"]
 
@@ -15,7 +15,7 @@ def test_another_finding_says_what_was_expected_and_what_to_do() -> None:
     assert [line.strip() for line in rest] == ["expected: 100k", "reference: 331k", "mend: close other processes"]
 
 
-def test_what_is_absent_is_one_line_with_what_it_needs() -> None:
+def test_what_is_absent_is_reported_in_one_line_with_what_it_needs() -> None:
     found = Finding("rates", "cartpole, cpu", Grade.PASS, "2k steps/s", "at least 1k steps/s").on_processors()
     (line,) = lines_of(found)
     assert line.endswith("on processors: 2k steps/s (needs a GPU)")

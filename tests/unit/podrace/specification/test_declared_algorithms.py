@@ -115,7 +115,9 @@ def without(**changes: Any) -> AlgorithmDeclaration:
         (AlgorithmDeclaration(), "action_kinds = []: expected some of continuous, discrete"),
     ],
 )
-def test_a_wrong_declaration_is_one_line_with_its_key(declaration: AlgorithmDeclaration, problem: str) -> None:
+def test_a_wrong_declaration_is_reported_in_one_line_with_its_key(
+    declaration: AlgorithmDeclaration, problem: str
+) -> None:
     spec = specification()
     spec.algorithms[NAME].declaration.CopyFrom(declaration)
     with pytest.raises(InvalidArgument, match=re.escape(f"algorithms.{NAME}.declaration.")) as caught:
@@ -188,7 +190,7 @@ def test_a_field_is_declared_by_itself_or_has_the_range_of_an_inherited_one() ->
         (str, "is not a dataclass; decorate it with @dataclass(frozen=True)"),
     ],
 )
-def test_a_wrong_field_is_one_line_with_key_class_and_line(settings: type[Any], problem: str) -> None:
+def test_a_wrong_field_is_reported_in_one_line_with_key_class_and_line(settings: type[Any], problem: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         declared_by(settings, catalog.PPO.hyperparameters)
     assert caught.value.message.startswith(problem)

@@ -50,7 +50,9 @@ def test_a_worker_implies_one_pod_of_separate_processes_on_the_plane_grpc() -> N
         ({}, {"layout": "fused"}, r"pod\.worker: needs pod\.layout = 'separate' and pod\.plane = 'grpc'"),
     ],
 )
-def test_what_does_not_go_with_it_is_one_line(pool: dict[str, Any], pod: dict[str, object], said: str) -> None:
+def test_what_does_not_go_with_it_is_reported_in_one_line(
+    pool: dict[str, Any], pod: dict[str, object], said: str
+) -> None:
     with pytest.raises(InvalidArgument, match=said):
         resolve(pool, **pod)
 
@@ -65,7 +67,7 @@ def test_the_pod_has_no_process_for_it_and_calls_its_address() -> None:
     assert config.address("evaluator").startswith("unix:")
 
 
-async def test_a_worker_that_does_not_answer_is_one_line_and_no_lost_process(tmp_path: Path) -> None:
+async def test_a_worker_that_does_not_answer_is_reported_in_one_line_and_no_lost_process(tmp_path: Path) -> None:
     services: dict[str, Any] = {"orchestrator": "o", "leaderboard": "l", "store": "s", "folder": tmp_path}
     absent = f"unix:{tmp_path}/absent"
     config = PodConfig(**services, pod_id="p", layout="separate", worker_address=absent, role_wait_seconds=0.05)
@@ -93,7 +95,7 @@ def opened(size: int, bound: float) -> Any:
     )
 
 
-def test_spaces_are_equal_as_float32_and_others_are_one_line() -> None:
+def test_spaces_are_equal_as_float32_and_others_are_reported_in_one_line() -> None:
     check_same_spaces([opened(4, 0.1), opened(4, float(torch.tensor(0.1)))], "cartpole", "127.0.0.1:50090")
     said = rf"^pod\.worker = '{ADDRESS}': its spaces are .*shape: 3.*those of environment 'cartpole' are .*shape: 4"
     with pytest.raises(InvalidArgument, match=said) as caught:

@@ -135,7 +135,7 @@ def test_a_wrapper_leaves_entries_and_action_masks_as_they_are(
 
 
 @pytest.mark.parametrize("name", sorted(REFUSING))
-def test_a_wrapper_that_is_not_defined_for_masked_observations_says_so_in_one_line(name: str) -> None:
+def test_a_wrapper_that_is_not_defined_for_masked_observations_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         make(SORTING, 1, {"wrappers": [{"name": name}]})
     assert name in refused.value.message

@@ -146,7 +146,7 @@ def test_structured_spaces_are_refused_with_their_name(space: spaces.Space[Any])
         GymSimulator("countdown", [Countdown(spaces.Discrete(2), space)])
 
 
-def test_a_missing_engine_is_one_line_that_says_what_to_install(missing_engine_id: str) -> None:
+def test_a_missing_engine_is_reported_in_one_line_that_says_what_to_install(missing_engine_id: str) -> None:
     with pytest.raises(Unimplemented) as caught:
         make(missing_engine_id, 1)
     assert caught.value.message == f'{missing_engine_id}: The engine is missing, run `pip install "engine"`'

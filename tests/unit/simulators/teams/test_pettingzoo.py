@@ -146,7 +146,7 @@ def test_spread_of_mpe2_is_the_same_task_as_spread() -> None:
         ),
     ],
 )
-def test_a_faulty_environment_is_one_line(fault: str, kind: type[Exception], message: str) -> None:
+def test_a_faulty_environment_is_reported_in_one_line(fault: str, kind: type[Exception], message: str) -> None:
     team = make(ID, 1, {"fault": fault})
     team.reset(0)
     team.step(torch.tensor([0, 0]))
@@ -165,7 +165,7 @@ def test_a_faulty_environment_is_one_line(fault: str, kind: type[Exception], mes
         (f"{ID}:nothing", {}, f"module '{MODULE}' has no function 'nothing'"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(id: str, options: dict[str, object], message: str) -> None:
+def test_what_cannot_be_made_is_reported_in_one_line(id: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         make(id, 1, options)
     assert message in caught.value.message

@@ -87,7 +87,7 @@ def refusal(*wrappers: dict[str, Any], allowed: Allowed | None = None) -> Invali
     return caught.value
 
 
-def test_a_wrapper_of_a_user_changes_what_it_changes_and_takes_its_options() -> None:
+def test_a_users_wrapper_changes_steps_and_takes_its_options() -> None:
     simulator = wrapped({"name": "python:own_wrappers:Doubled", "factor": 5.0}, {"name": "frame_stack", "count": 2})
     assert simulator.reset(1).shape == (3, 8)
     assert simulator.step(torch.zeros(3, dtype=torch.int64)).reward.tolist() == [5.0] * 3
@@ -137,7 +137,7 @@ OWNER = "cartpole: wrapper 'python:own_wrappers:"
         ({"name": "python:own_wrappers"}, "expected python:module:name, not 'python:own_wrappers'"),
     ],
 )
-def test_what_is_wrong_with_a_wrapper_is_one_line_with_its_address_and_line(
+def test_what_is_wrong_with_a_wrapper_is_reported_in_one_line_with_its_address_and_line(
     wrapper: dict[str, Any], message: str
 ) -> None:
     found = refusal(wrapper).message
@@ -154,7 +154,7 @@ def test_what_is_wrong_with_a_wrapper_is_one_line_with_its_address_and_line(
         ("absent", "module 'own_wrappers' has no function 'absent'"),
     ],
 )
-def test_what_is_wrong_with_a_shaping_function_is_one_line(function: str, message: str) -> None:
+def test_what_is_wrong_with_a_shaping_function_is_reported_in_one_line(function: str, message: str) -> None:
     found = refusal({"name": "shape_rewards", "function": f"python:own_wrappers:{function}"}).message
     assert found == f"cartpole: wrapper 'shape_rewards': {message}" or message in found
 

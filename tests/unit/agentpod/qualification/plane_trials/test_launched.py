@@ -51,7 +51,7 @@ def test_each_defect_of_a_launched_pod_is_the_only_failure(changes: dict[str, ob
     assert [one.name.partition(": ")[2] for one in findings if one.grade == Grade.FAIL] == failed
 
 
-def test_nothing_is_said_of_a_pod_that_cannot_be_reached() -> None:
+def test_a_pod_that_cannot_be_reached_is_not_graded() -> None:
     findings = list(judge(replace(HERE, launcher="")))
     assert [finding.grade for finding in findings] == [Grade.PASS, Grade.ABSENT]
     assert "DOCKER_HOST or KUBECONFIG" in findings[1].mend

@@ -108,7 +108,7 @@ def test_synthetic_prices_depend_only_on_the_seed(type_: Any, tmp_path: Path, mo
         (("synthesize", "--output", "x.npz", "--days", "1"), "days must be 3 to 10000, not 1"),
     ],
 )
-def test_an_error_is_one_line(type_: Any, arguments: tuple[str, ...], line: str) -> None:
+def test_an_error_is_reported_in_one_line(type_: Any, arguments: tuple[str, ...], line: str) -> None:
     answer = type_("data", *arguments)
     assert answer.code == 2
     (error,) = answer.err.splitlines()

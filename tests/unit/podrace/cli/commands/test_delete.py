@@ -46,7 +46,7 @@ def test_it_is_deleted_only_with_consent(
     assert asked(known) == ([NAME] if consent else [])
 
 
-def test_the_refusal_of_the_orchestrator_is_one_line(type_: Any, mesh: Any, known: Any) -> None:
+def test_the_refusal_of_the_orchestrator_is_reported_in_one_line(type_: Any, mesh: Any, known: Any) -> None:
     known.undeletable = {NAME}
     answer = type_("delete", "latest", "--yes", "--orchestrator", mesh.address)
     assert (answer.code, answer.err) == (1, f"error: {NAME} has not ended\n")

@@ -98,7 +98,7 @@ def test_a_score_of_the_built_in_evaluator_is_reported(type_: Any, scored: Any) 
         (["latest", "--episodes", "0"], "Invalid value for '--episodes'"),
     ],
 )
-def test_an_error_is_one_line(type_: Any, scored: Any, arguments: list[str], line: str) -> None:
+def test_an_error_is_reported_in_one_line(type_: Any, scored: Any, arguments: list[str], line: str) -> None:
     answer = type_("evaluate", *arguments, "--orchestrator", scored.address)
     assert answer.code == 2
     assert line in answer.err

@@ -39,7 +39,7 @@ def population(known: Any) -> None:
     known.lineage[2].starting_checkpoint.manifest_digest = known.submissions[1].candidate_id
 
 
-def test_every_agent_is_shown_with_score_compute_and_changes(type_: Any, mesh: Any) -> None:
+def test_the_lineage_shows_every_agent_with_score_compute_and_changes(type_: Any, mesh: Any) -> None:
     lines = type_("lineage", "latest", "--orchestrator", mesh.address).out.splitlines()
     assert lines[:5] == [
         NAME,
@@ -58,7 +58,7 @@ def test_the_champions_hyperparameter_schedule_is_shown_below(type_: Any, mesh: 
 
 
 @pytest.mark.parametrize("name", ["a2", "2", f"{NAME}-a2"])
-def test_an_agent_is_shown_only_with_its_ancestors_and_descendants(type_: Any, mesh: Any, name: str) -> None:
+def test_the_lineage_of_an_agent_shows_only_its_ancestors_and_descendants(type_: Any, mesh: Any, name: str) -> None:
     lines = type_("lineage", "latest", "--agent", name, "--orchestrator", mesh.address).out.splitlines()
     assert [line.lstrip("│├└─ ").split()[0] for line in lines[:4]] == [NAME, "a1", "a2", "a3"]
     assert lines[4:6] == ["", "hyperparameters along the line to a2"]

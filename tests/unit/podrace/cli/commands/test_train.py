@@ -256,7 +256,7 @@ def test_a_completed_tournament_is_not_resumed(type_: Any, mesh: Any) -> None:
         (["trian"], "podrace: unknown command 'trian'; did you mean 'train'?"),
     ],
 )
-def test_an_error_is_one_line_that_names_its_source(
+def test_an_error_is_reported_in_one_line_that_names_its_source(
     type_: Any, tmp_path: Path, arguments: list[str], line: str
 ) -> None:
     (tmp_path / "good.toml").write_text(SPEC)

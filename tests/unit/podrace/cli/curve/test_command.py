@@ -242,7 +242,7 @@ def test_the_error_about_missing_snapshots_mentions_those_of_the_other_kind(curv
         (["nothing"], "unknown tournament 'nothing'"),
     ],
 )
-def test_an_error_is_one_line_before_anything_is_evaluated(
+def test_an_error_is_reported_in_one_line_before_anything_is_evaluated(
     curve: Any, raced: Any, arguments: list[str], line: str
 ) -> None:
     answer = curve(*arguments)

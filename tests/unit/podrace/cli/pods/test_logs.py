@@ -45,7 +45,7 @@ def test_a_service_has_a_log_too_and_json_is_one_value(type_: Any, folder: Path)
         (["p1", "--orchestrator", "h:1"], 1, "kubectl logs"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(
+def test_what_cannot_be_shown_is_reported_in_one_line(
     type_: Any, folder: Path, arguments: list[str], code: int, error: str
 ) -> None:
     answer = type_("logs", *arguments)

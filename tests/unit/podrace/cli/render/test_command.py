@@ -62,7 +62,9 @@ def test_the_episode_is_that_of_the_evaluations_with_the_options_of_the_command(
     assert (made.request["seed"], made.request["trusted"]) == (4, False)
 
 
-def test_why_an_environment_cannot_be_drawn_is_one_line(type_: Any, mesh: Any, child: Any, tmp_path: Any) -> None:
+def test_why_an_environment_cannot_be_drawn_is_reported_in_one_line(
+    type_: Any, mesh: Any, child: Any, tmp_path: Any
+) -> None:
     child(1, err=b"a warning of a library\nerror: envpool:Ant-v5: cannot be drawn; use another\n")
     answer = type_("render", "latest", "--orchestrator", mesh.address)
     assert answer.code == 1
