@@ -103,7 +103,7 @@ PROMISES = by_name(
         ),
         Promise(
             "progress",
-            "Does not block, even during an evaluation. An evaluator without this method is not watched",
+            "Does not block, even during an evaluation. An evaluator without this method is not monitored",
             f"{_SERVICE}.GetEvaluator",
             "answer GetEvaluator at once, or leave it unimplemented",
         ),

@@ -192,7 +192,7 @@ PROMISES = by_name(
         ),
         Promise(
             "progress",
-            "Does not block, even during a rollout. A worker without this method is not watched",
+            "Does not block, even during a rollout. A worker without this method is not monitored",
             f"{_SERVICE}.GetWorker",
             "answer GetWorker at once, or leave it unimplemented",
         ),
