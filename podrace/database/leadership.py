@@ -104,6 +104,7 @@ class Leadership:
         """
         self.epoch, self._renew_time, self._times, self._monotonic = epoch, renew_time, times, monotonic
         self._connect, self._ended, self._taken = connect, threading.Event(), False
+        self._observers: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._renew_until_ended, name="leadership", daemon=True)
         self._thread.start()
 
@@ -151,6 +152,10 @@ class Leadership:
         """Records that another process has taken over, or that the connection for changes was lost."""
         self._taken = True
 
+    def on_lost(self, observer: Callable[[], None]) -> None:
+        """Calls an observer, in a thread, when this process does not lead any more and did not resign."""
+        self._observers.append(observer)
+
     async def lost(self) -> str:
         """Waits until this process does not lead for certain, and returns why."""
         while self.is_valid():
@@ -166,6 +171,9 @@ class Leadership:
         connection: Statements | None = None
         while not self._ended.wait(self._times.renew) and self.is_valid():
             connection = self._renew(connection)
+        if not self._ended.is_set():
+            for observe in self._observers:
+                observe()
         if self._ended.is_set() and self.is_valid():
             try:
                 connection = connection or self._connect()

@@ -1,5 +1,6 @@
 """Finds out where the database of a service is, from its configuration, and opens it."""
 
+import asyncio
 import os
 import re
 import stat
@@ -108,7 +109,8 @@ async def open_database(
     server = PostgresqlServer(location.url, read_password(location), format)
     leadership = await Leadership.acquire(server.connect, address, times=times, on_standby=on_standby)
     try:
-        engine = PostgresqlEngine.open(server, leadership)
+        # In a thread: health checks are answered meanwhile.
+        engine = await asyncio.to_thread(PostgresqlEngine.open, server, leadership)
     except BaseException:
         leadership.resign()
         raise

@@ -18,9 +18,10 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from podrace.database.deadline import Link
 from podrace.database.format import Format, moved
 from podrace.database.leadership import Leadership, LeaseTimes
-from podrace.database.postgresql import Link, PostgresqlEngine, PostgresqlServer
+from podrace.database.postgresql import PostgresqlEngine, PostgresqlServer
 from podrace.errors import DataLoss, FailedPrecondition, NotFound
 
 OWNERS: Mapping[int, str] = {0x706F7263: "orchestrator", 0x706F6C62: "leaderboard"}

@@ -7,6 +7,7 @@ earlier version is migrated when the database is opened: one step per version, a
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8Dumper
 
+from podrace.database.deadline import Deadline, Link, interrupt
 from podrace.database.dialect import definitions, translated, values_of
 from podrace.database.format import ADD_IDENTITY, IDENTITY, Format
 from podrace.database.leadership import IDLE_SECONDS, LOCK, TABLE, Leadership
@@ -28,6 +30,10 @@ from podrace.errors import (
 )
 
 CONNECT_SECONDS = 5
+STATEMENT_SECONDS = 10.0
+"""Time for the answer to a statement of leadership. A takeover waits for the last transaction of the leader."""
+TRANSACTION_SECONDS = 60.0
+"""Time for a transaction of changes. A leader whose lease expires ends its transaction before."""
 SILENT_SECONDS = 4
 """A connection on which the server acknowledges nothing for this long is closed."""
 FORMAT = "CREATE TABLE IF NOT EXISTS format (application_id BIGINT NOT NULL, version BIGINT NOT NULL)"
@@ -35,7 +41,6 @@ UNSAFE_COMMIT = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 )
 SCHEMA_EXISTS = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
-Link = psycopg.Connection[tuple[Any, ...]]
 
 
 class PostgresqlServer:
@@ -60,16 +65,20 @@ class PostgresqlServer:
         """
         try:
             link = self._open()
+            deadline = Deadline(link)
             try:
-                if not self._prepared:
-                    self._create_schema(link)
-                    self._prepared = True
+                with deadline.within(STATEMENT_SECONDS):
+                    link.execute(UNSAFE_COMMIT)
+                    if not self._prepared:
+                        self._create_schema(link)
+                        self._prepared = True
             except BaseException:
+                deadline.close()
                 link.close()
                 raise
         except psycopg.Error as error:
             raise self.refusal(error) from None
-        return PostgresqlConnection(link, self)
+        return PostgresqlConnection(link, deadline, self)
 
     def refusal(self, error: psycopg.Error) -> PodraceError:
         """Returns why the server does not do what this service needs at its start."""
@@ -96,7 +105,6 @@ class PostgresqlServer:
             **options,
         )
         link.adapters.register_dumper(int, Int8Dumper)
-        link.execute(UNSAFE_COMMIT)
         return link
 
     def _create_schema(self, link: Link) -> None:
@@ -121,19 +129,21 @@ class _Rows:
 class PostgresqlConnection:
     """A connection to a server that executes statements of leadership."""
 
-    def __init__(self, link: Link, server: PostgresqlServer) -> None:
-        self.link, self._server = link, server
+    def __init__(self, link: Link, deadline: Deadline, server: PostgresqlServer) -> None:
+        self.link, self.deadline, self._server = link, deadline, server
 
     def execute(self, statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
         """Executes a statement with `%s` for each value and returns its rows; raises PodraceError."""
         try:
-            cursor = self.link.execute(statement.encode(), values)
+            with self.deadline.within(STATEMENT_SECONDS):
+                cursor = self.link.execute(statement.encode(), values)
             return cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
             raise self._server.refusal(error) from None
 
     def close(self) -> None:
         """Closes the connection."""
+        self.deadline.close()
         self.link.close()
 
 
@@ -161,9 +171,12 @@ class PostgresqlEngine:
         connection: Executes the statements of changes.
     """
 
-    def __init__(self, server: PostgresqlServer, link: Link, leadership: Leadership) -> None:
-        self._server, self._link, self._leadership = server, link, leadership
-        self.connection = _Changes(link)
+    def __init__(self, server: PostgresqlServer, connection: PostgresqlConnection, leadership: Leadership) -> None:
+        self._server, self._link, self._leadership = server, connection.link, leadership
+        self._deadline = connection.deadline
+        self.connection = _Changes(self._link)
+        # A statement that waits for an answer would keep the process from ending.
+        leadership.on_lost(partial(interrupt, self._link))
         self._begin = f"BEGIN; {LOCK.format(epoch=leadership.epoch)}".encode()
         self._changes = 0
 
@@ -182,9 +195,11 @@ class PostgresqlEngine:
             PodraceError: The database cannot be used, or another process leads.
         """
         connection = server.connect()
-        self = cls(server, connection.link, leadership)
+        self = cls(server, connection, leadership)
         try:
             self.begin()
+            # Large databases take long to migrate, or to fill.
+            self._deadline.end()
             self._prepare(server.format)
             fill(connection.link)
             self.commit()
@@ -203,6 +218,7 @@ class PostgresqlEngine:
             Unavailable: Another process has taken over.
         """
         self._changes = 0
+        self._deadline.begin(TRANSACTION_SECONDS)
         cursor = self._link.execute(self._begin)
         cursor.nextset()
         if not cursor.fetchall():
@@ -211,7 +227,9 @@ class PostgresqlEngine:
 
     def commit(self) -> None:
         """Commits the transaction; the server has written it when this returns."""
-        if self._link.execute(b"COMMIT").statusmessage != "COMMIT":
+        message = self._link.execute(b"COMMIT").statusmessage
+        self._deadline.end()
+        if message != "COMMIT":
             raise Unavailable(f"database {self._server.url}: the transaction was rolled back")
 
     def roll_back(self) -> None:
@@ -219,6 +237,7 @@ class PostgresqlEngine:
         with suppress(psycopg.Error):
             if self._link.info.transaction_status != TransactionStatus.IDLE:
                 self._link.execute(b"ROLLBACK")
+        self._deadline.end()
 
     def save(self) -> None:
         """Begins a change."""
@@ -265,6 +284,7 @@ class PostgresqlEngine:
 
     def close(self) -> None:
         """Closes the connection, and ends the lease of the leader."""
+        self._deadline.close()
         self._link.close()
         self._leadership.resign()
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import uuid
@@ -25,12 +26,12 @@ def programs() -> Path | None:
 class PostgresqlServer:
     """A running server."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, port: int) -> None:
+        self._folder, self.port = folder, port
 
     def url(self, database: str) -> str:
         """Returns the URL of a database."""
-        return f"postgresql://podrace@/{database}?host={self._folder}"
+        return f"postgresql://podrace@/{database}?host={self._folder}&port={self.port}"
 
     def new_url(self) -> str:
         """Creates a database and returns its URL."""
@@ -48,8 +49,12 @@ class PostgresqlServer:
 
 
 @contextmanager
-def running_server() -> Iterator[PostgresqlServer]:
-    """Runs a server with an empty cluster while the block runs."""
+def running_server(listen: str = "") -> Iterator[PostgresqlServer]:
+    """Runs a server with an empty cluster while the block runs.
+
+    Args:
+        listen: Address on which it listens as well, on a free port; empty: on its socket alone.
+    """
     found = programs()
     assert found, MISSING
     user: dict[str, Any] = {"user": UNPRIVILEGED, "extra_groups": []} if os.geteuid() == 0 else {}
@@ -61,10 +66,17 @@ def running_server() -> Iterator[PostgresqlServer]:
         initialize = [found / "initdb", "-D", data, "-U", "podrace", "--auth=trust", "--no-sync", "-E", "UTF8"]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **user}
         subprocess.run([*initialize, "--locale=C.UTF-8"], check=True, cwd=folder, **quiet)
+        port = _free_port() if listen else 5432
         control = [found / "pg_ctl", "-D", data, "-w", "-l", folder / "log"]
-        options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off -c shared_buffers=16MB"
+        options = f"-c listen_addresses={listen} -c port={port} -c unix_socket_directories={folder}"
+        options += " -c fsync=off -c shared_buffers=16MB"
         subprocess.run([*control, "-o", options, "start"], check=True, cwd=folder, **quiet)
         try:
-            yield PostgresqlServer(folder)
+            yield PostgresqlServer(folder, port)
         finally:
             subprocess.run([*control, "-m", "immediate", "stop"], check=True, cwd=folder, **quiet)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

@@ -1,0 +1,144 @@
+"""The connections of a service to PostgreSQL pass through a fault proxy: each fault ends in a bounded time."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from postgresql_server import MISSING, PostgresqlServer, programs, running_server
+
+from benchmarks.connections.fault_proxy import FaultProxy
+from leaderboard.store import schema
+from podrace.database import Database, DatabaseLocation, Transaction, open_database, postgresql
+from podrace.database.leadership import Leadership, LeaseTimes
+from podrace.errors import FailedPrecondition, Unavailable
+
+TIMES = LeaseTimes(lease=2.0, renew=0.2, poll=0.1)
+BOUND_SECONDS = 15.0
+FAULTS = ["drop", "half_open", "one_way", "reset", "refuse"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresqlServer]:
+    if programs() is None:
+        pytest.skip(MISSING)
+    with running_server(listen="127.0.0.1") as server:
+        yield server
+
+
+@pytest.fixture
+async def proxy(server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FaultProxy]:
+    monkeypatch.setattr(postgresql, "STATEMENT_SECONDS", 2.0)
+    monkeypatch.setattr(postgresql, "CONNECT_SECONDS", 2)
+    async with FaultProxy(f"127.0.0.1:{server.port}") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def location(server: PostgresqlServer, proxy: FaultProxy) -> DatabaseLocation:
+    name = server.new_url().partition("@/")[2].partition("?")[0]
+    return DatabaseLocation.of(f"postgresql://podrace@{proxy.address}/{name}?sslmode=disable&gssencmode=disable")
+
+
+async def opened(location: DatabaseLocation) -> tuple[Database, Leadership]:
+    database, leadership = await open_database(location, schema.DATABASE_FORMAT, time.time, times=TIMES)
+    assert leadership is not None
+    return database, leadership
+
+
+async def opened_again(location: DatabaseLocation) -> Database:
+    """Opens the database as a supervisor does: until it succeeds."""
+    async with asyncio.timeout(BOUND_SECONDS):
+        while True:
+            try:
+                return (await opened(location))[0]
+            except (FailedPrecondition, Unavailable):
+                await asyncio.sleep(0.1)
+
+
+def add(transaction: Transaction, name: str) -> None:
+    transaction.execute("INSERT INTO tournaments (tournament_id, spec) VALUES (?, ?)", name, b"")
+
+
+def names(transaction: Transaction) -> list[str]:
+    return [name for (name,) in transaction.execute("SELECT tournament_id FROM tournaments ORDER BY tournament_id")]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_leader_whose_connections_fail_stops_and_its_successor_has_all_that_was_answered(
+    proxy: FaultProxy, location: DatabaseLocation, fault: str
+) -> None:
+    database, leadership = await opened(location)
+    await database.transact(add, "a")
+    getattr(proxy, fault)()
+    async with asyncio.timeout(BOUND_SECONDS):
+        with pytest.raises(Unavailable):
+            await database.transact(add, "b")
+        await leadership.lost()
+        await asyncio.to_thread(database.close)
+    proxy.heal()
+    later = await opened_again(location)
+    assert "a" in await later.transact(names)
+    await later.transact(add, "c")
+    await asyncio.to_thread(later.close)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_replica_that_waits_takes_over_although_its_connection_fails(
+    proxy: FaultProxy, location: DatabaseLocation, server: PostgresqlServer, fault: str
+) -> None:
+    direct = DatabaseLocation.of(location.url.replace(proxy.address, f"127.0.0.1:{server.port}"))
+    leader, _ = await opened(direct)
+    waits = asyncio.Event()
+
+    async def stand_by() -> Database:
+        while True:
+            try:
+                return (
+                    await open_database(
+                        location, schema.DATABASE_FORMAT, time.time, times=TIMES, on_standby=lambda _: waits.set()
+                    )
+                )[0]
+            except (FailedPrecondition, Unavailable):
+                await asyncio.sleep(0.1)
+
+    standing_by = asyncio.create_task(stand_by())
+    async with asyncio.timeout(2 * BOUND_SECONDS):
+        await waits.wait()
+        getattr(proxy, fault)()
+        await asyncio.to_thread(leader.close)
+        done, _ = await asyncio.wait([standing_by], timeout=1.0 if fault in ("drop", "one_way", "refuse") else 0.0)
+        assert not done
+        proxy.heal()
+        later = await standing_by
+    await later.transact(add, "b")
+    await asyncio.to_thread(later.close)
+
+
+async def test_a_slow_network_only_delays(proxy: FaultProxy, location: DatabaseLocation) -> None:
+    database, leadership = await opened(location)
+    proxy.delay(0.05)
+    for name in ("a", "b"):
+        await database.transact(add, name)
+    assert await database.transact(names) == ["a", "b"]
+    assert leadership.is_valid()
+    await asyncio.to_thread(database.close)
+
+
+async def test_a_transaction_without_an_answer_ends_although_the_lease_is_renewed(
+    proxy: FaultProxy, location: DatabaseLocation, server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql, "TRANSACTION_SECONDS", 1.0)
+    database, leadership = await opened(location)
+    await database.transact(add, "a")
+    direct: Any = postgresql.PostgresqlServer(
+        location.url.replace(proxy.address, f"127.0.0.1:{server.port}"), "", schema.DATABASE_FORMAT
+    )
+    leadership._connect = direct.connect
+    proxy.half_open()
+    async with asyncio.timeout(BOUND_SECONDS):
+        with pytest.raises(Unavailable):
+            await database.transact(add, "b")
+        await leadership.lost()
+        await asyncio.to_thread(database.close)
