@@ -13,6 +13,7 @@ from minio.helpers import DictType
 from urllib3.util import Timeout
 
 from podrace.checkpoint_store.minio_address import Access, Address
+from podrace.checkpoint_store.minio_endpoints import Endpoints, pools
 from podrace.checkpoint_store.minio_errors import server_seconds
 from podrace.checkpoint_store.minio_private import SIGNED_DIGEST, S3Client, check_private_methods
 from podrace.errors import InvalidArgument
@@ -30,6 +31,12 @@ class Connections(urllib3.PoolManager):
 
     skew_seconds = 0.0
     """Server's clock minus this machine's clock."""
+
+    def __init__(self, **settings: Any) -> None:
+        """As PoolManager; avoids addresses of a server that do not answer."""
+        super().__init__(**settings)
+        self.endpoints = Endpoints()
+        self.pool_classes_by_scheme = pools(self.endpoints)
 
     def urlopen(  # type: ignore[override]  # as in PoolManager, which differs from its own base
         self, method: str, url: str, redirect: bool = True, **arguments: Any

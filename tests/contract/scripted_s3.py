@@ -91,15 +91,17 @@ class ScriptedS3:
 
 
 @contextmanager
-def running(script: ScriptedS3, tls: tuple[Path, Path] | None = None) -> Iterator[ScriptedS3]:
-    """Serves a script on a free port, with TLS if certificate and key are given."""
+def running(
+    script: ScriptedS3, tls: tuple[Path, Path] | None = None, listen: tuple[str, int] = ("127.0.0.1", 0)
+) -> Iterator[ScriptedS3]:
+    """Serves a script, by default on a free port, with TLS if certificate and key are given."""
     handler = type("Bound", (_Handler,), {"script": script})
-    with _Server(("127.0.0.1", 0), handler) as server:
+    with _Server(listen, handler) as server:
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*tls)
             server.socket = context.wrap_socket(server.socket, server_side=True)
-        script.endpoint = f"127.0.0.1:{server.server_port}"
+        script.endpoint = f"{listen[0]}:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from homes import Home
-from lossy_mesh import Losses, lossy_mesh
+from lossy_mesh import Losses, LossyProxy
+from proxied_mesh import proxied_mesh
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 NO_LOSSES = Losses()
@@ -21,7 +22,7 @@ LOSSES = {
 def board(home: Home, folder: Path, losses: Losses, seed: int) -> tuple[list[Any], dict[str, dict[str, int]]]:
     """Trains, and returns what must not depend on the network, and what happened to the calls of each service."""
     spec = home.spec("environment_steps = 24000", pool="minimum_pods = 2\nmaximum_pods = 2")
-    with lossy_mesh(folder, losses, seed) as (address, proxies):
+    with proxied_mesh(folder, lambda target, number: LossyProxy(target, losses, seed + number)) as (address, proxies):
         arguments = ("--set", "synchronous=true", "--orchestrator", address)
         trained = home.json("train", str(spec), *arguments, with_home=False, seconds=250.0)
         assert trained["state"] == "COMPLETED"

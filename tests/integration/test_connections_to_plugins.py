@@ -48,7 +48,7 @@ async def proxy() -> AsyncIterator[FaultProxy]:
 
 
 class Clock:
-    """The clock of the circuit breakers: a pause is over at the next call."""
+    """The clock of the circuit breakers: a pause has ended by the next call."""
 
     now = 0.0
 
