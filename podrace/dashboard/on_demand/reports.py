@@ -20,8 +20,8 @@ MOST_DAYS = 2000
 """Values of a trace in an answer, at most; of longer ones each part keeps its smallest and its largest value."""
 MOST_LABELS = 10_000
 """Dates in an answer, at most; longer charts have none."""
-SPLIT = "split"
-"""Option of the simulator `stocks` that selects the data."""
+STOCKS, SPLIT = "stocks", "split"
+"""A simulator, and its option that selects the data."""
 
 
 def choices(tournament: Tournament) -> list[dict[str, Any]]:
@@ -52,15 +52,17 @@ def refusal(tournament: Tournament, name: str) -> str:
         return f"the specification has no report {name}"
     if not tournament.champion_manifest_digest:
         return "the tournament has no candidate yet"
-    if tournament.state in END_STATES or _split(tournament.spec.reports[name].options) == _split(
-        tournament.spec.evaluation.options
-    ):
+    if tournament.state in END_STATES or _on_evaluation_data(tournament, tournament.spec.reports[name]):
         return ""
     return "is made when the tournament has ended, so that no agent is selected by test data"
 
 
-def _split(options: Any) -> Any:
-    return dict(options).get(SPLIT, "") or None
+def _on_evaluation_data(tournament: Tournament, report: ReportSpec) -> bool:
+    """Whether a report is made on the data of the evaluations: only of stocks it is known which option selects them."""
+    evaluations, options = dict(tournament.spec.evaluation.options), dict(report.options)
+    if tournament.spec.environment.id == STOCKS:
+        return options.get(SPLIT) is not None and options.get(SPLIT) == evaluations.get(SPLIT)
+    return options == evaluations
 
 
 def report(evaluation: Evaluation) -> dict[str, Any]:

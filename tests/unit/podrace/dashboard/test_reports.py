@@ -17,6 +17,7 @@ from podrace.tournament.v1.tournament_pb2 import (
 @pytest.fixture
 def tournament() -> Tournament:
     found = Tournament(state=TOURNAMENT_STATE_RUNNING, champion_manifest_digest="0" * 64)
+    found.spec.environment.id = "stocks"
     found.spec.evaluation.options.update({"split": "validation"})
     for name in ("validation", "backtest"):
         found.spec.reports[name].options.update({"split": name, "episode_days": 0})
@@ -29,6 +30,13 @@ def test_a_running_tournament_has_reports_of_its_own_evaluation_data_only(tourna
     assert "has ended" in reports.refusal(tournament, "backtest")
     tournament.state = TOURNAMENT_STATE_COMPLETED
     assert reports.refusal(tournament, "backtest") == ""
+
+
+def test_of_other_environments_only_a_report_with_the_same_options_has_the_same_data(tournament: Tournament):
+    tournament.spec.environment.id = "own:Market"
+    assert "has ended" in reports.refusal(tournament, "validation")
+    tournament.spec.evaluation.options.update({"episode_days": 0})
+    assert reports.refusal(tournament, "validation") == ""
 
 
 def test_what_cannot_be_evaluated_is_refused(tournament: Tournament):
