@@ -5,6 +5,7 @@
 | `cartpole`, `pendulum`, `acrobot`, `mountaincar` | Gymnasium's equations over all lanes, on a GPU too |
 | `stocks` | stock trading, written as a tensor program |
 | `spread`, `tag`, `matrix:<game>` | environments of several agents (see `simulators.teams`) |
+| `game:<name>` | games of two players (see `simulators.games`) |
 | `pettingzoo:<module>` | parallel environments of PettingZoo |
 | `mujoco:<task>` (`mujoco:Ant-v5`) | Gymnasium's task of that name, all lanes stepped by one call of MuJoCo |
 | `warp:ant`, `warp:humanoid` | Ant and Humanoid on MuJoCo Warp, for thousands of lanes on a GPU |
@@ -62,6 +63,7 @@ class Family:
 _CLASSIC = Family("simulators.classic")
 _PARTICLES = Family("simulators.teams.particle_tasks")
 _MATRIX = Family("simulators.teams.matrix")
+_GAMES = Family("simulators.games")
 _MUJOCO = Family("simulators.mujoco.simulator", "pip install 'mujoco>=4.0' gymnasium")
 _WARP = Family("simulators.warp.simulator", "pip install mujoco-warp gymnasium")
 _GYM = Family("simulators.gym.simulator", "pip install gymnasium", limited=True)
@@ -70,6 +72,7 @@ SIMULATORS: dict[str, Family] = {
     **dict.fromkeys(("cartpole", "pendulum", "acrobot", "mountaincar"), _CLASSIC),
     **dict.fromkeys(("spread", "tag"), _PARTICLES),
     **dict.fromkeys(("matrix:two-step", "matrix:nonmonotonic", "matrix:climbing"), _MATRIX),
+    **dict.fromkeys(("game:tic-tac-toe", "game:connect-four", "game:rock-paper-scissors"), _GAMES),
     "stocks": Family("simulators.stocks", "pip install pandas stockstats bokeh_sampledata", limited=True),
     **{f"mujoco:{task}-v5": _MUJOCO for task in ("Ant", "Humanoid", "HalfCheetah", "Hopper", "Walker2d")},
     "warp:ant": _WARP,

@@ -4,6 +4,7 @@ A *simulator* is the batch; an *environment* is one lane of it. Workers and eval
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -159,6 +160,37 @@ class SingleEpisodes(Protocol):
         """As `reset`, but a lane whose episode has ended rests until the next reset.
 
         Further steps return its last observation and the reward 0, and do not end an episode.
+        """
+        ...
+
+
+class Opponent(Protocol):
+    """Moves for the opponent in some lanes of a game."""
+
+    def act(self, observation: Tensor, turn: int) -> Tensor:
+        """Returns the moves [K] for K lanes.
+
+        Args:
+            observation: What the opponent observes, [K, *shape].
+            turn: Number of the question since the last reset of the simulator. Sampled moves depend on it and not on
+                how often the opponent was asked, so that a game does not depend on those of other lanes.
+        """
+        ...
+
+
+@runtime_checkable
+class Opposed(Protocol):
+    """A simulator of games of two players that lets policies play against the agent; see `simulators.games`.
+
+    An opponent has the same observations and actions as the agent.
+    """
+
+    def seat_opponents(self, opponents: Sequence[Opponent | None]) -> None:
+        """Replaces the opponents, from the next step or reset on, also in games that have begun.
+
+        Args:
+            opponents: Lane j plays against number j mod K of these K opponents. None is the built-in opponent of the
+                simulator, which also plays if there are none.
         """
         ...
 

@@ -100,6 +100,7 @@ CASES = (
     SimulatorCase("stocks", 16_384, 4096),
     SimulatorCase("spread", 16_384, 4096),
     SimulatorCase("tag", 16_384, 4096),
+    SimulatorCase("game:connect-four", 16_384, 4096),
     SimulatorCase("warp:ant", 4096, 2048, 5, reference=ANT_REFERENCE, on_processors=False),
     SimulatorCase("warp:humanoid", 8192, 2048, 5, HUMANOID, HUMANOID_REFERENCE, on_processors=False),
     SimulatorCase("isaacgym:Ant", 4096, 2048, on_processors=False),

@@ -10,6 +10,8 @@ from markdown_tables import sentence, shown, table
 
 from podrace.specification import catalog
 from simulators.classic import ClassicOptions
+from simulators.games.board_game import BoardOptions
+from simulators.games.table_game import TableOptions
 from simulators.isaac.client import IsaacOptions
 from simulators.mujoco import options as mujoco
 from simulators.stocks.options import StockOptions
@@ -73,6 +75,8 @@ def tables() -> dict[str, str]:
         "classic": table(three, rows(ClassicOptions)),
         "spread": table(three, rows(SpreadOptions)),
         "tag": table(three, rows(TagOptions)),
+        "board-games": table(three, rows(BoardOptions)),
+        "table-games": table(three, rows(TableOptions)),
         "stocks": table(three, rows(StockOptions)),
         "mujoco": table(("Option", *names, "Meaning"), compared_rows(tasks)),
         "warp": table(three, rows(warp.WarpOptions)),

@@ -17,7 +17,7 @@ from podrace.limits.urls import is_url, url_problem
 from podrace.plugins.address import EXPECTED, GrpcService, PythonFunction, parse
 
 SERVICE, FUNCTION, ISAAC = "grpc://", "python:", ("isaacgym:", "isaaclab:")
-OWN_FAMILIES = ("mujoco:", "warp:", "envpool:", "atari:", "matrix:")
+OWN_FAMILIES = ("mujoco:", "warp:", "envpool:", "atari:", "matrix:", "game:")
 """Prefixes of ids that make environments of this package, from names that it knows."""
 GYMNASIUM, PETTINGZOO = "gym:", "pettingzoo:"
 IMPORTING_IDS = ("GymV21Environment-v0", "GymV26Environment-v0")

@@ -51,6 +51,16 @@ SIMULATORS: Mapping[str, Simulator] = {
         )
     },
     **{
+        f"game:{game}": Simulator(
+            f"{help}, against a built-in opponent or other agents, in torch", "discrete", on_gpu=True
+        )
+        for game, help in (
+            ("tic-tac-toe", "tic-tac-toe"),
+            ("connect-four", "connect four"),
+            ("rock-paper-scissors", "rock, paper, scissors"),
+        )
+    },
+    **{
         f"mujoco:{task}": Simulator(f"Gymnasium's {task}, all environments stepped by one call of MuJoCo", "continuous")
         for task in ("Ant-v5", "Humanoid-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
     },

@@ -76,6 +76,8 @@ IMPLEMENTATIONS: dict[str, Callable[[], Simulator]] = {
     "classic, discrete actions": lambda: make("cartpole", COUNT),
     "classic, continuous actions": lambda: make("pendulum", COUNT, {"max_episode_steps": 7}),
     "classic by torch": lambda: ClassicOnDevice(CartPole(), COUNT, 500, "cpu"),
+    "games, boards": lambda: make("game:connect-four", COUNT),
+    "games, tables": lambda: make("game:rock-paper-scissors", COUNT),
     "mujoco, bodies that fall": lambda: make("mujoco:Hopper-v5", COUNT, {"threads": 2}),
     "mujoco, contact forces": lambda: make("mujoco:Ant-v5", COUNT, {"max_episode_steps": 20}),
     "warp, gymnasium": lambda: make("warp:ant", COUNT, {"max_episode_steps": 20}),
