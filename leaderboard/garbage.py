@@ -31,6 +31,7 @@ import structlog
 from leaderboard.checkpoints.checkpoint_quotas import Measured
 from leaderboard.evolution.agents import visible_board
 from leaderboard.ranking.checkpoint_quota import Cut
+from leaderboard.ranking.game_history import GameHistory
 from leaderboard.ranking.retention import Retention, TournamentRecord, retained
 from leaderboard.storage_quotas import Excess, QuotaPlan, beyond_quotas, quota_plan, quotas_of
 from leaderboard.store import ancestor_queries, records
@@ -175,4 +176,5 @@ def tournament_record(transaction: Transaction, tournament_id: str) -> Tournamen
         contenders=spec.champion.reevaluate_top,
         idle_seconds=transaction.now - max(moment.ToNanoseconds() / 1e9 for moment in moments),
         snapshots=snapshot_manifests(transaction, tournament_id),
+        leaders=[one.candidate_id for one in GameHistory(submissions).leaders],
     )

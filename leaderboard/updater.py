@@ -22,6 +22,7 @@ from leaderboard.plugins.plugin_pool import JUDGEMENT, PluginPool, PreparedReque
 from leaderboard.queries import list_experience
 from leaderboard.ranking.board import answer_of, judge_arrival
 from leaderboard.ranking.evaluation_plan import plan
+from leaderboard.ranking.game_history import add_opponents, rate
 from leaderboard.ranking.score_history import add_estimate
 from leaderboard.ranking.verification import would_lead
 from leaderboard.score_histories import ScoreHistories
@@ -245,6 +246,7 @@ def candidate_of(manifest: Manifest, manifest_digest: str, generation: Generatio
         replay_memory_steps=manifest.replay_memory_steps,
         episode_metrics={name: evaluation.episode_metrics[name] for name in measures},
         evaluation_seconds=evaluation.wall_seconds if evaluation.wall_seconds > 0 else None,
+        matches=evaluation.matches,
     )
 
 
@@ -254,10 +256,12 @@ def read_plan(
     """Returns how an agent should be evaluated next; raises as Updater.plan_evaluation."""
     agent = records.get_generation(transaction, request.agent_id).agent
     tournament_id = agent.tournament_id
-    capacity = records.get_spec(transaction, tournament_id).evolution.board_capacity
+    spec = records.get_spec(transaction, tournament_id)
     board = records.read_board(transaction, tournament_id)
     history = histories.of(transaction, tournament_id)
-    return plan(board, capacity, history, agent, request.evaluation_epoch)
+    answer = plan(board, spec.evolution.board_capacity, history, agent, request.evaluation_epoch)
+    add_opponents(answer, spec.opponents, board, history.games, agent)
+    return answer
 
 
 def record(
@@ -284,7 +288,10 @@ def record(
         add_estimate(candidate, histories.of_round(spec, seen, candidate))
     else:
         seen = [*records.read_board(transaction, draft.tournament_id)]
-        add_estimate(candidate, histories.of(transaction, draft.tournament_id))
+        history = histories.of(transaction, draft.tournament_id)
+        if spec.opponents.rated and candidate.matches:
+            rate(candidate, history.games)
+        add_estimate(candidate, history)
     capacity = spec.evolution.board_capacity
     judged_board = judge_arrival(seen, candidate, capacity, synchronous=spec.synchronous)
     if spec.evaluation.verify and not verified and judged_board.board[:1] == (candidate,):

@@ -149,6 +149,7 @@ def _evaluation_work(work: EvaluationRecord) -> pb.EvaluationWork:
         seed=request.seed,
         stochastic=request.stochastic,
         lanes=request.lanes,
+        opponents=request.opponents,
     )
 
 

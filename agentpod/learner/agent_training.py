@@ -20,6 +20,7 @@ from agentpod.learner.ending import Budget
 from agentpod.learner.evaluation_schedule import EvaluationSchedule, EvaluationTime, Scorer
 from agentpod.learner.fusion_session import FusionSession
 from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus
+from agentpod.learner.opponents.training import TrainingOpponents
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.sharing.feed import ExperienceFeed
 from agentpod.learner.snapshots import SnapshotRecorder
@@ -78,6 +79,7 @@ class AgentTraining:
         snapshots: SnapshotRecorder,
         counters: Counters,
         feed: ExperienceFeed | None = None,
+        opponents: TrainingOpponents | None = None,
         *,
         started: float,
     ) -> None:
@@ -90,11 +92,12 @@ class AgentTraining:
             snapshots: Takes the snapshots that are due.
             counters: Progress of the agent when this lease began.
             feed: Brings the experience of other agents; None if it is not shared.
+            opponents: Chooses whom the agent trains against; None: the built-in opponent, or nobody.
             started: Time at which the work on the assignment started, by the clock of the context.
         """
         spec = context.assignment.spec
         self._context, self._spec, self._loop, self._fusion = context, spec, loop, fusion
-        self._feed = feed
+        self._feed, self._opponents = feed, opponents
         self._lease, self._roles, self._compute = context.lease, context.roles, context.compute
         self._progress, self._snapshots, self._own_counters = context.progress, snapshots, counters
         self._budget = Budget.of(context.assignment)
@@ -168,7 +171,7 @@ class AgentTraining:
             await self._fusion.open()
         if self._feed:
             self._feed.start()
-        await self._loop.publish()
+        await self._publish_policy()
         self._report()
         self._progress.enter(pb.POD_ACTIVITY_TRAINING)
         self._progress.begin_training(self._context.clock())
@@ -177,10 +180,17 @@ class AgentTraining:
         self._account(result)
         if self._fusion:
             await self._fusion.fuse_if_due()
-        await self._loop.publish()
+        await self._publish_policy()
         self._report(result.policy_lag)
         await self._snapshot_if_due()
         await self._score_if_due()
+
+    async def _publish_policy(self) -> None:
+        """Makes the workers act with the current policy, and play against the opponents that are due."""
+        await self._loop.publish()
+        if self._opponents:
+            algorithm, counters = self._loop.algorithm, (self._loop.policy_version, self._loop.rollouts)
+            self._opponents.draw_if_due(algorithm.network, algorithm.policy.flat, *counters)
 
     def _has_ended(self, coming_steps: int = 0) -> bool:
         # With several learners the training ends with a round: no work since the last round is lost, and the policy
@@ -236,6 +246,8 @@ class AgentTraining:
             await self._fusion.close()
         if self._feed:
             await self._feed.close()
+        if self._opponents:
+            await self._opponents.close()
 
     # --- snapshots and scores ---------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from agentpod.models.description import POLICY_PART
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles.objectives import measure_of, penalize_folds
 from agentpod.roles.user_evaluator import user_evaluator_settings
+from agentpod.session.opponents import OpponentPolicy
 from agentpod.session.role_client import SessionSpec
 from agentpod.session.session import Roles
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
@@ -22,6 +23,7 @@ from podrace.specification.declared_algorithms import NETWORK_CLASS, names_code,
 from podrace.specification.environment_search import evaluation_environment
 from podrace.specification.evaluation_episodes import efficient_lanes
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
+from simulators import Space
 from simulators.messages import with_options
 
 
@@ -47,7 +49,8 @@ async def evaluate_policies(
 
     Args:
         roles: Whose evaluator is used.
-        policies: The policy of the checkpoint that the assignment names, followed by the other members of an ensemble.
+        policies: The policy of the checkpoint that the assignment names, the other members of an ensemble, and the
+            opponents.
         assignment: An evaluation assignment.
         progress: Where a fault of the tournament's own evaluator is reported.
 
@@ -57,7 +60,9 @@ async def evaluate_policies(
         RoleLost: A role was lost.
     """
     work = assignment.evaluate
-    for published in policies:
+    acting = len(policies) - len(work.opponents)
+    policies, opponents = policies[:acting], policies[acting:]
+    for published in (*policies, *opponents):
         if not names_code(assignment.spec, NETWORK_CLASS, published.network.network_class):
             raise InvalidArgument(unnamed_code(NETWORK_CLASS, published.network.network_class))
     spaces = await roles.open(_session_spec(policies, assignment))
@@ -65,9 +70,12 @@ async def evaluate_policies(
         policy = Policy(*spaces, published.network)
         load_policy(policy.tensors(), published.tensors)
         ring.publish(policy.flat, published.manifest.policy_version)
+    seated = [opponent_of(published, spaces) for published in opponents]
     held = [ring.hold() for ring in roles.rings]
     try:
-        evaluation = await roles.evaluate(*held, episodes=work.episodes, seed=work.seed, greedy=not work.stochastic)
+        evaluation = await roles.evaluate(
+            *held, episodes=work.episodes, seed=work.seed, greedy=not work.stochastic, opponents=seated
+        )
     finally:
         for slot in held:
             slot.release()
@@ -81,6 +89,14 @@ async def evaluate_policies(
             )
     # A report may be of data without folds.
     return penalize_folds(evaluation, assignment.spec.evaluation.fold_deviations, required=False)
+
+
+def opponent_of(published: PublishedPolicy, spaces: tuple[Space, Space]) -> OpponentPolicy:
+    """Returns a published policy as an opponent; raises DataLoss or InvalidArgument if it does not fit the spaces."""
+    policy = Policy(*spaces, published.network)
+    load_policy(policy.tensors(), published.tensors)
+    version = published.manifest.policy_version
+    return OpponentPolicy(published.network, policy.flat, version, published.manifest_digest)
 
 
 def _environment_of(published: PublishedPolicy, assignment: pb.Assignment) -> EnvironmentSpec:

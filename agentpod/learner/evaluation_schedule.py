@@ -3,17 +3,19 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentpod.experience.slots import PolicySlot
 from agentpod.learner.checkpoint_files import FrozenState
 from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus
+from agentpod.learner.opponents.candidates import opponents_of
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.staged_evaluation import PlayEpisodes, bars_of, evaluate_in_stages
 from agentpod.roles.objectives import penalize_folds
 from agentpod.session.session import Roles
-from podrace.checkpoint.v1.checkpoint_pb2 import EpochScore, Evaluation
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, EpochScore, Evaluation
+from podrace.errors import DataLoss
 from podrace.specification.evaluation_episodes import evaluation_lanes, evaluation_seed
 from podrace.tournament.v1.tournament_pb2 import EvaluationSpec, TournamentSpec
 
@@ -192,7 +194,29 @@ class Scorer:
                     break
                 evaluation.other_epochs.append(epoch_score(other, scored))
                 evaluation.wall_seconds += scored.wall_seconds
+        if plan and plan.opponents and self._spec.opponents.rated:
+            await self._play_matches(held, epoch, plan.opponents, evaluation)
         return evaluation
+
+    async def _play_matches(
+        self, held: PolicySlot, epoch: int, candidates: Sequence[Checkpoint], evaluation: Evaluation
+    ) -> None:
+        """Adds the results of games against other candidates to an evaluation."""
+        published = await self._checkpoints.read_opponents(candidates)
+        opponents = opponents_of(published, self._roles.spaces, self._spec)
+        if not opponents:
+            return
+        played = await self._roles.evaluate(
+            held,
+            episodes=len(opponents) * self._spec.opponents.games,
+            seed=evaluation_seed(self._spec, epoch),
+            greedy=self._spec.evaluation.greedy,
+            opponents=opponents,
+        )
+        if played.policy_digest != evaluation.policy_digest:
+            raise DataLoss("the policy was changed while it was scored: its games were played with other parameters")
+        evaluation.matches.extend(played.matches)
+        evaluation.wall_seconds += played.wall_seconds
 
     def affords_another(self) -> bool:
         """Whether evaluations stay within their share of the pod's work with another one like the last."""

@@ -13,14 +13,17 @@ with different credentials. An import contract in pyproject.toml and a unit test
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.learner.checkpoint_files import FrozenState, PolicyCopy, StartingState
-from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import PlanEvaluationResponse
+
+if TYPE_CHECKING:
+    from agentpod.learner.evaluation_job import PublishedPolicy
 
 Steps = Mapping[str, Tensor]
 """The fields of consecutive steps, [L, N, ...] each; see agentpod.experience.replay_restoring.dense_steps."""
@@ -83,6 +86,7 @@ class CheckpointAccess(Protocol):
     await checkpoints.publish(frozen, evaluation)
     await checkpoints.publish_snapshot(copy, number, running_seconds)
     steps = await checkpoints.read_experience(replay)
+    policies = await checkpoints.read_opponents(plan.opponents)
     """
 
     async def start(self) -> StartingState:
@@ -129,6 +133,10 @@ class CheckpointAccess(Protocol):
         Raises:
             PodraceError: The leaderboard does not answer.
         """
+        ...
+
+    async def read_opponents(self, candidates: Sequence[Checkpoint]) -> "Sequence[PublishedPolicy]":
+        """Returns the policies of candidates, without those that cannot be read."""
         ...
 
     async def publish_snapshot(self, copy: PolicyCopy, number: int, running_seconds: float) -> None:

@@ -19,12 +19,12 @@ from podrace.tensor_transport.codec import decode
 
 
 async def load_policies(store: CheckpointStore, work: pb.EvaluationWork) -> list[PublishedPolicy]:
-    """Loads the policy that an evaluation names, followed by those of the other members of an ensemble.
+    """Loads the policy that an evaluation names, then the other members of an ensemble, then the opponents.
 
     Raises:
         NotFound, DataLoss: As `load_published_policy`.
     """
-    digests = [checkpoint.manifest_digest for checkpoint in (work.checkpoint, *work.members)]
+    digests = [checkpoint.manifest_digest for checkpoint in (work.checkpoint, *work.members, *work.opponents)]
     return [await asyncio.to_thread(load_published_policy, store, digest) for digest in digests]
 
 

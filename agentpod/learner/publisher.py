@@ -15,7 +15,9 @@ import structlog
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_view import ReplayView
 from agentpod.learner.checkpoint_files import Counters, FrozenState, PolicyCopy, StartingState, manifest_of
+from agentpod.learner.evaluation_job import PublishedPolicy
 from agentpod.learner.interfaces import ForeignSteps
+from agentpod.learner.opponents.reader import OpponentReader
 from agentpod.learner.provenance import add_provenance, as_struct
 from agentpod.learner.replay_files import ReplayFiles, StoredReplay
 from agentpod.learner.sharing.reader import ExperienceReader
@@ -82,6 +84,7 @@ class Publisher:
         self._lease_token, self._waits = lease_token, waits
         self._replay_files = ReplayFiles(store, replay_limit(spec.assignment))
         self._experience = ExperienceReader(store, updater, agent)
+        self._opponents = OpponentReader(store)
         self._replay = StoredReplay()
         self._stored_ahead: tuple[ReplayView, StoredReplay] | None = None
         self._previous = ""
@@ -246,6 +249,10 @@ class Publisher:
     async def read_experience(self, replay: ReplayBuffer) -> Sequence[ForeignSteps]:
         """See agentpod.learner.interfaces.CheckpointAccess."""
         return await self._experience.read(self._lease_token(), replay)
+
+    async def read_opponents(self, candidates: Sequence[Checkpoint]) -> Sequence[PublishedPolicy]:
+        """See agentpod.learner.interfaces.CheckpointAccess."""
+        return await self._opponents.read(candidates)
 
     async def submit_all(self) -> None:
         """Submits every score that was published and not yet submitted.

@@ -19,6 +19,7 @@ from agentpod.learner.agent_training import AgentTraining, TrainingContext
 from agentpod.learner.checkpoint_files import Counters, StartingState, restore
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
 from agentpod.learner.fusion_session import FusionSession
+from agentpod.learner.opponents.training import TrainingOpponents
 from agentpod.learner.sharing.feed import ExperienceFeed
 from agentpod.learner.snapshots import SnapshotRecorder
 from agentpod.roles.objectives import measure_of
@@ -37,6 +38,7 @@ from podrace.specification.environment_search import (
     training_environment,
 )
 from podrace.specification.evaluation_episodes import evaluation_lanes
+from podrace.specification.known.opponents import BUILT_IN
 from podrace.specification.messages import bad_spec
 from simulators import Space
 from simulators.messages import with_options
@@ -99,7 +101,13 @@ class TrainingSetup:
         fusion = self._fusion_session(algorithm, start.counters, state) if context.config.learners > 1 else None
         feed = self._feed(spaces)
         loop = self._loop(algorithm, session, start.counters, fusion, feed)
-        return AgentTraining(context, loop, fusion, self._snapshots, start.counters, feed, started=self._started)
+        opponents = None
+        if self._spec.opponents.training not in ("", BUILT_IN):
+            held = context.roles, context.checkpoints, context.lease
+            opponents = TrainingOpponents(*held, self._spec, agent.seed)
+        return AgentTraining(
+            context, loop, fusion, self._snapshots, start.counters, feed, opponents, started=self._started
+        )
 
     def _feed(self, spaces: tuple[Space, Space]) -> ExperienceFeed | None:
         """Returns what brings the experience of others; None if it is not shared, or no use to the algorithm."""

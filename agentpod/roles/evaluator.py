@@ -35,6 +35,7 @@ from agentpod.roles.episodes import (
 )
 from agentpod.roles.evaluation_check import MOST_RETURNS
 from agentpod.roles.objectives import FOLD, MOST_FOLDS, MOST_MEASURES, episode_values
+from agentpod.roles.opponents import OpponentSeats, is_game, match_results
 from agentpod.roles.placement import Place, at_the_plane
 from agentpod.roles.repeatability import find_difference
 from agentpod.roles.slot_checks import open_policy
@@ -118,6 +119,7 @@ class EvaluationSession:
         self._difference: str | None = None
         """How two runs of the simulator with one seed differ; None before that was checked."""
         self.simulator: Simulator = make_simulator(request.environment, device, allowed)
+        self._seats = OpponentSeats(self.simulator, request.environment.id, device)
         spaces = self.simulator.observation_space, self.simulator.action_space
         try:
             self.policies = [
@@ -153,6 +155,7 @@ class EvaluationSession:
         self._copy((request.policy, *request.members), planes)
         digests = self._digests()
         actor = self._actor(request.seed, greedy=request.greedy)
+        self._seats.seat(request.opponents, planes, request.seed, greedy=request.greedy)
         unpaired_reason = self._why_unpaired(request)
         playing = self._playing(request, actor, cancelled)
         while (episodes := next_slice(playing)) is None:
@@ -166,6 +169,11 @@ class EvaluationSession:
         add_report(evaluation, episodes.report or self.simulator.report())
         add_returns(evaluation, worth, unpaired_reason)
         add_measures(evaluation, episodes, request.objective)
+        if is_game(self.simulator):
+            names = [one.candidate_id for one in request.opponents]
+            evaluation.matches.extend(
+                match_results(episodes.returns, request.first_episode, self.simulator.count, names)
+            )
         evaluation.seed = request.seed
         evaluation.policy_digest, *others = digests
         evaluation.member_policy_digests.extend(others)
@@ -310,7 +318,8 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
             raise FailedPrecondition(
                 f"the evaluator is not open for session {request.session!r}; open it", reason=NOT_OPEN
             )
-        tensors = [ref.tensor for ref in (request.policy, *request.members)]
+        refs = (request.policy, *request.members, *(one.ref for one in request.opponents))
+        tensors = [ref.tensor for ref in refs]
         self._opened_uris |= {tensor.plane_uri for tensor in tensors}
         for tensor in tensors:
             # One at a time, because all have the same name.

@@ -23,6 +23,7 @@ from agentpod.liveness.activity import Activity, CountedCancellation
 from agentpod.memory_errors import needs_memory_for
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
+from agentpod.roles.opponents import OpponentSeats
 from agentpod.roles.placement import Place, at_the_plane
 from agentpod.roles.slot_checks import check_slot, open_policy
 from agentpod.seeding import derive_generator, derive_seed
@@ -96,6 +97,8 @@ class Collector:
         self.network = network_spec(request.policy)
         self.policy = Policy(simulator.observation_space, simulator.action_space, self.network, device=self.device)
         self._steps: CapturedSteps | None = captured_steps(simulator, self.policy) if self._captured else None
+        self._seats = OpponentSeats(simulator, request.environment.id, self.device)
+        self._seats.clear()
         # The state of a simulator cannot be restored: after an interruption new episodes start, with other seeds.
         seed = derive_seed(request.seed, "reset", request.worker_index, request.rollouts)
         agents = simulator.observation_space.lanes
@@ -124,6 +127,8 @@ class Collector:
             self.policy.flat.device, self.request.seed, "act", self.request.worker_index, request.rollout
         )
         own = {name: slot[name][box.index] for name, box in self.own_boxes(request.slot).items()}
+        seed = derive_seed(self.request.seed, "opponents", self.request.worker_index, request.rollout)
+        self._seats.seat(request.opponents, planes, seed, greedy=False)
         self.reusable = False
         with torch.no_grad(), self._activity.doing(ROLE_PHASE_COLLECTING):
             rollout = self._staging.of(own)
@@ -176,6 +181,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         self._made: Collector | None = None
         """The last collector that was made, even if its caller did not wait for it."""
         self._opened_uris: set[str] = set()
+        self._opponent_uris, self._opened_opponents = set[str](), set[str]()
 
     async def OpenWorker(
         self, request: pb.OpenWorkerRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -205,8 +211,13 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             raise FailedPrecondition(
                 f"the worker is not open for session {request.session!r}; open it", reason=NOT_OPEN
             )
+        opponents = [one.ref.tensor for one in request.opponents]
         self._opened_uris |= {ref.plane_uri for ref in (*request.slot.tensors, request.policy.tensor)}
-        await self._planes.pull([request.policy.tensor])
+        self._opponent_uris = {ref.plane_uri for ref in opponents}
+        self._opened_opponents |= self._opponent_uris
+        for ref in (request.policy.tensor, *opponents):
+            # One at a time, because all have the same name.
+            await self._planes.pull([ref])
         started = time.monotonic()
         cancelled = CountedCancellation(self._activity)
         try:
@@ -214,6 +225,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         finally:
             # A learner that no longer waits must not occupy the compute thread.
             cancelled.set()
+            self._forget_opponents()
         if collector.finish_copies:
             # Not on the compute thread, which can evaluate meanwhile.
             await asyncio.to_thread(collector.finish_copies)
@@ -269,7 +281,15 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         if made:
             made.simulator.close()
 
+    def _forget_opponents(self) -> None:
+        """Closes the memory of opponents that the newest request does not name any more."""
+        for plane_uri in self._opened_opponents - self._opponent_uris:
+            self._planes.forget(plane_uri)
+        self._opened_opponents &= self._opponent_uris
+
     def _forget(self) -> None:
+        self._opponent_uris = set()
+        self._forget_opponents()
         for plane_uri in self._opened_uris:
             self._planes.forget(plane_uri)
         self._opened_uris.clear()

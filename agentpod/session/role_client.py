@@ -215,7 +215,14 @@ class RoleClient:
         longest = max(OPEN_DEADLINE_SECONDS, self._longest_seconds)
         return opened(_call(method, request, deadline_seconds=longest), phase)
 
-    async def collect(self, session: SessionSpec, grant: Grant, held: PolicySlot, rollout: int) -> CollectedRollout:
+    async def collect(
+        self,
+        session: SessionSpec,
+        grant: Grant,
+        held: PolicySlot,
+        rollout: int,
+        opponents: Sequence[pb.Opponent] = (),
+    ) -> CollectedRollout:
         """Has all workers fill a granted slot, and waits until it is full.
 
         Raises:
@@ -232,6 +239,7 @@ class RoleClient:
                     ),
                     policy=held.ref(),
                     rollout=rollout,
+                    opponents=opponents,
                 ),
                 deadline_seconds=COLLECT_DEADLINE_SECONDS,
             )
@@ -254,6 +262,7 @@ class RoleClient:
         *,
         greedy: bool,
         first_episode: int = 0,
+        opponents: Sequence[pb.Opponent] = (),
     ) -> Evaluation:
         """Has the built-in evaluator score the policies in held slots, together as an ensemble if there are several.
 
@@ -273,6 +282,7 @@ class RoleClient:
             members=members,
             first_episode=first_episode,
             objective=session.objective,
+            opponents=opponents,
         )
         try:
             response = await _call(self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS)

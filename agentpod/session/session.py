@@ -21,6 +21,7 @@ from agentpod.memory_errors import exhausted, free_bytes
 from agentpod.models.mlp import element_count
 from agentpod.models.policy import policy_shapes
 from agentpod.roles.user_evaluator import UserEvaluator
+from agentpod.session.opponents import OpponentPolicy, OpponentSlots
 from agentpod.session.role_client import CollectedRollout, RoleClient, SessionSpec
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -76,6 +77,8 @@ class Roles:
         self._session: SessionSpec | None = None
         self._experience: ExperienceSlots | None = None
         self._rings: list[PolicyRing] = []
+        self._spaces: tuple[Space, Space] | None = None
+        self._opponents, self._opponents_made = OpponentSlots(planes[0], "", ()), 0
         self._replay_bytes = 0
 
     @property
@@ -113,6 +116,13 @@ class Roles:
             raise FailedPrecondition("no session is open")
         return self._rings
 
+    @property
+    def spaces(self) -> tuple[Space, Space]:
+        """Observation space and action space of one environment of the open session."""
+        if self._spaces is None:
+            raise FailedPrecondition("no session is open")
+        return self._spaces
+
     async def open(self, session: SessionSpec) -> tuple[Space, Space]:
         """Opens every role for a session.
 
@@ -134,7 +144,7 @@ class Roles:
         check_same_spaces(opened, session.environment.id, self._config.worker_address)
         if self._client.has_evaluator:
             await self._prepare_user_evaluator(session, opened[-1])
-        spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
+        spaces = self._spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
         if self._experience:
             self._experience.reclaim()
         self._close_rings()
@@ -268,12 +278,30 @@ class Roles:
         session = self._require_session()
         held = self.ring.hold()
         try:
-            return await self._client.collect(session, grant, held, rollout)
+            with self._opponents.reading() as opponents:
+                return await self._client.collect(session, grant, held, rollout, opponents)
         finally:
             held.release()
 
+    def seat_opponents(self, policies: Sequence[OpponentPolicy | None]) -> None:
+        """Replaces the policies that workers play against from the next rollout on; without any, the built-in one."""
+        self._opponents.retire()
+        self._opponents = self._opponent_slots(policies)
+
+    def _opponent_slots(self, policies: Sequence[OpponentPolicy | None]) -> OpponentSlots:
+        self._opponents_made += 1
+        name = f"{self._require_session().name}_{self._opponents_made}"
+        return OpponentSlots(self._plane, name, policies)
+
     async def evaluate(
-        self, held: PolicySlot, *others: PolicySlot, episodes: int, seed: int, greedy: bool, first_episode: int = 0
+        self,
+        held: PolicySlot,
+        *others: PolicySlot,
+        episodes: int,
+        seed: int,
+        greedy: bool,
+        first_episode: int = 0,
+        opponents: Sequence[OpponentPolicy] = (),
     ) -> Evaluation:
         """Scores the policy in a held slot, or an ensemble of several; the caller releases the slots.
 
@@ -284,6 +312,7 @@ class Roles:
             seed: Seed of the episodes.
             greedy: Whether to take the most likely action instead of sampling one.
             first_episode: Number of the first episode; above 0 only for the built-in evaluator.
+            opponents: Policies to play against, with the built-in evaluator.
 
         Raises:
             RoleLost: The evaluator was lost.
@@ -291,6 +320,13 @@ class Roles:
         """
         slots = (held, *others)
         scored = None
+        if opponents:
+            seated = self._opponent_slots(opponents)
+            with seated.reading() as messages:
+                seated.retire()
+                return await self._client.evaluate(
+                    self._require_session(), slots, episodes, seed, greedy=greedy, opponents=messages
+                )
         if self._user_evaluator:
             scored = await self._user_evaluator.score(slots, episodes=episodes, seed=seed, greedy=greedy)
         if scored is None:
@@ -317,6 +353,7 @@ class Roles:
         if self._experience:
             self._experience.close()
         self._experience = None
+        self._opponents.retire()
         self._close_rings()
 
     def _close_rings(self) -> None:

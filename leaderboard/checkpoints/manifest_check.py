@@ -41,6 +41,8 @@ MOST_PARTS = 100_000
 EVALUATION_EPOCHS = 8
 ROUNDING = 1e-6
 """Relative difference of a mean or a variance from that of the listed returns."""
+MOST_MATCHES, MOST_GAMES = 32, 1_000_000
+"""Most opponents of a policy, and most games with one result against one of them."""
 POLICY_PART = "policy"
 
 
@@ -208,6 +210,11 @@ def _evaluation(evaluation: Evaluation, spec: TournamentSpec) -> Iterator[Proble
     if spec.evaluation.verify and not evaluation.HasField("epoch"):
         yield Problem("evaluation.epoch", "is missing: evaluation.verify plays the same episodes again")
     yield from _returns(evaluation)
+    opponents = [match.opponent_candidate_id for match in evaluation.matches]
+    if len(opponents) > MOST_MATCHES or len(set(opponents)) < len(opponents):
+        yield Problem("evaluation.matches", f"has {len(opponents)} opponents: expected {MOST_MATCHES} different ones")
+    if any(max(one.wins, one.draws, one.losses) > MOST_GAMES for one in evaluation.matches):
+        yield Problem("evaluation.matches", f"has more than {MOST_GAMES} games with one result against one opponent")
     epochs = [one.epoch for one in evaluation.other_epochs]
     named = [evaluation.epoch, *epochs] if evaluation.HasField("epoch") else epochs
     if any(epoch >= EVALUATION_EPOCHS for epoch in named) or len(set(named)) < len(named):

@@ -11,6 +11,10 @@ that bias:
 3.  The champion alone plays set B. Its mean return there is the reported score. It is unbiased, because these episodes
     were not used for selection. The mean by which the champion was selected is the highest of several, and too high.
 
+If candidates are rated by games (`opponents.rated`), a round robin of the contenders takes the place of step 1, see
+leaderboard.ranking.round_robin, and there is no step 2. The reported score is the mean return against the built-in
+opponent.
+
 Equal contenders are ordered by rank on the board; an ensemble that is only equal to the best contender is not taken.
 """
 
@@ -21,6 +25,7 @@ from leaderboard.ranking.board import Board, named
 from leaderboard.ranking.contenders import contenders_of
 from leaderboard.ranking.ensemble_members import Scored, choose_members
 from leaderboard.ranking.fresh_scores import FreshScore, fresh_of, lead, shrunken, usable
+from leaderboard.ranking.round_robin import MOST_PLAYERS, pairings, table, winner
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Contender, FreshEvaluation, NameChampionResponse
 from podrace.seeding import purpose_seed
@@ -65,6 +70,8 @@ def name_champion(
         return answer
     contenders = contenders_of(spec, board, newest)
     results = results_of(evaluations, choice_seed(spec))
+    if spec.opponents.rated:
+        return _by_games(spec, board, contenders[:MOST_PLAYERS], evaluations, results)
     ranked = _ranked(contenders, results)
     choice = _best_of(ranked, results) if ranked else _without_results(first, contenders, results)
     if len(contenders) > 1 and (missing := _missing([(one,) for one in contenders], results)):
@@ -74,6 +81,25 @@ def name_champion(
         if missing := _missing([choice.team, together], results):
             return _answer(choice, _wanted(spec, missing, ensemble_seed(spec)))
         choice = _better_of(choice, together, results)
+    return _reported(spec, choice, results_of(evaluations, report_seed(spec)))
+
+
+def _by_games(
+    spec: TournamentSpec,
+    board: Board,
+    contenders: Sequence[Candidate],
+    evaluations: Sequence[FreshEvaluation],
+    results: Results,
+) -> NameChampionResponse:
+    """Selects the winner of a round robin, in place of the contender with the best mean return."""
+    choice = _first_of(board)
+    if len(contenders) > 1:
+        if games := table(contenders, results):
+            champion, share, reason = winner(contenders, games)
+            choice = Choice((champion,), share, reason)
+        if missing := {team[0].candidate_id for team in _missing([(one,) for one in contenders], results)}:
+            wanted = pairings(contenders, choice_seed(spec), spec.champion.reevaluate_episodes)
+            return _answer(choice, [one for one in wanted if one.candidate.candidate_id in missing])
     return _reported(spec, choice, results_of(evaluations, report_seed(spec)))
 
 

@@ -55,6 +55,7 @@ def _summary(
         for candidate in (summary.best, summary.last):
             # A page of summaries must fit in a message.
             candidate.ClearField("episode_returns")
+            candidate.ClearField("matches")
     if gain is not None:
         summary.learning_speed = gain.speed
     return summary

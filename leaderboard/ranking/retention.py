@@ -9,7 +9,8 @@ The rules, for each tournament:
     the earlier rounds, from which the current round may have evicted candidates. Strategies with a population continue
     from the last submission of any agent.
 4.  Snapshots are kept as long as the whole board is.
-5.  The board of an idle tournament is cut to its best candidates, if the configuration asks for it.
+5.  Candidates that led the board when they arrived are kept in tournaments of games, as opponents of later ones.
+6.  The board of an idle tournament is cut to its best candidates, if the configuration asks for it.
 
 In addition, the pointer of each agent keeps its newest checkpoint and the one before, scored or not
 (podrace.checkpoint_store).
@@ -52,6 +53,8 @@ class TournamentRecord:
     """Time since its last agent or submission."""
     snapshots: Sequence[str] = ()
     """Digests of the manifests of its snapshots."""
+    leaders: Sequence[str] = ()
+    """Ids of the candidates that led the board and stay opponents."""
 
 
 def retained(record: TournamentRecord, retention: Retention) -> dict[str, str]:
@@ -63,6 +66,7 @@ def retained(record: TournamentRecord, retention: Retention) -> dict[str, str]:
     reasons = dict.fromkeys(_ids(last), "last submission of its agent")
     if not is_cut:
         reasons |= dict.fromkeys(record.snapshots, "snapshot for learning curves")
+        reasons |= dict.fromkeys(record.leaders, "led the board, and stays an opponent")
         reasons |= dict.fromkeys(_ids(record.visible), "on the board that the next generator sees")
     return reasons | dict.fromkeys(_ids(board), why)
 

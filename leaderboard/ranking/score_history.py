@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from leaderboard.ranking.board import trial_key
 from leaderboard.ranking.epochs import Anchor, EpochResult, epoch_effects
+from leaderboard.ranking.game_history import GameHistory
 from podrace.comparison.paired import PooledCorrelation
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -43,10 +44,12 @@ class ScoreHistory:
 
     Attributes:
         episodes: Correlation of the episodes.
+        games: The rated candidates; empty unless candidates play against each other.
     """
 
     def __init__(self, candidates: Iterable[Candidate] = ()) -> None:
         self.episodes = PooledCorrelation()
+        self.games = GameHistory()
         self.anchors: list[Anchor] = []
         self._last: dict[tuple[int, bool], EpochResult] = {}
         self._recent: OrderedDict[int, Candidate] = OrderedDict()
@@ -57,7 +60,7 @@ class ScoreHistory:
     def copy(self) -> "ScoreHistory":
         """Returns a copy, which can be continued separately."""
         other = ScoreHistory()
-        other.episodes, other.anchors = self.episodes.copy(), list(self.anchors)
+        other.episodes, other.anchors, other.games = self.episodes.copy(), list(self.anchors), self.games.copy()
         other._last, other._recent = dict(self._last), self._recent.copy()
         return other
 
@@ -88,6 +91,7 @@ class ScoreHistory:
     def add(self, candidate: Candidate) -> None:
         """Adds the next candidate."""
         self._last[_key(candidate)] = result_of(candidate)
+        self.games.add(candidate)
         if candidate.other_epochs:
             self.anchors.append(anchor_of(candidate))
         if not candidate.episode_returns or candidate.evaluator_fault:

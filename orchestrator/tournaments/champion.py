@@ -170,6 +170,7 @@ def _queued(transaction: Transaction, tournament: TournamentRecord, contender: C
         tournament_id=tournament.tournament_id,
         checkpoint=checkpoint_of(contender.candidate),
         members=map(checkpoint_of, contender.members),
+        opponents=contender.opponents,
         episodes=contender.episodes,
         options=tournament.spec.evaluation.options,
         seed=contender.seed,

@@ -82,7 +82,9 @@ def create_evaluation(
 ) -> str:
     """Queues an evaluation once per key and request id."""
     checkpoint = request.checkpoint
-    if any(not named.agent_id or not named.manifest_digest for named in (checkpoint, *request.members)):
+    if any(
+        not named.agent_id or not named.manifest_digest for named in (checkpoint, *request.members, *request.opponents)
+    ):
         raise InvalidArgument("CreateEvaluation: agent_id and manifest_digest of every checkpoint must be set")
 
     def store() -> str:

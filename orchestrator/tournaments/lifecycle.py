@@ -186,7 +186,7 @@ class Tournaments:
             Unavailable: The orchestrator is stopping.
         """
         self.check_accepting()
-        for checkpoint in (request.checkpoint, *request.members):
+        for checkpoint in (request.checkpoint, *request.members, *request.opponents):
             if checkpoint.agent_id and not self._may_read_agent(caller or local_user(), checkpoint.agent_id):
                 raise NotFound(f"agent {checkpoint.agent_id!r}: there is no such agent")
         key = request_key("CreateEvaluation", caller)

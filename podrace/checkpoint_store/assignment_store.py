@@ -46,7 +46,7 @@ class DirectStores:
         # The parent is an agent of another tournament if the tournament starts from that agent. An evaluation may be
         # that of another tournament's agent, for a comparison on the same episodes.
         evaluate = assignment.evaluate
-        read = (assignment.train.starting_checkpoint, evaluate.checkpoint, *evaluate.members)
+        read = (assignment.train.starting_checkpoint, evaluate.checkpoint, *evaluate.members, *evaluate.opponents)
         others = dict.fromkeys(tournament_of(checkpoint.agent_id) for checkpoint in read if checkpoint.agent_id)
         return self._store.within(assignment.tournament_id, *others)
 

@@ -166,6 +166,7 @@ def _fill_defaults(spec: pb.TournamentSpec) -> None:
         spec.pod.layout = _default_layout(spec.pod, steps_on_gpu=catalog.steps_on_gpu(spec.environment.id))
     _fill_sizes(spec.pod)
     pod_exchange.fill_experience(spec)
+    pod_exchange.fill_opponents(spec)
     if not spec.evaluation.HasField("every_environment_steps"):
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
     if not spec.evaluation.HasField("racing"):
@@ -324,6 +325,7 @@ def _problems_together(spec: pb.TournamentSpec) -> Iterator[str]:
     yield _champion_problem(spec.champion)
     yield pod_exchange.verification_problem(spec)
     yield from pod_exchange.experience_problems(spec)
+    yield from pod_exchange.opponent_problems(spec)
     yield plugin_settings.evaluation_problem(spec.evaluation)
     yield from _size_problems(spec)
     yield snapshot_schedule.too_short(spec.evaluation)

@@ -479,6 +479,7 @@ class CollectRolloutRequest(_message.Message):
     SLOT_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     ROLLOUT_FIELD_NUMBER: _builtins.int
+    OPPONENTS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Name of the session, as given to OpenWorker."""
     rollout: _builtins.int
@@ -491,6 +492,13 @@ class CollectRolloutRequest(_message.Message):
     def policy(self) -> Global___PolicyRef:
         """The policy to act with."""
 
+    @_builtins.property
+    def opponents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Opponent]:
+        """Policies that play against the agent: environment j plays against number j modulo their count. Empty: the built-in
+        opponent of the simulator. INVALID_ARGUMENT if the environment is not a game of two players. Games that have begun
+        continue with the new opponents.
+        """
+
     def __init__(
         self,
         *,
@@ -498,14 +506,49 @@ class CollectRolloutRequest(_message.Message):
         slot: Global___RolloutSlot | None = ...,
         policy: Global___PolicyRef | None = ...,
         rollout: _builtins.int = ...,
+        opponents: _abc.Iterable[Global___Opponent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "slot", b"slot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "rollout", b"rollout", "session", b"session", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["opponents", b"opponents", "policy", b"policy", "rollout", b"rollout", "session", b"session", "slot", b"slot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CollectRolloutRequest: _TypeAlias = CollectRolloutRequest  # noqa: Y015
+
+@_typing.final
+class Opponent(_message.Message):
+    """A policy that plays against the agent in a game of two players. It observes and acts as the agent does."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    REF_FIELD_NUMBER: _builtins.int
+    CANDIDATE_ID_FIELD_NUMBER: _builtins.int
+    candidate_id: _builtins.str
+    """Candidate that it is, by the digest of its manifest; empty if it is none."""
+    @_builtins.property
+    def policy(self) -> Global___PolicySpec:
+        """The network, with its tensors. Recurrent policies are refused. Absent: the built-in opponent of the simulator."""
+
+    @_builtins.property
+    def ref(self) -> Global___PolicyRef:
+        """Its parameters, which do not change while this reference is in use."""
+
+    def __init__(
+        self,
+        *,
+        policy: Global___PolicySpec | None = ...,
+        ref: Global___PolicyRef | None = ...,
+        candidate_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "ref", b"ref"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_id", b"candidate_id", "policy", b"policy", "ref", b"ref"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Opponent: _TypeAlias = Opponent  # noqa: Y015
 
 @_typing.final
 class CollectRolloutResponse(_message.Message):
@@ -701,6 +744,7 @@ class EvaluatePolicyRequest(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     FIRST_EPISODE_FIELD_NUMBER: _builtins.int
     OBJECTIVE_FIELD_NUMBER: _builtins.int
+    OPPONENTS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Name of the session, as given to OpenEvaluator."""
     episodes: _builtins.int
@@ -727,6 +771,12 @@ class EvaluatePolicyRequest(_message.Message):
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyRef]:
         """The other members of the ensemble, as many as the session was opened for and in the same order."""
 
+    @_builtins.property
+    def opponents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Opponent]:
+        """Policies that the policy plays against: environment j plays against number j modulo their count. Empty: the built-in
+        opponent of the simulator. INVALID_ARGUMENT if the environment is not a game of two players.
+        """
+
     def __init__(
         self,
         *,
@@ -738,10 +788,11 @@ class EvaluatePolicyRequest(_message.Message):
         members: _abc.Iterable[Global___PolicyRef] | None = ...,
         first_episode: _builtins.int = ...,
         objective: _builtins.str = ...,
+        opponents: _abc.Iterable[Global___Opponent] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "first_episode", b"first_episode", "greedy", b"greedy", "members", b"members", "objective", b"objective", "policy", b"policy", "seed", b"seed", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episodes", b"episodes", "first_episode", b"first_episode", "greedy", b"greedy", "members", b"members", "objective", b"objective", "opponents", b"opponents", "policy", b"policy", "seed", b"seed", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

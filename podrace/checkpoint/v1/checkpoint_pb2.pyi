@@ -160,6 +160,7 @@ class Evaluation(_message.Message):
     EPISODE_FOLDS_FIELD_NUMBER: _builtins.int
     UNDISCOUNTED_RETURN_FIELD_NUMBER: _builtins.int
     FOLD_DEVIATION_FIELD_NUMBER: _builtins.int
+    MATCHES_FIELD_NUMBER: _builtins.int
     mean_return: _builtins.float
     """Mean undiscounted return over the episodes."""
     variance: _builtins.float
@@ -235,6 +236,10 @@ class Evaluation(_message.Message):
         without `episode_returns`.
         """
 
+    @_builtins.property
+    def matches(self) -> _containers.RepeatedCompositeFieldContainer[Global___MatchResult]:
+        """Results by opponent, if the environment is a game of two players; each opponent once."""
+
     def __init__(
         self,
         *,
@@ -259,10 +264,11 @@ class Evaluation(_message.Message):
         episode_folds: _abc.Iterable[_builtins.int] | None = ...,
         undiscounted_return: _builtins.float | None = ...,
         fold_deviation: _builtins.float | None = ...,
+        matches: _abc.Iterable[Global___MatchResult] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_fold_deviation", b"_fold_deviation", "_undiscounted_return", b"_undiscounted_return", "epoch", b"epoch", "fold_deviation", b"fold_deviation", "undiscounted_return", b"undiscounted_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_fold_deviation", b"_fold_deviation", "_undiscounted_return", b"_undiscounted_return", "episode_folds", b"episode_folds", "episode_metrics", b"episode_metrics", "episode_returns", b"episode_returns", "episodes", b"episodes", "epoch", b"epoch", "evaluator", b"evaluator", "evaluator_fault", b"evaluator_fault", "fold_deviation", b"fold_deviation", "mean_length_steps", b"mean_length_steps", "mean_return", b"mean_return", "member_policy_digests", b"member_policy_digests", "metrics", b"metrics", "objective", b"objective", "other_epochs", b"other_epochs", "policy_digest", b"policy_digest", "seed", b"seed", "traces", b"traces", "undiscounted_return", b"undiscounted_return", "unpaired_reason", b"unpaired_reason", "variance", b"variance", "wall_seconds", b"wall_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "_fold_deviation", b"_fold_deviation", "_undiscounted_return", b"_undiscounted_return", "episode_folds", b"episode_folds", "episode_metrics", b"episode_metrics", "episode_returns", b"episode_returns", "episodes", b"episodes", "epoch", b"epoch", "evaluator", b"evaluator", "evaluator_fault", b"evaluator_fault", "fold_deviation", b"fold_deviation", "matches", b"matches", "mean_length_steps", b"mean_length_steps", "mean_return", b"mean_return", "member_policy_digests", b"member_policy_digests", "metrics", b"metrics", "objective", b"objective", "other_epochs", b"other_epochs", "policy_digest", b"policy_digest", "seed", b"seed", "traces", b"traces", "undiscounted_return", b"undiscounted_return", "unpaired_reason", b"unpaired_reason", "variance", b"variance", "wall_seconds", b"wall_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
@@ -278,6 +284,42 @@ class Evaluation(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__undiscounted_return) -> _WhichOneofReturnType__undiscounted_return | None: ...
 
 Global___Evaluation: _TypeAlias = Evaluation  # noqa: Y015
+
+@_typing.final
+class MatchResult(_message.Message):
+    """Results of the games between a policy and one opponent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPPONENT_CANDIDATE_ID_FIELD_NUMBER: _builtins.int
+    WINS_FIELD_NUMBER: _builtins.int
+    DRAWS_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
+    opponent_candidate_id: _builtins.str
+    """The opponent: a candidate of the tournament, by the digest of its manifest. Empty: the built-in opponent of the
+    simulator.
+    """
+    wins: _builtins.int
+    """Games that the policy won: their return is above 0."""
+    draws: _builtins.int
+    """Games that nobody won: their return is 0."""
+    losses: _builtins.int
+    """Games that the policy lost."""
+    def __init__(
+        self,
+        *,
+        opponent_candidate_id: _builtins.str = ...,
+        wins: _builtins.int = ...,
+        draws: _builtins.int = ...,
+        losses: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draws", b"draws", "losses", b"losses", "opponent_candidate_id", b"opponent_candidate_id", "wins", b"wins"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MatchResult: _TypeAlias = MatchResult  # noqa: Y015
 
 @_typing.final
 class EpochScore(_message.Message):

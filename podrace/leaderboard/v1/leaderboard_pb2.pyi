@@ -351,6 +351,7 @@ class Candidate(_message.Message):
     SELECTION_FIELD_NUMBER: _builtins.int
     EPISODE_METRICS_FIELD_NUMBER: _builtins.int
     EVALUATION_SECONDS_FIELD_NUMBER: _builtins.int
+    MATCHES_FIELD_NUMBER: _builtins.int
     candidate_id: _builtins.str
     """SHA-256 of the manifest of the checkpoint."""
     tournament_id: _builtins.str
@@ -447,6 +448,12 @@ class Candidate(_message.Message):
     def episode_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Means over its evaluation episodes of the measures that the simulator reports for single episodes, by name."""
 
+    @_builtins.property
+    def matches(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.MatchResult]:
+        """Games against other candidates that were known when it arrived, and against the built-in opponent, if candidates are
+        rated (`opponents.rated` of the tournament). `score` is then its rating. Left out of AgentSummary.
+        """
+
     def __init__(
         self,
         *,
@@ -484,10 +491,11 @@ class Candidate(_message.Message):
         selection: _tournament_pb2.ChampionSelection | None = ...,
         episode_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         evaluation_seconds: _builtins.float | None = ...,
+        matches: _abc.Iterable[_checkpoint_pb2.MatchResult] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_evaluation_seconds", b"_evaluation_seconds", "_rank_score", b"_rank_score", "_trial", b"_trial", "estimate", b"estimate", "evaluation_epoch", b"evaluation_epoch", "evaluation_seconds", b"evaluation_seconds", "rank_score", b"rank_score", "selection", b"selection", "submit_time", b"submit_time", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_evaluation_seconds", b"_evaluation_seconds", "_rank_score", b"_rank_score", "_trial", b"_trial", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episode_correlation", b"episode_correlation", "episode_metrics", b"episode_metrics", "episode_returns", b"episode_returns", "episodes", b"episodes", "estimate", b"estimate", "estimate_error", b"estimate_error", "evaluation_epoch", b"evaluation_epoch", "evaluation_seconds", b"evaluation_seconds", "evaluator_fault", b"evaluator_fault", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "other_epochs", b"other_epochs", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "trial", b"trial", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimate", b"_estimate", "_evaluation_epoch", b"_evaluation_epoch", "_evaluation_seconds", b"_evaluation_seconds", "_rank_score", b"_rank_score", "_trial", b"_trial", "agent_environment_steps", b"agent_environment_steps", "agent_id", b"agent_id", "agent_number", b"agent_number", "algorithm", b"algorithm", "candidate_id", b"candidate_id", "core_seconds", b"core_seconds", "depth", b"depth", "environment_steps", b"environment_steps", "episode_correlation", b"episode_correlation", "episode_metrics", b"episode_metrics", "episode_returns", b"episode_returns", "episodes", b"episodes", "estimate", b"estimate", "estimate_error", b"estimate_error", "evaluation_epoch", b"evaluation_epoch", "evaluation_seconds", b"evaluation_seconds", "evaluator_fault", b"evaluator_fault", "matches", b"matches", "opinion", b"opinion", "opinion_reason", b"opinion_reason", "other_epochs", b"other_epochs", "parent_agent_ids", b"parent_agent_ids", "rank", b"rank", "rank_score", b"rank_score", "reason", b"reason", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "score", b"score", "selection", b"selection", "sequence", b"sequence", "standard_error", b"standard_error", "submit_time", b"submit_time", "tournament_id", b"tournament_id", "trial", b"trial", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__estimate: _TypeAlias = _typing.Literal["estimate"]  # noqa: Y015
     _WhichOneofArgType__estimate: _TypeAlias = _typing.Literal["_estimate", b"_estimate"]  # noqa: Y015
@@ -1620,6 +1628,7 @@ class Contender(_message.Message):
     EPISODES_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    OPPONENTS_FIELD_NUMBER: _builtins.int
     episodes: _builtins.int
     """Number of episodes to finish."""
     seed: _builtins.int
@@ -1632,6 +1641,10 @@ class Contender(_message.Message):
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """The other members of an ensemble, which acts together with `candidate`; empty: the candidate alone."""
 
+    @_builtins.property
+    def opponents(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
+        """Candidates to play against, the same number of games each, at most 16; empty: the built-in opponent of a game."""
+
     def __init__(
         self,
         *,
@@ -1639,10 +1652,11 @@ class Contender(_message.Message):
         episodes: _builtins.int = ...,
         seed: _builtins.int = ...,
         members: _abc.Iterable[Global___Candidate] | None = ...,
+        opponents: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "episodes", b"episodes", "members", b"members", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate", b"candidate", "episodes", b"episodes", "members", b"members", "opponents", b"opponents", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1815,6 +1829,8 @@ class PlanEvaluationResponse(_message.Message):
     BAR_FIELD_NUMBER: _builtins.int
     OTHER_EPOCHS_FIELD_NUMBER: _builtins.int
     LEAD_FIELD_NUMBER: _builtins.int
+    OPPONENTS_FIELD_NUMBER: _builtins.int
+    TRAINING_OPPONENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def bar(self) -> Global___Bar:
         """What the policy has to beat in order to enter the board: the agent's own earlier candidate if it is on the board;
@@ -1832,16 +1848,30 @@ class PlanEvaluationResponse(_message.Message):
     def lead(self) -> Global___Bar:
         """What the policy has to beat in order to lead: the first candidate of the board; absent if that is the bar."""
 
+    @_builtins.property
+    def opponents(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
+        """Candidates to play against for the rating of the policy, those whose games say most about it first, at most 16. Empty
+        if candidates are not rated.
+        """
+
+    @_builtins.property
+    def training_opponents(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
+        """Candidates to train against (`opponents.training = "board"`), at most 64: those on the board, and those that led
+        it before.
+        """
+
     def __init__(
         self,
         *,
         bar: Global___Bar | None = ...,
         other_epochs: _abc.Iterable[_builtins.int] | None = ...,
         lead: Global___Bar | None = ...,
+        opponents: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
+        training_opponents: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["bar", b"bar", "lead", b"lead"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bar", b"bar", "lead", b"lead", "other_epochs", b"other_epochs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bar", b"bar", "lead", b"lead", "opponents", b"opponents", "other_epochs", b"other_epochs", "training_opponents", b"training_opponents"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -848,6 +848,7 @@ class CreateEvaluationRequest(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     LANES_FIELD_NUMBER: _builtins.int
     EXCLUDED_POD_IDS_FIELD_NUMBER: _builtins.int
+    OPPONENTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key: a repeat returns the evaluation that was created first."""
     tournament_id: _builtins.str
@@ -880,6 +881,10 @@ class CreateEvaluationRequest(_message.Message):
     def excluded_pod_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Pods that must not play it."""
 
+    @_builtins.property
+    def opponents(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
+        """Checkpoints to play against in turn, if the environment is a game of two players. Empty: its built-in opponent."""
+
     def __init__(
         self,
         *,
@@ -893,10 +898,11 @@ class CreateEvaluationRequest(_message.Message):
         members: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
         lanes: _builtins.int = ...,
         excluded_pod_ids: _abc.Iterable[_builtins.str] | None = ...,
+        opponents: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "excluded_pod_ids", b"excluded_pod_ids", "lanes", b"lanes", "members", b"members", "options", b"options", "request_id", b"request_id", "seed", b"seed", "stochastic", b"stochastic", "tournament_id", b"tournament_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "excluded_pod_ids", b"excluded_pod_ids", "lanes", b"lanes", "members", b"members", "opponents", b"opponents", "options", b"options", "request_id", b"request_id", "seed", b"seed", "stochastic", b"stochastic", "tournament_id", b"tournament_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1577,6 +1583,7 @@ class EvaluationWork(_message.Message):
     STOCHASTIC_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     LANES_FIELD_NUMBER: _builtins.int
+    OPPONENTS_FIELD_NUMBER: _builtins.int
     evaluation_id: _builtins.str
     """Name of the evaluation."""
     episodes: _builtins.int
@@ -1599,6 +1606,10 @@ class EvaluationWork(_message.Message):
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
         """The other members of an ensemble; empty: the checkpoint acts alone."""
 
+    @_builtins.property
+    def opponents(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
+        """Checkpoints to play against, see CreateEvaluationRequest."""
+
     def __init__(
         self,
         *,
@@ -1610,10 +1621,11 @@ class EvaluationWork(_message.Message):
         stochastic: _builtins.bool = ...,
         members: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
         lanes: _builtins.int = ...,
+        opponents: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "evaluation_id", b"evaluation_id", "lanes", b"lanes", "members", b"members", "options", b"options", "seed", b"seed", "stochastic", b"stochastic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "episodes", b"episodes", "evaluation_id", b"evaluation_id", "lanes", b"lanes", "members", b"members", "opponents", b"opponents", "options", b"options", "seed", b"seed", "stochastic", b"stochastic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

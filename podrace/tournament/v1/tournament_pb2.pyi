@@ -242,6 +242,7 @@ class TournamentSpec(_message.Message):
     CHAMPION_FIELD_NUMBER: _builtins.int
     SEARCH_FIELD_NUMBER: _builtins.int
     EXPERIENCE_FIELD_NUMBER: _builtins.int
+    OPPONENTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name for people: up to 63 letters, digits, `-` and `_`, beginning with a letter or digit. Default: the
     environment's id in lower case, with `-` for every other character.
@@ -311,6 +312,10 @@ class TournamentSpec(_message.Message):
     def experience(self) -> Global___ExperienceSpec:
         """Whether agents learn from each other's experience."""
 
+    @_builtins.property
+    def opponents(self) -> Global___OpponentsSpec:
+        """Who plays against agents in games of two players."""
+
     def __init__(
         self,
         *,
@@ -330,10 +335,11 @@ class TournamentSpec(_message.Message):
         champion: Global___ChampionSpec | None = ...,
         search: _builtins.str | None = ...,
         experience: Global___ExperienceSpec | None = ...,
+        opponents: Global___OpponentsSpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_search", b"_search", "_seed", b"_seed", "_synchronous", b"_synchronous", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "experience", b"experience", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "search", b"search", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_search", b"_search", "_seed", b"_seed", "_synchronous", b"_synchronous", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "experience", b"experience", "fusion", b"fusion", "name", b"name", "objective", b"objective", "opponents", b"opponents", "pod", b"pod", "pool", b"pool", "search", b"search", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_search", b"_search", "_seed", b"_seed", "_synchronous", b"_synchronous", "algorithms", b"algorithms", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "experience", b"experience", "fusion", b"fusion", "name", b"name", "objective", b"objective", "pod", b"pod", "pool", b"pool", "reports", b"reports", "search", b"search", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "_search", b"_search", "_seed", b"_seed", "_synchronous", b"_synchronous", "algorithms", b"algorithms", "assignment", b"assignment", "champion", b"champion", "environment", b"environment", "evaluation", b"evaluation", "evolution", b"evolution", "experience", b"experience", "fusion", b"fusion", "name", b"name", "objective", b"objective", "opponents", b"opponents", "pod", b"pod", "pool", b"pool", "reports", b"reports", "search", b"search", "seed", b"seed", "synchronous", b"synchronous"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
@@ -1202,6 +1208,92 @@ class ExperienceSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__shared) -> _WhichOneofReturnType__shared | None: ...
 
 Global___ExperienceSpec: _TypeAlias = ExperienceSpec  # noqa: Y015
+
+@_typing.final
+class OpponentsSpec(_message.Message):
+    """Who plays against agents in games of two players (`game:` environments, and simulators of users that let policies play)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRAINING_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    BUILT_IN_FIELD_NUMBER: _builtins.int
+    EVERY_ROLLOUTS_FIELD_NUMBER: _builtins.int
+    RATED_FIELD_NUMBER: _builtins.int
+    MATCHES_FIELD_NUMBER: _builtins.int
+    GAMES_FIELD_NUMBER: _builtins.int
+    training: _builtins.str
+    """Whom an agent trains against:
+    - `built-in`: the player that the environment contains (`environment.options.opponent`);
+    - `self`: its own current policy;
+    - `past`: its own policies, the current one and earlier ones of this assignment with equal probability (fictitious
+      self-play);
+    - `board`: the candidates on the board and those that led it before, with equal probability (population play). Until
+      there are some, its own current policy.
+    All but `built-in` are refused with several `pod.learners`, with `pod.worker`, and when `synchronous`.
+    Default `built-in`.
+    """
+    count: _builtins.int
+    """Opponents that an agent trains against at the same time, each in as many environments as the others. Default 4."""
+    built_in: _builtins.int
+    """How many of these are the built-in opponent, if `training` is not `built-in`; less than `count`. Default 0."""
+    every_rollouts: _builtins.int
+    """Rollouts after which the opponents are drawn again. Default 8."""
+    rated: _builtins.bool
+    """Whether the score of a candidate is a rating from games against other candidates and the built-in opponent, in the
+    units of Elo: 400 more mean odds of 10 to 1. The built-in opponent has the rating 0. `mean_return` remains that
+    against the built-in opponent. Refused with `evaluation.racing`, `evaluation.verify`, `evaluation.evaluator`,
+    `champion.ensemble`, and when `synchronous`. Default false.
+    """
+    matches: _builtins.int
+    """Other candidates that a candidate plays against for its rating: those whose results are most uncertain. Default 6."""
+    games: _builtins.int
+    """Games against each of them. Default 32."""
+    def __init__(
+        self,
+        *,
+        training: _builtins.str | None = ...,
+        count: _builtins.int | None = ...,
+        built_in: _builtins.int | None = ...,
+        every_rollouts: _builtins.int | None = ...,
+        rated: _builtins.bool | None = ...,
+        matches: _builtins.int | None = ...,
+        games: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_built_in", b"_built_in", "_count", b"_count", "_every_rollouts", b"_every_rollouts", "_games", b"_games", "_matches", b"_matches", "_rated", b"_rated", "_training", b"_training", "built_in", b"built_in", "count", b"count", "every_rollouts", b"every_rollouts", "games", b"games", "matches", b"matches", "rated", b"rated", "training", b"training"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_built_in", b"_built_in", "_count", b"_count", "_every_rollouts", b"_every_rollouts", "_games", b"_games", "_matches", b"_matches", "_rated", b"_rated", "_training", b"_training", "built_in", b"built_in", "count", b"count", "every_rollouts", b"every_rollouts", "games", b"games", "matches", b"matches", "rated", b"rated", "training", b"training"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__built_in: _TypeAlias = _typing.Literal["built_in"]  # noqa: Y015
+    _WhichOneofArgType__built_in: _TypeAlias = _typing.Literal["_built_in", b"_built_in"]  # noqa: Y015
+    _WhichOneofReturnType__count: _TypeAlias = _typing.Literal["count"]  # noqa: Y015
+    _WhichOneofArgType__count: _TypeAlias = _typing.Literal["_count", b"_count"]  # noqa: Y015
+    _WhichOneofReturnType__every_rollouts: _TypeAlias = _typing.Literal["every_rollouts"]  # noqa: Y015
+    _WhichOneofArgType__every_rollouts: _TypeAlias = _typing.Literal["_every_rollouts", b"_every_rollouts"]  # noqa: Y015
+    _WhichOneofReturnType__games: _TypeAlias = _typing.Literal["games"]  # noqa: Y015
+    _WhichOneofArgType__games: _TypeAlias = _typing.Literal["_games", b"_games"]  # noqa: Y015
+    _WhichOneofReturnType__matches: _TypeAlias = _typing.Literal["matches"]  # noqa: Y015
+    _WhichOneofArgType__matches: _TypeAlias = _typing.Literal["_matches", b"_matches"]  # noqa: Y015
+    _WhichOneofReturnType__rated: _TypeAlias = _typing.Literal["rated"]  # noqa: Y015
+    _WhichOneofArgType__rated: _TypeAlias = _typing.Literal["_rated", b"_rated"]  # noqa: Y015
+    _WhichOneofReturnType__training: _TypeAlias = _typing.Literal["training"]  # noqa: Y015
+    _WhichOneofArgType__training: _TypeAlias = _typing.Literal["_training", b"_training"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__built_in) -> _WhichOneofReturnType__built_in | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__count) -> _WhichOneofReturnType__count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__every_rollouts) -> _WhichOneofReturnType__every_rollouts | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__games) -> _WhichOneofReturnType__games | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__matches) -> _WhichOneofReturnType__matches | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rated) -> _WhichOneofReturnType__rated | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__training) -> _WhichOneofReturnType__training | None: ...
+
+Global___OpponentsSpec: _TypeAlias = OpponentsSpec  # noqa: Y015
 
 @_typing.final
 class EvaluationSpec(_message.Message):

@@ -15,10 +15,10 @@ from agentpod.learner.evaluation_schedule import (
     evaluation_seed,
 )
 from agentpod.learner.progress_reporter import ProgressReporter
-from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, MatchResult
 from podrace.leaderboard.v1.leaderboard_pb2 import Bar, PlanEvaluationResponse
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec, EvaluationSpec, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec, EvaluationSpec, OpponentsSpec, TournamentSpec
 
 
 def schedule(every: int, steps: int = 0) -> EvaluationSchedule:
@@ -223,3 +223,39 @@ def test_a_simulator_on_a_gpu_of_the_pod_plays_more_episodes_at_a_time(id, racin
     )
     spec.pod.gpus = 1
     assert evaluation_lanes(spec) == lanes
+
+
+# --- games -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_rated_policy_also_plays_against_the_opponents_of_the_plan(monkeypatch):
+    pod = Pod(PlanEvaluationResponse(opponents=[Checkpoint(agent_id="a", manifest_digest="c0")]))
+    played = Evaluation(matches=[MatchResult(opponent_candidate_id="c0", wins=3, losses=1)], wall_seconds=0.5)
+
+    async def read_opponents(checkpoints):
+        return [one.manifest_digest for one in checkpoints]
+
+    async def evaluate(held, *, episodes, seed, greedy, first_episode=0, opponents=()):
+        if opponents:
+            assert (opponents, episodes) == (["c0"], 4)
+            return played
+        return Evaluation(episodes=episodes, matches=[MatchResult(wins=2, losses=6)], wall_seconds=1.0)
+
+    monkeypatch.setattr(
+        "agentpod.learner.evaluation_schedule.opponents_of", lambda published, spaces, spec: list(published)
+    )
+    pod.read_opponents, pod.evaluate, pod.spaces = read_opponents, evaluate, None
+    spec = TournamentSpec(
+        evaluation=EvaluationSpec(episodes=8),
+        opponents=OpponentsSpec(rated=True, games=4),
+        environment=EnvironmentSpec(id="game:tic-tac-toe", count=8),
+    )
+    scorer = Scorer(pod, pod, ProgressReporter(pb.Progress()), pod, spec, EvaluationTime(), started=0.0)
+    scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), SimpleNamespace(release=lambda: None))
+    await scorer.settle()
+    (evaluation,) = pod.published
+    assert [(one.opponent_candidate_id, one.wins, one.losses) for one in evaluation.matches] == [
+        ("", 2, 6),
+        ("c0", 3, 1),
+    ]
+    assert evaluation.wall_seconds == 1.5

@@ -55,3 +55,49 @@ def test_values_out_of_bounds_are_refused(key: str, value: float) -> None:
 
 def test_a_mix_with_an_algorithm_that_replays_nothing_is_allowed() -> None:
     assert resolved(algorithms={"sac": {}, "ppo": {}}, experience={"shared": True}).experience.shared
+
+
+# --- opponents in games ------------------------------------------------------------------------------------------
+
+
+def game(**sections: Any) -> TournamentSpec:
+    return resolved(**{"environment": {"id": "game:connect-four"}, "algorithms": {"ppo": {}}, **sections})
+
+
+def test_opponents_have_defaults_in_games_and_are_absent_elsewhere() -> None:
+    assert not resolved().HasField("opponents")
+    opponents = game().opponents
+    assert (opponents.training, opponents.rated, opponents.count, opponents.every_rollouts) == ("built-in", False, 4, 8)
+    assert (opponents.matches, opponents.games) == (6, 32)
+    rated = game(opponents={"rated": True, "training": "past", "games": 10})
+    assert (rated.opponents.games, rated.evaluation.racing) == (10, False)
+    assert resolve(rated) == rated
+
+
+@pytest.mark.parametrize(
+    ("opponents", "sections", "problem"),
+    [
+        ({"training": "nobody"}, {}, "expected one of built-in, self, past, board"),
+        ({"training": "self"}, {"environment": {"id": "cartpole"}}, "'cartpole' is not a game of two players"),
+        ({"rated": True}, {"environment": {"id": "cartpole"}}, "'cartpole' is not a game of two players"),
+        ({"training": "past"}, {"synchronous": True, "pool": {"maximum_pods": 2}}, "leave it out when synchronous"),
+        ({"training": "board"}, {"pod": {"learners": 2, "cores": 2}}, "set pod.learners = 1"),
+        ({"training": "self"}, {"pod": {"worker": "grpc://localhost:1"}}, "leave out pod.worker"),
+        ({"training": "self", "built_in": 4}, {}, "expected less than opponents.count = 4"),
+        ({"rated": True}, {"evaluation": {"racing": True}}, "leave out evaluation.racing"),
+        ({"rated": True}, {"evaluation": {"verify": 8, "episodes": 16}}, "set evaluation.verify = 0"),
+        ({"rated": True}, {"evaluation": {"evaluator": "python:a:b"}}, "leave out evaluation.evaluator"),
+        ({"rated": True}, {"champion": {"ensemble": 2}}, "set champion.ensemble = 0"),
+    ],
+)
+def test_opponents_that_cannot_play_are_refused_with_what_to_set(
+    opponents: dict[str, Any], sections: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"opponents..*{problem}"):
+        game(opponents=opponents, **sections)
+
+
+@pytest.mark.parametrize(("key", "value"), [("count", 17), ("matches", 0), ("games", 1), ("every_rollouts", 0)])
+def test_numbers_of_opponents_out_of_bounds_are_refused(key: str, value: int) -> None:
+    with pytest.raises(InvalidArgument, match=f"opponents.{key}"):
+        game(opponents={key: value})
