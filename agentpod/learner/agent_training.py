@@ -92,7 +92,7 @@ class AgentTraining:
             snapshots: Takes the snapshots that are due.
             counters: Progress of the agent when this lease began.
             feed: Brings the experience of other agents; None if it is not shared.
-            opponents: Chooses whom the agent trains against; None: the built-in opponent, or nobody.
+            opponents: Chooses the policies that the agent trains against; None: there are none.
             started: Time at which the work on the assignment started, by the clock of the context.
         """
         spec = context.assignment.spec

@@ -35,7 +35,7 @@ from agentpod.roles.episodes import (
 )
 from agentpod.roles.evaluation_check import MOST_RETURNS
 from agentpod.roles.objectives import FOLD, MOST_FOLDS, MOST_MEASURES, episode_values
-from agentpod.roles.opponents import OpponentSeats, is_game, match_results
+from agentpod.roles.opponents import OpponentSeats, is_game, match_results, references
 from agentpod.roles.placement import Place, at_the_plane
 from agentpod.roles.repeatability import find_difference
 from agentpod.roles.slot_checks import open_policy
@@ -318,7 +318,7 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
             raise FailedPrecondition(
                 f"the evaluator is not open for session {request.session!r}; open it", reason=NOT_OPEN
             )
-        refs = (request.policy, *request.members, *(one.ref for one in request.opponents))
+        refs = (request.policy, *request.members, *references(request.opponents))
         tensors = [ref.tensor for ref in refs]
         self._opened_uris |= {tensor.plane_uri for tensor in tensors}
         for tensor in tensors:

@@ -48,7 +48,7 @@ class OpponentSeats:
     """
 
     def __init__(self, simulator: Simulator, environment: str, device: torch.device) -> None:
-        """Seats nobody.
+        """Seats no policy.
 
         Args:
             simulator: The environments of the role.
@@ -103,6 +103,11 @@ class OpponentSeats:
             spaces = self._simulator.observation_space, self._simulator.action_space
             self._policies[number, network] = Policy(*spaces, network, device=self._device)
         return self._policies[number, network]
+
+
+def references(opponents: Sequence[pb.Opponent]) -> list[pb.PolicyRef]:
+    """Returns the references to the policies among opponents; the built-in opponent has none."""
+    return [one.ref for one in opponents if one.HasField("policy")]
 
 
 def is_game(simulator: Simulator) -> bool:

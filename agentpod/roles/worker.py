@@ -23,7 +23,7 @@ from agentpod.liveness.activity import Activity, CountedCancellation
 from agentpod.memory_errors import needs_memory_for
 from agentpod.models.messages import network_spec, policy_message
 from agentpod.models.policy import Policy
-from agentpod.roles.opponents import OpponentSeats
+from agentpod.roles.opponents import OpponentSeats, references
 from agentpod.roles.placement import Place, at_the_plane
 from agentpod.roles.slot_checks import check_slot, open_policy
 from agentpod.seeding import derive_generator, derive_seed
@@ -211,7 +211,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             raise FailedPrecondition(
                 f"the worker is not open for session {request.session!r}; open it", reason=NOT_OPEN
             )
-        opponents = [one.ref.tensor for one in request.opponents]
+        opponents = [one.tensor for one in references(request.opponents)]
         self._opened_uris |= {ref.plane_uri for ref in (*request.slot.tensors, request.policy.tensor)}
         self._opponent_uris = {ref.plane_uri for ref in opponents}
         self._opened_opponents |= self._opponent_uris

@@ -30,7 +30,7 @@ class OpponentPolicy:
 
 
 class OpponentSlots:
-    """Some policies in memory, which never change. The memory is freed when nobody reads it any more.
+    """Some policies in memory, which never change. The memory is freed after the last reader.
 
     slots = OpponentSlots(plane, name, policies)
     with slots.reading() as opponents:
@@ -79,7 +79,7 @@ class OpponentSlots:
                 self._free()
 
     def retire(self) -> None:
-        """Frees the memory as soon as nobody reads it."""
+        """Frees the memory as soon as it has no reader."""
         self._retired = True
         self._free()
 

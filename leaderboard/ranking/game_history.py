@@ -1,4 +1,4 @@
-"""Rates the candidates of a tournament by their games, and chooses whom the next policy plays against. Pure.
+"""Rates the candidates of a tournament by their games, and chooses the opponents of the next policy. Pure.
 
 The rating of a candidate is fitted when it arrives, to all results that are known by then, and is its score from then
 on; like every score it does not change later. Only the newest MOST_RATED candidates and the newest MOST_LEADERS that
@@ -57,7 +57,7 @@ class GameHistory:
         return self._fit([candidate]).rating(candidate.candidate_id)
 
     def add(self, candidate: Candidate) -> None:
-        """Adds the next candidate, with its rating as score; does nothing if it has no matches."""
+        """Adds the next candidate, with its rating as score; one without matches is left out."""
         if not candidate.matches:
             return
         name = candidate.candidate_id
@@ -103,7 +103,7 @@ def rate(candidate: Candidate, history: GameHistory) -> None:
 def add_opponents(
     answer: PlanEvaluationResponse, spec: OpponentsSpec, board: Board, history: GameHistory, agent: Agent
 ) -> None:
-    """Adds to a plan whom the policy of an agent plays against.
+    """Adds the opponents of the policy of an agent to a plan.
 
     Args:
         answer: The plan.

@@ -29,12 +29,14 @@ class OpponentReader:
 
     async def read(self, checkpoints: Sequence[Checkpoint]) -> list[PublishedPolicy]:
         """Returns the policies that can be read, in the order of the checkpoints."""
-        found = []
+        found: list[PublishedPolicy] = []
         for checkpoint in checkpoints:
             name = checkpoint.manifest_digest
             try:
-                known = self._kept.pop(name, None)
-                policy = known or await asyncio.to_thread(load_published_policy, self._store, name)
+                if name in self._kept:
+                    policy = self._kept.pop(name)
+                else:
+                    policy = await asyncio.to_thread(load_published_policy, self._store, name)
             except PodraceError as error:
                 _log.warning("an opponent is left out", source=checkpoint.agent_id, reason=error.message)
                 continue

@@ -302,7 +302,7 @@ class MatchResult(_message.Message):
     wins: _builtins.int
     """Games that the policy won: their return is above 0."""
     draws: _builtins.int
-    """Games that nobody won: their return is 0."""
+    """Drawn games: their return is 0."""
     losses: _builtins.int
     """Games that the policy lost."""
     def __init__(

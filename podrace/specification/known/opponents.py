@@ -1,4 +1,4 @@
-"""Lists whom an agent can train against in games of two players (`opponents.training`)."""
+"""Lists the opponents that an agent can train against in games of two players (`opponents.training`)."""
 
 from collections.abc import Mapping
 

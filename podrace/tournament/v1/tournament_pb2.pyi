@@ -1223,7 +1223,7 @@ class OpponentsSpec(_message.Message):
     MATCHES_FIELD_NUMBER: _builtins.int
     GAMES_FIELD_NUMBER: _builtins.int
     training: _builtins.str
-    """Whom an agent trains against:
+    """Which opponents an agent trains against:
     - `built-in`: the player that the environment contains (`environment.options.opponent`);
     - `self`: its own current policy;
     - `past`: its own policies, the current one and earlier ones of this assignment with equal probability (fictitious

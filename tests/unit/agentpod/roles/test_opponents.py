@@ -5,7 +5,7 @@ import torch
 
 from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec, Policy
-from agentpod.roles.opponents import OpponentSeats, PolicyOpponent, is_game, match_results
+from agentpod.roles.opponents import OpponentSeats, PolicyOpponent, is_game, match_results, references
 from agentpod.session.opponents import OpponentPolicy, OpponentSlots
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import InvalidArgument
@@ -94,3 +94,19 @@ def test_simulators_that_are_no_games_play_without_opponents() -> None:
     seats.clear()
     assert not is_game(simulator)
     assert is_game(make("game:tic-tac-toe", 1))
+
+
+def test_a_seat_of_the_built_in_opponent_needs_no_policy() -> None:
+    simulator, plane = make("game:connect-four", 8), MemoryPlane()
+    seats = OpponentSeats(simulator, "game:connect-four", torch.device("cpu"))
+    alone = roll(simulator)
+    slots = OpponentSlots(plane, "s", [None, OpponentPolicy(NETWORK, policy_in(simulator).flat)])
+    with slots.reading() as messages:
+        assert [one.plane_uri for one in (ref.tensor for ref in references(messages))] == [
+            messages[1].ref.tensor.plane_uri
+        ]
+        seats.seat(messages, Planes(plane), 3, greedy=True)
+    mixed = simulator.reset(3)
+    assert mixed.shape == (8, 91)
+    together = roll(simulator)
+    assert not torch.equal(together[:, 1::2], alone[:, 1::2])

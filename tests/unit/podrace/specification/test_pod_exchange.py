@@ -77,7 +77,7 @@ def test_opponents_have_defaults_in_games_and_are_absent_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("opponents", "sections", "problem"),
     [
-        ({"training": "nobody"}, {}, "expected one of built-in, self, past, board"),
+        ({"training": "others"}, {}, "expected one of built-in, self, past, board"),
         ({"training": "self"}, {"environment": {"id": "cartpole"}}, "'cartpole' is not a game of two players"),
         ({"rated": True}, {"environment": {"id": "cartpole"}}, "'cartpole' is not a game of two players"),
         ({"training": "past"}, {"synchronous": True, "pool": {"maximum_pods": 2}}, "leave it out when synchronous"),

@@ -121,3 +121,10 @@ def test_candidates_that_cannot_play_are_left_out_and_named(log_lines: Any) -> N
     wide = PublishedPolicy("w", wide.manifest, NetworkSpec(hidden_sizes=(5,)), wide.tensors)
     found = opponents_of([recurrent, code, wide, published("ok")], SPACES, TournamentSpec())  # type: ignore[list-item]
     assert [one.candidate_id for one in found] == ["ok"]
+
+
+def test_the_built_in_opponent_takes_its_seats_and_the_other_seats_are_shared_equally() -> None:
+    pod = Pod()
+    drawn = opponents(pod, "self", count=4, built_in=1)
+    draw(drawn, 0)
+    assert [one and one.version for one in pod.seated[0]] == [0, 0, 0, None]
