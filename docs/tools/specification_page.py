@@ -32,6 +32,7 @@ SECTIONS = {
     "pool": "PoolSpec",
     "pod": "PodSpec",
     "experience": "ExperienceSpec",
+    "opponents": "OpponentsSpec",
     "fusion": "FusionSpec",
     "assignment": "AssignmentSpec",
     "evaluation": "EvaluationSpec",
