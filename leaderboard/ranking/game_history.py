@@ -1,9 +1,9 @@
 """Rates the candidates of a tournament by their games, and chooses the opponents of the next policy. Pure.
 
-The rating of a candidate is fitted when it arrives, to all results that are known by then, and is its score from then
-on; like every score it does not change later. Only the newest MOST_RATED candidates and the newest MOST_LEADERS that
-led when they arrived take part in a fit. Leaders stay opponents, so a policy that forgets how to beat an earlier
-champion loses rating.
+The rating of a candidate is fitted when it arrives, to its results against players whose ratings are known, and is its
+score from then on; like every score it does not change later. Fitting all ratings again would compare a candidate with
+scores that were recorded on another scale. Known are the newest MOST_RATED candidates and the newest MOST_LEADERS that
+led when they arrived. Leaders stay opponents, so a policy that forgets how to beat an earlier champion loses rating.
 """
 
 from collections import OrderedDict, deque
@@ -54,7 +54,9 @@ class GameHistory:
 
     def rating(self, candidate: Candidate) -> Rating:
         """Rates a candidate that has just arrived, with its matches."""
-        return self._fit([candidate]).rating(candidate.candidate_id)
+        known = {name: Rating(one.score, one.standard_error) for name, one in self._known.items()}
+        results = results_of(candidate, {BUILT_IN, *known})
+        return Ratings(results, known).rating(candidate.candidate_id)
 
     def add(self, candidate: Candidate) -> None:
         """Adds the next candidate, with its rating as score; one without matches is left out."""
@@ -75,12 +77,6 @@ class GameHistory:
         trial = agent.trial if agent.HasField("trial") else agent.number
         found = self._known.get(self._newest.get(trial, agent.starting_checkpoint.manifest_digest))
         return found.score / SCALE if found else 0.0
-
-    def _fit(self, further: Iterable[Candidate] = ()) -> Ratings:
-        players = [*self._known.values(), *further]
-        names = {BUILT_IN, *(one.candidate_id for one in players)}
-        start = {one.candidate_id: one.score / SCALE for one in self._known.values()}
-        return Ratings((one for player in players for one in results_of(player, names)), start)
 
 
 def results_of(candidate: Candidate, names: Iterable[str]) -> Iterator[Result]:

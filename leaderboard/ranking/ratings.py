@@ -5,8 +5,8 @@ Analysis of Incomplete Block Designs", 1952). A draw counts as half a win for bo
 
     sum over results (w + d/2) log p + (l + d/2) log(1 - p) - sum over players s_i^2 / (2 PRIOR^2)
 
-which is concave; Newton's method finds the maximum. The built-in opponent of the environment is no parameter: its
-strength is 0, which fixes the scale. The prior keeps the strength of a player finite that has won all its games.
+which is concave; Newton's method finds the maximum. Some strengths may be known: that of the built-in opponent of the
+environment is 0, which fixes the scale. The prior keeps the strength of a player finite that has won all its games.
 Standard errors are those of the inverse Hessian (Laplace's approximation). Linear systems are solved by conjugate
 gradients, because each player has few opponents and the leaderboard has no package for dense algebra.
 
@@ -91,16 +91,17 @@ class Ratings:
         strengths: Natural logarithm of the odds against the built-in opponent, by player.
     """
 
-    def __init__(self, results: Iterable[Result], start: Mapping[str, float] | None = None) -> None:
+    def __init__(self, results: Iterable[Result], known: Mapping[str, Rating] | None = None) -> None:
         """Fits the strengths.
 
         Args:
             results: Results; several of one pair are added. Games of a player against itself are ignored.
-            start: Strengths to start from, such as those of an earlier fit; the result does not depend on them.
+            known: Ratings that are not fitted, besides that of the built-in opponent.
         """
         self._pairs = _pooled(results)
-        self._names = sorted({name for pair in self._pairs for name in pair} - {BUILT_IN})
-        self.strengths = {name: (start or {}).get(name, 0.0) for name in self._names}
+        self._known = {BUILT_IN: Rating(0.0, 0.0), **(known or {})}
+        self._names = sorted({name for pair in self._pairs for name in pair} - self._known.keys())
+        self.strengths = dict.fromkeys(self._names, 0.0)
         for _ in range(STEPS):
             gradient, weights = self._gradient(), self._weights()
             change = self._solve(weights, gradient)
@@ -114,18 +115,27 @@ class Ratings:
         self._final_weights = self._weights()
 
     def strength(self, name: str) -> float:
-        """Returns the strength of a player; 0 for the built-in opponent, and for players without games."""
-        return self.strengths.get(name, 0.0)
+        """Returns the strength of a player; 0 for players without games."""
+        return self._known[name].value / SCALE if name in self._known else self.strengths.get(name, 0.0)
 
     def rating(self, name: str) -> Rating:
-        """Returns the rating of a player; that of the prior if it has no games."""
-        if name == BUILT_IN:
-            return Rating(0.0, 0.0)
+        """Returns the rating of a player; that of the prior if it has no games.
+
+        The errors of known ratings are propagated: with x the row of the inverse Hessian, the strength changes by
+        sum_i x_i w_ij for a change of a known strength s_j.
+        """
+        if name in self._known:
+            return self._known[name]
         if name not in self.strengths:
             return Rating(0.0, PRIOR * SCALE)
-        unit = dict.fromkeys(self._names, 0.0) | {name: 1.0}
-        variance = self._solve(self._final_weights, unit)[name]
-        return Rating(SCALE * self.strengths[name], SCALE * math.sqrt(variance))
+        row = self._solve(self._final_weights, dict.fromkeys(self._names, 0.0) | {name: 1.0})
+        sensitivity: defaultdict[str, float] = defaultdict(float)
+        for pair in self._final_weights:
+            for one, other in (pair[:2], pair[1::-1]):
+                if other in self._known and one in row:
+                    sensitivity[other] += row[one] * pair[2]
+        known = math.fsum((change * self._known[other].error) ** 2 for other, change in sensitivity.items())
+        return Rating(SCALE * self.strengths[name], math.sqrt(SCALE**2 * row[name] + known))
 
     def misfit(self) -> Misfit:
         """Returns how badly the ratings describe the results."""
@@ -134,8 +144,8 @@ class Ratings:
             expected = expected_points(self.strength(one), self.strength(other))
             variance = max(games * expected * (1.0 - expected), LEAST_EXPECTED_VARIANCE)
             total += (points - games * expected) ** 2 / variance
-        # The strengths of players without a chain of games to the built-in opponent have no common zero.
-        free = len(self._names) - sum(BUILT_IN not in group for group in _connected(self._pairs))
+        # The strengths of players without a chain of games to a known strength have no common zero.
+        free = len(self._names) - sum(not group & self._known.keys() for group in _connected(self._pairs))
         return Misfit(total, len(self._pairs) - free)
 
     def _gradient(self) -> dict[str, float]:
@@ -143,7 +153,7 @@ class Ratings:
         for (one, other), (points, games) in self._pairs.items():
             surplus = points - games * expected_points(self.strength(one), self.strength(other))
             for name, value in ((one, surplus), (other, -surplus)):
-                if name != BUILT_IN:
+                if name in gradient:
                     gradient[name] += value
         return gradient
 
@@ -249,9 +259,9 @@ def _turned(weights: Sequence[tuple[str, str, float]], vector: Mapping[str, floa
     result = {name: value / PRIOR**2 for name, value in vector.items()}
     for one, other, weight in weights:
         value = weight * (vector.get(one, 0.0) - vector.get(other, 0.0))
-        if one != BUILT_IN:
+        if one in result:
             result[one] += value
-        if other != BUILT_IN:
+        if other in result:
             result[other] -= value
     return result
 

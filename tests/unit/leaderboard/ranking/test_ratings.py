@@ -10,6 +10,7 @@ from leaderboard.ranking.ratings import (
     BUILT_IN,
     PRIOR,
     SCALE,
+    Rating,
     Ratings,
     Result,
     circle,
@@ -63,10 +64,10 @@ def test_unknown_players_have_the_rating_of_the_prior() -> None:
     assert Ratings([]).rating(BUILT_IN).error == 0.0
 
 
-def test_the_fit_does_not_depend_on_who_was_called_the_player_nor_on_the_start() -> None:
+def test_the_fit_does_not_depend_on_who_was_called_the_player() -> None:
     results = [Result("a", "b", 7, 1, 2), Result("b", "c", 6, 0, 4), Result("c", BUILT_IN, 8, 0, 2)]
     swapped = [Result(one.opponent, one.player, one.losses, one.draws, one.wins) for one in results]
-    one, other = Ratings(results), Ratings(swapped, start={"a": 3.0, "b": -2.0})
+    one, other = Ratings(results), Ratings(swapped)
     assert one.strengths == pytest.approx(other.strengths, abs=1e-7)
     assert one.misfit().value == pytest.approx(other.misfit().value, abs=1e-6)
 
@@ -124,3 +125,16 @@ def test_a_circle_consists_of_leads_that_are_no_chance() -> None:
     chance = [*clear[:2], Result("c", "a", 17, 0, 15)]
     assert circle(chance, "a") == []
     assert circle([], "a") == []
+
+
+def test_known_ratings_stay_and_their_errors_are_propagated() -> None:
+    known = {"k": Rating(200.0, 30.0)}
+    exact = Ratings([Result("a", "k", 20, 0, 20)], {"k": Rating(200.0, 0.0)}).rating("a")
+    found = Ratings([Result("a", "k", 20, 0, 20)], known)
+    assert found.rating("k") == known["k"]
+    # As strong as the known one, but for the prior.
+    assert found.rating("a").value == pytest.approx(200.0, abs=3.0)
+    p = expected_points(found.strengths["a"], 200.0 / SCALE)
+    weight = 40 * p * (1 - p)
+    share = weight / (weight + 1 / PRIOR**2)
+    assert found.rating("a").error == pytest.approx(math.hypot(exact.error, share * 30.0), rel=1e-6)
