@@ -132,7 +132,7 @@ def test_known_ratings_stay_and_their_errors_are_propagated() -> None:
     exact = Ratings([Result("a", "k", 20, 0, 20)], {"k": Rating(200.0, 0.0)}).rating("a")
     found = Ratings([Result("a", "k", 20, 0, 20)], known)
     assert found.rating("k") == known["k"]
-    # As strong as the known one, but for the prior.
+    # As strong as the known one, apart from the influence of the prior.
     assert found.rating("a").value == pytest.approx(200.0, abs=3.0)
     p = expected_points(found.strengths["a"], 200.0 / SCALE)
     weight = 40 * p * (1 - p)
