@@ -1,4 +1,4 @@
-"""Reports that a simulator compiles kernels in this process, so that it is not taken for a stuck one."""
+"""Reports that a simulator compiles kernels in this process, so that it is not considered stuck."""
 
 import contextlib
 import threading
