@@ -162,8 +162,9 @@ def _run(
         return _gathered(part, ends, size, elements)
     finally:
         for process in processes:
-            process.kill()
-            process.join()
+            if process.pid is not None:
+                process.kill()
+                process.join()
 
 
 def _gathered(part: str, ends: dict[int, Any], size: int, elements: int) -> GroupTrial:
