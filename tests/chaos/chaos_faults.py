@@ -26,7 +26,8 @@ takes away at once, and does not give back. `cut`: all network traffic is droppe
 network. `absent`: the kubelet is stopped until its node is not ready.
 
 Wall clocks that jump are not among them: libfaketime 0.9.10 makes `time.sleep` of Python 3.11 fail, and gRPC waits for
-absolute times of the kernel's clock, which a library that is loaded before it cannot change.
+absolute times of the kernel's clock, which a library that is loaded before it cannot change. `test_clock_jumps.py` in
+three folders of tests injects clocks that jump, and tests/architecture/test_clocks.py lists who reads a wall clock.
 """
 ROLES = ("worker-0", "evaluator", "learner")
 SERVICES = ("orchestrator", "leaderboard")

@@ -52,9 +52,11 @@ class ManualClock:
     """A clock that a test sets."""
 
     now: float = 1000.0
+    jumped_seconds: float = 0.0
+    """How far the wall clock has jumped."""
 
     def wall(self) -> float:
-        return 1_700_000_000.0 + self.now
+        return 1_700_000_000.0 + self.now + self.jumped_seconds
 
     def monotonic(self) -> float:
         return self.now
