@@ -124,7 +124,9 @@ async def collect_once(
     await state.transact(lambda _: None)
     deleted = await asyncio.to_thread(delete, store, found, grace_seconds)
     COLLECTED.inc(len(deleted))
-    on_measured(Measured(found.kept_bytes, found.needed_bytes, quotas, _really_cut(excess, deleted)))
+    # Not what is in the store now: what was published meanwhile is reduced by the next collection.
+    needed_bytes = {name: cut.left_bytes for name, cut in excess.cuts.items()}
+    on_measured(Measured(found.kept_bytes, needed_bytes, quotas, _really_cut(excess, deleted)))
     return deleted
 
 

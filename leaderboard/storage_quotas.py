@@ -60,7 +60,7 @@ class Excess:
     unneeded: set[Place] = field(default_factory=set)
     """Manifests that are deleted, or were deleted earlier because of the quota."""
     cuts: dict[str, Cut] = field(default_factory=dict)
-    """What is deleted of each tournament that exceeded its `checkpoint_bytes`."""
+    """What is deleted of each tournament that has `checkpoint_bytes`, and what is left."""
 
 
 def quota_plan(
@@ -172,8 +172,7 @@ class _Tournament:
         excess.dropped.update(Place(own, name) for name in found.files)
         gone = {name for name in (*plan.submissions, *plan.snapshots) if self.reader.is_missing(own, name)}
         excess.unneeded.update(Place(own, name) for name in (found.checkpoints.keys() | gone) - protected)
-        if found.checkpoints:
-            excess.cuts[own] = found
+        excess.cuts[own] = found
 
     def _group(self, what: str, names: Iterable[str], protected: Collection[str], pieces: Collection[str]) -> Group:
         own = self.plan.tournament_id

@@ -29,7 +29,7 @@ class Measured:
     kept_bytes: Mapping[str, int]
     """Bytes by tournament, those of objects that are too young to be deleted included."""
     needed_bytes: Mapping[str, int]
-    """Bytes of the objects that are needed, by tournament."""
+    """Bytes of the checkpoints that no quota deletes, of the tournaments that have one."""
     quotas: Mapping[str, int]
     """`assignment.tournament_checkpoint_bytes` of the tournaments that have it."""
     cuts: Mapping[str, Cut]

@@ -57,8 +57,6 @@ class Survey:
     """Roots that are not in the store. Their parts are unknown and can no longer be read."""
     kept_bytes: Mapping[str, int]
     """Bytes of the objects that are not garbage, by tournament; of the shared folder under an empty id."""
-    needed_bytes: Mapping[str, int]
-    """Bytes of those of them that are needed; the others are younger than the grace age."""
 
 
 def survey(
@@ -93,16 +91,12 @@ def survey(
     kept = reachable.kept - set(dropped)
     garbage: list[Place] = []
     kept_bytes: Counter[str] = Counter()
-    needed_bytes: Counter[str] = Counter()
     for stored in listed:
-        place = place_of(stored)
-        if place in kept:
-            needed_bytes[stored.tournament_id] += stored.size_bytes
-        elif stored.age_seconds >= grace_seconds:
+        if stored.age_seconds >= grace_seconds and (place := place_of(stored)) not in kept:
             garbage.append(place)
-            continue
-        kept_bytes[stored.tournament_id] += stored.size_bytes
-    return Survey(garbage, frozenset(missing), kept_bytes, needed_bytes)
+        else:
+            kept_bytes[stored.tournament_id] += stored.size_bytes
+    return Survey(garbage, frozenset(missing), kept_bytes)
 
 
 def delete(store: CheckpointStore, found: Survey, grace_seconds: float) -> list[str]:

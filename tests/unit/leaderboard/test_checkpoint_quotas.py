@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import structlog
 
+from leaderboard import garbage
 from leaderboard.checkpoints.checkpoint_quotas import RETRY_SECONDS, CheckpointQuotas, Measured
 from leaderboard.garbage import MISSING, collect_once, tournament_record
 from leaderboard.generator import Generator
@@ -182,3 +183,24 @@ def test_the_report_adds_up_what_was_deleted_and_ends_with_the_tournament() -> N
     )
     quotas.measure(Measured({}, {}, {}, {}))
     assert quotas.report("t") == ""
+
+
+async def test_what_is_published_during_a_collection_does_not_stop_the_tournament(
+    mesh: Any, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = limited(make_spec, 10**9)
+    await six_agents(mesh, spec)
+    running = await mesh.generate(spec, 7)
+    mesh.clock.now += 2 * HOUR
+    whole = (await collected(mesh)).needed_bytes[TOURNAMENT]
+    await set_quota(mesh, whole)
+    survey = garbage.survey
+
+    def publish_and_survey(*arguments: Any, **options: Any) -> Any:
+        mesh.publish(running, -3.0)
+        return survey(*arguments, **options)
+
+    monkeypatch.setattr(garbage, "survey", publish_and_survey)
+    quotas = CheckpointQuotas()
+    quotas.measure(await collected(mesh))
+    quotas.check(TOURNAMENT, "alice")
