@@ -30,6 +30,8 @@ def server() -> Iterator[PostgresqlServer]:
 @pytest.fixture
 async def proxy(server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FaultProxy]:
     monkeypatch.setattr(postgresql, "STATEMENT_SECONDS", 2.0)
+    # A lease may be renewed on a new connection while a transaction waits on the old one.
+    monkeypatch.setattr(postgresql, "TRANSACTION_SECONDS", 4.0)
     monkeypatch.setattr(postgresql, "CONNECT_SECONDS", 2)
     async with FaultProxy(f"127.0.0.1:{server.port}") as proxy:
         yield proxy

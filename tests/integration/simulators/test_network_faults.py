@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,8 +22,9 @@ ACTION = torch.zeros(2, dtype=torch.int64)
 
 
 @pytest.fixture
-async def proxy() -> AsyncIterator[FaultProxy]:
-    """A proxy in front of a simulator service."""
+async def proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[FaultProxy]:
+    """A proxy in front of a simulator service that knows no tokens."""
+    monkeypatch.setenv("PODRACE_TOKEN_FILE", str(tmp_path / "token"))
     config = ServerConfig(listen="127.0.0.1:0", grace_seconds=0.0)
     server = await Server.start(config, services(SimulatorServicer(Limits())), guard=Guard.of_anyone())
     async with FaultProxy(server.address) as proxy:
