@@ -16,7 +16,7 @@ from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import NOT_OPEN, DeadlineExceeded, FailedPrecondition
 from podrace.processes import lifeline
 from podrace.tasks import ChangeSignal, wait_at_most
-from podrace.tensor_transport.group import GroupStore
+from podrace.tensor_transport.group_store import GroupStore
 
 _log = structlog.get_logger(__name__)
 DEADLINE_SECONDS = 120.0

@@ -20,7 +20,8 @@ from agentpod.current_device import use_device
 from agentpod.qualification.bench import synchronize
 from podrace.errors import PodraceError
 from podrace.qualification.findings import Finding, Grade
-from podrace.tensor_transport.group import Group, GroupStore, MemberLost
+from podrace.tensor_transport.group import Group, MemberLost
+from podrace.tensor_transport.group_store import GroupStore, wait_for_store
 
 REPORT_SECONDS = 120.0
 JOIN_SECONDS, LOST_SECONDS = 20.0, 15.0
@@ -204,6 +205,7 @@ def member(address: str, rank: int, size: int, device: str, elements: int, host:
         use_device(device)
         torch.set_num_threads(1)
         started = time.monotonic()
+        wait_for_store(address, REPORT_SECONDS / 2)
         group = Group.join(
             address, f"qualify-{size}", rank, size, device, timeout_seconds=REPORT_SECONDS / 2, host=host
         )

@@ -6,7 +6,6 @@ terminates its process. torch's default process group is not used.
 """
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,9 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
+from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo
 
-from podrace.errors import InvalidArgument, Unavailable
+from podrace.errors import Unavailable
+from podrace.tensor_transport.group_store import open_store
 from podrace.tensor_transport.stream_collectives import StreamCollectives
 
 ABORT_SLICE_SECONDS = 0.1
@@ -31,39 +31,6 @@ CACHED_ELEMENTS = 32_768
 
 class MemberLost(Unavailable):
     """A member of the group died or did not respond in time. The group is unusable; the others can form a new one."""
-
-
-class GroupStore:
-    """The store through which members of groups find each other. Its process must outlive the groups.
-
-    Attributes:
-        address: `host:port`, for Group.join.
-    """
-
-    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listens on a port.
-
-        Args:
-            host: Address of this machine that members can reach; no other address is bound.
-            port: Its port; 0: any free one.
-
-        Raises:
-            InvalidArgument: It is not an address of this machine.
-        """
-        try:
-            listener = socket.create_server((host, port))
-        except OSError as error:
-            raise InvalidArgument(f"cannot listen on {host!r} for the members of groups: {error.strerror}") from None
-        port = listener.getsockname()[1]
-        self.address = f"{host}:{port}"
-        # By itself the store would bind to all addresses of the machine, so it is given a bound socket.
-        self._store: TCPStore | None = TCPStore(
-            host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
-
-    def close(self) -> None:
-        """Stops listening. Idempotent."""
-        self._store = None
 
 
 class Group:
@@ -141,7 +108,7 @@ class Group:
         connect = _connect_nccl if device.type == "cuda" else _connect_gloo
         timeout = timedelta(seconds=timeout_seconds)
         try:
-            backend = connect(_open_store(store_address, prefix, timeout), rank, size, device, timeout, host)
+            backend = connect(open_store(store_address, prefix, timeout), rank, size, device, timeout, host)
         except RuntimeError as error:
             raise MemberLost(
                 f"group {prefix}: not all of the {size} members joined at {store_address} within {timeout_seconds:g} s"
@@ -340,11 +307,6 @@ class Group:
                 work.wait(timedelta(seconds=min(ABORT_SLICE_SECONDS, self._timeout_seconds)))
         work.wait()
         return "aborted" if self._closed.is_set() else ""
-
-
-def _open_store(address: str, prefix: str, timeout: timedelta) -> PrefixStore:
-    host, _, port = address.rpartition(":")
-    return PrefixStore(prefix, TCPStore(host, int(port), wait_for_workers=False, timeout=timeout))
 
 
 def _connect_gloo(store: PrefixStore, rank: int, size: int, device: torch.device, timeout: timedelta, host: str) -> Any:

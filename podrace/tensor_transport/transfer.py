@@ -24,7 +24,8 @@ from podrace.tensor.v1 import tensor_pb2 as pb
 from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
 from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tensor_transport.boxes import Box
-from podrace.tensor_transport.group import Group, GroupStore
+from podrace.tensor_transport.group import Group
+from podrace.tensor_transport.group_store import GroupStore
 from podrace.tensor_transport.mirrors import MirrorPlane
 
 SCHEME = "group"

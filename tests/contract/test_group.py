@@ -12,7 +12,8 @@ import torch
 from members import Member, everywhere
 
 from podrace.errors import InvalidArgument
-from podrace.tensor_transport.group import Group, GroupStore, MemberLost
+from podrace.tensor_transport.group import Group, MemberLost
+from podrace.tensor_transport.group_store import GroupStore
 
 BACKENDS = [pytest.param("cpu", id="gloo"), pytest.param("cuda", id="nccl", marks=pytest.mark.gpu)]
 SIZE = 3
@@ -50,6 +51,14 @@ def start(device: str, store: GroupStore) -> Iterator[Start]:
     yield start
     for member in started:
         member.kill()
+
+
+def test_joining_ends_at_once_when_the_store_is_closed(store: GroupStore) -> None:
+    store.close()
+    begin = time.monotonic()
+    with pytest.raises(MemberLost, match="not all of the 2 members joined"):
+        Group.join(store.address, "closed", 0, 2, "cpu", timeout_seconds=TIMEOUT_SECONDS)
+    assert time.monotonic() - begin < SOON_SECONDS
 
 
 # --- what members do -----------------------------------------------------------------------------------------------

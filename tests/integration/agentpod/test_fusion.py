@@ -16,7 +16,8 @@ from agentpod.algorithms.fusible import Fusible
 from agentpod.fusion.averaging import StateAverager
 from agentpod.fusion.rounds import Arrival, FusionOptions, FusionRounds, Membership, RoundReport
 from agentpod.models.normalizer import RunningMoments, SharedMoments
-from podrace.tensor_transport.group import Group, GroupStore, MemberLost
+from podrace.tensor_transport.group import Group, MemberLost
+from podrace.tensor_transport.group_store import GroupStore
 
 SIZE = 5
 SOON_SECONDS = 5.0
