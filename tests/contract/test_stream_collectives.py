@@ -72,7 +72,7 @@ def joined(monkeypatch: pytest.MonkeyPatch, nccl: FakeNccl) -> Group:
     """Joins a group of a fake NCCL, by tensors that are on the host."""
     zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda *shape, device: zeros(*shape))
-    monkeypatch.setattr(group_module, "_open_store", lambda *_: None)
+    monkeypatch.setattr(group_module, "open_store", lambda *_: None)
     monkeypatch.setattr(group_module, "_connect_nccl", lambda *_: nccl)
     nccl.others = [zeros(1), zeros(1)]
     return Group.join("127.0.0.1:1", "prefix", RANK, SIZE, "cuda:0", timeout_seconds=20.0)

@@ -23,7 +23,7 @@ ACTION = torch.zeros(2, dtype=torch.int64)
 
 @pytest.fixture
 async def proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[FaultProxy]:
-    """A proxy in front of a simulator service that knows no tokens."""
+    """A proxy in front of a simulator service that accepts callers without tokens only."""
     monkeypatch.setenv("PODRACE_TOKEN_FILE", str(tmp_path / "token"))
     config = ServerConfig(listen="127.0.0.1:0", grace_seconds=0.0)
     server = await Server.start(config, services(SimulatorServicer(Limits())), guard=Guard.of_anyone())
