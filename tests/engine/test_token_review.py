@@ -4,6 +4,7 @@ Needs KUBECONFIG with administrator rights. The orchestrator is a process of thi
 account, which are those of the component `token-review`. Run by `make test-k8s`.
 """
 
+import asyncio
 import os
 import subprocess
 import tempfile
@@ -212,11 +213,20 @@ def test_the_component_gives_the_right_to_review_tokens_and_no_other(cluster: Cl
     assert answers == dict.fromkeys(answers, "no") | {"create tokenreviews": "yes"}
 
 
+async def until_reviews_are_refused(cluster: Cluster) -> None:
+    """Waits until the API server, which caches rights, has noticed that the binding is gone."""
+    who = f"--as={cluster.user('mesh', 'podrace-orchestrator')}"
+    async with asyncio.timeout(30.0):
+        while kubectl("auth", "can-i", "create", "tokenreviews", who, check=False).strip() != "no":
+            await asyncio.sleep(0.1)
+
+
 async def test_without_that_right_a_caller_learns_what_is_missing(mesh: Mesh) -> None:
     token = mesh.cluster.token("team-b", "trainer")
     rights, name = mesh.cluster.binding()
     kubectl("delete", "clusterrolebinding", name)
     try:
+        await until_reviews_are_refused(mesh.cluster)
         with pytest.raises(Unavailable, match="needs the right to create tokenreviews"):
             await mesh.call(token, "ListTournaments", page_size=10)
     finally:
