@@ -223,8 +223,8 @@ async def until_reviews_are_refused(cluster: Cluster) -> None:
 
 async def test_without_that_right_a_caller_learns_what_is_missing(mesh: Mesh) -> None:
     # Two tokens of one account that are made within a second are equal, so the orchestrator may know it already.
-    mesh.cluster.add("team-b", "newcomer")
-    token = mesh.cluster.token("team-b", "newcomer")
+    mesh.cluster.add("team-b", "applicant")
+    token = mesh.cluster.token("team-b", "applicant")
     rights, name = mesh.cluster.binding()
     kubectl("delete", "clusterrolebinding", name)
     try:
