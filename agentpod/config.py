@@ -204,6 +204,10 @@ class PodConfig:
         """Whether the process of a role has another user id than the leader."""
         return bool(self.user_code_uid) and self.runs_user_code(role)
 
+    def folder_of(self, role: str) -> Path:
+        """Returns the folder in which the process of a role may write its files."""
+        return self.code_folder if self.is_other_user(role) else self.folder
+
     def runs_user_code(self, role: str) -> bool:
         """Whether the process of a role imports user code, if the specification names any."""
         return self.isolated and not role.startswith(LEADER_ROLE)

@@ -161,7 +161,11 @@ class ForkServer:
 
     def _write_pod_file(self, pod: PodConfig) -> None:
         roles = {
-            child.role: {"pid": child.pid, "start_ticks": start_ticks(child.pid)}
+            child.role: {
+                "pid": child.pid,
+                "start_ticks": start_ticks(child.pid),
+                "folder": str(pod.folder_of(child.role)),
+            }
             for child in self.children.values()
             if child.pod.pod_id == pod.pod_id
         }

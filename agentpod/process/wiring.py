@@ -42,7 +42,7 @@ from podrace.checkpoint_store.assignment_store import (
 )
 from podrace.errors import InvalidArgument, PodraceError, ResourceExhausted, Unavailable
 from podrace.limits.user_environment import leader_variables
-from podrace.processes import lifeline
+from podrace.processes import lifeline, metrics_ports
 from podrace.processes.user_ids import hide_memory
 from podrace.rpc import Server, ServerConfig, Service
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
@@ -87,6 +87,7 @@ def run_role(config: PodConfig, role: str) -> int:
     if role == "evaluator":
         os.nice(EVALUATOR_NICENESS)
     metrics = telemetry.start(config.telemetry, service=role, pod_id=config.pod_id)
+    metrics_ports.record(config.folder_of(role), role, metrics)
     if not config.is_other_user(role):
         stacks.dump_on_signal(config.folder, role)
     _log.info("role starts", pid=os.getpid(), metrics=metrics)

@@ -30,34 +30,16 @@ def free_port() -> int:
         return port
 
 
-def pods_of(home: Home) -> list[dict[str, Any]]:
-    """The roles of the pods that have started, as /pods lists them."""
-    text = "".join(path.read_text() for path in home.folders.logs.glob("*-p[0-9]*.log"))
-    lines = [line for line in text.splitlines() if "role starts" in line]
-    keys = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
-    return [
-        {
-            "targets": [one["metrics"]],
-            "labels": {
-                "pod_id": one["pod_id"],
-                "tournament_id": one["pod_id"].rpartition("-")[0],
-                "role": one["service"],
-            },
-        }
-        for one in keys
-    ]
-
-
-def configuration(orchestrator: int, leaderboard: int, targets: Path) -> dict[str, Any]:
+def configuration(orchestrator: int, leaderboard: int) -> dict[str, Any]:
     """The configuration of Compose with the addresses of this mesh, a shorter period, and no policy servers."""
     found: dict[str, Any] = yaml.safe_load((COMPOSE / "prometheus.yaml").read_text())
     found["global"]["scrape_interval"] = "1s"
     del found["rule_files"]
     jobs = {job["job_name"]: job for job in found["scrape_configs"]}
     jobs["services"]["static_configs"][0]["targets"] = [f"127.0.0.1:{orchestrator}", f"127.0.0.1:{leaderboard}"]
-    # The launcher `process` does not know the ports of its pods, so /pods has none of them; their logs do.
-    pods = {"job_name": "pods", "file_sd_configs": [{"files": [str(targets)], "refresh_interval": "1s"}]}
-    found["scrape_configs"] = [jobs["services"], pods]
+    (discovery,) = jobs["pods"]["http_sd_configs"]
+    discovery |= {"url": f"http://127.0.0.1:{orchestrator}/pods", "refresh_interval": "1s"}
+    found["scrape_configs"] = [jobs["services"], jobs["pods"]]
     return found
 
 
@@ -104,14 +86,11 @@ def test_every_panel_returns_series(home: Home, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(f"PODRACE_{program}__TELEMETRY__METRICS_LISTEN", f"127.0.0.1:{port}")
     missing = panels()
     assert len(missing) > 30
-    targets = home.path.parent / "pods.json"
-    targets.write_text("[]")
-    with prometheus(configuration(*ports, targets)) as url:
+    with prometheus(configuration(*ports)) as url:
         process = home.start("train", str(home.spec('wall_clock_duration = "3m"', pool="maximum_pods = 1")))
 
         def ask() -> bool:
             assert process.poll() is None, process.communicate()[1]
-            targets.write_text(json.dumps(pods_of(home)))
             with contextlib.suppress(OSError):
                 for name in [name for name, expression in missing.items() if series(url, expression)]:
                     del missing[name]

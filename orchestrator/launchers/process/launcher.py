@@ -12,9 +12,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -43,6 +44,7 @@ from podrace.limits.user_code import imports_user_code
 from podrace.limits.user_environment import leader_variables, role_environment
 from podrace.processes.identity import Process, boot_id
 from podrace.processes.machine_limits import allowed_cpus
+from podrace.processes.metrics_ports import recorded
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 POD_FILE = "pod.json"
@@ -68,11 +70,18 @@ class PodFile:
     roles: dict[str, Process]
     user_code_uid: int = 0
     """User id of the processes with user code; 0: that of the leader."""
+    role_folders: dict[str, Path] = field(default_factory=dict)
+    """Folder of each role."""
 
     @property
     def lives(self) -> bool:
         """Whether the pod's leader is alive."""
         return self.boot_id == boot_id() and self.roles[LEADER].lives
+
+    def metrics(self, host: str) -> dict[str, str]:
+        """Returns where the roles serve their metrics, as far as they have recorded it."""
+        ports = {role: recorded(self.role_folders[role], role, process) for role, process in self.roles.items()}
+        return {role: f"{host}:{port}" for role, port in ports.items() if port}
 
 
 class ProcessLauncher:
@@ -137,7 +146,7 @@ class ProcessLauncher:
         await self._forkserver.close(stop_server=not living)
 
     async def list(self) -> Sequence[ListedPod]:
-        """See Launcher. Reads one small file per pod from a memory-backed folder, on the event loop."""
+        """See Launcher. Reads a small file per pod and role from a memory-backed folder, on the event loop."""
         files = self._files()
         for pod_id, file in files.items():
             own = self._is_own(pod_id)
@@ -146,7 +155,9 @@ class ProcessLauncher:
                 self._own |= {pod_id} if own else set()
             elif own and (file is not None or self._is_abandoned(pod_id)):
                 self._remove_leftovers(pod_id, file)
-        return [file.pod for file in files.values() if file is not None and file.lives]
+        host = reachable_host(self._pod_environment.telemetry.metrics_listen)
+        living = (file for file in files.values() if file is not None and file.lives)
+        return [replace(file.pod, metrics=file.metrics(host)) if host else file.pod for file in living]
 
     async def start(self, pod: NewPod) -> None:
         """See Launcher."""
@@ -332,6 +343,16 @@ def choose_cpus(cores: float, allowed: Sequence[int], taken: Iterable[Iterable[i
     return tuple(free[:count]) if count == cores and count <= len(free) else ()
 
 
+def reachable_host(listen: str) -> str:
+    """Returns the host in the addresses of metrics: that on which they are served, or the name of this machine.
+
+    Args:
+        listen: Address of the metrics, `host:port`; empty: none are served.
+    """
+    host = listen.rpartition(":")[0]
+    return socket.gethostname() if host in ("0.0.0.0", "[::]", "::") else host
+
+
 def read_pod_file(path: Path) -> PodFile | None:
     """Reads a pod file; None if it does not exist or is damaged."""
     try:
@@ -350,6 +371,7 @@ def read_pod_file(path: Path) -> PodFile | None:
             gpus=gpus,
             roles={name: Process(role["pid"], role["start_ticks"]) for name, role in content["roles"].items()},
             user_code_uid=content.get("user_code_uid", 0),
+            role_folders={name: Path(role.get("folder", path.parent)) for name, role in content["roles"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

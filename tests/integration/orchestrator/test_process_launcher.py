@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -14,11 +15,12 @@ import pytest
 
 from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.pod_settings import threads_of_a_role
-from orchestrator.launchers.process.launcher import ProcessLauncher, choose_cpus
+from orchestrator.launchers.process.launcher import ProcessLauncher, choose_cpus, reachable_host
 from orchestrator.launchers.process.local_gpus import LocalGpus
 from podrace.errors import InvalidArgument, Unavailable
 from podrace.gpus import Gpu, Reading
 from podrace.processes.identity import Process
+from podrace.processes.metrics_ports import port_file
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
@@ -126,6 +128,25 @@ async def test_every_pod_gets_the_shared_settings(harness: LauncherHarness) -> N
     assert request["log_path"] == str(harness.folder / "race-aaaaaa-p0.log")
     assert request["telemetry"]["metrics_listen"] == "127.0.0.1:0"
     assert (request["layout"], request["threads"]) == ("fused", 1)
+
+
+async def test_a_pod_is_listed_with_the_ports_that_its_present_processes_have_recorded(
+    harness: LauncherHarness,
+) -> None:
+    await harness.launcher.start(pod())
+    assert [found.metrics for found in await harness.launcher.list()] == [{}]
+    processes = harness.processes()
+    for role, pid in (("learner", processes["learner"].pid), ("worker-0", processes["evaluator"].pid)):
+        port_file(harness.folder / "pods" / "race-aaaaaa-p0", role).write_text(f"{pid} 40123\n")
+    assert [found.metrics for found in await harness.launcher.list()] == [{"learner": "127.0.0.1:40123"}]
+
+
+@pytest.mark.parametrize(
+    ("listen", "host"),
+    [("127.0.0.1:0", "127.0.0.1"), ("[::1]:9090", "[::1]"), ("0.0.0.0:0", socket.gethostname()), ("", "")],
+)
+def test_metrics_are_reached_where_they_are_served(listen: str, host: str) -> None:
+    assert reachable_host(listen) == host
 
 
 async def test_no_process_of_a_pod_starts_with_the_secrets_of_the_service(
