@@ -1,8 +1,8 @@
-"""Makes the tokens for services at addresses that a specification names, and says who may accept them.
+"""Makes the tokens for services at addresses that a specification names.
 
-Such a service never gets a token of the mesh, of a pod or of a person: it could call the mesh with it. It gets a token
-whose audience is its own address. The operator names a file with it; for a simulator service on this machine the caller
-signs one with the key of its user.
+Such a service never gets a token that the mesh accepts: it could call the mesh with it. It gets a token whose audience
+is its own address. The operator names a file with this token. For a simulator service on this machine, the caller signs
+the token with the key of its user.
 """
 
 import time
@@ -33,7 +33,7 @@ def audiences_of(address: str) -> list[str]:
 
 
 def named_token(target: str, files: Mapping[str, str]) -> TokenSource | None:
-    """Returns the source of the token for a service; None if there is none, or if it would travel unencrypted.
+    """Returns the source of the token for a service; None if there is none, or if it would be sent unencrypted.
 
     Args:
         target: `host:port` or `unix:/path`.

@@ -1,7 +1,7 @@
 """Records decisions about access: who did what to which resource, from where, and whether it was allowed.
 
 There is one record for each call that may change something, and one for each refusal. Renewals of leases and the
-transfers inside pods are recorded only when they are refused: there are hundreds a second.
+transfers inside pods are recorded only when they are refused, because there are hundreds of them per second.
 """
 
 import json
@@ -35,8 +35,8 @@ FREQUENT = frozenset({"/inference.GRPCInferenceService/ModelInfer"}) | frozenset
         "policy.v1.PolicyService/EndSession",
     )
 )
-"""Methods whose allowed calls are not recorded: they are frequent, and part of running a pod, of acting, or of keeping
-two services in agreement."""
+"""Methods whose allowed calls are not recorded, because they are frequent: calls of running pods, requests for actions,
+and calls that keep the two services consistent."""
 
 _log = structlog.get_logger("podrace.access.audit")
 
@@ -82,7 +82,7 @@ class AuditLog:
     def __call__(
         self, principal: Principal | None, peer: str, rule: Rule, resource: Resource, decision: Decision
     ) -> None:
-        """Records a decision; an allowed call of a frequent method is left out."""
+        """Records a decision, unless it allowed a call of a frequent method."""
         if decision.allowed and rule.method in FREQUENT:
             return
         record = {

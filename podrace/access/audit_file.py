@@ -1,4 +1,4 @@
-"""Appends records to a file that is rotated, also if several processes append to it."""
+"""Appends records to a file and rotates it, even if several processes append to the same file."""
 
 import fcntl
 import os
@@ -30,8 +30,8 @@ class AuditFile:
 
         Args:
             path: The file.
-            most_bytes: The file is rotated before a record would make it longer; 0: never.
-            kept_files: Rotated files that are kept.
+            most_bytes: Size above which the file is rotated, before the record that would exceed it; 0: never.
+            kept_files: Number of rotated files that are kept.
 
         Raises:
             OSError: It cannot be written.
@@ -50,7 +50,7 @@ class AuditFile:
         size = self._size()
         if self._most_bytes and size and size + len(record) > self._most_bytes:
             self._rotate()
-        # One write to a file opened to append: records of several processes do not mix.
+        # A single write to a file opened in append mode, so the records of several processes do not mix.
         os.write(self._descriptor, record)
 
     def close(self) -> None:

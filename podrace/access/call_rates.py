@@ -11,14 +11,14 @@ from podrace.access.principal import Principal
 from podrace.errors import QUOTA_EXCEEDED, ResourceExhausted
 
 BURST_SECONDS = 5.0
-"""A caller that made no calls for this long may make the calls of this time at once."""
+"""Length of a burst: after a pause this long, a caller may make the calls of this time at once."""
 BUCKETS = 10_000
-"""Callers that are remembered."""
+"""Number of callers that are remembered."""
 
 
 @dataclass(frozen=True)
 class CallBucket:
-    """Calls that a caller may make at once."""
+    """The token bucket of one caller."""
 
     calls: float
     time: float
@@ -73,7 +73,7 @@ class CallRates:
         limit = self._of_owners.get(name, self._calls_per_second)
         if not limit:
             return
-        # The caller that called last comes last.
+        # The most recent caller comes last.
         bucket, wait_seconds = take(self._monotonic(), self._buckets.pop(owner, None), limit)
         if len(self._buckets) >= BUCKETS:
             del self._buckets[next(iter(self._buckets))]

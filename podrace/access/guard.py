@@ -1,4 +1,4 @@
-"""Checks every call of a server: who calls, and whether the rule of the method allows it."""
+"""Checks every call to a server: who the caller is, and whether the access rule of the method allows the call."""
 
 import time
 from collections.abc import Callable, Container, Sequence
@@ -29,9 +29,9 @@ from podrace.access.rules import (
 from podrace.errors import NotFound, PermissionDenied, PodraceError, Unauthenticated
 
 HolderOf = Callable[[str], str]
-"""Returns the pod that holds an assignment now; empty if the assignment is unknown or is held no longer."""
+"""Returns the pod that holds an assignment now; empty if the assignment is unknown or no pod holds it any more."""
 Audit = Callable[[Principal | None, str, Rule, Resource, Decision], None]
-"""Receives the caller (None: unknown), its address, the rule, what the call concerns, and the decision."""
+"""Receives the caller (None: unknown), its address, the rule, the resource of the call, and the decision."""
 
 
 class Guard:
@@ -58,16 +58,16 @@ class Guard:
         """Creates the guard.
 
         Args:
-            authenticators: Asked in order; the first that knows the caller decides. None: every call is refused.
+            authenticators: Tried in order; the first that identifies the caller decides. Empty: every call is refused.
             pod_id: Pod that the server belongs to; empty for a service.
-            holder_of: Finds the holder of an assignment; None: assignments are not known here.
-            owners: Knows the owner of each tournament; None: owners do not matter here.
-            scoped: Methods (`/package.Service/Method`) that answer themselves as if a tournament did not exist that the
-                caller may not see. They get such calls; all other methods do not.
+            holder_of: Finds the holder of an assignment; None: this server has no assignments.
+            owners: Finds the owner of each tournament; None: owners are not checked here.
+            scoped: Methods (`/package.Service/Method`) that check themselves which tournaments the caller may see. Only
+                these methods receive calls that concern a hidden tournament.
             audit: Receives every refusal, and every decision about a call that may change something.
             now: Returns the seconds since 1970.
             rates: Limits how many calls a caller makes; None: there is no limit.
-            known: Tokens that need no verification; None: none at first.
+            known: Tokens that were verified before; None: none.
         """
         self._rates = rates
         self._authenticators, self._pod_id, self._now = tuple(authenticators), pod_id, now
@@ -84,7 +84,7 @@ class Guard:
         return bool(self._connection_checks)
 
     async def authenticate(self, credentials: Credentials, rule: Rule) -> Principal:
-        """Returns who makes a call.
+        """Returns the caller.
 
         Raises:
             Unauthenticated: No authenticator knows the caller, or its credentials are invalid.
@@ -172,7 +172,7 @@ class Guard:
 
     @classmethod
     def of_anyone(cls) -> "Guard":
-        """Returns a guard that lets everyone in: for a network that is trusted as a whole."""
+        """Returns a guard that accepts every caller: for a network that is trusted as a whole."""
         return cls([UnixSocketAuthenticator(), AnyoneAuthenticator()])
 
 

@@ -14,7 +14,7 @@ from podrace.access.rules import Rule, rule_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Admit = Callable[[Any, Context], Awaitable[Any]]
-"""Returns the request of a call that is allowed, and raises otherwise."""
+"""Returns the request of an allowed call; raises if the call is refused."""
 CheckRequest = Callable[[Any, str], Any]
 """Returns a request of a method, and raises InvalidArgument if it is not valid."""
 
@@ -22,7 +22,8 @@ CheckRequest = Callable[[Any, str], Any]
 class AccessInterceptor(grpc.aio.ServerInterceptor):
     """Authenticates the caller of every call and applies the rule of the method. Methods without a rule are refused.
 
-    The request is checked between the two, so that only callers that may call the method learn what is wrong with it.
+    The fields of the request are checked after the caller's role and before its resource, so that only callers that may
+    call the method learn what is wrong with the request.
     The handlers raise PodraceError, so this interceptor comes after the one that translates errors.
     """
 

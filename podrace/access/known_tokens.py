@@ -3,7 +3,7 @@
 from podrace.access.principal import Principal
 
 MOST_TOKENS = 50_000
-"""Enough for 10,000 pods, each with its token, the previous one, and the next one."""
+"""Largest number of tokens: enough for 10,000 pods, each with its current, its previous and its next token."""
 KEEP_SECONDS = 300.0
 """Longest time for which a verified token is kept: a token that its issuer revokes is noticed after this time."""
 
@@ -11,8 +11,8 @@ KEEP_SECONDS = 300.0
 class KnownTokens:
     """The holders of tokens, until the token expires.
 
-    The keys are the tokens themselves: a digest costs more than the rest of the search, and who can read the memory of
-    a service finds more than tokens there.
+    The keys are the tokens themselves. Digests would cost more than the rest of the lookup and protect little: an
+    attacker who can read the memory of a service finds its other secrets there too.
 
     known.keep(token, principal, now + KEEP_SECONDS)     # after its signature was verified, or by its issuer
     principal = known.find(token, now)

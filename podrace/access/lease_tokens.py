@@ -1,12 +1,12 @@
-"""Makes and checks the tokens of leases: only the pod that holds an assignment can renew, complete or submit under it.
+"""Makes and checks lease tokens: only the pod that holds an assignment can renew, complete or submit under it.
 
-The orchestrator signs a token for each assignment and sends it with the assignment, and a new one with a renewal when
-half of its lifetime has passed. The pod sends it back. A token names the assignment, its tournament, its lease epoch
-and its pod, so it is useless for anything else, and for any other pod that can prove its own identity. Its signature
-cannot be guessed.
+The orchestrator signs a token for each assignment and sends it with the assignment. When half of the token's lifetime
+has passed, the answer to the next renewal has a new one. The pod sends its token with every call for the assignment. A
+token names the assignment, its tournament, its lease epoch and its pod. It is therefore not valid for other work, nor
+for a caller that is identified as another pod.
 
-The orchestrator compares a token with the one that it issued, in constant time; after a restart, and for an earlier
-token of the same lease, it verifies the signature. The leaderboard has the public key only and verifies signatures.
+The orchestrator compares a token with the one that it issued, in constant time. After a restart, and for an earlier
+token of the same lease, it verifies the signature. The leaderboard has only the public key and verifies signatures.
 
 Without a key, no tokens are issued and none are required: in an embedded mesh, whose sockets only its user can reach.
 """
@@ -23,7 +23,7 @@ from podrace.access.principal import Principal
 from podrace.errors import PermissionDenied, Unauthenticated
 
 LEASE_AUDIENCE = "podrace-lease"
-"""Audience of tokens of leases; no method accepts them as the token of a caller."""
+"""Audience of lease tokens; no method accepts them as the token of a caller."""
 LEASE_TOKEN_SECONDS = 3600.0
 """Lifetime of a token; it is renewed with the lease."""
 MOST_TOKENS = 100_000
@@ -33,7 +33,7 @@ FIELD = "lease_token"
 
 @dataclass(frozen=True)
 class HeldLease:
-    """What the token of a lease says."""
+    """The claims of a lease token."""
 
     assignment_id: str
     """The assignment, which includes the lease epoch."""
@@ -48,7 +48,7 @@ class HeldLease:
 
 
 def claims_of(lease: HeldLease, expire_time: float) -> dict[str, Any]:
-    """Returns the claims of the token of a lease; `expire_time` is in seconds since 1970."""
+    """Returns the claims of a lease token; `expire_time` is in seconds since 1970."""
     return {
         "aud": LEASE_AUDIENCE,
         "sub": lease.assignment_id,
@@ -61,7 +61,7 @@ def claims_of(lease: HeldLease, expire_time: float) -> dict[str, Any]:
 
 
 def lease_of(claims: dict[str, Any]) -> HeldLease:
-    """Returns what verified claims say."""
+    """Returns the lease that verified claims describe."""
     return HeldLease(
         str(claims["sub"]),
         str(claims.get("tournament", "")),
@@ -72,16 +72,17 @@ def lease_of(claims: dict[str, Any]) -> HeldLease:
 
 
 def why_wrong(lease: HeldLease, caller: Principal | None, **expected: str | int) -> str:
-    """Returns why a lease is not that of a request; empty if it is.
+    """Returns why a lease token is not valid for a request; empty if it is.
 
     Args:
-        lease: What the token says.
-        caller: Who calls; a caller that is bound to a pod must be the holder.
+        lease: The claims of the token.
+        caller: The caller; if it is bound to a pod, that pod must be the holder.
         **expected: Fields of HeldLease that the request names.
     """
     for name, value in expected.items():
         if getattr(lease, name) != value:
-            return f"it is of another {name.removesuffix('_id').replace('_', ' ')}"
+            kind = "agent or evaluation" if name == "work_id" else name.removesuffix("_id").replace("_", " ")
+            return f"it belongs to another {kind}"
     if caller is not None and caller.pod_id and caller.pod_id != lease.pod_id:
         return "it was given to another pod"
     return ""
@@ -89,12 +90,12 @@ def why_wrong(lease: HeldLease, caller: Principal | None, **expected: str | int)
 
 def _refusal(method: str, problem: str) -> PermissionDenied:
     return PermissionDenied(
-        f"{method}: {FIELD}: {problem}; send the lease_token of the assignment, or the one of its last renewal"
+        f"{method}: {FIELD}: {problem}; send the lease_token of the assignment or of its last renewal"
     )
 
 
 class LeaseVerifier:
-    """Verifies the tokens of leases by the public key of the mesh.
+    """Verifies lease tokens with the public key of the mesh.
 
     verifier.check("SubmitCandidate", request.lease_token, current_principal(), work_id=..., lease_epoch=...)
     """
@@ -115,16 +116,16 @@ class LeaseVerifier:
         return self._keys is not None
 
     def check(self, method: str, token: str, caller: Principal | None, **expected: str | int) -> None:
-        """Checks that a token is that of the lease that a request names.
+        """Checks that a token belongs to the lease that a request names.
 
         Args:
             method: Name of the method, for the error.
             token: The token of the request.
-            caller: Who calls.
+            caller: The caller.
             **expected: Fields of HeldLease that the request names.
 
         Raises:
-            PermissionDenied: The token is missing, invalid or expired, or of another lease or pod.
+            PermissionDenied: The token is missing, invalid or expired, or belongs to another lease or pod.
         """
         if self._keys is None:
             return
@@ -156,7 +157,7 @@ class _Issued:
 
 
 class LeaseTokens:
-    """Makes the tokens of leases, and checks those that come back.
+    """Makes lease tokens, and checks those that pods send.
 
     assignment.lease_token = tokens.of(lease)
     tokens.check("RenewAssignment", request.lease_token, current_principal(), assignment_id, lease_epoch)
@@ -175,7 +176,7 @@ class LeaseTokens:
         self._issued: OrderedDict[str, _Issued] = OrderedDict()
 
     def of(self, lease: HeldLease) -> str:
-        """Returns the token of a lease; empty without a key."""
+        """Returns the token of a lease; empty if there is no key."""
         if self._key is None:
             return ""
         now, issued = self._now(), self._issued.get(lease.assignment_id)
@@ -190,15 +191,15 @@ class LeaseTokens:
         return token
 
     def renewed(self, lease: HeldLease, token: str) -> str:
-        """Returns the token that a pod sends from now on; empty if that is the one that it sent."""
+        """Returns the token that a pod must send from now on; empty if that is the token that it sent."""
         current = self.of(lease)
         return "" if hmac.compare_digest(current.encode(), token.encode()) else current
 
     def check(self, method: str, token: str, caller: Principal | None, assignment_id: str, lease_epoch: int) -> None:
-        """Checks that a token is that of an assignment.
+        """Checks that a token belongs to an assignment.
 
         Raises:
-            PermissionDenied: The token is missing, invalid or expired, or of another assignment or pod.
+            PermissionDenied: The token is missing, invalid or expired, or belongs to another assignment or pod.
         """
         issued = self._issued.get(assignment_id)
         if (
@@ -211,5 +212,5 @@ class LeaseTokens:
         self._verifier.check(method, token, caller, assignment_id=assignment_id, lease_epoch=lease_epoch)
 
     def forget(self, assignment_id: str) -> None:
-        """Drops the token of an assignment that has ended; it stays valid, and useless, until it expires."""
+        """Drops the token of an assignment that has ended; it remains valid until it expires, but has no use."""
         self._issued.pop(assignment_id, None)

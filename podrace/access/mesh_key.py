@@ -16,9 +16,9 @@ from podrace.errors import FailedPrecondition, Unauthenticated
 ISSUER = "podrace"
 ALGORITHM = "EdDSA"
 LEEWAY_SECONDS = 5.0
-"""Difference between the clocks of two machines that is allowed when a token expires."""
+"""Tolerated difference between the clocks of two machines when the expiry of a token is checked."""
 MOST_HEADERS = 64
-"""Headers of tokens that are remembered: all tokens that a key has signed have the same one."""
+"""Number of token headers that are cached; all tokens of one key have the same header."""
 REQUIRED_CLAIMS = ("iss", "aud", "sub", "exp")
 
 
@@ -116,11 +116,11 @@ class PublicKeys:
 
     @property
     def first_id(self) -> str:
-        """Id of the first key, which the tokens that it has signed carry."""
+        """Id of the first key; it is in the header of every token that this key has signed."""
         return next(iter(self._keys))
 
     def have_signed(self, token: str) -> bool:
-        """Whether a token says that one of these keys has signed it; `verify` checks the signature."""
+        """Whether the header of a token names one of these keys; `verify` checks the signature."""
         return self._key_of(token) is not None
 
     def _key_of(self, token: str) -> Any:

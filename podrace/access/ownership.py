@@ -2,11 +2,10 @@
 
 Operators, the orchestrator, and a policy server without a namespace reach every tournament. A pod reaches what its
 token is bound to (podrace.access.rules).
-Everyone else is a person:
+For all other callers:
 
 - A token that is bound to a tournament reaches that one, as far as its role allows.
-- The owner of a tournament may change it. An owner is a name in a namespace: the alices of two namespaces are two
-  owners.
+- The owner of a tournament may change it. An owner is a name in a namespace: `alice` in two namespaces is two owners.
 - Members of a named namespace may read each other's tournaments. There is no sharing without a namespace.
 - A token of the namespace `*`, which only the key of the mesh signs, may read everything.
 """
@@ -25,7 +24,7 @@ from podrace.config import unknown
 EVERY_NAMESPACE = "*"
 """Namespace of a caller that reads the tournaments of all namespaces."""
 SUGGESTED = 5
-"""Most tournaments that a message names."""
+"""Largest number of tournaments that a message names."""
 _SERVICE_ROLES = frozenset({access_pb2.ROLE_OPERATOR, access_pb2.ROLE_ORCHESTRATOR})
 _OWNED = (TOURNAMENT, AGENT, EVALUATION)
 
@@ -55,7 +54,7 @@ class Reach(IntEnum):
 
 
 class Owners(Protocol):
-    """What a service knows about the owners of its tournaments.
+    """Finds the owners of a service's tournaments.
 
     if reach(principal, name, owners.ownership_of(name)) >= Reach.READ: ...
     """
@@ -106,7 +105,7 @@ def reach(principal: Principal, tournament_id: str, ownership: Ownership | None)
 def decide_owned(
     principal: Principal, rule: Rule, resource: Resource, ownership_of: Callable[[str], Ownership | None]
 ) -> Decision:
-    """Decides whether the owner of what a call concerns allows it; rules.decide has allowed it already.
+    """Decides whether a call is allowed by the ownership of its resource; `rules.decide` has already allowed it.
 
     Args:
         principal: The caller.

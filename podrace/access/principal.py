@@ -1,4 +1,4 @@
-"""Defines who calls: a name, its roles, and the pod and tournament that it is bound to."""
+"""Defines the identity of a caller: its name, its roles, and the pod and tournament that it is bound to."""
 
 import contextvars
 import math
@@ -20,7 +20,7 @@ _PREFIX = "ROLE_"
 
 @dataclass(frozen=True)
 class Principal:
-    """Who calls."""
+    """The identity of a caller."""
 
     name: str
     """For a person a name; for a service or a pod its kind and id, for instance `pod/race-1-p3`."""
@@ -45,21 +45,21 @@ def roles_with_included(roles: Iterable[int]) -> frozenset[int]:
 
 
 def role_name(role: int) -> str:
-    """Returns the name of a role as people write it, for instance `pod-leader`."""
+    """Returns the name of a role in options and messages, for instance `pod-leader`."""
     return Role.Name(access_pb2.Role.ValueType(role)).removeprefix(_PREFIX).lower().replace("_", "-")
 
 
 ROLES_BY_NAME = {role_name(role): role for role in sorted(ALL_ROLES)}
-"""Roles by the names that people write."""
+"""Roles by their names in options."""
 
 _current: contextvars.ContextVar[Principal | None] = contextvars.ContextVar("podrace_principal", default=None)
 
 
 def current_principal() -> Principal | None:
-    """Returns who makes the call that this task answers; None outside of a call."""
+    """Returns the caller of the call that this task answers; None outside of a call."""
     return _current.get()
 
 
 def set_current_principal(principal: Principal) -> None:
-    """Records who makes the call that this task answers."""
+    """Records the caller of the call that this task answers."""
     _current.set(principal)

@@ -1,4 +1,4 @@
-"""Reads files that only this user may read, and makes them with random content at first use."""
+"""Reads files that only this user may read, and creates them with random content at first use."""
 
 import contextlib
 import os
@@ -39,7 +39,7 @@ def read_private_file(path: Path) -> bytes:
 def make_private_file(path: Path, make: Callable[[], bytes]) -> bytes:
     """Returns the content of a private file, which is made first if it does not exist.
 
-    Two processes that make it at the same time both get the content of the first one.
+    Two processes that create it at the same time both get the content of the first one.
 
     Args:
         path: The file. Its folder is made as well, with access for this user only.

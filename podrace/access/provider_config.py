@@ -1,4 +1,4 @@
-"""Defines which providers outside the mesh say who a caller is."""
+"""Defines the configuration of identity providers outside the mesh."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ class OidcConfig:
     audience: str = "podrace"
     """Audience that tokens must have: the client id of this mesh at the provider."""
     jwks_url: str = ""
-    """Address of its keys; empty: as the provider's `/.well-known/openid-configuration` says."""
+    """Address of its keys; empty: the one in the provider's `/.well-known/openid-configuration`."""
     name_claim: str = "sub"
     """Claim that names the person, who owns tournaments under this name. It must never change or be given to another
     person."""
     roles_claim: str = "groups"
-    """Claim whose values give roles: a text, or a list of texts."""
+    """Claim whose values give roles: a string, or a list of strings."""
     roles: tuple[str, ...] = ()
     """Roles by values of that claim: `VALUE=ROLE`, for instance `ml-team=user,ml-admins=operator`. A person without a
     role is refused."""

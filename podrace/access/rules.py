@@ -21,11 +21,11 @@ NONE, TOURNAMENT, AGENT, EVALUATION, ASSIGNMENT, POD = (
     access_pb2.RESOURCE_POD,
 )
 PUBLIC_SERVICES = frozenset({"grpc.health.v1.Health"})
-"""Services of other contracts that anyone may call: probes present no credentials, and the answer is one word."""
+"""Services of other contracts that any caller may use: health probes present no credentials, and learn little."""
 VIEWED_SERVICES = frozenset({"grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection"})
 """Services of other contracts that viewers may call."""
 REMEMBERED = 20_000
-"""Ids whose tournament is found once and not with every call."""
+"""Number of ids whose tournament is cached."""
 
 _PARTS: dict[int, re.Pattern[str]] = {
     AGENT: re.compile(r"(.+)-a\d+"),
@@ -53,14 +53,14 @@ class Rule:
 
 
 class Resource(NamedTuple):
-    """What a call concerns. A tuple, because one or two are made for each call."""
+    """The resource that a call concerns. A tuple, because it is cheap to create and each call creates one or two."""
 
     kind: int = NONE
     """Value of the contract's Resource."""
     id: str = ""
     """Its id; empty if the request names none, for instance for a list of all."""
     tournament_id: str = ""
-    """Tournament that it belongs to; empty if the id does not say."""
+    """Tournament that it belongs to; empty if the id does not show it."""
     pod_id: str = ""
     """Pod that it belongs to: the pod itself, or the holder of an assignment. Empty if unknown."""
 

@@ -14,11 +14,11 @@ LOOPBACK_NAMES = ("localhost", "localhost.localdomain")
 
 
 LISTS = ("ipv4:", "ipv6:")
-"""Schemes of gRPC that begin a list of addresses, separated by commas: those of the replicas of a service."""
+"""Schemes of gRPC for a comma-separated list of addresses: those of the replicas of a service."""
 
 
 def each_address(address: str) -> list[str]:
-    """Returns the addresses in a list such as `ipv4:10.0.0.7:50051,10.0.0.8:50051`; another address is the only one."""
+    """Returns the addresses in a list such as `ipv4:10.0.0.7:50051,10.0.0.8:50051`; any other address unchanged."""
     scheme = next((scheme for scheme in LISTS if address.startswith(scheme)), "")
     return address.removeprefix(scheme).split(",") if scheme else [address]
 
@@ -101,7 +101,7 @@ class MetadataChannel(grpc.aio.Channel):
         def call(*args: Any, metadata: Any = None, **kwargs: Any) -> Any:
             return method(*args, metadata=(*(metadata or ()), *self._metadata()), **kwargs)
 
-        # The method as podrace.rpc knows it, which counts the outcomes of its calls.
+        # podrace.rpc.renewing_channel looks for the method behind this wrapper to count the outcomes of its calls.
         call.__wrapped__ = method  # type: ignore[attr-defined]
         call.path = path  # type: ignore[attr-defined]
         return call

@@ -1,8 +1,8 @@
-"""Wires what the orchestrator and the leaderboard need to know who calls, and to say who they are.
+"""Sets up how the orchestrator and the leaderboard identify their callers, and how they identify themselves.
 
 A service whose addresses are all Unix sockets needs neither keys nor tokens: that is the embedded mesh. On one machine
-the token file and the key of the mesh are made at first start. On several machines, certificates say who calls, and a
-key only exists if the configuration names one.
+the token file and the key of the mesh are made at first start. On several machines, certificates identify callers, and
+a key exists only if the configuration names one.
 """
 
 import os
@@ -46,8 +46,8 @@ class AccessConfig:
     ~/.config/podrace/token."""
     mesh_key: str = ""
     """File with the private key (Ed25519, PEM) that signs the tokens of pods and services; made if it does not exist.
-    Empty: `mesh.key` next to the token file if a service listens on this machine only, else there is no key, and
-    certificates say who calls."""
+    Empty: `mesh.key` next to the token file if a service listens on this machine only; otherwise there is no key, and
+    certificates identify callers."""
     public_keys: tuple[str, ...] = ()
     """Files with public keys (PEM) of the mesh, for a service that verifies tokens and signs none. Several while the
     key is replaced."""
@@ -56,11 +56,11 @@ class AccessConfig:
     kubernetes: TokenReviewConfig = field(default_factory=TokenReviewConfig)
     """Tokens of Kubernetes that identify callers."""
     audit_log: str = ""
-    """File to which decisions about access are appended, one JSON object a line; empty: the log of the service has
-    them."""
+    """File to which decisions about access are appended, one JSON object a line; empty: they are written to the log of
+    the service."""
     audit_log_bytes: int = 67_108_864
-    """The audit log is renamed to `FILE.1`, and a new file is begun, before it gets longer; at least 65,536. 0: it is
-    not rotated."""
+    """Largest size of the audit log in bytes, at least 65,536: before a record would exceed it, the file is renamed to
+    `FILE.1` and a new one is begun. 0: the log is not rotated."""
     audit_log_files: int = 9
     """Files of the audit log that are kept besides the current one: 1 to 1,000."""
     calls_per_second: float = 100.0
@@ -85,7 +85,7 @@ class AccessConfig:
 
 @dataclass(frozen=True)
 class ServiceAccess:
-    """What a service knows about its callers and says about itself.
+    """How a service identifies its callers and itself.
 
     access = ServiceAccess.open(config.access, role, config.server.listen, config.leaderboard)
     server = await Server.start(config.server, services, guard=access.guard(holder_of))
@@ -110,7 +110,7 @@ class ServiceAccess:
 
     @property
     def lease_tokens(self) -> LeaseTokens:
-        """Makes and checks the tokens of leases; none without a key."""
+        """Makes and checks lease tokens; none without a key."""
         return LeaseTokens(self.key)
 
     @property
@@ -168,7 +168,7 @@ class ServiceAccess:
         if identity_for(listen, environ):
             authenticators += _certificates(environ)
         elif _is_reached_from_elsewhere(listen):
-            # The operator has said --insecure: tokens are not sent without TLS, so no caller could identify itself.
+            # The operator has set --insecure: tokens are not sent without TLS, so no caller could identify itself.
             _log.warning(
                 "every caller that reaches this address has all roles, because there is no TLS", address=listen
             )

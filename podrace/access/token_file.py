@@ -1,4 +1,4 @@
-"""Finds the operator's token of one machine: the services make the file, and the command reads it.
+"""Finds the operator's token of one machine: the services create the file, and the `podrace` command reads it.
 
     PODRACE_TOKEN         the token itself
     PODRACE_TOKEN_FILE    file with the token; default ~/.config/podrace/token
@@ -55,7 +55,9 @@ def load_or_make_token(path: Path) -> str:
 def _checked(content: bytes, path: Path) -> str:
     token = content.decode(errors="replace").strip()
     if not token or not token.isascii() or any(character.isspace() for character in token):
-        raise FailedPrecondition(f"{path}: holds no token; remove it, and the service makes another one at its start")
+        raise FailedPrecondition(
+            f"{path}: contains no token; remove it, and the service makes a new one when it starts"
+        )
     return token
 
 
@@ -77,14 +79,14 @@ def operator_token(address: str, environ: Mapping[str, str] = os.environ) -> Tok
 
 
 def _token_for_own_listener(path: Path, address: str) -> str:
-    """Returns the token of the default file if the listener at the address may have it; else an empty text.
+    """Returns the token of the default file if the listener at the address may have it; else an empty string.
 
     Raises:
         NoListener: Nothing listens there. A call without a token could wait until a service does, which refuses it.
     """
     ports = [each.rpartition(":")[2] for each in each_address(address)]
     numbers = [int(port) for port in ports if port.isdigit()]
-    # A replica that does not lead listens on no port.
+    # A replica that is not the leader listens on no port.
     owners = frozenset(owner for number in numbers for owner in listener_owners(number))
     if not owners and numbers and any(table.exists() for table in _LISTENERS):
         raise NoListener(f"nothing listens at {address}: start the service, or correct the address")
@@ -92,7 +94,7 @@ def _token_for_own_listener(path: Path, address: str) -> str:
 
 
 def _token_in(path: Path) -> str:
-    """Returns the token in a file; empty if there is no such file, so that the service says what is missing."""
+    """Returns the token in a file; empty if there is no such file, so that the service reports what is missing."""
     with contextlib.suppress(FileNotFoundError):
         return _checked(read_private_file(path), path)
     return ""

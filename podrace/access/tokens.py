@@ -53,7 +53,7 @@ def principal_of(claims: Mapping[str, Any]) -> Principal:
     """Returns the principal that the verified claims of a token describe.
 
     Raises:
-        Unauthenticated: It names a role that does not exist, or a role of a pod without the pod.
+        Unauthenticated: It names a role that does not exist, or the role of a pod but no pod.
     """
     name, names = str(claims["sub"]), claims.get("roles", [])
     if not isinstance(names, list) or not set(names) <= ROLES_BY_NAME.keys():
@@ -92,7 +92,7 @@ def pod_claims(pod_id: str, tournament_id: str, expire_time: float) -> dict[str,
 
 
 class PodTokens:
-    """Makes the tokens of pods; without a key, pods get none and are identified otherwise.
+    """Makes the tokens of pods; without a key, pods get none and are identified in another way.
 
     tokens = PodTokens(key)
     token = tokens.first("race-1-p3", "race-1", POD_TOKEN_SECONDS)     # when the pod is launched
@@ -107,7 +107,7 @@ class PodTokens:
         Args:
             key: Key of the mesh; None: pods get no tokens.
             now: Returns the seconds since 1970.
-            known: Remembers the tokens, so that the service that issued them verifies no signature of its own.
+            known: Remembers the tokens, so that the service need not verify signatures that it made itself.
         """
         self._key, self._now, self._known = key, now, known
 
@@ -124,7 +124,7 @@ class PodTokens:
         return self._issued(self._key, pod_id, tournament_id, self._now() + lifetime_seconds)
 
     def renewed(self, principal: Principal | None) -> str:
-        """Returns a new token for the pod that calls; empty if it has none, or one that is still good for a while."""
+        """Returns a new token for the calling pod; empty without one, or while over half of its lifetime remains."""
         if self._key is None or principal is None or not principal.pod_id:
             return ""
         now = self._now()

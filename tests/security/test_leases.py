@@ -91,7 +91,11 @@ def with_token(assignment: pb.Assignment, token: str) -> pb.Assignment:
 
 async def test_only_the_holder_can_complete_an_assignment_and_fail_its_tournament(mesh: Any, spec: Any) -> None:
     held, other = await two_pods(mesh, spec)
-    for token, problem in [("", "is missing"), ("guess", "is not valid"), (other.lease_token, "of another assignment")]:
+    for token, problem in [
+        ("", "is missing"),
+        ("guess", "is not valid"),
+        (other.lease_token, "belongs to another assignment"),
+    ]:
         with pytest.raises(PermissionDenied, match=f"CompleteAssignment: lease_token: .*{problem}"):
             await mesh.complete(with_token(held, token), pb.OUTCOME_SPEC_FAILED, message="bad")
     assert "tournament_failed" not in await mesh.kinds(held.tournament_id)
@@ -128,11 +132,11 @@ async def test_the_token_of_an_earlier_epoch_is_stale_and_useless_for_the_next(m
     assert again.lease_epoch == 2
     with pytest.raises(FailedPrecondition, match="lease epoch 2"):
         await mesh.renew(held)
-    with pytest.raises(PermissionDenied, match="of another assignment"):
+    with pytest.raises(PermissionDenied, match="belongs to another assignment"):
         await mesh.renew(with_token(again, held.lease_token))
     forged = with_token(again, held.lease_token)
     forged.assignment_id = held.assignment_id
-    with pytest.raises(PermissionDenied, match="of another lease epoch"):
+    with pytest.raises(PermissionDenied, match="belongs to another lease epoch"):
         await mesh.renew(forged)
 
 
@@ -189,9 +193,9 @@ def test_the_leaderboard_accepts_the_token_of_the_lease_and_no_other(key: MeshKe
         ("a.b.c", "is not valid"),
         (signed(key, now() - 60.0), "is not valid, or has expired"),
         (signed(other_key, later), "is not valid"),
-        (signed(key, later, work_id="t-a1"), "of another work"),
-        (signed(key, later, work_id="u-a0", tournament_id="u"), "of another work"),
-        (signed(key, later, lease_epoch=2), "of another lease epoch"),
+        (signed(key, later, work_id="t-a1"), "belongs to another agent or evaluation"),
+        (signed(key, later, work_id="u-a0", tournament_id="u"), "belongs to another agent or evaluation"),
+        (signed(key, later, lease_epoch=2), "belongs to another lease epoch"),
         (key.sign(claims_of(LEASE, later) | {"aud": "podrace"}), "is not valid"),
         (pod_token(key, "t-p0", "t", later), "is not valid"),
     ]:

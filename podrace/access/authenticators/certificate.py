@@ -25,9 +25,9 @@ from podrace.certificates.revocation import RevocationList
 from podrace.errors import InvalidArgument, Unauthenticated
 
 PEM = "x509_pem_cert"
-"""Name that gRPC gives the caller's certificate."""
+"""Key of the caller's certificate in the authentication context of gRPC."""
 REMEMBERED = 20_000
-"""Certificates that are parsed once and not with every call."""
+"""Number of certificates whose parsed form is cached."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class CertificateAuthenticator:
         return known.principal
 
     def check_connection(self, credentials: Credentials) -> None:
-        """Refuses a caller with a token on a connection whose certificate was revoked."""
+        """Refuses a call that has a valid token but arrives over a connection whose certificate was revoked."""
         pem = next(iter(credentials.transport.get(PEM, ())), b"") if credentials.token else b""
         if pem and self._serial(pem) in self._revoked:
             raise Unauthenticated("the certificate of this connection was revoked; use another one")
@@ -121,13 +121,13 @@ class CertificateAuthenticator:
         except InvalidArgument as error:
             raise Unauthenticated(error.message) from None
         if name.trust_domain != self._trust_domain:
-            raise Unauthenticated(f"the certificate is of {name.uri!r}; expected {expected}")
+            raise Unauthenticated(f"the certificate names {name.uri!r}; expected {expected}")
         expire_time = certificate.not_valid_after_utc.timestamp()
         return _Known(principal_of(name, expire_time), certificate.serial_number)
 
 
 def principal_of(name: SpiffeName, expire_time: float) -> Principal:
-    """Returns the holder of a certificate of this name."""
+    """Returns the holder of a certificate with this name."""
     is_pod = name.role in ("pod-leader", "pod-role")
     if name.role in PEOPLE:
         shown = name.name

@@ -1,4 +1,4 @@
-"""Maps what an identity provider says about a person to roles, as the operator has configured: `VALUE=ROLE`."""
+"""Maps the claims of an identity provider about a person to roles, as the operator has configured: `VALUE=ROLE`."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -15,7 +15,7 @@ def parse_roles(key: str, entries: Sequence[str]) -> Mapping[str, int]:
         entries: The entries.
 
     Raises:
-        InvalidArgument: An entry has another form, or its role does not exist.
+        InvalidArgument: An entry is malformed, or its role does not exist.
     """
     found = {}
     for entry in entries:

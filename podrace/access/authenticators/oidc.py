@@ -1,8 +1,8 @@
 """Identifies people by tokens of an OpenID Connect provider that the operator has named.
 
 The provider's public keys come from its key set (JWKS), which is read again when a token names an unknown key, and
-regularly, so that a key that the provider withdraws is no longer accepted. Addresses come from the configuration alone;
-nothing in a token names an address that is called.
+regularly, so that a key that the provider withdraws is no longer accepted. The addresses come from the configuration
+only, never from a token.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from podrace.access.sending import is_loopback
 from podrace.errors import InvalidArgument, Unauthenticated, Unavailable
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Signatures by a private key only: with a shared secret, every verifier could also sign."""
+"""Asymmetric signatures only: with a shared secret, every verifier could also sign."""
 LEEWAY_SECONDS = 30.0
-"""Difference of clocks that is tolerated."""
+"""Tolerated difference between the clocks of this machine and of the provider."""
 REFRESH_SECONDS = 300.0
 """Keys are read again after this time."""
 PAUSE_SECONDS = 5.0
@@ -107,7 +107,7 @@ class OidcAuthenticator:
             )
         namespace = claims.get(config.namespace_claim, "") if config.namespace_claim else ""
         if not isinstance(namespace, str) or not (namespace.isprintable() and len(namespace) <= 256):
-            raise Unauthenticated(f"the claim {config.namespace_claim!r} of the token is not a short text")
+            raise Unauthenticated(f"the claim {config.namespace_claim!r} of the token is not a short string")
         if namespace == EVERY_NAMESPACE:
             raise Unauthenticated(f"the claim {config.namespace_claim!r} of the token may not be {EVERY_NAMESPACE!r}")
         return Principal(name, roles, namespace=namespace, via="oidc", expire_time=float(claims["exp"]))
@@ -117,7 +117,7 @@ class OidcAuthenticator:
         age_seconds = self._now() - self._read_time
         if age_seconds >= REFRESH_SECONDS or (id not in self._keys and age_seconds >= PAUSE_SECONDS):
             async with self._reading:
-                # Another call may have read them while this one waited.
+                # Another call may have read the keys while this one waited for the lock.
                 if self._now() - self._read_time >= PAUSE_SECONDS:
                     await self._read_keys()
         try:
@@ -150,7 +150,7 @@ class OidcAuthenticator:
 
 
 def _issuer_of(token: str) -> str:
-    """Returns the claim `iss`, not verified; empty if it is no token of this form."""
+    """Returns the unverified claim `iss`; empty if this is not a JSON Web Token."""
     try:
         claims = jwt.decode(token, options={"verify_signature": False})
     except jwt.PyJWTError:

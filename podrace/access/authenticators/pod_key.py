@@ -10,7 +10,7 @@ from podrace.access.v1 import access_pb2
 
 
 class PodKeyAuthenticator:
-    """Recognizes the other roles of a pod; see Authenticator. The key is good for this pod only, and as long as it."""
+    """Recognizes the other roles of a pod by a key that is valid only for this pod; see Authenticator."""
 
     def __init__(self, key: str, pod_id: str) -> None:
         """Creates the authenticator.

@@ -1,6 +1,6 @@
 """Identifies callers by Kubernetes tokens: the API server of the cluster identifies their holders (TokenReview).
 
-Only tokens that were issued for this mesh (audience) are sent to the API server, so no other token of a caller is.
+Only tokens whose audience is this mesh are sent to the API server.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class TokenReviewAuthenticator:
 
 
 def _claims_of(token: str) -> dict[str, Any]:
-    """Returns the claims of a token, not verified; empty if it is no token of this form."""
+    """Returns the unverified claims of a token; empty if this is not a JSON Web Token."""
     try:
         claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
     except jwt.PyJWTError:

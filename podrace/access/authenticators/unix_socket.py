@@ -19,7 +19,7 @@ PREFIX = "unix:"
 class UnixSocketAuthenticator:
     """Gives every caller of a Unix socket all roles, unless it presents a token; see Authenticator.
 
-    A caller that presents a token is what the token says: this is how a user gives a program less than all roles.
+    A caller that presents a token has the roles of that token: this is how a user gives a program fewer roles.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ def user_name() -> str:
 
 
 def check_folder(address: str) -> None:
-    """Checks that only this user can reach the folder of a Unix socket. Addresses of a network pass.
+    """Checks that only this user can enter the folder of a Unix socket. Network addresses are not checked.
 
     Raises:
-        InvalidArgument: The socket has no file, so that every process of this machine could open it.
+        InvalidArgument: The socket has no file, so every process of this machine could open it.
         FailedPrecondition: Others can enter the folder.
     """
     if address.startswith(("unix-abstract:", "vsock:")):
@@ -56,7 +56,7 @@ def check_folder(address: str) -> None:
         return
     folder = Path(address.removeprefix(PREFIX).removeprefix("//")).parent.resolve()
     if not folder.is_dir():
-        # Binding fails as well, and reports why.
+        # The folder does not exist or cannot be read: binding the socket fails, and its error reports why.
         return
     if not any(_is_private(each) for each in (folder, *folder.parents)):
         found = folder.stat()

@@ -28,13 +28,13 @@ class _Role:
 class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ROLE_UNSPECIFIED: _Role.ValueType  # 0
-    """No role: such a caller may call nothing."""
+    """No role: the caller may call no method."""
     ROLE_VIEWER: _Role.ValueType  # 1
     """A person or a program that only reads."""
     ROLE_USER: _Role.ValueType  # 2
     """A person or a program that runs tournaments."""
     ROLE_OPERATOR: _Role.ValueType  # 3
-    """The person who runs the services."""
+    """A person or a program that administers the services."""
     ROLE_ORCHESTRATOR: _Role.ValueType  # 4
     """The orchestrator, when it calls the leaderboard."""
     ROLE_LEADERBOARD: _Role.ValueType  # 5
@@ -42,7 +42,7 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_POD_LEADER: _Role.ValueType  # 6
     """The leader of a pod, which holds the assignment."""
     ROLE_POD_ROLE: _Role.ValueType  # 7
-    """Another role of a pod: a follower, a worker or an evaluator. It calls only roles of its own pod."""
+    """Another process of a pod: a follower, a worker or an evaluator. It calls only processes of its own pod."""
     ROLE_PLUGIN: _Role.ValueType  # 8
     """A service of a third party that a specification names, for instance an evaluator plugin."""
     ROLE_POLICY_SERVER: _Role.ValueType  # 9
@@ -51,16 +51,16 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     """
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """What a caller is. A caller may have several roles. OPERATOR includes USER, and USER includes VIEWER."""
+    """Role of a caller. A caller may have several roles. OPERATOR includes USER, and USER includes VIEWER."""
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
-"""No role: such a caller may call nothing."""
+"""No role: the caller may call no method."""
 ROLE_VIEWER: Role.ValueType  # 1
 """A person or a program that only reads."""
 ROLE_USER: Role.ValueType  # 2
 """A person or a program that runs tournaments."""
 ROLE_OPERATOR: Role.ValueType  # 3
-"""The person who runs the services."""
+"""A person or a program that administers the services."""
 ROLE_ORCHESTRATOR: Role.ValueType  # 4
 """The orchestrator, when it calls the leaderboard."""
 ROLE_LEADERBOARD: Role.ValueType  # 5
@@ -68,7 +68,7 @@ ROLE_LEADERBOARD: Role.ValueType  # 5
 ROLE_POD_LEADER: Role.ValueType  # 6
 """The leader of a pod, which holds the assignment."""
 ROLE_POD_ROLE: Role.ValueType  # 7
-"""Another role of a pod: a follower, a worker or an evaluator. It calls only roles of its own pod."""
+"""Another process of a pod: a follower, a worker or an evaluator. It calls only processes of its own pod."""
 ROLE_PLUGIN: Role.ValueType  # 8
 """A service of a third party that a specification names, for instance an evaluator plugin."""
 ROLE_POLICY_SERVER: Role.ValueType  # 9
@@ -86,7 +86,7 @@ class _ResourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Resource.Val
     RESOURCE_UNSPECIFIED: _Resource.ValueType  # 0
     """Not valid in a rule."""
     RESOURCE_NONE: _Resource.ValueType  # 1
-    """Nothing in particular, for instance a list of all tournaments."""
+    """No single resource, for instance a list of all tournaments."""
     RESOURCE_TOURNAMENT: _Resource.ValueType  # 2
     """A tournament."""
     RESOURCE_AGENT: _Resource.ValueType  # 3
@@ -99,12 +99,14 @@ class _ResourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Resource.Val
     """A pod: the one in the field, or without a field the pod that serves the method."""
 
 class Resource(_Resource, metaclass=_ResourceEnumTypeWrapper):
-    """What a method concerns. A caller that is bound to a pod and a tournament reaches only what belongs to them."""
+    """Kind of resource that a method acts on. A caller that is bound to a pod and a tournament reaches only what belongs to
+    them.
+    """
 
 RESOURCE_UNSPECIFIED: Resource.ValueType  # 0
 """Not valid in a rule."""
 RESOURCE_NONE: Resource.ValueType  # 1
-"""Nothing in particular, for instance a list of all tournaments."""
+"""No single resource, for instance a list of all tournaments."""
 RESOURCE_TOURNAMENT: Resource.ValueType  # 2
 """A tournament."""
 RESOURCE_AGENT: Resource.ValueType  # 3
@@ -121,10 +123,10 @@ Global___Resource: _TypeAlias = Resource  # noqa: Y015
 class AccessRule(_message.Message):
     """Who may call a method. Every method of these contracts has a rule; a method without one is refused.
 
-    A caller with none of the roles gets PERMISSION_DENIED, and a caller without valid credentials gets UNAUTHENTICATED. A
-    tournament, an agent, an evaluation or an assignment that the caller may not reach is answered like one that does not
-    exist. A VIEWER or USER reaches the tournaments that it owns and reads those of its namespace. OPERATOR and ORCHESTRATOR
-    reach all. Lists leave out what the caller may not read.
+    A caller with none of the roles gets PERMISSION_DENIED, and a caller without valid credentials gets UNAUTHENTICATED. If
+    the caller may not see the tournament, agent, evaluation or assignment, the answer is the same as if it did not exist. A
+    VIEWER or USER reaches the tournaments that it owns and reads those of its namespace. OPERATOR and ORCHESTRATOR reach
+    all. Lists leave out what the caller may not read.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -133,7 +135,7 @@ class AccessRule(_message.Message):
     RESOURCE_FIELD_NUMBER: _builtins.int
     FIELD_FIELD_NUMBER: _builtins.int
     resource: Global___Resource.ValueType
-    """What the method concerns."""
+    """Kind of resource that the method acts on."""
     field: _builtins.str
     """Path of the field of the request that names the resource, for instance `checkpoint.agent_id`. If that field is empty
     and the request has a field `tournament_id`, the rule concerns that tournament.

@@ -26,31 +26,31 @@ class _Format:
 class _FormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Format.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     FORMAT_UNSPECIFIED: _Format.ValueType  # 0
-    """Any text."""
+    """Any string."""
     FORMAT_ID: _Format.ValueType  # 1
     """The name of a tournament, an agent, a pod or another resource: 1 to 253 ASCII letters, digits, `.`, `_` and `-`,
     beginning with a letter or a digit.
     """
     FORMAT_DIGEST: _Format.ValueType  # 2
-    """A SHA-256 in lower-case hexadecimal: 64 of the characters `0` to `9` and `a` to `f`."""
+    """A SHA-256 digest in lower-case hexadecimal: 64 of the characters `0` to `9` and `a` to `f`."""
     FORMAT_NAME: _Format.ValueType  # 3
-    """A short text on one line: 1 to 256 bytes without control characters."""
+    """A short string on one line: 1 to 256 bytes without control characters."""
     FORMAT_PAGE_TOKEN: _Format.ValueType  # 4
     """A page token, as a service returned it: at most 1,024 ASCII letters, digits, `=`, `-` and `_`."""
 
 class Format(_Format, metaclass=_FormatEnumTypeWrapper):
-    """Form of a text."""
+    """Format of a string."""
 
 FORMAT_UNSPECIFIED: Format.ValueType  # 0
-"""Any text."""
+"""Any string."""
 FORMAT_ID: Format.ValueType  # 1
 """The name of a tournament, an agent, a pod or another resource: 1 to 253 ASCII letters, digits, `.`, `_` and `-`,
 beginning with a letter or a digit.
 """
 FORMAT_DIGEST: Format.ValueType  # 2
-"""A SHA-256 in lower-case hexadecimal: 64 of the characters `0` to `9` and `a` to `f`."""
+"""A SHA-256 digest in lower-case hexadecimal: 64 of the characters `0` to `9` and `a` to `f`."""
 FORMAT_NAME: Format.ValueType  # 3
-"""A short text on one line: 1 to 256 bytes without control characters."""
+"""A short string on one line: 1 to 256 bytes without control characters."""
 FORMAT_PAGE_TOKEN: Format.ValueType  # 4
 """A page token, as a service returned it: at most 1,024 ASCII letters, digits, `=`, `-` and `_`."""
 Global___Format: _TypeAlias = Format  # noqa: Y015
@@ -58,7 +58,8 @@ Global___Format: _TypeAlias = Format  # noqa: Y015
 @_typing.final
 class Bounds(_message.Message):
     """Bounds of a field. Those of a repeated field or of a map apply to each element, except `maximum_items`. A field that
-    is not set, and an empty text or number zero without presence, is always accepted unless it is `required`.
+    is not set is always accepted unless it is `required`. So is an empty string or the number 0 in a field without
+    presence.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -75,24 +76,26 @@ class Bounds(_message.Message):
     required: _builtins.bool
     """Whether the field must be set, and not empty."""
     format: Global___Format.ValueType
-    """Form of a text; of a map from text to text, of the values."""
+    """Format of a string; in a map from string to string, of the values."""
     maximum_bytes: _builtins.int
-    """Most bytes of a text (UTF-8), of a byte string, or of an encoded message."""
+    """Largest number of bytes of a string (UTF-8), of a byte string, or of an encoded message."""
     maximum_items: _builtins.int
-    """Most elements of a repeated field, or most entries of a map. Keys of maps are texts of at most 256 bytes."""
+    """Largest number of elements of a repeated field, or of entries of a map. Keys of maps are strings of at most 256
+    bytes.
+    """
     minimum: _builtins.float
     """Smallest number, or shortest duration in seconds."""
     maximum: _builtins.float
     """Largest number, or longest duration in seconds."""
     finite: _builtins.bool
-    """Every finite number. NaN and infinity are also refused where `minimum` or `maximum` is stated, and within Struct and
-    Value.
+    """Every finite number is accepted; NaN and infinity are refused. They are also refused where `minimum` or `maximum` is
+    stated, and within Struct and Value.
     """
     any_number: _builtins.bool
-    """Every number of the type, with NaN and infinity; every timestamp or duration that is valid."""
+    """Every number of the type is accepted, including NaN and infinity, and every valid timestamp or duration."""
     checked_by_receiver: _builtins.bool
-    """The receiver checks the content itself: of a specification together with its own rules, so that one answer lists
-    all that is wrong with it (with the reason BAD_SPEC); of the bytes of a tensor, whose number follows from type and
+    """The receiver checks the content itself. It checks a specification by its own rules, so that one answer lists all
+    problems (with the reason BAD_SPEC). It checks the number of bytes of a tensor, which follows from its type and
     shape.
     """
     def __init__(
@@ -136,5 +139,5 @@ bounds: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.FieldOptions, 
 """Which values of a field a service accepts. Every field of a request that has a size or a number states its bounds.
 A service refuses a request with INVALID_ARGUMENT if a field is out of bounds, and lists all such fields as
 google.rpc.BadRequest.FieldViolation. Clients in any language may read these options from the descriptors and check
-a message before they send it. They may also ignore them: code is generated without another tool either way.
+a message before they send it. Clients may also ignore them: generating code needs no additional tool either way.
 """

@@ -103,7 +103,7 @@ class SwapPointerRequest(_message.Message):
     lease_token: _builtins.str
     """Token of the lease, from the assignment."""
     etag: _builtins.str
-    """The `etag` that the present pointer must have; empty: there must be none."""
+    """The `etag` that the current pointer must have; empty: there must be no pointer yet."""
     @_builtins.property
     def pointer(self) -> _checkpoint_pb2.Pointer:
         """The new pointer."""
@@ -128,7 +128,7 @@ Global___SwapPointerRequest: _TypeAlias = SwapPointerRequest  # noqa: Y015
 
 @_typing.final
 class SwapPointerResponse(_message.Message):
-    """The answer to a swap that succeeded."""
+    """The pointer was replaced."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -211,7 +211,7 @@ Global___GrantUploadsRequest: _TypeAlias = GrantUploadsRequest  # noqa: Y015
 
 @_typing.final
 class GrantUploadsResponse(_message.Message):
-    """Permission to store the requested objects, each once."""
+    """URLs to store the requested objects with."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -241,7 +241,7 @@ Global___GrantUploadsResponse: _TypeAlias = GrantUploadsResponse  # noqa: Y015
 
 @_typing.final
 class Upload(_message.Message):
-    """Permission to store one object: an HTTP PUT of its bytes."""
+    """An HTTP PUT request that stores one object. Its body is the bytes of the object."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -337,7 +337,7 @@ Global___GrantReadsRequest: _TypeAlias = GrantReadsRequest  # noqa: Y015
 
 @_typing.final
 class GrantReadsResponse(_message.Message):
-    """Permission to read the objects of a checkpoint."""
+    """URLs to read the objects of a checkpoint with."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -345,8 +345,8 @@ class GrantReadsResponse(_message.Message):
     LIFETIME_FIELD_NUMBER: _builtins.int
     OWN_FIELD_NUMBER: _builtins.int
     own: _builtins.bool
-    """Whether the objects are among those of the tournament itself. Otherwise a manifest of the tournament cannot list
-    them: they have to be stored again.
+    """Whether the objects belong to the tournament itself. If they belong to the ancestor's tournament, the pod must store
+    them again before a manifest can list them.
     """
     @_builtins.property
     def reads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Read]:
@@ -373,7 +373,7 @@ Global___GrantReadsResponse: _TypeAlias = GrantReadsResponse  # noqa: Y015
 
 @_typing.final
 class Read(_message.Message):
-    """Permission to read one object: an HTTP GET."""
+    """An HTTP GET request that reads one object."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -439,7 +439,7 @@ Global___RenewObjectsRequest: _TypeAlias = RenewObjectsRequest  # noqa: Y015
 
 @_typing.final
 class RenewObjectsResponse(_message.Message):
-    """The answer once all objects are protected."""
+    """All objects are protected."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class StoreServiceStub:
-    """Gives pods access to the checkpoint store, which only the leaderboard has credentials for. Files do not pass through
-    this service: a pod transfers each of them by a URL that allows one transfer of one object. Served by the
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
+    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
     leaderboard; used by pods with `store_access = "granted"`.
     """
 
@@ -65,8 +65,8 @@ class StoreServiceStub:
 
 
 class StoreServiceServicer:
-    """Gives pods access to the checkpoint store, which only the leaderboard has credentials for. Files do not pass through
-    this service: a pod transfers each of them by a URL that allows one transfer of one object. Served by the
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
+    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
     leaderboard; used by pods with `store_access = "granted"`.
     """
 
@@ -84,8 +84,8 @@ class StoreServiceServicer:
         by the leader of a pod. Answers once it is durable. ABORTED if the pointer was changed by another process: read it
         again. NOT_FOUND if the agent is unknown or the manifest is not among the objects of its tournament.
         INVALID_ARGUMENT if the manifest belongs to another agent or epoch, or the pointer is neither a claim nor a
-        publication. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s;
-        pods allow 60 s.
+        publication. FAILED_PRECONDITION if the pod publishes without a claim, or (STALE_EPOCH) if the agent has since been
+        assigned to another pod. Deadline: 10 s; pods allow 60 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,10 +93,11 @@ class StoreServiceServicer:
 
     def GrantUploads(self, request, context):
         """Returns a URL for each object that the pod wants to store for an agent. Called by the leader of a pod, once for a
-        checkpoint. Does not block. The signature of a URL covers digest and size of the object, and the condition that it
-        does not exist: nothing else can be stored by it, and nothing can be replaced. If the object exists, the store
-        answers 412, and RenewObjects follows. NOT_FOUND if the agent is unknown. FAILED_PRECONDITION (STALE_EPOCH) if the
-        agent has since been assigned to another pod. Deadline: 10 s; pods allow 60 s.
+        checkpoint. Does not block. The signature of a URL covers the digest and the size of the object, and the condition
+        that it does not exist: no other object can be stored with the URL, and none can be replaced. If the object exists,
+        the store answers 412, and the pod calls RenewObjects. NOT_FOUND if the agent is unknown. FAILED_PRECONDITION if
+        the pod has not claimed the agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline:
+        10 s; pods allow 60 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -113,9 +114,10 @@ class StoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RenewObjects(self, request, context):
-        """Protects objects that exist from the garbage collection for as long as new ones. Called by the leader of a pod for
-        objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any more: store
-        it. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
+        """Protects existing objects from garbage collection for as long as if they had just been stored. Called by the leader
+        of a pod for objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any
+        more: store it. DATA_LOSS (BAD_DIGEST) if an object is damaged. FAILED_PRECONDITION if the pod has not claimed the
+        agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,8 +160,8 @@ def add_StoreServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StoreService:
-    """Gives pods access to the checkpoint store, which only the leaderboard has credentials for. Files do not pass through
-    this service: a pod transfers each of them by a URL that allows one transfer of one object. Served by the
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
+    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
     leaderboard; used by pods with `store_access = "granted"`.
     """
 

@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class StoreServiceStub:
-    """Gives pods access to the checkpoint store, which only the leaderboard has credentials for. Files do not pass through
-    this service: a pod transfers each of them by a URL that allows one transfer of one object. Served by the
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
+    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
     leaderboard; used by pods with `store_access = "granted"`.
     """
 
@@ -46,15 +46,16 @@ class StoreServiceStub:
     by the leader of a pod. Answers once it is durable. ABORTED if the pointer was changed by another process: read it
     again. NOT_FOUND if the agent is unknown or the manifest is not among the objects of its tournament.
     INVALID_ARGUMENT if the manifest belongs to another agent or epoch, or the pointer is neither a claim nor a
-    publication. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s;
-    pods allow 60 s.
+    publication. FAILED_PRECONDITION if the pod publishes without a claim, or (STALE_EPOCH) if the agent has since been
+    assigned to another pod. Deadline: 10 s; pods allow 60 s.
     """
     GrantUploads: _grpc.UnaryUnaryMultiCallable[_store_pb2.GrantUploadsRequest, _store_pb2.GrantUploadsResponse]
     """Returns a URL for each object that the pod wants to store for an agent. Called by the leader of a pod, once for a
-    checkpoint. Does not block. The signature of a URL covers digest and size of the object, and the condition that it
-    does not exist: nothing else can be stored by it, and nothing can be replaced. If the object exists, the store
-    answers 412, and RenewObjects follows. NOT_FOUND if the agent is unknown. FAILED_PRECONDITION (STALE_EPOCH) if the
-    agent has since been assigned to another pod. Deadline: 10 s; pods allow 60 s.
+    checkpoint. Does not block. The signature of a URL covers the digest and the size of the object, and the condition
+    that it does not exist: no other object can be stored with the URL, and none can be replaced. If the object exists,
+    the store answers 412, and the pod calls RenewObjects. NOT_FOUND if the agent is unknown. FAILED_PRECONDITION if
+    the pod has not claimed the agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline:
+    10 s; pods allow 60 s.
     """
     GrantReads: _grpc.UnaryUnaryMultiCallable[_store_pb2.GrantReadsRequest, _store_pb2.GrantReadsResponse]
     """Returns a URL for a manifest and for each of its parts. Called by the leader of a pod. Does not block. The manifest
@@ -63,15 +64,16 @@ class StoreServiceStub:
     damaged. Deadline: 10 s; pods allow 60 s.
     """
     RenewObjects: _grpc.UnaryUnaryMultiCallable[_store_pb2.RenewObjectsRequest, _store_pb2.RenewObjectsResponse]
-    """Protects objects that exist from the garbage collection for as long as new ones. Called by the leader of a pod for
-    objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any more: store
-    it. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
+    """Protects existing objects from garbage collection for as long as if they had just been stored. Called by the leader
+    of a pod for objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any
+    more: store it. DATA_LOSS (BAD_DIGEST) if an object is damaged. FAILED_PRECONDITION if the pod has not claimed the
+    agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
     """
 
 @_typing.type_check_only
 class StoreServiceAsyncStub(StoreServiceStub):
-    """Gives pods access to the checkpoint store, which only the leaderboard has credentials for. Files do not pass through
-    this service: a pod transfers each of them by a URL that allows one transfer of one object. Served by the
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
+    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
     leaderboard; used by pods with `store_access = "granted"`.
     """
 
@@ -86,15 +88,16 @@ class StoreServiceAsyncStub(StoreServiceStub):
     by the leader of a pod. Answers once it is durable. ABORTED if the pointer was changed by another process: read it
     again. NOT_FOUND if the agent is unknown or the manifest is not among the objects of its tournament.
     INVALID_ARGUMENT if the manifest belongs to another agent or epoch, or the pointer is neither a claim nor a
-    publication. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s;
-    pods allow 60 s.
+    publication. FAILED_PRECONDITION if the pod publishes without a claim, or (STALE_EPOCH) if the agent has since been
+    assigned to another pod. Deadline: 10 s; pods allow 60 s.
     """
     GrantUploads: _aio.UnaryUnaryMultiCallable[_store_pb2.GrantUploadsRequest, _store_pb2.GrantUploadsResponse]  # type: ignore[assignment]
     """Returns a URL for each object that the pod wants to store for an agent. Called by the leader of a pod, once for a
-    checkpoint. Does not block. The signature of a URL covers digest and size of the object, and the condition that it
-    does not exist: nothing else can be stored by it, and nothing can be replaced. If the object exists, the store
-    answers 412, and RenewObjects follows. NOT_FOUND if the agent is unknown. FAILED_PRECONDITION (STALE_EPOCH) if the
-    agent has since been assigned to another pod. Deadline: 10 s; pods allow 60 s.
+    checkpoint. Does not block. The signature of a URL covers the digest and the size of the object, and the condition
+    that it does not exist: no other object can be stored with the URL, and none can be replaced. If the object exists,
+    the store answers 412, and the pod calls RenewObjects. NOT_FOUND if the agent is unknown. FAILED_PRECONDITION if
+    the pod has not claimed the agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline:
+    10 s; pods allow 60 s.
     """
     GrantReads: _aio.UnaryUnaryMultiCallable[_store_pb2.GrantReadsRequest, _store_pb2.GrantReadsResponse]  # type: ignore[assignment]
     """Returns a URL for a manifest and for each of its parts. Called by the leader of a pod. Does not block. The manifest
@@ -103,14 +106,15 @@ class StoreServiceAsyncStub(StoreServiceStub):
     damaged. Deadline: 10 s; pods allow 60 s.
     """
     RenewObjects: _aio.UnaryUnaryMultiCallable[_store_pb2.RenewObjectsRequest, _store_pb2.RenewObjectsResponse]  # type: ignore[assignment]
-    """Protects objects that exist from the garbage collection for as long as new ones. Called by the leader of a pod for
-    objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any more: store
-    it. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
+    """Protects existing objects from garbage collection for as long as if they had just been stored. Called by the leader
+    of a pod for objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any
+    more: store it. DATA_LOSS (BAD_DIGEST) if an object is damaged. FAILED_PRECONDITION if the pod has not claimed the
+    agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
     """
 
 class StoreServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Gives pods access to the checkpoint store, which only the leaderboard has credentials for. Files do not pass through
-    this service: a pod transfers each of them by a URL that allows one transfer of one object. Served by the
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
+    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
     leaderboard; used by pods with `store_access = "granted"`.
     """
 
@@ -135,8 +139,8 @@ class StoreServiceServicer(metaclass=_abc_1.ABCMeta):
         by the leader of a pod. Answers once it is durable. ABORTED if the pointer was changed by another process: read it
         again. NOT_FOUND if the agent is unknown or the manifest is not among the objects of its tournament.
         INVALID_ARGUMENT if the manifest belongs to another agent or epoch, or the pointer is neither a claim nor a
-        publication. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 10 s;
-        pods allow 60 s.
+        publication. FAILED_PRECONDITION if the pod publishes without a claim, or (STALE_EPOCH) if the agent has since been
+        assigned to another pod. Deadline: 10 s; pods allow 60 s.
         """
 
     @_abc_1.abstractmethod
@@ -146,10 +150,11 @@ class StoreServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_store_pb2.GrantUploadsResponse, _abc.Awaitable[_store_pb2.GrantUploadsResponse]]:
         """Returns a URL for each object that the pod wants to store for an agent. Called by the leader of a pod, once for a
-        checkpoint. Does not block. The signature of a URL covers digest and size of the object, and the condition that it
-        does not exist: nothing else can be stored by it, and nothing can be replaced. If the object exists, the store
-        answers 412, and RenewObjects follows. NOT_FOUND if the agent is unknown. FAILED_PRECONDITION (STALE_EPOCH) if the
-        agent has since been assigned to another pod. Deadline: 10 s; pods allow 60 s.
+        checkpoint. Does not block. The signature of a URL covers the digest and the size of the object, and the condition
+        that it does not exist: no other object can be stored with the URL, and none can be replaced. If the object exists,
+        the store answers 412, and the pod calls RenewObjects. NOT_FOUND if the agent is unknown. FAILED_PRECONDITION if
+        the pod has not claimed the agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline:
+        10 s; pods allow 60 s.
         """
 
     @_abc_1.abstractmethod
@@ -170,9 +175,10 @@ class StoreServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _store_pb2.RenewObjectsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_store_pb2.RenewObjectsResponse, _abc.Awaitable[_store_pb2.RenewObjectsResponse]]:
-        """Protects objects that exist from the garbage collection for as long as new ones. Called by the leader of a pod for
-        objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any more: store
-        it. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
+        """Protects existing objects from garbage collection for as long as if they had just been stored. Called by the leader
+        of a pod for objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any
+        more: store it. DATA_LOSS (BAD_DIGEST) if an object is damaged. FAILED_PRECONDITION if the pod has not claimed the
+        agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
         """
 
 def add_StoreServiceServicer_to_server(servicer: StoreServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -62,7 +62,7 @@ Global___ServerLiveResponse: _TypeAlias = ServerLiveResponse  # noqa: Y015
 
 @_typing.final
 class ServerReadyRequest(_message.Message):
-    """Asks whether a version serves."""
+    """Asks whether a version answers requests."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -79,13 +79,13 @@ Global___ServerReadyRequest: _TypeAlias = ServerReadyRequest  # noqa: Y015
 
 @_typing.final
 class ServerReadyResponse(_message.Message):
-    """Whether a version serves."""
+    """Whether a version answers requests."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     READY_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
-    """Whether a version serves."""
+    """Whether a version answers requests."""
     def __init__(
         self,
         *,
@@ -110,7 +110,7 @@ class ModelReadyRequest(_message.Message):
     name: _builtins.str
     """The model."""
     version: _builtins.str
-    """The version; empty: the one that serves."""
+    """The version; empty: the version that answers requests now."""
     def __init__(
         self,
         *,
@@ -207,7 +207,7 @@ class ModelMetadataRequest(_message.Message):
     name: _builtins.str
     """The model."""
     version: _builtins.str
-    """The version; empty: the one that serves."""
+    """The version; empty: the version that answers requests now."""
     def __init__(
         self,
         *,
@@ -269,7 +269,7 @@ class ModelMetadataResponse(_message.Message):
     """`onnxruntime_onnx`."""
     @_builtins.property
     def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Versions that are loaded, the one that serves first."""
+        """Versions that are loaded; the first one answers requests."""
 
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelMetadataResponse.TensorMetadata]:
@@ -443,7 +443,7 @@ class ModelInferRequest(_message.Message):
     model_name: _builtins.str
     """The model."""
     model_version: _builtins.str
-    """The version that must answer; empty: the one that serves."""
+    """The version that must answer; empty: the version that answers requests now."""
     id: _builtins.str
     """Returned with the answer."""
     @_builtins.property
@@ -460,7 +460,7 @@ class ModelInferRequest(_message.Message):
 
     @_builtins.property
     def raw_input_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """The elements of each input in C order, little-endian."""
+        """The elements of each input in C order, little-endian, instead of `contents`. Elements of type FP16 must be here."""
 
     def __init__(
         self,
@@ -582,7 +582,7 @@ class ModelInferResponse(_message.Message):
     model_version: _builtins.str
     """The version that answered."""
     id: _builtins.str
-    """Of the request."""
+    """The `id` of the request."""
     @_builtins.property
     def parameters(self) -> _containers.MessageMap[_builtins.str, Global___InferParameter]:
         """Empty."""
@@ -593,7 +593,7 @@ class ModelInferResponse(_message.Message):
 
     @_builtins.property
     def raw_output_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """The elements of each output in C order, little-endian."""
+        """The elements of each output in C order, little-endian, if the request had `raw_input_contents`."""
 
     def __init__(
         self,
@@ -625,11 +625,11 @@ class InferParameter(_message.Message):
     DOUBLE_PARAM_FIELD_NUMBER: _builtins.int
     UINT64_PARAM_FIELD_NUMBER: _builtins.int
     bool_param: _builtins.bool
-    """A truth value."""
+    """A Boolean."""
     int64_param: _builtins.int
     """A number."""
     string_param: _builtins.str
-    """A text."""
+    """A string."""
     double_param: _builtins.float
     """A number."""
     uint64_param: _builtins.int
@@ -669,7 +669,7 @@ class InferTensorContents(_message.Message):
     BYTES_CONTENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def bool_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
-        """Elements of the types BOOL."""
+        """Elements of type BOOL."""
 
     @_builtins.property
     def int_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -677,7 +677,7 @@ class InferTensorContents(_message.Message):
 
     @_builtins.property
     def int64_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Elements of the types INT64."""
+        """Elements of type INT64."""
 
     @_builtins.property
     def uint_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -685,19 +685,19 @@ class InferTensorContents(_message.Message):
 
     @_builtins.property
     def uint64_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Elements of the types UINT64."""
+        """Elements of type UINT64."""
 
     @_builtins.property
     def fp32_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Elements of the types FP32."""
+        """Elements of type FP32."""
 
     @_builtins.property
     def fp64_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Elements of the types FP64."""
+        """Elements of type FP64."""
 
     @_builtins.property
     def bytes_contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Elements of the types BYTES; not used."""
+        """Elements of type BYTES; not used."""
 
     def __init__(
         self,

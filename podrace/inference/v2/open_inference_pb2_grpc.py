@@ -31,9 +31,9 @@ class GRPCInferenceServiceStub:
 
     The input `observation` has the shape [N, ...] and the type of the observation space, the output `action` the shape
     [N, ...] and the type INT64 (discrete) or FP32. A recurrent policy has the input `state` and the output `next_state`,
-    both [N, S] FP32. A request may leave out `state` to begin an episode, or use a sequence instead, whose state the server
-    keeps as a session: the parameters `sequence_id` (a number or a text), `sequence_start` and `sequence_end`. With the
-    parameter `sampled` (true) actions are sampled, by `seed` if it is given.
+    both [N, S] FP32. A request may leave out `state` to begin an episode. It may use a sequence instead, whose state the
+    server keeps as a session: the parameters `sequence_id` (a number or a string), `sequence_start` and `sequence_end`.
+    With the parameter `sampled` (true) actions are sampled, with the seed `seed` if it is given.
     """
 
     def __init__(self, channel):
@@ -80,50 +80,50 @@ class GRPCInferenceServiceServicer:
 
     The input `observation` has the shape [N, ...] and the type of the observation space, the output `action` the shape
     [N, ...] and the type INT64 (discrete) or FP32. A recurrent policy has the input `state` and the output `next_state`,
-    both [N, S] FP32. A request may leave out `state` to begin an episode, or use a sequence instead, whose state the server
-    keeps as a session: the parameters `sequence_id` (a number or a text), `sequence_start` and `sequence_end`. With the
-    parameter `sampled` (true) actions are sampled, by `seed` if it is given.
+    both [N, S] FP32. A request may leave out `state` to begin an episode. It may use a sequence instead, whose state the
+    server keeps as a session: the parameters `sequence_id` (a number or a string), `sequence_start` and `sequence_end`.
+    With the parameter `sampled` (true) actions are sampled, with the seed `seed` if it is given.
     """
 
     def ServerLive(self, request, context):
-        """Returns whether the server runs. Called by programs that act. Does not block. Deadline: 5 s.
+        """Returns whether the server runs. Called by inference clients. Does not block. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ServerReady(self, request, context):
-        """Returns whether a version serves. Called by programs that act. Does not block. Deadline: 5 s.
+        """Returns whether a version answers requests. Called by inference clients. Does not block. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelReady(self, request, context):
-        """Returns whether a version is loaded. Called by programs that act. Does not block. Deadline: 5 s.
+        """Returns whether a version is loaded. Called by inference clients. Does not block. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ServerMetadata(self, request, context):
-        """Returns name and version of the server. Called by programs that act. Does not block. Deadline: 5 s.
+        """Returns name and version of the server. Called by inference clients. Does not block. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelMetadata(self, request, context):
-        """Returns inputs and outputs. Called by programs that act. Does not block. NOT_FOUND for another model, or a
-        version that is not loaded. Deadline: 5 s.
+        """Returns the inputs and outputs of the model. Called by inference clients. Does not block. NOT_FOUND for another
+        model, or a version that is not loaded. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelInfer(self, request, context):
-        """Returns an action for each observation. Called by programs that act. Waits for its batch. Errors as of
-        PolicyService.Act. Deadline: 5 s.
+        """Returns an action for each observation. Called by inference clients. Waits for the batch that computes it. Errors are
+        those of PolicyService.Act. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,9 +176,9 @@ class GRPCInferenceService:
 
     The input `observation` has the shape [N, ...] and the type of the observation space, the output `action` the shape
     [N, ...] and the type INT64 (discrete) or FP32. A recurrent policy has the input `state` and the output `next_state`,
-    both [N, S] FP32. A request may leave out `state` to begin an episode, or use a sequence instead, whose state the server
-    keeps as a session: the parameters `sequence_id` (a number or a text), `sequence_start` and `sequence_end`. With the
-    parameter `sampled` (true) actions are sampled, by `seed` if it is given.
+    both [N, S] FP32. A request may leave out `state` to begin an episode. It may use a sequence instead, whose state the
+    server keeps as a session: the parameters `sequence_id` (a number or a string), `sequence_start` and `sequence_end`.
+    With the parameter `sampled` (true) actions are sampled, with the seed `seed` if it is given.
     """
 
     @staticmethod

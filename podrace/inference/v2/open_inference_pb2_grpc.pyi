@@ -35,9 +35,9 @@ class GRPCInferenceServiceStub:
 
     The input `observation` has the shape [N, ...] and the type of the observation space, the output `action` the shape
     [N, ...] and the type INT64 (discrete) or FP32. A recurrent policy has the input `state` and the output `next_state`,
-    both [N, S] FP32. A request may leave out `state` to begin an episode, or use a sequence instead, whose state the server
-    keeps as a session: the parameters `sequence_id` (a number or a text), `sequence_start` and `sequence_end`. With the
-    parameter `sampled` (true) actions are sampled, by `seed` if it is given.
+    both [N, S] FP32. A request may leave out `state` to begin an episode. It may use a sequence instead, whose state the
+    server keeps as a session: the parameters `sequence_id` (a number or a string), `sequence_start` and `sequence_end`.
+    With the parameter `sampled` (true) actions are sampled, with the seed `seed` if it is given.
     """
 
     @_typing.overload
@@ -45,20 +45,20 @@ class GRPCInferenceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GRPCInferenceServiceAsyncStub: ...
     ServerLive: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ServerLiveRequest, _open_inference_pb2.ServerLiveResponse]
-    """Returns whether the server runs. Called by programs that act. Does not block. Deadline: 5 s."""
+    """Returns whether the server runs. Called by inference clients. Does not block. Deadline: 5 s."""
     ServerReady: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ServerReadyRequest, _open_inference_pb2.ServerReadyResponse]
-    """Returns whether a version serves. Called by programs that act. Does not block. Deadline: 5 s."""
+    """Returns whether a version answers requests. Called by inference clients. Does not block. Deadline: 5 s."""
     ModelReady: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelReadyRequest, _open_inference_pb2.ModelReadyResponse]
-    """Returns whether a version is loaded. Called by programs that act. Does not block. Deadline: 5 s."""
+    """Returns whether a version is loaded. Called by inference clients. Does not block. Deadline: 5 s."""
     ServerMetadata: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ServerMetadataRequest, _open_inference_pb2.ServerMetadataResponse]
-    """Returns name and version of the server. Called by programs that act. Does not block. Deadline: 5 s."""
+    """Returns name and version of the server. Called by inference clients. Does not block. Deadline: 5 s."""
     ModelMetadata: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelMetadataRequest, _open_inference_pb2.ModelMetadataResponse]
-    """Returns inputs and outputs. Called by programs that act. Does not block. NOT_FOUND for another model, or a
-    version that is not loaded. Deadline: 5 s.
+    """Returns the inputs and outputs of the model. Called by inference clients. Does not block. NOT_FOUND for another
+    model, or a version that is not loaded. Deadline: 5 s.
     """
     ModelInfer: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelInferRequest, _open_inference_pb2.ModelInferResponse]
-    """Returns an action for each observation. Called by programs that act. Waits for its batch. Errors as of
-    PolicyService.Act. Deadline: 5 s.
+    """Returns an action for each observation. Called by inference clients. Waits for the batch that computes it. Errors are
+    those of PolicyService.Act. Deadline: 5 s.
     """
 
 @_typing.type_check_only
@@ -68,27 +68,27 @@ class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
 
     The input `observation` has the shape [N, ...] and the type of the observation space, the output `action` the shape
     [N, ...] and the type INT64 (discrete) or FP32. A recurrent policy has the input `state` and the output `next_state`,
-    both [N, S] FP32. A request may leave out `state` to begin an episode, or use a sequence instead, whose state the server
-    keeps as a session: the parameters `sequence_id` (a number or a text), `sequence_start` and `sequence_end`. With the
-    parameter `sampled` (true) actions are sampled, by `seed` if it is given.
+    both [N, S] FP32. A request may leave out `state` to begin an episode. It may use a sequence instead, whose state the
+    server keeps as a session: the parameters `sequence_id` (a number or a string), `sequence_start` and `sequence_end`.
+    With the parameter `sampled` (true) actions are sampled, with the seed `seed` if it is given.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ServerLive: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ServerLiveRequest, _open_inference_pb2.ServerLiveResponse]  # type: ignore[assignment]
-    """Returns whether the server runs. Called by programs that act. Does not block. Deadline: 5 s."""
+    """Returns whether the server runs. Called by inference clients. Does not block. Deadline: 5 s."""
     ServerReady: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ServerReadyRequest, _open_inference_pb2.ServerReadyResponse]  # type: ignore[assignment]
-    """Returns whether a version serves. Called by programs that act. Does not block. Deadline: 5 s."""
+    """Returns whether a version answers requests. Called by inference clients. Does not block. Deadline: 5 s."""
     ModelReady: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelReadyRequest, _open_inference_pb2.ModelReadyResponse]  # type: ignore[assignment]
-    """Returns whether a version is loaded. Called by programs that act. Does not block. Deadline: 5 s."""
+    """Returns whether a version is loaded. Called by inference clients. Does not block. Deadline: 5 s."""
     ServerMetadata: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ServerMetadataRequest, _open_inference_pb2.ServerMetadataResponse]  # type: ignore[assignment]
-    """Returns name and version of the server. Called by programs that act. Does not block. Deadline: 5 s."""
+    """Returns name and version of the server. Called by inference clients. Does not block. Deadline: 5 s."""
     ModelMetadata: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelMetadataRequest, _open_inference_pb2.ModelMetadataResponse]  # type: ignore[assignment]
-    """Returns inputs and outputs. Called by programs that act. Does not block. NOT_FOUND for another model, or a
-    version that is not loaded. Deadline: 5 s.
+    """Returns the inputs and outputs of the model. Called by inference clients. Does not block. NOT_FOUND for another
+    model, or a version that is not loaded. Deadline: 5 s.
     """
     ModelInfer: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelInferRequest, _open_inference_pb2.ModelInferResponse]  # type: ignore[assignment]
-    """Returns an action for each observation. Called by programs that act. Waits for its batch. Errors as of
-    PolicyService.Act. Deadline: 5 s.
+    """Returns an action for each observation. Called by inference clients. Waits for the batch that computes it. Errors are
+    those of PolicyService.Act. Deadline: 5 s.
     """
 
 class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -97,9 +97,9 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
 
     The input `observation` has the shape [N, ...] and the type of the observation space, the output `action` the shape
     [N, ...] and the type INT64 (discrete) or FP32. A recurrent policy has the input `state` and the output `next_state`,
-    both [N, S] FP32. A request may leave out `state` to begin an episode, or use a sequence instead, whose state the server
-    keeps as a session: the parameters `sequence_id` (a number or a text), `sequence_start` and `sequence_end`. With the
-    parameter `sampled` (true) actions are sampled, by `seed` if it is given.
+    both [N, S] FP32. A request may leave out `state` to begin an episode. It may use a sequence instead, whose state the
+    server keeps as a session: the parameters `sequence_id` (a number or a string), `sequence_start` and `sequence_end`.
+    With the parameter `sampled` (true) actions are sampled, with the seed `seed` if it is given.
     """
 
     @_abc_1.abstractmethod
@@ -108,7 +108,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ServerLiveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ServerLiveResponse, _abc.Awaitable[_open_inference_pb2.ServerLiveResponse]]:
-        """Returns whether the server runs. Called by programs that act. Does not block. Deadline: 5 s."""
+        """Returns whether the server runs. Called by inference clients. Does not block. Deadline: 5 s."""
 
     @_abc_1.abstractmethod
     def ServerReady(
@@ -116,7 +116,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ServerReadyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ServerReadyResponse, _abc.Awaitable[_open_inference_pb2.ServerReadyResponse]]:
-        """Returns whether a version serves. Called by programs that act. Does not block. Deadline: 5 s."""
+        """Returns whether a version answers requests. Called by inference clients. Does not block. Deadline: 5 s."""
 
     @_abc_1.abstractmethod
     def ModelReady(
@@ -124,7 +124,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ModelReadyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ModelReadyResponse, _abc.Awaitable[_open_inference_pb2.ModelReadyResponse]]:
-        """Returns whether a version is loaded. Called by programs that act. Does not block. Deadline: 5 s."""
+        """Returns whether a version is loaded. Called by inference clients. Does not block. Deadline: 5 s."""
 
     @_abc_1.abstractmethod
     def ServerMetadata(
@@ -132,7 +132,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ServerMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ServerMetadataResponse, _abc.Awaitable[_open_inference_pb2.ServerMetadataResponse]]:
-        """Returns name and version of the server. Called by programs that act. Does not block. Deadline: 5 s."""
+        """Returns name and version of the server. Called by inference clients. Does not block. Deadline: 5 s."""
 
     @_abc_1.abstractmethod
     def ModelMetadata(
@@ -140,8 +140,8 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ModelMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ModelMetadataResponse, _abc.Awaitable[_open_inference_pb2.ModelMetadataResponse]]:
-        """Returns inputs and outputs. Called by programs that act. Does not block. NOT_FOUND for another model, or a
-        version that is not loaded. Deadline: 5 s.
+        """Returns the inputs and outputs of the model. Called by inference clients. Does not block. NOT_FOUND for another
+        model, or a version that is not loaded. Deadline: 5 s.
         """
 
     @_abc_1.abstractmethod
@@ -150,8 +150,8 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ModelInferRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ModelInferResponse, _abc.Awaitable[_open_inference_pb2.ModelInferResponse]]:
-        """Returns an action for each observation. Called by programs that act. Waits for its batch. Errors as of
-        PolicyService.Act. Deadline: 5 s.
+        """Returns an action for each observation. Called by inference clients. Waits for the batch that computes it. Errors are
+        those of PolicyService.Act. Deadline: 5 s.
         """
 
 def add_GRPCInferenceServiceServicer_to_server(servicer: GRPCInferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -99,7 +99,7 @@ class PolicyServiceServicer:
     """
 
     def DescribePolicy(self, request, context):
-        """Describes a version: its spaces, its recurrent state and where it comes from. Called by programs that act. Does not
+        """Describes a version: its spaces, its recurrent state and where it comes from. Called by inference clients. Does not
         block. NOT_FOUND if no version serves yet, or the named one is not loaded. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -107,7 +107,7 @@ class PolicyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Act(self, request, context):
-        """Returns an action for each observation. Called by programs that act. Waits for its batch. NOT_FOUND if no version
+        """Returns an action for each observation. Called by inference clients. Waits for its batch. NOT_FOUND if no version
         serves yet, or the named one is not loaded. INVALID_ARGUMENT if the observations do not fit the space, have a number
         that is not finite, or are so many that the answer would not fit into a message.
         FAILED_PRECONDITION (NOT_OPEN) if the session is unknown or has expired: begin an episode. ABORTED if another request
@@ -121,7 +121,7 @@ class PolicyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EndSession(self, request, context):
-        """Ends a session, so that its recurrent state is dropped before it expires. Called by programs that act. Has no effect
+        """Ends a session, so that its recurrent state is dropped before it expires. Called by inference clients. Has no effect
         if there is no such session of the caller. Deadline: 5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -41,11 +41,11 @@ class PolicyServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PolicyServiceAsyncStub: ...
     DescribePolicy: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.DescribePolicyRequest, _policy_service_pb2.DescribePolicyResponse]
-    """Describes a version: its spaces, its recurrent state and where it comes from. Called by programs that act. Does not
+    """Describes a version: its spaces, its recurrent state and where it comes from. Called by inference clients. Does not
     block. NOT_FOUND if no version serves yet, or the named one is not loaded. Deadline: 5 s.
     """
     Act: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.ActRequest, _policy_service_pb2.ActResponse]
-    """Returns an action for each observation. Called by programs that act. Waits for its batch. NOT_FOUND if no version
+    """Returns an action for each observation. Called by inference clients. Waits for its batch. NOT_FOUND if no version
     serves yet, or the named one is not loaded. INVALID_ARGUMENT if the observations do not fit the space, have a number
     that is not finite, or are so many that the answer would not fit into a message.
     FAILED_PRECONDITION (NOT_OPEN) if the session is unknown or has expired: begin an episode. ABORTED if another request
@@ -55,7 +55,7 @@ class PolicyServiceStub:
     deadline has passed.
     """
     EndSession: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.EndSessionRequest, _policy_service_pb2.EndSessionResponse]
-    """Ends a session, so that its recurrent state is dropped before it expires. Called by programs that act. Has no effect
+    """Ends a session, so that its recurrent state is dropped before it expires. Called by inference clients. Has no effect
     if there is no such session of the caller. Deadline: 5 s.
     """
     GetServing: _grpc.UnaryUnaryMultiCallable[_policy_service_pb2.GetServingRequest, _policy_service_pb2.GetServingResponse]
@@ -96,11 +96,11 @@ class PolicyServiceAsyncStub(PolicyServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     DescribePolicy: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.DescribePolicyRequest, _policy_service_pb2.DescribePolicyResponse]  # type: ignore[assignment]
-    """Describes a version: its spaces, its recurrent state and where it comes from. Called by programs that act. Does not
+    """Describes a version: its spaces, its recurrent state and where it comes from. Called by inference clients. Does not
     block. NOT_FOUND if no version serves yet, or the named one is not loaded. Deadline: 5 s.
     """
     Act: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.ActRequest, _policy_service_pb2.ActResponse]  # type: ignore[assignment]
-    """Returns an action for each observation. Called by programs that act. Waits for its batch. NOT_FOUND if no version
+    """Returns an action for each observation. Called by inference clients. Waits for its batch. NOT_FOUND if no version
     serves yet, or the named one is not loaded. INVALID_ARGUMENT if the observations do not fit the space, have a number
     that is not finite, or are so many that the answer would not fit into a message.
     FAILED_PRECONDITION (NOT_OPEN) if the session is unknown or has expired: begin an episode. ABORTED if another request
@@ -110,7 +110,7 @@ class PolicyServiceAsyncStub(PolicyServiceStub):
     deadline has passed.
     """
     EndSession: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.EndSessionRequest, _policy_service_pb2.EndSessionResponse]  # type: ignore[assignment]
-    """Ends a session, so that its recurrent state is dropped before it expires. Called by programs that act. Has no effect
+    """Ends a session, so that its recurrent state is dropped before it expires. Called by inference clients. Has no effect
     if there is no such session of the caller. Deadline: 5 s.
     """
     GetServing: _aio.UnaryUnaryMultiCallable[_policy_service_pb2.GetServingRequest, _policy_service_pb2.GetServingResponse]  # type: ignore[assignment]
@@ -154,7 +154,7 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.DescribePolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.DescribePolicyResponse, _abc.Awaitable[_policy_service_pb2.DescribePolicyResponse]]:
-        """Describes a version: its spaces, its recurrent state and where it comes from. Called by programs that act. Does not
+        """Describes a version: its spaces, its recurrent state and where it comes from. Called by inference clients. Does not
         block. NOT_FOUND if no version serves yet, or the named one is not loaded. Deadline: 5 s.
         """
 
@@ -164,7 +164,7 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.ActRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.ActResponse, _abc.Awaitable[_policy_service_pb2.ActResponse]]:
-        """Returns an action for each observation. Called by programs that act. Waits for its batch. NOT_FOUND if no version
+        """Returns an action for each observation. Called by inference clients. Waits for its batch. NOT_FOUND if no version
         serves yet, or the named one is not loaded. INVALID_ARGUMENT if the observations do not fit the space, have a number
         that is not finite, or are so many that the answer would not fit into a message.
         FAILED_PRECONDITION (NOT_OPEN) if the session is unknown or has expired: begin an episode. ABORTED if another request
@@ -180,7 +180,7 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _policy_service_pb2.EndSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_policy_service_pb2.EndSessionResponse, _abc.Awaitable[_policy_service_pb2.EndSessionResponse]]:
-        """Ends a session, so that its recurrent state is dropped before it expires. Called by programs that act. Has no effect
+        """Ends a session, so that its recurrent state is dropped before it expires. Called by inference clients. Has no effect
         if there is no such session of the caller. Deadline: 5 s.
         """
 
