@@ -10,6 +10,8 @@ Rules:
 - A grown pod that trains another agent than the incumbent shrinks first: the incumbent was replaced.
 - Sizes are multiples of `pod.cores` within the limits of the specification. Cores are only moved: what a pod gains is
   free or comes from pods that stop, idle ones first, then those with the lowest score.
+- Where the new pod cannot share the cores of the old one, a smaller pod also needs room next to it. Pods stop for that
+  as well; their agents continue when the old pod is gone, with the cores that it leaves.
 """
 
 import math
@@ -100,6 +102,8 @@ class Room:
     shared: bool
     """Whether the new pod may start on the cores of the pod that it replaces, as processes of one machine can. If not,
     it needs all its cores in addition to that pod until it takes over."""
+    largest_cores: float = math.inf
+    """Cores of the largest pod that any machine or node could hold."""
 
 
 @dataclass(frozen=True)
@@ -170,14 +174,15 @@ def decide(
     if own is None:
         # It is between two agents, of which the leaderboard has not reported the next.
         return None, f"no pod trains the incumbent {promise.agent_id}"
-    for pod in pods:
-        is_grown = pod.cores > limits.cores + _TOLERANCE and pod is not own and pod.agent_id
-        if is_grown and _fits_next_to(limits.cores, room, limits):
-            reason = f"{pod.agent_id} does not lead: its pod shrinks from {pod.cores:g} to {limits.cores:g} cores"
-            return Resize(pod.pod_id, limits.cores, (), reason), reason
-    total = sum(pod.cores for pod in pods) + max(0.0, room.cores)
-    wanted = wanted_cores(promise, total, limits)
     others = sorted((pod for pod in pods if pod is not own), key=_least_valuable_first)
+    for pod in others:
+        if pod.cores > limits.cores + _TOLERANCE and pod.agent_id:
+            retired = _retired_for(limits.cores, pod, [other for other in others if other is not pod], room, limits)
+            if retired is not None:
+                reason = f"{pod.agent_id} does not lead: its pod shrinks from {pod.cores:g} to {limits.cores:g} cores"
+                return Resize(pod.pod_id, limits.cores, retired, reason), reason
+    total = sum(pod.cores for pod in pods) + max(0.0, room.cores)
+    wanted = min(wanted_cores(promise, total, limits), _largest(own.cores, room, limits))
     cores, retired = _affordable(own, wanted, others, room, limits)
     if abs(cores - own.cores) < _TOLERANCE:
         return None, f"{own.pod_id} has the size that it should have"
@@ -208,26 +213,45 @@ def _affordable(
     own: SizedPod, wanted: float, others: Sequence[SizedPod], room: Room, limits: SizeLimits
 ) -> tuple[float, tuple[str, ...]]:
     """Returns the largest size up to the wanted one that there is room for, and the pods that stop for it."""
-    if wanted <= own.cores + _TOLERANCE:
-        return (wanted if _fits_next_to(wanted, room, limits) else own.cores), ()
+    smallest = min(wanted, own.cores + limits.cores)
     cores = wanted
-    while cores > own.cores + _TOLERANCE:
-        missing = cores - (own.cores if room.shared else 0.0) - max(0.0, room.cores)
-        retired: list[str] = []
-        for pod in others:
-            if missing <= _TOLERANCE:
-                break
-            retired.append(pod.pod_id)
-            missing -= pod.cores
-        if missing <= _TOLERANCE and limits.memory_of(cores) <= room.memory_bytes:
-            return cores, tuple(retired)
+    while cores >= smallest - _TOLERANCE and abs(cores - own.cores) > _TOLERANCE:
+        retired = _retired_for(cores, own, others, room, limits)
+        if retired is not None:
+            return cores, retired
         cores -= limits.cores
     return own.cores, ()
 
 
-def _fits_next_to(cores: float, room: Room, limits: SizeLimits) -> bool:
-    """Whether a smaller pod can start while the larger one still runs."""
-    return limits.memory_of(cores) <= room.memory_bytes and (room.shared or room.cores >= cores - _TOLERANCE)
+def _retired_for(
+    cores: float, replaced: SizedPod, others: Sequence[SizedPod], room: Room, limits: SizeLimits
+) -> tuple[str, ...] | None:
+    """Returns the pods that stop so that a pod of this size can replace another one; None if there is no room for it.
+
+    Args:
+        cores: Size of the new pod.
+        replaced: The pod that it replaces, which runs until the new one is ready.
+        others: Pods that may stop, the least valuable first.
+        room: What is free.
+        limits: Limits of the specification.
+    """
+    if limits.memory_of(cores) > room.memory_bytes:
+        return None
+    missing = cores - (replaced.cores if room.shared else 0.0) - max(0.0, room.cores)
+    retired: list[str] = []
+    for pod in others:
+        if missing <= _TOLERANCE:
+            break
+        retired.append(pod.pod_id)
+        missing -= pod.cores
+    return tuple(retired) if missing <= _TOLERANCE else None
+
+
+def _largest(present: float, room: Room, limits: SizeLimits) -> float:
+    """Returns the cores of the largest pod that fits anywhere, in whole pods; never less than a pod has now."""
+    if math.isinf(room.largest_cores):
+        return room.largest_cores
+    return max(present, math.floor(room.largest_cores / limits.cores + _TOLERANCE) * limits.cores)
 
 
 def _least_valuable_first(pod: SizedPod) -> tuple[bool, bool, float, float]:

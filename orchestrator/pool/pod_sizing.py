@@ -77,7 +77,9 @@ class PodSizing:
                 continue
             own = [view for view in views if view.tournament_id == name and view.drained_since is None]
             spare = granted[name].pods - sum(view.units for view in own)
-            room = Room(max(0, spare) * limits.cores, capacity.available_memory_bytes, shared=capacity.free is None)
+            largest = max((node.cores for node in capacity.unoccupied.nodes), default=0.0)
+            memory, shared = capacity.available_memory_bytes, capacity.free is None
+            room = Room(max(0, spare) * limits.cores, memory, shared=shared, largest_cores=largest)
             promise = Promise(incumbent.agent_id, incumbent.improving, incumbent.scores, incumbent.reason)
             pods = [self._sized(view) for view in own]
             change, reason = pod_sizes.decide(promise, pods, room, limits, self._history(name, now))

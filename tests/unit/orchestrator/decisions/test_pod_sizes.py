@@ -138,8 +138,31 @@ def test_on_a_cluster_the_new_pod_needs_all_its_cores_in_addition() -> None:
     assert grown is not None
     assert (grown.cores, grown.retired) == (3.0, ("p1", "p2", "p3"))
     assert change(IMPROVING, pods(2), CLUSTER, ALL_OF_IT) is None, "two cores, of which the old pod has one"
-    assert change(STALLED, pods(2, own_cores=3.0), CLUSTER) is None
-    assert change(STALLED, pods(2, own_cores=3.0), replace(CLUSTER, cores=1.0)) is not None
+    assert change(STALLED, pods(1, own_cores=3.0), CLUSTER) is None, "no other pod can stop for it"
+    assert change(STALLED, pods(1, own_cores=3.0), replace(CLUSTER, cores=1.0)) is not None
+
+
+def test_on_a_full_cluster_challengers_stop_so_that_a_stalled_pod_can_shrink() -> None:
+    shrunk = change(STALLED, pods(3, own_cores=4.0), CLUSTER)
+    assert shrunk is not None
+    assert (shrunk.pod_id, shrunk.cores, shrunk.retired) == ("p0", 1.0, ("p1",))
+    roomy = change(STALLED, pods(3, own_cores=4.0), replace(CLUSTER, cores=1.0))
+    assert roomy is not None
+    assert roomy.retired == ()
+
+
+def test_the_incumbent_does_not_stop_so_that_an_overtaken_pod_can_shrink() -> None:
+    overtaken, leader = SizedPod("big", 3.0, "t-a3", 40.0), SizedPod("p0", 1.0, "t-a7", 50.0)
+    assert change(STALLED, [overtaken, leader], CLUSTER) is None
+    shrunk = change(STALLED, [overtaken, leader, SizedPod("idle", 1.0, "")], CLUSTER)
+    assert shrunk is not None
+    assert (shrunk.pod_id, shrunk.retired) == ("big", ("idle",))
+
+
+@pytest.mark.parametrize(("largest", "cores"), [(8.0, 3.0), (2.5, 2.0), (1.0, None)])
+def test_a_pod_does_not_grow_beyond_the_largest_node(largest: float, cores: float | None) -> None:
+    grown = change(IMPROVING, pods(6), replace(CLUSTER, largest_cores=largest), replace(LIMITS, improving_share=0.5))
+    assert (grown.cores if grown else None) == cores
 
 
 def test_a_pod_does_not_grow_beyond_the_memory() -> None:
