@@ -40,6 +40,7 @@ from podrace.specification.environment_search import (
 from podrace.specification.evaluation_episodes import evaluation_lanes
 from podrace.specification.known.opponents import BUILT_IN
 from podrace.specification.messages import bad_spec
+from podrace.tournament.v1.tournament_pb2 import PodSpec
 from simulators import Space
 from simulators.messages import with_options
 
@@ -84,7 +85,7 @@ class TrainingSetup:
         start = await context.checkpoints.start()
         hyperparameters = hyperparameters_of(assignment, context.config)
         needs = await context.compute.run(requirements, agent.algorithm, hyperparameters)
-        session = session_of(assignment, needs, start.counters)
+        session = session_of(assignment, needs, start.counters, context.config.workers)
         with _naming_algorithm(agent.algorithm):
             spaces = await open_roles(context.roles, session, context.lease.stop)
         if spaces is None:
@@ -223,7 +224,7 @@ class Preparation:
             self._check(assignment)
             values = hyperparameters_of(assignment, self._config)
             needs = await self._compute.run(requirements, agent.algorithm, values)
-            spaces = await self._roles.open(session_of(assignment, needs, Counters()))
+            spaces = await self._roles.open(session_of(assignment, needs, Counters(), self._config.workers))
             await self._compute.run(
                 algorithms.make, agent.algorithm, *spaces, values, seed=agent.seed, device=self._device
             )
@@ -252,13 +253,29 @@ def hyperparameters_of(assignment: pb.Assignment, config: PodConfig) -> dict[str
     return with_paths(agent.algorithm, values, config.allow)
 
 
-def session_of(assignment: pb.Assignment, needs: Requirements, counters: Counters) -> SessionSpec:
+def environments_of_a_worker(environments: int, pod: PodSpec, workers: int) -> int:
+    """Returns the number of environments of each worker.
+
+    In a pod that has grown and got further workers, they divide the environments among themselves, so that the batch of
+    an update is the same at every size. Otherwise each worker has the number of the specification.
+
+    Args:
+        environments: Environments that the agent has for each worker of the specification.
+        pod: Pod of the specification.
+        workers: Workers that the pod has.
+    """
+    grows = pod.HasField("maximum_cores") and pod.maximum_cores > pod.cores
+    return environments // workers if grows and environments % workers == 0 else environments
+
+
+def session_of(assignment: pb.Assignment, needs: Requirements, counters: Counters, workers: int) -> SessionSpec:
     """Returns the session that the roles are opened for.
 
     Args:
         assignment: A training assignment.
         needs: What the algorithm requires of the roles.
         counters: Progress of the agent.
+        workers: Workers of each learner of this pod.
 
     Raises:
         InvalidArgument: The algorithm's network is a class that the specification does not name.
@@ -268,9 +285,11 @@ def session_of(assignment: pb.Assignment, needs: Requirements, counters: Counter
         raise InvalidArgument(unnamed_code(NETWORK_CLASS, needs.network.network_class))
     values = json_format.MessageToDict(agent.hyperparameters)
     scored_in = with_options(spec.environment, evaluation.options, evaluation_lanes(spec))
+    trained_in = training_environment(spec.environment, values)
+    trained_in.count = environments_of_a_worker(trained_in.count, spec.pod, workers)
     return SessionSpec(
         assignment=f"{agent.number}.{assignment.lease_epoch}",
-        environment=training_environment(spec.environment, values),
+        environment=trained_in,
         evaluation_environment=evaluation_environment(scored_in, values, spec.environment),
         network=needs.network,
         memory=needs.memory,

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from podrace.tournament.v1 import tournament_pb2
-from podrace.tournament.v1.tournament_pb2 import PodSpec
+from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
 
 SCORES_BETWEEN_CHANGES = 4
 """Scores of the incumbent between two changes; a score is due once in each quantum."""
@@ -128,21 +128,42 @@ def limits_of(pod: PodSpec) -> SizeLimits | None:
     )
 
 
-def resized(pod: PodSpec, cores: float) -> PodSpec:
+def resized(spec: TournamentSpec, cores: float) -> PodSpec:
     """Returns the specification of a pod with another number of cores.
 
-    The number of workers and of environments stays, so the batch of an update, the learning rate and the ratio of
-    updates to data are those of the specification at every size. From two cores on the roles are separate processes,
-    and each gets an equal part of the cores as threads.
+    What an update depends on is that of the specification at every size:
+    - Batch size: the pod has as many environments as before. Several workers divide them among themselves equally.
+    - Learning rate: unchanged, because the batch is.
+    - Ratio of updates to data: unchanged, because each update still follows from the same number of steps.
+
+    From two cores on the roles are separate processes, so rollouts are collected with a policy that is one update old.
+
+    Args:
+        spec: Resolved specification of the tournament.
+        cores: Cores of the pod.
     """
-    changed = PodSpec()
+    changed, pod = PodSpec(), spec.pod
     changed.CopyFrom(pod)
     if abs(cores - pod.cores) > _TOLERANCE:
         changed.cores = cores
         changed.memory_bytes = int(pod.memory_bytes * cores / pod.cores)
         separate = cores >= SEPARATE_FROM_CORES
         changed.layout = tournament_pb2.LAYOUT_SEPARATE if separate else tournament_pb2.LAYOUT_FUSED
+        if separate and not pod.worker:
+            changed.workers = workers_for(cores, divisible_environments(spec))
     return changed
+
+
+def divisible_environments(spec: TournamentSpec) -> int:
+    """Returns how many environments of an agent several workers may divide; 1 if agents have different numbers."""
+    searched = any("environment.count" in algorithm.hyperparameters for algorithm in spec.algorithms.values())
+    return 1 if searched else spec.environment.count
+
+
+def workers_for(cores: float, environments: int) -> int:
+    """Returns the workers of a pod: as many as have a core besides that of the learner, and divide the environments."""
+    most = min(environments, int(cores + _TOLERANCE) - 1)
+    return max((count for count in range(1, most + 1) if environments % count == 0), default=1)
 
 
 def wanted_cores(promise: Promise, total: float, limits: SizeLimits) -> float:

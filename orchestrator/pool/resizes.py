@@ -35,7 +35,7 @@ def begin(transaction: Transaction, tournament_id: str, change: Resize, scores: 
     if any(one.under_way for one in resize_records.of_tournament(transaction, tournament_id)):
         return None
     tournament = records.find_tournament(transaction, tournament_id)
-    spec = resized(tournament.spec.pod, change.cores)
+    spec = resized(tournament.spec, change.cores)
     new = pod_lifecycle.record_intent(transaction, tournament_id, f"it replaces {old.pod_id}", spec)
     began = transaction.now
     resize_records.save(

@@ -72,9 +72,7 @@ class PlayedPod:
         del self.world.playing[self.pod_id]
 
     async def _acquire(self) -> None:
-        request = pb.AcquireAssignmentRequest(
-            pod_id=self.pod_id, incarnation="run", prepared_agent_id=self.prepared
-        )
+        request = pb.AcquireAssignmentRequest(pod_id=self.pod_id, incarnation="run", prepared_agent_id=self.prepared)
         answer = await self.world.mesh.call("AcquireAssignment", request)
         if self.prepared:
             self.done.add("ready")
@@ -130,7 +128,9 @@ class World:
         await world.settle()
     """
 
-    def __init__(self, platform: Platform, open_mesh: Callable[..., Any], spec: Callable[..., Any], folder: Path) -> None:
+    def __init__(
+        self, platform: Platform, open_mesh: Callable[..., Any], spec: Callable[..., Any], folder: Path
+    ) -> None:
         self.platform, self.store = platform, FolderStore(folder / "store")
         self._open_mesh, self._spec, self._opened = open_mesh, spec, contextlib.AsyncExitStack()
         self.mesh: Any = None

@@ -96,7 +96,10 @@ async def test_a_change_moves_the_agent_once_and_from_its_last_checkpoint(
         holder = await world.settle()
         assert holder.pod_id == world.new
         first = next(one for one in world.publications if one.pod_id == world.new and one.agent_id == world.agent_id)
-        assert (first.lease_epoch, first.environment_steps) == (last[-1].lease_epoch + 1, last[-1].environment_steps + 1)
+        assert (first.lease_epoch, first.environment_steps) == (
+            last[-1].lease_epoch + 1,
+            last[-1].environment_steps + 1,
+        )
         world.check_publications()
 
 
@@ -132,5 +135,5 @@ async def test_a_pod_that_hangs_and_wakes_up_later_cannot_publish(
             with pytest.raises(FailedPrecondition):
                 hung.publish()
         assert holder is not hung
-        assert held == (party == "new" and step == "claimed" or party == "old" and step != "claimed")
+        assert held == ((party == "new" and step == "claimed") or (party == "old" and step != "claimed"))
         world.check_publications()

@@ -74,7 +74,9 @@ async def test_if_the_engine_cannot_start_the_new_pod_the_old_one_continues(
         engine.failures.clear()
         await old_pod_continues(world)
         assert world.platform.containers_of(world.new) == {}
-        volumes = {labels["podrace.pod"] for name, labels in engine.volume_labels.items() if name in engine.volume_options}
+        volumes = {
+            labels["podrace.pod"] for name, labels in engine.volume_labels.items() if name in engine.volume_options
+        }
         assert world.new not in volumes
 
 
