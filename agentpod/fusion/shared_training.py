@@ -5,18 +5,24 @@ from contextlib import suppress
 
 from agentpod.fusion.rendezvous import LeaderRendezvous
 from podrace.agentpod.v1 import agentpod_pb2 as pb
-from podrace.errors import NOT_OPEN, FailedPrecondition
+from podrace.errors import NOT_OPEN, FailedPrecondition, InvalidArgument
 from podrace.tasks import ChangeSignal
 
 
 class SharedTraining:
     """The training that the leader shares at present, or none.
 
+    shared = SharedTraining(learners)
+
+    Args:
+        learners: Number of learners of the pod, the leader included.
+
     Attributes:
         training: The answer to GetTraining; its session is empty while nothing is shared.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, learners: int) -> None:
+        self._learners = learners
         self.training = pb.GetTrainingResponse()
         self._rendezvous: LeaderRendezvous | None = None
         self._changes = ChangeSignal()
@@ -66,7 +72,14 @@ class SharedTraining:
 
         A cancelled call takes the learner out of its fusion round; for learners on this host, the lifeline is more
         reliable.
+
+        Raises:
+            InvalidArgument: The pod has no follower of this number.
         """
+        if not 0 < learner < self._learners:
+            raise InvalidArgument(
+                f"learner_index = {learner} must be at least 1 and less than {self._learners}, the learners of the pod"
+            )
         self._followers.add(learner)
         try:
             with suppress(TimeoutError):

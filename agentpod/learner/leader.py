@@ -106,7 +106,7 @@ class Leader:
         self._orchestrator: Any = orchestrator_pb2_grpc.OrchestratorServiceStub(self._orchestrator_channel)
         self._updater: Any = leaderboard_pb2_grpc.UpdaterServiceStub(self._leaderboard_channel)
         self.roles, self._polls = Roles(config, planes, device=device), RolePolls(config)
-        self.shared_training = SharedTraining()
+        self.shared_training = SharedTraining(config.learners)
         self._incarnation = uuid.uuid4().hex
         self.lease: Lease | None = None
         self.training: AgentTraining | None = None

@@ -21,7 +21,7 @@ from podrace.dashboard.reading import ReadHandlers, answer
 from podrace.dashboard.settings import DashboardSettings, RenewedTls
 from podrace.dashboard.streaming import StreamHandlers
 from podrace.errors import FailedPrecondition
-from podrace.http_log import http_logger
+from podrace.http_server import app_runner
 from podrace.tasks import cancel_all
 
 ASSETS = Path(str(files("podrace.dashboard") / "assets"))
@@ -49,7 +49,7 @@ async def serving(settings: DashboardSettings, client: Client) -> AsyncIterator[
     async with FeedCache(client) as feeds, on_demand(client, feeds, trusted=settings.logs is not None) as jobs:
         logs = LogFolder(settings.logs)
         streaming = StreamHandlers(client, feeds, logs)
-        runner = web.AppRunner(
+        runner = app_runner(
             application(
                 settings,
                 keys,
@@ -60,8 +60,6 @@ async def serving(settings: DashboardSettings, client: Client) -> AsyncIterator[
                     *jobs.routes(),
                 ],
             ),
-            access_log=None,
-            logger=http_logger(),
             handle_signals=False,
             shutdown_timeout=CLOSING_SECONDS,
         )

@@ -22,7 +22,7 @@ from podrace.access.guard import Guard
 from podrace.access.principal import set_current_principal
 from podrace.access.rules import rule_of
 from podrace.errors import DeadlineExceeded, InvalidArgument, PodraceError, Unavailable
-from podrace.http_log import http_logger
+from podrace.http_server import IDLE_SECONDS, app_runner
 from podrace.inference.v2 import open_inference_pb2 as pb
 from podrace.rpc import LARGEST_MESSAGE_BYTES
 from podrace.rpc.listening import check_local
@@ -68,7 +68,15 @@ class RestServer:
         self.address = address
 
     @classmethod
-    async def start(cls, listen: str, engine: PolicyEngine, guard: Guard, *, insecure: bool = False) -> "RestServer":
+    async def start(
+        cls,
+        listen: str,
+        engine: PolicyEngine,
+        guard: Guard,
+        *,
+        insecure: bool = False,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> "RestServer":
         """Binds and serves.
 
         Args:
@@ -76,6 +84,7 @@ class RestServer:
             engine: Answers requests.
             guard: Decides about each request except health checks, by the rules of the gRPC contract.
             insecure: Allow an address that other machines reach without TLS.
+            idle_seconds: How long a connection may stay open without a complete request.
 
         Raises:
             Unavailable: The address cannot be bound.
@@ -91,7 +100,7 @@ class RestServer:
             context = identity.of_https_server()
         elif not insecure:
             check_local(listen)
-        runner = web.AppRunner(application(engine, guard), access_log=None, logger=http_logger())
+        runner = app_runner(application(engine, guard), idle_seconds=idle_seconds)
         await runner.setup()
         try:
             await web.TCPSite(runner, host.strip("[]"), int(port), ssl_context=context).start()

@@ -934,8 +934,8 @@ class GetTrainingRequest(_message.Message):
     session: _builtins.str
     """Session that the follower already knows; empty at first."""
     learner_index: _builtins.int
-    """Number of the follower among the learners of the pod. If the call of a follower on another host breaks off, the
-    leader treats that follower as gone.
+    """Number of the follower among the learners of the pod: at least 1, and less than their number. If the call of a
+    follower on another host breaks off, the leader treats that follower as gone.
     """
     @_builtins.property
     def wait_duration(self) -> _duration_pb2.Duration:

@@ -256,6 +256,17 @@ async def test_http_on_an_address_that_others_reach_needs_tls(world):
         await RestServer.start("0.0.0.0:0", world.engine, Guard([]))
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET /v2 HTTP/1.1\r\nHost: x\r\n"], ids=["nothing", "some headers"])
+async def test_a_connection_without_a_complete_request_is_closed(world, sent: bytes):
+    """Fails on the earlier behaviour: it stayed open for an hour."""
+    rest = await RestServer.start("127.0.0.1:0", world.engine, Guard([]), idle_seconds=0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(rest.address.rpartition(":")[2]))
+    writer.write(sent)
+    assert await asyncio.wait_for(reader.read(), 30.0) == b""
+    writer.close()
+    await rest.close()
+
+
 async def opened(world: PolicyWorld) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Begins a request whose body never comes."""
     host, _, port = world.rest.address.rpartition(":")
