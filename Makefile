@@ -112,7 +112,11 @@ chaos-store: install
 chaos: install
 	PYTHONPATH=tests/e2e:tests/engine:tests/security $(BIN)/python tests/chaos/chaos.py --mesh $(or $(MESH),embedded) --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) --pods $(or $(PODS),2) --cores $(or $(CORES),1) --step-seconds $(or $(STEP_SECONDS),0.005)
 
-# Two minutes of that.
+# Trains for hours without faults, and reports what grows: make soak HOURS=2
+soak: install
+	PYTHONPATH=tests/e2e:tests/engine:tests/security $(BIN)/python tests/chaos/soak.py --hours $(or $(HOURS),2)
+
+# Two minutes of `make chaos`.
 test-chaos: install
 	$(BIN)/python -m pytest -m chaos tests/chaos/test_chaos.py
 

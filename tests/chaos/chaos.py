@@ -50,7 +50,7 @@ horizon = 64
 minibatch_size = 64
 hidden_sizes = [16]
 [assignment]
-environment_steps = 20000
+environment_steps = {assignment_steps}
 [evaluation]
 episodes = 2
 every_environment_steps = 1024
@@ -80,6 +80,8 @@ class ChaosOptions:
     period_seconds: float = 29.0
     """Time between two faults."""
     kinds: Collection[str] = tuple(SECONDS)
+    targets: Collection[str] = ()
+    """What the faults may happen to; empty: anything."""
     pods: int = 2
     cores: float = 1.0
     """Of each pod."""
@@ -89,6 +91,8 @@ class ChaosOptions:
     """Time that a step of an environment takes."""
     memory_bytes: int = 1 << 30
     """Of each pod."""
+    assignment_steps: int = 20000
+    """Environment steps of each assignment."""
 
     def specification(self, faults: str) -> str:
         """Returns the specification; `faults` is the folder in which environments look for faults."""
@@ -194,7 +198,11 @@ def chaos(target: Target, options: ChaosOptions, faults_folder: str) -> dict[str
     """Runs it and returns the results."""
     specification = options.specification(faults_folder)
     observer = Observer(target, target.start(specification))
-    classes = [one for one in target.classes if one[0] in options.kinds]
+    classes = [
+        (kind, of)
+        for kind, of in target.classes
+        if kind in options.kinds and (not options.targets or of in options.targets)
+    ]
     rate = measure_rate(observer, options.pods)
     loads, begin = [os.getloadavg()[0]], time.time()
     faults = plan(options.seed, options.seconds, options.period_seconds, classes)
@@ -256,6 +264,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1800.0, help="duration of the faults")
     parser.add_argument("--period", type=float, default=29.0, help="seconds between two faults")
     parser.add_argument("--kinds", default=",".join(SECONDS), help="comma-separated")
+    parser.add_argument("--targets", default="", help="comma-separated, such as orchestrator; default: anything")
     parser.add_argument("--pods", type=int, default=2)
     parser.add_argument("--cores", type=float, default=1.0, help="of each pod")
     parser.add_argument("--learners", type=int, default=1, help="of each agent")
@@ -266,6 +275,7 @@ def main() -> int:
         seconds=given.seconds,
         period_seconds=given.period,
         kinds=given.kinds.split(","),
+        targets=given.targets.split(",") if given.targets else (),
         pods=given.pods,
         cores=given.cores,
         learners=given.learners,
