@@ -9,7 +9,7 @@ podrace/cli/
                     dashboard, qualify, lists
   continuous/       `continuous`: trains on each new version of a dataset
   curve/            `curve`: learning curves from snapshots
-  doctor/           `doctor`: what works here, and what to do where it does not
+  doctor/           `doctor`: what works on this machine, and how to fix what does not
   grid/             `grid`: variants of a specification
   init/             `init`: a first specification from options or answers
   pods/             `logs` and `top`: what pods do now

@@ -27,15 +27,15 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "standings": ("podrace.cli.commands.query", "Show the board of a tournament."),
     "lineage": (
         "podrace.cli.commands.lineage",
-        "Show the descent of agents, or repeat decisions or a training to verify them.",
+        "Show the ancestry of agents, or repeat decisions or a training run to verify them.",
     ),
     "evaluate": ("podrace.cli.commands.evaluate", "Evaluate a champion or another candidate."),
-    "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents as an ensemble, and each alone."),
+    "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents as an ensemble, and each of them alone."),
     "export": ("podrace.cli.commands.export", "Export a champion or another candidate as ONNX or torch.export."),
-    "import": ("podrace.cli.commands.import_model", "Convert a model of Stable-Baselines3 to an exported policy."),
+    "import": ("podrace.cli.commands.import_model", "Convert a Stable-Baselines3 model to an exported policy."),
     "serve": ("podrace.cli.serve.command", "Serve a champion, a candidate or an exported policy."),
     "policy": ("podrace.cli.policy.command", "Show and change what a policy server serves."),
-    "render": ("podrace.cli.render.command", "Draw one episode of a champion or another candidate."),
+    "render": ("podrace.cli.render.command", "Render one episode of a champion or another candidate."),
     "curve": ("podrace.cli.curve.command", "Draw learning curves from evaluated snapshots."),
     "dashboard": ("podrace.cli.commands.dashboard", "Serve a web page that shows tournaments live and controls them."),
     "tensorboard": ("podrace.cli.tensorboard.command", "Write event files for TensorBoard."),
@@ -65,9 +65,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "algorithms": ("podrace.cli.commands.catalog", "List the algorithms, or the hyperparameters of one."),
     "simulators": ("podrace.cli.commands.catalog", "List the simulators."),
     "strategies": ("podrace.cli.commands.catalog", "List the evolution strategies."),
-    "doctor": ("podrace.cli.doctor.command", "Examine whether podrace works here, and what to do where it does not."),
-    "conform": ("podrace.cli.conform.command", "Examine whether a service keeps the promises of its contract."),
-    "qualify": ("podrace.cli.commands.qualify", "Examine the GPUs of this machine."),
+    "doctor": ("podrace.cli.doctor.command", "Check whether podrace works here, and say how to fix what does not."),
+    "conform": ("podrace.cli.conform.command", "Check whether a service conforms to its contract."),
+    "qualify": ("podrace.cli.commands.qualify", "Test and measure the GPUs of this machine."),
     "completion": ("podrace.cli.completion", "Print a script that completes commands and options in a shell."),
     "version": ("podrace.cli.commands.catalog", "Show the version."),
 }
@@ -75,7 +75,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 
 class LateCommands(click.Group):
-    """A group that imports the module of a command only to run the command."""
+    """A group that imports the module of a command only when that command is run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names, in the order in which a new user needs them."""
@@ -85,7 +85,7 @@ class LateCommands(click.Group):
         """Imports one command; raises UsageError if there is none with this name."""
         if cmd_name not in COMMANDS:
             if ctx.resilient_parsing:
-                # A shell asks for completions: it shows what is printed here in the middle of the line.
+                # A shell that asks for completions shows any output of this process in the middle of the command line.
                 return None
             raise click.UsageError(unknown("podrace", "command", cmd_name, COMMANDS))
         # The function of a command whose name is a keyword has an underscore at its end.

@@ -28,7 +28,7 @@ def _script(shell: str) -> str:
     kind = get_completion_class(shell)
     assert kind is not None
     try:
-        # Only the name of the program is used; the commands are asked for when a user presses Tab.
+        # Only the name of the program is used here; the script asks for the commands when a user presses Tab.
         return kind(click.Group("podrace"), {}, "podrace", VARIABLE).source()
     except RuntimeError as error:
         raise FailedPrecondition(f"completion {shell}: {error}") from None

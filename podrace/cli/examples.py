@@ -22,7 +22,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "continuous stop": [("podrace continuous stop stocks", "stop it; the champion stays")],
     "ls": [
         ("podrace ls", "the tournaments of podrace-home"),
-        ("podrace ls --json", "the same for programs"),
+        ("podrace ls --json", "the same as JSON, for programs"),
         ("podrace ls --filter 'state = RUNNING' --label team=rl", "running tournaments with a label"),
         ("podrace ls --order 'end_time desc'", "those that ended last come first"),
     ],
@@ -42,7 +42,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     ],
     "standings": [
         ("podrace standings latest", "the board of the newest tournament"),
-        ("podrace standings latest --filter 'algorithm = ppo' --order 'environment_steps desc'", "a part of it"),
+        ("podrace standings latest --filter 'algorithm = ppo' --order 'environment_steps desc'", "some of its rows"),
     ],
     "lineage": [
         ("podrace lineage latest --svg lineage.svg", "all families, also as a drawing"),
@@ -66,7 +66,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace serve latest --listen 127.0.0.1:8001", "always the best champion so far"),
         ("podrace serve cartpole-dgdjxg-a7", "the best candidate of one agent"),
         ("podrace serve stocks", "the champion of the continuous training stocks"),
-        ("podrace serve policy", "what `podrace export` wrote"),
+        ("podrace serve policy", "the folder that `podrace export` wrote"),
     ],
     "policy show": [("podrace policy show", "the versions of the server on this machine")],
     "policy pin": [
@@ -77,7 +77,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "policy rollback": [("podrace policy rollback", "serve the previous version")],
     "policy compare": [
         ("podrace policy compare 3f9a1c2b7d --share 0.1", "a tenth of the requests get its actions"),
-        ("podrace policy compare 3f9a1c2b7d --shadow", "it computes every request and answers none"),
+        ("podrace policy compare 3f9a1c2b7d --shadow", "it computes every request, but its answers are not sent"),
         ("podrace policy compare --end", "end the comparison"),
     ],
     "render": [("podrace render latest --file episode.gif", "one episode of the champion")],
@@ -97,7 +97,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace prune --state FAILED --results --yes", "failed tournaments with their results"),
         ("podrace prune --leftovers", "files whose tournaments no longer exist"),
     ],
-    "archive": [("podrace archive", "what was kept"), ("podrace archive cartpole-3f2a9c", "reads one into a folder")],
+    "archive": [("podrace archive", "the archives"), ("podrace archive cartpole-3f2a9c", "reads one into a folder")],
     "backup": [
         ("podrace backup --store folder:///backups/podrace", "the databases of podrace-home"),
         ("podrace backup --orchestrator mesh.example.org:50051", "those of a mesh that runs"),
@@ -127,7 +127,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace algorithms", "all algorithms"),
         ("podrace algorithms ppo", "the hyperparameters of one"),
     ],
-    "simulators": [("podrace simulators", "what environment.id can be")],
+    "simulators": [("podrace simulators", "the values that environment.id can have")],
     "strategies": [("podrace strategies asha", "the settings of one strategy")],
     "doctor": [
         ("podrace doctor", "this machine"),
@@ -139,7 +139,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("podrace conform 127.0.0.1:50070 --as evolution", "a generator or an updater"),
         ("podrace conform 127.0.0.1:50051 --as pod", "a pod, which is then started with this orchestrator"),
     ],
-    "qualify": [("podrace qualify --quick --part machine --part planes", "two parts of the examination")],
+    "qualify": [("podrace qualify --quick --part machine --part planes", "two parts of the tests")],
     "completion": [
         ('eval "$(podrace completion bash)"', "in ~/.bashrc"),
         ('eval "$(podrace completion zsh)"', "in ~/.zshrc"),

@@ -63,8 +63,8 @@ name_option = click.option(
 def backup(home: Path, store: str, name: str, only_list: bool, orchestrator: str, as_json: bool, debug: bool) -> int:
     """Back up the databases of a home or a running mesh, or list backups.
 
-    The services of a running mesh make the backups themselves, to their own store, and answer calls meanwhile. They
-    also make them periodically if `backup.period_seconds` is set.
+    The services of a running mesh write the backups to their own store, and continue to answer calls. They also make
+    backups periodically if `backup.period_seconds` is set.
     """
     folders = Folders.of(home)
     if orchestrator and (only_list or store):
@@ -95,13 +95,13 @@ def backup(home: Path, store: str, name: str, only_list: bool, orchestrator: str
 @home_option
 @store_option
 @name_option
-@click.option("--at", default="", metavar="DIGEST", help="Which backup, as `podrace backup --list --json` names it.")
+@click.option("--at", default="", metavar="DIGEST", help="Name of the backup, from `podrace backup --list --json`.")
 @click.option("--replace", is_flag=True, help="Move existing databases aside, to names that end in .replaced.")
 @output_options
 def restore(home: Path, store: str, name: str, at: str, replace: bool, as_json: bool, debug: bool) -> int:
     """Restore the databases of a home from the newest backup, or from another one.
 
-    Pods that run keep their agents. A service that still runs with the old database makes no backups any more.
+    Running pods keep their agents. A service that still runs with the old database can no longer make backups.
     """
     folders = Folders.of(home)
 

@@ -25,7 +25,7 @@ podrace certs add FOLDER user alice            one more certificate
 podrace certs add FOLDER plugin scorer --host scorer.example.org
 podrace certs ls FOLDER                        names, hosts and expiry
 podrace certs renew FOLDER                     new certificates of the same authority
-podrace certs revoke FOLDER user/alice         end a certificate before it expires
+podrace certs revoke FOLDER user/alice         revoke a certificate before it expires
 podrace certs secrets FOLDER --namespace N     Kubernetes Secrets, for kubectl apply -f -
 
 FOLDER/ROLE[/NAME] has tls.key, tls.crt and ca.crt for one process: PODRACE_TLS_KEY_FILE, PODRACE_TLS_CERTIFICATE_FILE
@@ -50,7 +50,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON o
 def days_option(days: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Returns the option --days."""
     return click.option(
-        "--days", default=days, show_default=True, type=click.IntRange(min=1), help="Time that certificates are valid."
+        "--days", default=days, show_default=True, type=click.IntRange(min=1), help="How long certificates are valid."
     )
 
 
@@ -71,7 +71,9 @@ def certs() -> None:
 @click.option(
     "--only", multiple=True, metavar="PATH", help="Make this certificate, and no others that are not named; repeatable."
 )
-@click.option("--trust-domain", default=TRUST_DOMAIN, show_default=True, help="First part of all names.")
+@click.option(
+    "--trust-domain", default=TRUST_DOMAIN, show_default=True, help="Trust domain, the first part of all names."
+)
 @click.option(
     "--reuse", is_flag=True, help="If there is an authority, only add what is missing and renew what expires soon."
 )
@@ -145,7 +147,7 @@ def renew(folder: Path, paths: Sequence[str], as_json: bool) -> int:
     """Renew all certificates, or those that are named, with the same names and the same lifetime.
 
     The authority stays, so renewed and older certificates work with each other. Running services read the new files.
-    An older certificate remains valid until it expires: revoke it first if its key is not secret any more.
+    An older certificate remains valid until it expires: revoke it first if its key may be known to others.
     """
     from podrace.certificates.folder import CertificateFolder
 
@@ -156,7 +158,7 @@ def renew(folder: Path, paths: Sequence[str], as_json: bool) -> int:
     return _show(opened, now, only=[path.strip("/") for path in named], as_json=as_json)
 
 
-@certs.command(short_help="End a certificate before it expires.")
+@certs.command(short_help="Revoke a certificate before it expires.")
 @folder_argument
 @click.argument("paths", nargs=-1, required=True, metavar="ROLE[/NAME]...")
 @json_option

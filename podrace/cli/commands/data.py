@@ -51,14 +51,14 @@ def data() -> None:
 )
 @click.option("--start", default="", metavar="DATE", help="First day.")
 @click.option("--end", default="", metavar="DATE", help="Day after the last day.")
-@click.option("--symbols", default="", metavar="A,B", help="Use only these symbols, in this order.")
+@click.option("--symbols", default="", metavar="A,B", help="Symbols to use, in this order.  [default: all]")
 @click.option("--index", default="", metavar="SYMBOL", help="Index to compare with; not traded.")
 @click.option("--splits", default="", metavar="FILE", help="CSV of splits to adjust for: symbol, date, ratio.")
 @click.option(
     "--members",
     default="",
     metavar="FILE",
-    help="CSV of the times in which stocks belong to the pool: symbol, from, to.",
+    help="CSV of the periods in which stocks belong to the pool: symbol, from, to.",
 )
 @click.option("--adjust", is_flag=True, help="Adjust for price jumps that look like splits.")
 @click.option("--accept", multiple=True, metavar="SYMBOL:DATE", help="A price jump that is not a split; repeatable.")
@@ -68,7 +68,7 @@ def data() -> None:
     default=5,
     show_default=True,
     type=click.IntRange(min=0),
-    help="Longest gap in the data that is accepted.",
+    help="Longest accepted gap in the data.",
 )
 @output_options
 def build(symbols: str, as_json: bool, debug: bool, **options: Any) -> int:

@@ -1,4 +1,4 @@
-"""Implements `podrace export`: writes a champion, or an ensemble, as files that act without podrace."""
+"""Implements `podrace export`: writes a champion, or an ensemble, as files that run without podrace."""
 
 import json
 import tempfile
@@ -41,8 +41,9 @@ FORMATS = ("onnx", "torch")
 def export(settings: Settings, subject: str, top: int | None, formats: Sequence[str], folder: Path | None) -> int:
     """Export a champion or another candidate as ONNX or torch.export.
 
-    Writes policy.onnx, or policy.pt2, with normalization and scaling of actions inside, and a model card. The files are
-    compared with the torch policy on random and on recorded observations, and written only if they act alike.
+    Writes policy.onnx or policy.pt2, which include normalization and the scaling of actions, and a model card. The
+    files are compared with the torch policy on random and on recorded observations, and written only if all actions
+    agree.
     TOURNAMENT and CANDIDATE are those of `podrace evaluate`.
     """
     session.require_tournaments(settings)

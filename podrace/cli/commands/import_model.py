@@ -1,4 +1,4 @@
-"""Implements `podrace import`: converts a model of Stable-Baselines3 to a policy that is served and rendered."""
+"""Implements `podrace import`: converts a Stable-Baselines3 model to a policy that can be served and rendered."""
 
 import json
 import tempfile
@@ -32,7 +32,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     type=click.IntRange(0, MOST_EPISODES),
     default=32,
     show_default=True,
-    help="Play so many episodes, and show the mean return.",
+    help="Play this many episodes, and show the mean return.",
 )
 @click.option("--folder", type=click.Path(path_type=Path), help="Folder to write to.  [default: the name and -policy]")
 @output_options
@@ -46,7 +46,7 @@ def import_(
     as_json: bool,
     debug: bool,
 ) -> int:
-    """Convert a model of Stable-Baselines3 to an exported policy.
+    """Convert a Stable-Baselines3 model to an exported policy.
 
     Reads MODEL, a zip file that `model.save` of Stable-Baselines3 2.x wrote: PPO, A2C, SAC, TD3, DDPG or DQN with
     MlpPolicy. Nothing in it is unpickled, and Stable-Baselines3 need not be installed. Writes policy.onnx, which

@@ -1,4 +1,4 @@
-"""Implements `podrace lineage`: shows the descent of agents, and replays the decisions of a tournament."""
+"""Implements `podrace lineage`: shows the ancestry of agents, and replays the decisions of a tournament."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +48,7 @@ from podrace.tournament.v1.tournament_pb2 import Tournament
 )
 @mesh_options
 def lineage(settings: Settings, subject: str, agent: str, svg: Path | None, replay: bool, retrain: bool) -> int:
-    """Show the descent of agents, or repeat decisions or a training to verify them.
+    """Show the ancestry of agents, or repeat decisions or a training run to verify them.
 
     TOURNAMENT is an id, a prefix of one, or `latest`. It shows all families: the score and compute of each agent, the
     hyperparameters that differ from its parent, and how the champion's hyperparameters changed along its line. AGENT is
@@ -113,7 +113,7 @@ async def _started_from(client: Client, tournament: Tournament, agents: Sequence
 
 
 def _retrain(settings: Settings, subject: str) -> int:
-    """Trains one agent again. Disconnects from the mesh before, because the training takes long."""
+    """Trains one agent again. Disconnects from the mesh first, because the training takes long."""
     found: list[tuple[Tournament, str, list[Candidate]]] = []
 
     async def query(client: Client) -> int:

@@ -1,4 +1,4 @@
-"""Implements `podrace qualify`, which examines the GPUs of this machine in child processes and imports no torch."""
+"""Implements `podrace qualify`, which tests the GPUs of this machine in child processes; does not import torch."""
 
 import json
 import time
@@ -23,7 +23,7 @@ from podrace.qualification.parts import PARTS, chosen_parts
 @click.option(
     "--part", "parts", multiple=True, metavar="NAME", help=f"Run this part only (repeatable): {', '.join(PARTS)}."
 )
-@click.option("--gpus", default="", metavar="UUID,...", help="GPUs to examine.  [default: all that are visible]")
+@click.option("--gpus", default="", metavar="UUID,...", help="GPUs to test.  [default: all that are visible]")
 @click.option(
     "--node", default=0, metavar="INDEX", type=click.IntRange(min=0), help="Number of this node, for the part nodes."
 )
@@ -49,7 +49,7 @@ def qualify(
     as_json: bool,
     debug: bool,
 ) -> int:
-    """Examine the GPUs of this machine: whether podrace works on them, and how fast.
+    """Test and measure the GPUs of this machine: whether podrace works on them, and how fast.
 
     Takes about 15 minutes on one GPU. Each line of the report is PASS, SLOW, FAIL or ABSENT. The exit code is 0 if
     something passed and nothing failed.

@@ -45,13 +45,17 @@ EVENTS_SHOWN = 10
     metavar="FILE",
     help="With --importance: draw it as PNG.",
 )
-@click.option("--pareto", is_flag=True, help="Show the candidates that no other is better than in all measures.")
+@click.option(
+    "--pareto",
+    is_flag=True,
+    help="Show the Pareto front: the candidates that no other one dominates in several measures.",
+)
 @click.option(
     "--measure",
     "measures",
     multiple=True,
     metavar="NAME=max|min",
-    help="With --pareto: a measure besides the score; repeatable.  [default: environment_steps=min]",
+    help="With --pareto: a measure to compare besides the score; repeatable.  [default: environment_steps=min]",
 )
 @mesh_options
 def show(settings: Settings, tournament: str, **options: Any) -> int:

@@ -15,17 +15,17 @@ from podrace.errors import InvalidArgument
 
 PODS = ("pod-leader", "pod-role")
 GRANTED = ("viewer", "user", "operator", *PODS)
-"""Roles that a person may give away; services sign their own tokens."""
+"""Roles that the command can grant; services sign their own tokens."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @click.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice(GRANTED), default="user", show_default=True, help="What the holder may do.")
+@click.option("--role", type=click.Choice(GRANTED), default="user", show_default=True, help="Role of the holder.")
 @click.option("--namespace", default="", help="Namespace of the holder.  [default: the default namespace]")
 @click.option("--tournament", default="", help="The only tournament that the holder may reach.  [default: any]")
 @click.option("--lifetime", default="30d", show_default=True, metavar="TIME", help="For instance 15m, 12h or 30d.")
-@click.option("--audience", default=AUDIENCE, show_default=True, help="Who may accept the token.")
+@click.option("--audience", default=AUDIENCE, show_default=True, help="Service that may accept the token.")
 @click.option(
     "--key",
     type=click.Path(path_type=Path),

@@ -1,4 +1,4 @@
-"""Implements `podrace conform`: examines whether a service keeps its contract, and shows what it breaks."""
+"""Implements `podrace conform`: checks whether a service conforms to its contract, and shows what it breaks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,9 +42,11 @@ SHOWN = (PromiseState.BROKEN, PromiseState.ADVISED)
 @click.option(
     "--environment", default="CartPole-v1", show_default=True, help="Environment of an evaluator, a worker or a pod."
 )
-@click.option("--observations", type=click.IntRange(min=1), help="Numbers in an observation of --environment.")
+@click.option("--observations", type=click.IntRange(min=1), help="Length of an observation of --environment.")
 @click.option(
-    "--actions", type=click.IntRange(min=1), help="Choices of --environment, or with --continuous numbers in an action."
+    "--actions",
+    type=click.IntRange(min=1),
+    help="Number of actions to choose from; with --continuous, length of an action.",
 )
 @click.option("--continuous", is_flag=True, help="The actions of --environment are continuous.")
 @click.option("--spec", type=_FILE, help="Specification of the tournament of a generator, an updater or a pod.")
@@ -64,7 +66,7 @@ SHOWN = (PromiseState.BROKEN, PromiseState.ADVISED)
     show_default=True,
     type=click.FloatRange(min=0.1, max=1800.0),
     metavar="SECONDS",
-    help="Longest wait for one answer, where the contract allows as much.",
+    help="Longest wait for one answer; shorter where the contract demands it.",
 )
 @click.option(
     "--seconds",
@@ -73,7 +75,7 @@ SHOWN = (PromiseState.BROKEN, PromiseState.ADVISED)
     show_default=True,
     type=click.FloatRange(min=1.0),
     metavar="SECONDS",
-    help="Time for the whole examination.",
+    help="Time limit of the whole check.",
 )
 @click.option(
     "--lease",
@@ -88,10 +90,10 @@ SHOWN = (PromiseState.BROKEN, PromiseState.ADVISED)
 @click.option("--all", "everything", is_flag=True, help="Also show the promises that are kept or were not examined.")
 @output_options
 def conform(address: str, everything: bool, as_json: bool, debug: bool, **given: Any) -> int:
-    """Examine whether a service keeps the promises of its contract.
+    """Check whether a service conforms to its contract.
 
-    ADDRESS is that of the service. A pod calls instead of being called: with --as pod, ADDRESS is where the
-    examination listens as orchestrator and leaderboard, and the pod is started with this address. Each line names a
+    ADDRESS is the address of the service. A pod makes calls and receives none: with --as pod, this command listens on
+    ADDRESS as orchestrator and leaderboard, and you start the pod with this address. Each line names a
     promise that is broken, what was observed, what the contract says, and what to do. The exit code is 0 if nothing is
     broken, otherwise 1.
     """

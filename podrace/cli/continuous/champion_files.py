@@ -23,7 +23,7 @@ async def deliver(tournament: Tournament, champion: ScoredAgent, folder: Path, n
     """Replaces the champion in a folder. A policy server that follows the folder swaps it in.
 
     The policy is compared with the test vectors of its checkpoint. If it cannot be written as ONNX, the folder keeps
-    the champion before, and `notify` receives the reason.
+    the previous champion, and `notify` receives the reason.
 
     Args:
         tournament: The tournament of the champion.
@@ -45,7 +45,7 @@ async def deliver(tournament: Tournament, champion: ScoredAgent, folder: Path, n
     try:
         model = await asyncio.to_thread(checked_onnx_file, fetched)
     except (FailedPrecondition, InvalidArgument, Unimplemented) as error:
-        notify(f"{folder} keeps the champion before: {champion.agent_id} cannot be written as ONNX: {error.message}")
+        notify(f"{folder} keeps the previous champion: {champion.agent_id} cannot be written as ONNX: {error.message}")
         return
     facts = asdict(champion)
     folder.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ FILE = "state.json"
 FORMAT = 1
 
 FIRST, REPLACED, KEPT, SKIPPED, FAILED = "first", "replaced", "kept", "skipped", "failed"
-"""Verdicts on a version. Its best agent became the first champion, replaced the champion, or did not replace it; or the
+"""Verdicts on a version: its best agent became the first champion, replaced the champion, or did not replace it; or the
 version was not trained on because a newer one arrived; or its tournament failed."""
 
 

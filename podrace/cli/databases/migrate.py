@@ -1,4 +1,4 @@
-"""Implements `podrace migrate`: moves the database of a service from a file of SQLite to a server of PostgreSQL."""
+"""Implements `podrace migrate`: moves the database of a service from an SQLite file to a PostgreSQL server."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def migrate(file: Path, url: str, password_file: str, undo: bool, as_json: bool,
     """Move the database of a service from SQLite to PostgreSQL: from FILE to the server at URL (postgresql://...).
 
     Stop the service first, and start it with `database = URL` afterwards. The database is moved completely or not at
-    all. Repeat a command that was interrupted. FILE stays, marked, so that no service opens it by mistake.
+    all. If the command is interrupted, run it again. FILE is kept and marked, so that no service opens it by mistake.
     """
     configure_logging(TelemetryConfig(log_level="debug" if debug else "warning", metrics_listen=""))
 

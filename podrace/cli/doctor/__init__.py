@@ -1,4 +1,4 @@
-"""Implements `podrace doctor`: examines whether podrace works here, and names what to do where it does not.
+"""Implements `podrace doctor`: checks whether podrace works here, and says how to fix what does not.
 
 podrace/cli/doctor/
   diagnosis.py   one line of the report, its JSON, and the exit code

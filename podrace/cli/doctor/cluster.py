@@ -44,7 +44,13 @@ class Kubectl:
     """Calls kubectl with the options that choose the cluster."""
 
     def __init__(self, kubeconfig: Path | None, namespace: str, account: str = "") -> None:
-        """Takes the file of the cluster, None for none; and the account to examine, empty for that of the file."""
+        """Creates the caller.
+
+        Args:
+            kubeconfig: File that describes the cluster; None: no cluster.
+            namespace: Namespace of the orchestrator.
+            account: Account whose rights are checked; empty: the one in the file.
+        """
         self.has_cluster = kubeconfig is not None
         self.namespace = namespace
         self._options = [f"--kubeconfig={kubeconfig}", f"--namespace={namespace}"] if kubeconfig else []
@@ -80,7 +86,7 @@ def missing_kubectl() -> str:
 
 
 async def read_cluster(kubectl: Kubectl) -> ClusterReading:
-    """Asks a cluster for its version and for every right."""
+    """Asks a cluster for its version, and whether each right is granted."""
     if problem := missing_kubectl():
         return ClusterReading(kubectl.namespace, problem)
     code, out, error = await kubectl.ask("get", "--raw", "/version")

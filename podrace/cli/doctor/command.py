@@ -23,7 +23,7 @@ INDENT = " " * 20
     "--kubeconfig",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Also examine the cluster of this file: the rights of the orchestrator.",
+    help="Also check the rights of the orchestrator in the cluster of this file.",
 )
 @click.option("--namespace", default="default", show_default=True, help="Namespace of the orchestrator.")
 @click.option(
@@ -31,7 +31,7 @@ INDENT = " " * 20
     "account",
     default="",
     metavar="ACCOUNT",
-    help="Examine the rights of this account.  [default: that of the file]",
+    help="Check the rights of this account.  [default: that of the file]",
 )
 @click.option(
     "--manifests",
@@ -41,12 +41,12 @@ INDENT = " " * 20
 )
 @mesh_options
 def doctor(settings: Settings, kubeconfig: Path | None, namespace: str, account: str, manifests: Path | None) -> int:
-    """Examine whether podrace works here, and what to do where it does not.
+    """Check whether podrace works here, and say how to fix what does not.
 
-    Each line is ok, a warning or an error; below a warning or an error is what to do. Nothing is created except a probe
-    object in the checkpoint store. The exit code is 1 if there is an error, otherwise 0.
+    Each line is ok, a warning or an error; a warning or an error is followed by what to do. Nothing is created except a
+    probe object in the checkpoint store. The exit code is 1 if there is an error, otherwise 0.
 
-    `podrace qualify` examines GPUs in depth, and measures their speed.
+    `podrace qualify` tests GPUs in depth, and measures their speed.
     """
     kubectl = cluster.Kubectl(kubeconfig, namespace, account)
     found = asyncio.run(_examine(settings, kubectl, manifests))

@@ -1,4 +1,4 @@
-"""Judges what was read, and names what to do. Pure: no function reads anything itself."""
+"""Judges the readings, and names what to do. Pure: no function reads anything itself."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -145,7 +145,7 @@ def judge_store(read: StoreReading) -> Iterator[Diagnosis]:
         remedy = "correct the address with --store or PODRACE_STORE; `podrace store check URI` repeats this check"
         yield _line("store", "access", read.problem, Severity.ERROR, remedy)
         return
-    works = "can be read and written, and honors conditions" if read.exists else "created when it is first used"
+    works = "can be read and written; conditional writes work" if read.exists else "created when it is first used"
     yield _line("store", "access", f"{read.uri} ({works})")
     if read.exists:
         yield _judge_skew("store", read.skew_seconds)

@@ -45,7 +45,7 @@ class StoreReading:
     exists: bool = True
     """Whether it was opened; a folder that does not exist yet is not created."""
     skew_seconds: float = 0.0
-    """By how much the clock of the store is ahead of this machine."""
+    """Seconds by which the clock of the store is ahead of this machine."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ServerReading:
     """Why it does not answer; empty if it does."""
     version: str = ""
     skew_seconds: float | None = None
-    """By how much its clock is ahead of this machine; None: it does not report its time."""
+    """Seconds by which its clock is ahead of this machine; None: it does not report its time."""
     launcher: str = ""
     starts_pods: bool = True
 
@@ -80,7 +80,7 @@ class ClusterReading:
     """Why it does not answer; empty if it does."""
     version: str = ""
     rights: Mapping[str, bool] = field(default_factory=dict)
-    """Whether each of `cluster.RIGHTS` and `cluster.WISHES` is granted, by its words."""
+    """Whether each right is granted, by its name in `cluster.RIGHTS` and `cluster.WISHES`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class ManifestReading:
 
     path: str
     problem: str
-    """Why it cannot be rendered or the cluster refuses it; empty if neither."""
+    """Why it cannot be rendered, or why the cluster refuses it; empty if there is no problem."""
     objects: int = 0
     """How many objects it has."""
     checked_by_cluster: bool = False

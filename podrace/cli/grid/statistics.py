@@ -95,7 +95,7 @@ def _mean(values: Sequence[float]) -> float:
 
 @lru_cache(maxsize=32)
 def _draws(count: int, resamples: int, seed: int) -> Mapping[tuple[int, ...], int]:
-    """Returns samples of `count` indices with replacement, and how often each was drawn; few values repeat samples."""
+    """Returns samples of `count` indices with replacement, and how often each was drawn; few values repeat."""
     generator = random.Random(seed)
     return Counter(tuple(sorted(generator.choices(range(count), k=count))) for _ in range(resamples))
 

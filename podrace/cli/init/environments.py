@@ -1,4 +1,4 @@
-"""Knows what a first specification of an environment needs: its target, batch size, packages and options. Pure."""
+"""Lists what a first specification of an environment needs: its target, batch size, packages and options. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ class KnownEnvironment:
     """What a first specification of an environment, or of a family of them, has besides the defaults."""
 
     target_return: float | None = None
-    """Mean return at which the environment counts as solved; None: there is no such agreement."""
+    """Mean return at which the environment is commonly considered solved; None: there is no such convention."""
     count: int = 16
     """Environments that each worker steps as one batch."""
     environment_steps: int = 400_000

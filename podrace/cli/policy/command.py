@@ -19,7 +19,7 @@ HELP = """Show and change what a policy server serves.
 
 \b
 podrace policy show                         which versions serve, and why others were refused
-podrace policy pin VERSION                  serve one version, whatever the champion
+podrace policy pin VERSION                  serve one version, even if the champion changes
 podrace policy follow                       serve the champion again
 podrace policy rollback                     serve the previous version
 podrace policy compare VERSION --share 0.1  let a second version answer a tenth of the requests
@@ -107,7 +107,7 @@ def rollback(run: Callable[[Change], int], from_version: str) -> int:
 @click.argument("version", required=False, default="", metavar="[VERSION]")
 @click.option("--share", type=click.FloatRange(0.0, 1.0), default=None, help="Share of the requests that it answers.")
 @click.option(
-    "--shadow", is_flag=True, help="It computes all requests and answers none; the metrics count differences."
+    "--shadow", is_flag=True, help="It computes all requests, but its answers are not sent; metrics count differences."
 )
 @click.option("--end", is_flag=True, help="End the comparison.")
 @server_options
@@ -131,7 +131,7 @@ def compare(run: Callable[[Change], int], version: str, share: float | None, sha
 
 
 def _run(addresses: list[str], as_json: bool, change: Change) -> int:
-    """Makes a change at each server and shows the results, those of the servers before one that fails included."""
+    """Makes a change at each server and shows the results; if a server fails, also those of the servers before it."""
 
     async def command(interrupts: Interrupts) -> int:
         changed: list[tuple[str, Serving]] = []

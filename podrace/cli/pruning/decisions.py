@@ -20,7 +20,7 @@ class Criteria:
     states: Collection[str] = ()
     """States, for instance FAILED; empty: any state in which a tournament has ended."""
     keep: int = 0
-    """Of the tournaments for which the other criteria hold, this many of the newest are kept."""
+    """How many of the newest tournaments that meet the other criteria are kept."""
 
 
 @dataclass(frozen=True)

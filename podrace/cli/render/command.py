@@ -49,11 +49,11 @@ def render(
     pictures: int,
     fps: float,
 ) -> int:
-    """Draw one episode of a champion or another candidate.
+    """Render one episode of a champion or another candidate.
 
-    Environments of Gymnasium, the classic tasks and mujoco: are drawn as they look, and of the simulator stocks the
-    value of the account. Longer episodes are drawn with fewer pictures per second. TOURNAMENT and CANDIDATE are those
-    of `podrace evaluate`.
+    For Gymnasium environments, the classic tasks and mujoco: tasks, the animation shows the environment; for the
+    simulator stocks, it shows the value of the account. Longer episodes have fewer pictures per second. TOURNAMENT and
+    CANDIDATE are those of `podrace evaluate`.
     """
     changes = parse_options(options)
     if file is not None:

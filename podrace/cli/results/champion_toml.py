@@ -21,8 +21,8 @@ NEW_AGENTS = (
 def specification_of(spec: TournamentSpec, member: ChampionMember) -> TournamentSpec:
     """Returns the specification of a tournament with a single algorithm, whose values are those of an agent.
 
-    What was searched in the environment becomes a fixed hyperparameter, so policies are scored in the same environment
-    as before. Nothing else changes, except that the tournament starts from no ancestor.
+    Searched values of the environment become fixed hyperparameters, so policies are scored in the same environment as
+    before. Nothing else changes, except that the tournament starts from no ancestor.
 
     Args:
         spec: Resolved specification of the tournament.

@@ -1,4 +1,4 @@
-"""Computes the deflated Sharpe ratio: how sure it is that a strategy is not the luckiest of many without skill. Pure.
+"""Computes the deflated Sharpe ratio: the probability that a selected strategy has skill and is not just lucky. Pure.
 
 Bailey and Lopez de Prado 2014, "The deflated Sharpe ratio: correcting for selection bias, backtest overfitting and
 non-normality", Journal of Portfolio Management 40(5). All Sharpe ratios here are per return (daily), not per year,
@@ -41,13 +41,13 @@ class Deflation:
     independent_trials: float
     """Effective number of independent trials, N."""
     correlation: float
-    """Average correlation between candidates, by which M became N."""
+    """Average correlation between candidates, from which N was computed."""
     sharpe_variance: float
     """Variance of the candidates' Sharpe ratios."""
     expected_maximum: float
     """Expected highest Sharpe ratio among N candidates without skill."""
     probabilistic_sharpe_ratio: float
-    """Probability that the true Sharpe ratio is above 0, as if nothing had been selected."""
+    """Probability that the true Sharpe ratio is above 0, without a correction for the selection."""
     deflated_sharpe_ratio: float
     """Probability that the true Sharpe ratio is above 0, after the selection among N trials."""
 

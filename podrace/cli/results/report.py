@@ -36,7 +36,7 @@ from podrace.specification.resolve import REPORT_NAME
 from podrace.tournament.v1.tournament_pb2 import ReportSpec, Tournament
 
 SHARPE_RATIO = "sharpe_ratio"
-"""Measure of single episodes by which the candidates' Sharpe ratios are known."""
+"""Measure of single episodes that contains the candidates' Sharpe ratios."""
 OTHERS = ("index_", "random_")
 """Prefixes of metrics of other baselines than the equal-weight pool."""
 

@@ -1,1 +1,1 @@
-"""The command `podrace serve`: acts with a trained policy for others."""
+"""The command `podrace serve`: serves the actions of a trained policy."""

@@ -30,7 +30,7 @@ from podrace.tasks import first_finished
 PACKAGES = ("aiohttp", "numpy", "onnxruntime")
 """What the server needs besides podrace."""
 STOP_SECONDS = 15.0
-"""Time that the server may take to answer what it has accepted."""
+"""Time that the server has to answer accepted requests when it stops."""
 
 
 @click.command()
@@ -51,7 +51,7 @@ STOP_SECONDS = 15.0
     metavar="N",
     help="Let pods evaluate a new champion and the one that serves on N fresh episodes, and refuse a worse one.",
 )
-@click.option("--anonymous", is_flag=True, help="Let callers without credentials act, as viewers.")
+@click.option("--anonymous", is_flag=True, help="Accept callers without credentials, as viewers.")
 @click.option("--insecure", is_flag=True, help="Allow an address that other machines reach without TLS.")
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Other keys of the server, as in its configuration."
@@ -70,10 +70,11 @@ def serve(
 ) -> int:
     """Serve a champion, a candidate or an exported policy.
 
-    Clients use PolicyService or the Open Inference Protocol, as those of Triton and KServe. With TOURNAMENT, a better
-    champion replaces the one that serves, and no request fails. CANDIDATE is pinned. TRAINING is the name of a
-    continuous training: its champion is served, and replaced when a challenger passes the comparison. FOLDER is what
-    `podrace export` wrote. Runs until Ctrl-C. TOURNAMENT and CANDIDATE are those of `podrace evaluate`.
+    Clients use PolicyService or the Open Inference Protocol, like the clients of Triton and KServe. With TOURNAMENT, a
+    better champion replaces the current one, and no request fails. CANDIDATE is served until the command ends. TRAINING
+    is the name of a continuous training: its champion is served, and replaced when a challenger passes the comparison.
+    FOLDER is a folder that `podrace export` wrote. Runs until Ctrl-C. TOURNAMENT and CANDIDATE are those of
+    `podrace evaluate`.
     """
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
@@ -148,9 +149,10 @@ async def _started(keys: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Proc
 
 
 async def _report(settings: Settings, process: asyncio.subprocess.Process, mesh: contextlib.AsyncExitStack) -> None:
-    """Shows where the server listens, and leaves the mesh: an embedded one must not stay locked by this command.
+    """Shows where the server listens, and leaves the mesh, so that this command does not lock an embedded one.
 
-    The server continues with what it has, and follows the tournament again whenever a command runs its mesh.
+    The server continues with the policy that it has loaded, and follows the tournament again whenever a command runs
+    its mesh.
     """
     assert process.stdout
     line = await process.stdout.readline()

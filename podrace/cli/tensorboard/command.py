@@ -30,8 +30,8 @@ def tensorboard(settings: Settings, tournament: str, folder: Path, follow: bool)
     """Write event files for TensorBoard.
 
     TOURNAMENT is an id, a prefix of one, or `latest`. FOLDER gets a run for each agent and one for the champion. A
-    later call adds what is new. Evaluations are written of the whole tournament, the progress of training as long as
-    --follow runs. Show them with `tensorboard --logdir FOLDER`.
+    later call adds what is new. Evaluations of the whole tournament are written; the progress of training is written
+    only while --follow runs. Show them with `tensorboard --logdir FOLDER`.
     """
     session.require_tournaments(settings)
     return session.run(functools.partial(_run, settings, tournament, folder, follow))

@@ -34,7 +34,7 @@ class ScalarPoint:
 
 
 class SubmissionHistory:
-    """Follows the submissions of a tournament in their order of arrival, of which the champion's values depend on all.
+    """Follows the submissions of a tournament in their order of arrival; the champion's values depend on all of them.
 
     history = SubmissionHistory()
     for candidate in submissions:
@@ -65,7 +65,7 @@ class SubmissionHistory:
 
 
 class PodHistory:
-    """Follows the progress of pods, of which each step is reported once."""
+    """Follows the progress of pods, and reports each step of it once."""
 
     def __init__(self) -> None:
         """Starts before the first report."""

@@ -16,7 +16,7 @@ _UNITS = ("", "k", "M", "G", "T")
 
 
 def cell(value: object) -> object:
-    """Returns a value of a CSV file: control characters in a text are escaped, also line feeds."""
+    """Returns a value of a CSV file; control characters in strings, including line feeds, are escaped."""
     return printable(value) if isinstance(value, str) else value
 
 
@@ -42,7 +42,7 @@ def agents(tournament: Tournament) -> str:
 
 
 def measure(objective: str) -> str:
-    """Formats what an episode is worth, `evaluation.objective`: return, sharpe ratio."""
+    """Formats the name of the score of an episode (`evaluation.objective`): return, sharpe ratio."""
     return objective.replace("_", " ") or "return"
 
 

@@ -9,7 +9,7 @@ def read_labels(options: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """Returns the labels to set and the keys to remove, from KEY=VALUE and KEY-.
 
     Raises:
-        InvalidArgument: An option has another form.
+        InvalidArgument: An option is malformed.
     """
     labels: dict[str, str] = {}
     removed: list[str] = []
@@ -25,7 +25,7 @@ def read_labels(options: Iterable[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def label_conditions(options: Iterable[str]) -> list[str]:
-    """Returns a condition of a filter for each of KEY=VALUE, KEY!=VALUE and KEY, which asks whether there is one."""
+    """Returns the filter condition for each option: KEY=VALUE, KEY!=VALUE, or KEY, which matches any value."""
     return [_condition(option) for option in options]
 
 

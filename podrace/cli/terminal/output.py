@@ -19,7 +19,7 @@ PIPE_WIDTH = 120
 class EscapingConsole(Console):
     """A console that escapes control characters in everything it renders.
 
-    Renderables escape the text of services themselves (`printable`), also line feeds. The console guarantees that no
+    Renderables escape text from services themselves (`printable`), including line feeds. The console guarantees that no
     escape sequence reaches the terminal through text that a renderable has not escaped.
     """
 

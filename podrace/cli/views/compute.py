@@ -8,7 +8,7 @@ from podrace.comparison.paired import LEAST_CORRELATION
 from podrace.leaderboard.v1.leaderboard_pb2 import EpisodeCorrelation
 
 KINDS_SHOWN = 5
-"""Kinds of reasons for early stops that are shown, at most."""
+"""Largest number of kinds of reasons for early stops that are shown."""
 
 
 def facts(summary: ComputeSummary) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Builds the family tree of the agents of a tournament: descent, changed hyperparameters, and positions in a drawing.
+"""Builds the family tree of the agents of a tournament: ancestry, changed hyperparameters, positions in a drawing.
 
 members = make_members(agents, submissions)
 line = line_of(champion_id, members)                # from the first ancestor to the champion

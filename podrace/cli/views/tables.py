@@ -165,7 +165,7 @@ def champion_name(tournament: Tournament) -> str:
 
 
 def score_source(tournament: Tournament) -> str:
-    """Returns in one line how the champion's score came about; empty before the champion has been selected."""
+    """Returns in one line how the champion's score was measured; empty before the champion has been selected."""
     if not tournament.HasField("champion_selection"):
         return ""
     selection = tournament.champion_selection

@@ -45,6 +45,6 @@ def test_examples_are_aligned_and_can_be_pasted_with_their_comments() -> None:
     assert lines[1:4] == [
         "Examples:",
         "  podrace ls                                             # the tournaments of podrace-home",
-        "  podrace ls --json                                      # the same for programs",
+        "  podrace ls --json                                      # the same as JSON, for programs",
     ]
     assert epilog("nosuch") is None

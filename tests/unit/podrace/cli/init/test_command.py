@@ -20,7 +20,7 @@ def test_without_a_terminal_defaults_are_used_and_the_file_can_be_resolved(type_
     assert (spec.environment.id, list(spec.algorithms), spec.objective.target_return) == ("cartpole", ["ppo"], 475.0)
 
 
-def test_options_state_everything(type_: Any) -> None:
+def test_a_specification_can_be_written_from_options_alone(type_: Any) -> None:
     options = ["--environment", "gym:Ant-v5", "--algorithm", "sac", "--algorithm", "td3", "--duration", "2h"]
     options += ["--target", "none", "--pods", "3", "--name", "ant", "--option", "max_episode_steps=500"]
     assert type_("init", "specs.toml", *options, "--json").json == {"file": "specs.toml", "name": "ant"}

@@ -54,7 +54,7 @@ def test_all_criteria_must_hold() -> None:
 
 
 @pytest.mark.parametrize(("keep", "expected"), [(0, ["t3", "t2", "t1"]), (1, ["t2", "t1"]), (3, []), (9, [])])
-def test_the_newest_are_kept(keep: int, expected: list[str]) -> None:
+def test_the_newest_ended_tournaments_are_kept(keep: int, expected: list[str]) -> None:
     assert deleted([tournament(number) for number in (2, 3, 1)], Criteria(keep=keep)) == expected
 
 

@@ -80,7 +80,7 @@ def test_the_file_trains_with_exactly_the_values_of_the_champion(tmp_path: Path,
 
 @pytest.mark.parametrize("strategy", evolution_settings.SETTINGS)
 @pytest.mark.parametrize("search", ["declared", "wide"])
-def test_everything_but_the_algorithms_is_kept(tmp_path: Path, strategy: str, search: str) -> None:
+def test_all_settings_except_the_algorithms_are_kept(tmp_path: Path, strategy: str, search: str) -> None:
     spec = specification(
         search=search,
         seed=7,

@@ -43,7 +43,7 @@ def test_the_expected_maximum_is_that_of_normal_numbers() -> None:
         assert expected_maximum_sharpe_ratio(0.04, trials) == pytest.approx(fmean(highest), rel=0.03)
 
 
-def test_nothing_is_expected_of_one_trial() -> None:
+def test_the_expected_maximum_of_a_single_trial_is_zero() -> None:
     assert expected_maximum_sharpe_ratio(0.5, 1) == 0.0
     assert expected_maximum_sharpe_ratio(0.5, 1.05) >= 0.0
 
