@@ -11,6 +11,6 @@ entry_points.py     finds algorithms that installed distributions offer
 declarations.py     examines classes of user-defined algorithms in a separate process
 user_calls.py       calls methods of user-defined classes, and reports errors in one line
 
-Generators, updaters and evaluators use the first seven; `python:` simulators and algorithms, which run inside the
-process that steps or trains, use the first two. Nothing else in the project imports or starts user code.
+Generators, updaters and evaluators use the first seven modules. `python:` simulators and algorithms, which run inside
+the process that steps or trains, use the first two. No other package imports or starts user code.
 """

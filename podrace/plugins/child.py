@@ -6,9 +6,9 @@
     problem = await connection.failed(error)        # one line for a person; a broken child is killed
     await connection.close()
 
-A child process is started when it is first needed. It is started again for the next call after it exited or was
-killed. It is killed when it does not answer in time, when its function could not be loaded, and when it does not serve
-within its start limit. Everything that it started is killed with it.
+A child process is started when it is first needed. After it has exited or was killed, the next call starts it again. It
+is killed when it does not answer in time, when its function could not be loaded, and when it does not serve within its
+start limit. All processes that it started are killed with it.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from podrace.limits.user_environment import user_environment
 from podrace.tasks import wait_at_most
 
 EXIT_SECONDS = 1.0
-"""How long the exit of a child may take to show after its connection broke."""
+"""How long to wait for the exit of a child after its connection broke."""
 KILL_SECONDS = 5.0
-"""How long a killed child is waited for. One that is inside a system call of a driver may exit later."""
+"""How long to wait for the exit of a killed child. One that is inside a system call of a driver may exit later."""
 POLL_SECONDS = 0.01
 PROBE_SECONDS = 0.5
-"""Time limit of one health check of a starting child; between two of them it is checked whether the child exited."""
+"""Time limit of one health check of a starting child. Whether the child has exited is checked after each one."""
 
 
 class PluginConnection(Protocol):
@@ -80,7 +80,7 @@ class ServiceConnection:
             connect_seconds: How long `ready` waits for a service that restarts; 0: not at all.
             token: Token whose audience is this service; None: it gets none.
         """
-        # Without the retries of the contract: they would wait for an absent service until the deadline.
+        # The retries of the contract are off: they would wait for an absent service until the deadline.
         self._target, self._channel = target, rpc.connect(target, token=token, third_party=True)
         self._connect_seconds = connect_seconds
 
@@ -130,7 +130,7 @@ class ChildConnection:
             lifeline: The child exits when the holder of this lifeline is gone.
             socket_prefix: Path that the name of every socket begins with; Linux limits a whole path to 107 bytes.
             start_seconds: A child that does not serve after this time is killed.
-            allowed: Which environment variables the child gets, which runs user code.
+            allowed: Which environment variables the child gets, because it runs user code.
             user_id: User that the child becomes before it imports the function, and owner of the folder of the sockets;
                 0: it stays the user of this process.
         """
@@ -168,7 +168,7 @@ class ChildConnection:
         """As PluginConnection. A child that needs more time to start keeps running, for the next attempt."""
         give_up = time.monotonic() + seconds
         if self._channel is not None and (self._process is None or self._process.exit_code() is not None):
-            # It exited after its last answer, which is no failure.
+            # It exited after its last answer, which is not a failure.
             await self.close()
         self.start()
         process = self._process
@@ -276,7 +276,7 @@ class ChildProcess:
     def _reap(self) -> None:
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
-        # Before it is reaped: from then on another group may have its number.
+        # Killed before it is reaped: afterwards, another process group may have its number.
         _kill_group(self.pid)
         self._process.wait()
         self._exited.set()
@@ -295,7 +295,7 @@ def describe_failure(error: PodraceError) -> str:
 
 
 def describe_exit(code: int) -> str:
-    """Describes how a process ended, from its exit code."""
+    """Describes how a process exited, from its exit code."""
     if code >= 0:
         return f"exited with code {code}"
     try:

@@ -2,7 +2,7 @@
 
     breaker = breaker.after_failure(now, "no answer within 5 s")
     if breaker.is_open(now):
-        ...                              # use the built-in component; breaker.summary says why
+        ...                              # use the built-in component; breaker.summary is the reason
     breaker = CircuitBreaker()           # after a usable answer
 
 After the first two failures in a row the plugin is called again at the next step. After every further failure it is

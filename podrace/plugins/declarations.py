@@ -45,7 +45,7 @@ def declare(
 ) -> dict[str, AlgorithmDeclaration]:
     """Returns what algorithms declare, by name: `python:module:Class`, or the name of an installed entry point.
 
-    Names of no class are left out.
+    Names that do not stand for a class are left out.
 
     Args:
         names: Names of algorithms.

@@ -1,4 +1,4 @@
-"""Finds classes and functions that installed distributions offer: entry points of the groups below.
+"""Finds classes and functions that installed distributions provide, by the entry points of the groups below.
 
     [project.entry-points."podrace.algorithms"]
     spo = "my_package.spo:SPO"
@@ -7,7 +7,7 @@
     [project.entry-points."podrace.schedules"]
     warm_up = "my_package.schedules:warm_up"
 
-The operator of a machine has installed them, so they are trusted as podrace itself is.
+The operator of the machine has installed these distributions, so they are trusted like podrace itself.
 """
 
 from functools import cache

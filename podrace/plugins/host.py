@@ -3,10 +3,9 @@
     host = PluginHost(make_connection)                  # make_connection(NamedPlugin) -> ChildConnection, not started
     server = await Server.start(config, [hosted_service(descriptor, host)])
 
-Where a service or a leader cannot change user ids, as in a container, its functions run in another container, which has
-neither its token nor its keys nor its files. The caller names the function in the metadata of each call
-(podrace.plugins.hosted). The host starts the child process, passes the call on, and kills a child that does not answer
-in time.
+A service or a leader in a container cannot change user ids. Its functions then run in another container, which has none
+of its tokens, keys and files. The caller names the function in the metadata of each call (podrace.plugins.hosted). The
+host starts the child process, forwards the call, and kills a child that does not answer in time.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ PLUGIN_KEY = "podrace-plugin-bin"
 LONGEST_CALL_SECONDS = 1800.0
 """Time limit of a call without a deadline."""
 ANSWER_SECONDS = 0.1
-"""Time that is left for the answer to reach the caller before its deadline."""
+"""Time reserved for the answer to reach the caller before the caller's deadline."""
 IDLE_SECONDS = 600.0
 """A child that was not called for this long is killed."""
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -37,14 +36,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True)
 class NamedPlugin:
-    """Which function a call is for."""
+    """The function that a call is for."""
 
     address: str
     """`python:module:function`."""
     part: str
     """What the function is used as: `generator`, `updater` or `evaluator`."""
     on_gpu: bool = False
-    """Whether it computes on the GPU of its role."""
+    """Whether the function computes on the GPU of its role."""
 
     def encode(self) -> bytes:
         """Returns it as the value of PLUGIN_KEY."""
@@ -55,12 +54,12 @@ class NamedPlugin:
 class _Hosted:
     connection: PluginConnection
     calls: int = 0
-    """Calls under way."""
+    """Calls in progress."""
     idle: asyncio.TimerHandle | None = field(default=None)
 
 
 class PluginHost:
-    """Passes calls on to the child processes of functions, and starts and kills these processes."""
+    """Forwards calls to the child processes of functions, and starts and kills these processes."""
 
     def __init__(self, make_connection: Callable[[NamedPlugin], PluginConnection]) -> None:
         """Creates the host; processes are started when they are first called.

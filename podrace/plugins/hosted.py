@@ -1,4 +1,4 @@
-"""Connects to a function that a plugin host runs (podrace.plugins.host), in place of a child process of this process.
+"""Connects to a function that a plugin host runs (podrace.plugins.host), instead of starting a child process itself.
 
     plugin = NamedPlugin("python:mine:propose", "generator")
     connection = HostedConnection("unix:/run/podrace/plugins/host/host.sock", plugin)

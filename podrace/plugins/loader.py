@@ -51,7 +51,7 @@ def import_user_module(module_name: str) -> ModuleType:
 
 
 def _is_absent(error: BaseException, module_name: str) -> bool:
-    """Whether the module itself, or one of its parent packages, is missing, and not a module that it imports."""
+    """Whether the module itself or one of its parent packages is missing, as opposed to a module that it imports."""
     return isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
 
 
@@ -61,9 +61,9 @@ def describe_exception(error: BaseException) -> str:
 
 
 def confine(memory_bytes: int = 0) -> None:
-    """Makes the kernel kill this process when its parent exits, and first of all processes when memory runs out.
+    """Makes the kernel kill this process when its parent exits, and before all other processes when memory runs out.
 
-    On other systems than Linux there is no such protection.
+    This works on Linux only; on other systems it has no effect.
 
     Args:
         memory_bytes: Data memory that this process may allocate (RLIMIT_DATA); 0: no limit.

@@ -2,9 +2,9 @@
 
     await serve(config, make_service)      # make_service(LoadedFunction) -> Service, which translates and calls
 
-The function is imported before the process serves. If it cannot be imported, the process serves all the same and every
-call fails with the reason, so that the parent can report it. The parent kills the process when the function does not
-answer in time; a function that crashes ends this process only.
+The function is imported before the process serves. If it cannot be imported, the process serves anyway, and every call
+fails with the reason, so that the parent can report it. The parent kills the process when the function does not answer
+in time. A function that crashes ends this process only.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ async def serve(config: ChildConfig, make_service: Callable[[LoadedFunction], Se
     if config.user_id:
         user_ids.limit(processes=True)
         user_ids.become(config.user_id, config.home)
-    # Afterwards: the kernel forgets the parent of a process that changes its user.
+    # After the change of user, because the kernel then clears the parent-death signal of a process.
     loader.confine(config.memory_bytes)
     watched = [lifeline.lost(config.lifeline)] if config.lifeline else []
     stopping = asyncio.ensure_future(shutdown_requested(*watched))

@@ -1,4 +1,4 @@
-"""Calls methods of user-defined classes, and turns everything that is wrong with them into one line."""
+"""Calls methods of user-defined classes, and reports each of their errors in one line."""
 
 import contextlib
 import inspect
@@ -28,7 +28,7 @@ def calls_user_code(cls: type[Any], method: str, key: str = "") -> Iterator[None
 
 
 def unusable(cls: type[Any], method: str, problem: str, place: str = "", *, key: str = "") -> InvalidArgument:
-    """Creates the error of a class whose method is wrong; the place is that of the method if none is given."""
+    """Creates the error of a class whose method is wrong; `place` defaults to that of the method."""
     where = place or place_of(getattr(cls, method)).rpartition(", ")[2]
     called = f"{cls.__module__}.{cls.__qualname__}.{method}"
     text = " ".join(f"{f'{key}: ' if key else ''}{called} ({where}) {problem}".split())
