@@ -1,4 +1,4 @@
-"""Limits how many specifications are tried out or wait for it, so that one owner cannot delay the others for long."""
+"""Limits how many specifications are being tried out or queued, so that one owner cannot delay the others for long."""
 
 import contextlib
 from collections import Counter
@@ -9,7 +9,7 @@ from podrace.access.ownership import Ownership
 
 
 class InspectionQueue:
-    """Counts the specifications that launchers try out, which they do one at a time and in the order of arrival.
+    """Counts the specifications that a launcher tries out, one at a time and in the order of arrival.
 
     with queue.place(owner):
         found = await launcher.inspect(spec)

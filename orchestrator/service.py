@@ -55,7 +55,7 @@ leave most of the time to the calls of pods."""
 BackUp = Callable[[], Awaitable[Sequence[DatabaseBackup]]]
 """Makes backups of the databases of both services."""
 WITHOUT_CERTIFICATE = ("oidc", "kubernetes")
-"""How callers are identified that may have no certificate."""
+"""How callers without a certificate are identified."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -1,7 +1,7 @@
 """Checks everything about a specification that can be known before its tournament is created.
 
 The orchestrator itself checks values, limits and resources, and asks whether services answer. A launcher that can try
-out environments does so in another process, because the orchestrator imports neither torch nor what a user named.
+out environments does so in another process, because the orchestrator imports neither torch nor user code.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ ANSWER_SECONDS = 3.0
 
 @dataclass
 class Findings:
-    """What is wrong with a specification, and what could not be found out."""
+    """What is wrong with a specification, and what could not be checked."""
 
     violations: list[FieldViolation] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Validation:
 
         Args:
             given: The specification.
-            caller: Who asks; None: the user of this process.
+            caller: The caller; None: the user of this process.
 
         Returns:
             The resolved specification, and what could not be checked and why.

@@ -1,4 +1,4 @@
-"""Records leases that pods hold although a database that was restored from a backup does not know them."""
+"""Records leases that running pods hold and that a database restored from a backup does not contain."""
 
 import re
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ from podrace.errors import Unavailable
 
 AGENT = re.compile(r"(.+)-a(\d{1,9})")
 MOST_NEW_AGENTS = 100_000
-"""Agents that one report may create, as a limit to what a faulty pod can do."""
+"""Largest number of agents that one report may create; limits the damage that a faulty pod can do."""
 
 
 @dataclass(frozen=True)
 class ReportedLease:
-    """What a pod says about its lease; a token of the lease was checked before."""
+    """What a pod reports about its lease, whose token has been checked."""
 
     work_id: str
     lease_epoch: int
@@ -40,7 +40,7 @@ class ReportedLease:
 
 
 class Adoption:
-    """Recognizes calls of pods that the database does not know.
+    """Handles calls of pods that the database does not know.
 
     await adoption.adopt_if_newer(work_id, lease_epoch, pod_id)
     if adoption.is_left_alone(work_id, pod_id): ...

@@ -174,7 +174,7 @@ class Assignments:
         return max(0, limit - max(agent.environment_steps, held.progress.environment_steps))
 
     def _without_work(self, agent: AgentRecord, reason: str) -> dispatch.Wait:
-        """Lets a pod wait that holds the number of an agent; without a lease it does not count as training."""
+        """Makes a pod wait that holds the number of an agent; without a lease, it does not count as training."""
         self._runtime.leases.release(agent.work_id, agent.lease_epoch)
         return dispatch.Wait(reason)
 

@@ -71,7 +71,7 @@ def assign_work(
     """Decides what a pod that requests work gets, and stores it."""
     pod = records.find(transaction, PodRecord, requester.pod_id)
     if pod is None:
-        # The database may be a new or an older one: a pod that runs is not dismissed for that.
+        # The database may be new or restored from a backup. That is no reason to stop a running pod.
         return dispatch.Wait(f"pod {requester.pod_id} is unknown to this orchestrator")
     if pod.phase == PodPhase.GONE:
         return dispatch.Drain(f"pod {requester.pod_id} counts as gone")

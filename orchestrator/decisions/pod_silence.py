@@ -1,7 +1,7 @@
 """Decides which pods are killed because they no longer call. Pure functions.
 
 A pod whose processes are all stopped, or whose leader is blocked, keeps its processors and GPUs, and its launcher lists
-it as running. Only its calls are missing. Rules:
+it as running. It is noticed only because it makes no calls. Rules:
 - A pod that holds a lease is silent from the end of the lease, any other pod from one lease duration after its last
   call. A pod that has never called is not judged: an image may be pulled for minutes. Nor is a pod that was evicted and
   waits for a node, until it has called again.

@@ -4,8 +4,8 @@ Compute follows the marginal return: while the incumbent improves, a larger shar
 stalls, the cores go back to challengers. A change replaces one pod by another one of the other size.
 
 Rules:
-- One change at a time, and none for four scores of the incumbent after the last one, so that a change can show what it
-  is worth before the next.
+- One change at a time, and none for four scores of the incumbent after the last one, so that the effect of a change is
+  visible before the next one.
 - The interruptions of all changes, as measured, stay below 2 % of the time that the tournament has been running.
 - A grown pod that trains another agent than the incumbent shrinks first: the incumbent was replaced.
 - Sizes are multiples of `pod.cores` within the limits of the specification. Cores are only moved: what a pod gains is

@@ -13,9 +13,9 @@ from podrace.specification.messages import bad_spec
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 RETRY_SECONDS = 60.0
-"""Time after which it helps to repeat a request that was refused because of other tournaments of its owner."""
+"""Suggested delay before a request is repeated that was refused because of other tournaments of its owner."""
 INSPECTION_RETRY_SECONDS = 10.0
-"""Time after which it helps to repeat a check that was refused because of others: about what one takes."""
+"""Suggested delay before a check is repeated that was refused because of other checks: about the time of one check."""
 HIGHEST_PRIORITY = 1000
 
 

@@ -1,4 +1,4 @@
-"""Computes with resource reservations: what pods reserve, what is free, and on which nodes a pod fits. Pure functions.
+"""Adds up resource reservations: what pods reserve, what is free, and on which nodes a pod fits. Pure functions.
 
 Capacity is counted in reservations, not in current load: a machine with two cores holds two pods of one core each,
 however busy they are.

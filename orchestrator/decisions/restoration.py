@@ -1,4 +1,4 @@
-"""Decides what a database that was restored from a backup learns from pods that are ahead of it. Pure functions.
+"""Decides which leases a database restored from a backup adopts from pods that are ahead of it. Pure functions.
 
 Rules:
 - After each restoration, lease epochs continue at a higher multiple of EPOCHS. Work that is assigned again thus never

@@ -1,8 +1,8 @@
 """Divides what is left of `objective.environment_steps` among the agents in training. Pure functions.
 
 Pods train agents at the same time and report their steps seconds later. If each agent could train its whole assignment,
-the tournament would exceed its budget by an assignment of every pod. An agent therefore gets at most what the others
-were not promised, so the budget is exceeded by at most one rollout of each pod.
+the tournament would exceed its budget by one assignment for each pod. An agent therefore gets at most the steps that
+are not promised to other agents, so the budget is exceeded by at most one rollout for each pod.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Decides when a candidate that reached `target_return` is checked on new episodes, and whether it did. Pure functions.
+"""Decides when a candidate that reached `target_return` is checked on new episodes, and whether it passes. Pure.
 
 The first candidate of a board has the highest of many noisy scores, so it often reaches a target that its policy does
 not. The target is therefore met only by a score over new episodes, one check for each candidate:

@@ -128,8 +128,8 @@ class Inspector(Protocol):
             What makes the specification unusable here, by key.
 
         Raises:
-            Unavailable: The process ended before it answered, which is probably due to the environment.
-            DeadlineExceeded: It was not found out in time.
+            Unavailable: The process exited before it answered, which is probably due to the environment.
+            DeadlineExceeded: The process did not answer in time.
         """
         ...
 

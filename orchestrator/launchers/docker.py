@@ -179,7 +179,7 @@ class DockerLauncher:
         ]
 
     def _remove_volumes(self, pod_ids: Collection[str]) -> None:
-        """Removes the volumes of pods that have no containers: something else may have removed those."""
+        """Removes the volumes of pods that have no containers, because another program may have removed those."""
         from docker.errors import APIError, NotFound
 
         for volume in self._client.volumes.list(filters={"label": [f"podrace.scope={self._options.scope}"]}):
@@ -205,7 +205,7 @@ class DockerLauncher:
 
         found = self._containers(pod=pod_id)
         for container in sorted(found, key=lambda container: container.labels["podrace.role"] != LEADER):
-            # Something else may have removed it.
+            # Another program may have removed it.
             with suppress(NotFound, APIError):
                 container.remove(force=True, v=True)
         with suppress(NotFound, APIError):

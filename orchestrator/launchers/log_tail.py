@@ -1,4 +1,4 @@
-"""Reads the last line of a log, which usually says why a process died."""
+"""Reads the last line of a log, which usually shows why a process died."""
 
 import re
 from pathlib import Path

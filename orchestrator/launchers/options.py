@@ -8,9 +8,10 @@ class ProcessOptions:
     """Options of the launcher `process`."""
 
     user_code_uid: int = 61_184
-    """First of the user ids for workers and evaluators that run user code: each pod has its own, from here on. No
-    person and no other service may have them; the default is the range that systemd reserves for such purposes. It is
-    used if the orchestrator runs as root. 0, or without root: they have the user id of the orchestrator."""
+    """First of the user ids for workers and evaluators that run user code: each pod gets a different one, from this
+    one on. No person and no other service may have them; the default is in the range that systemd reserves for such
+    purposes. They are used if the orchestrator runs as root. 0, or without root: user code runs with the user id of the
+    orchestrator."""
     user_code_uids: int = 4_096
     """Number of these user ids."""
 
@@ -38,8 +39,8 @@ class DockerOptions:
     `/var/cache/podrace` keeps compiled kernels, which each role otherwise compiles again; pods can run what other pods
     stored there, so all of them must trust each other."""
     metrics_port: int = 9090
-    """Port where the leader of a pod serves metrics, for the list at /pods; its other roles have those that follow, in
-    the same network. 0: they serve none."""
+    """Port where the leader of a pod serves metrics, for the list at /pods; its other roles use the ports that follow,
+    in the same network. 0: no metrics are served."""
     spare_memory_bytes: int = 1 << 30
     """Memory of the engine's machine that is kept free for everything other than pods."""
 

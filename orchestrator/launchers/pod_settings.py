@@ -75,7 +75,7 @@ def leader_settings(
 
 
 def host_settings(pod: NewPod) -> dict[str, Any]:
-    """Configuration keys that all hosts of a pod must have in common: the key by which they know each other."""
+    """Configuration keys that all hosts of a pod must have in common: the key by which they identify each other."""
     return {"key": secrets.token_urlsafe(32)} if hosts_of(pod.spec) > 1 else {}
 
 
@@ -105,14 +105,14 @@ def check_one_host(spec: PodSpec, launcher: str) -> None:
 
 
 def check_own_worker(spec: PodSpec, launcher: str) -> None:
-    """Rejects a worker of a third party for a launcher whose pods have sockets that it does not reach.
+    """Rejects a worker of a third party if it cannot reach the sockets of the launcher's pods.
 
     Raises:
         InvalidArgument: The pod has such a worker.
     """
     if spec.worker:
         raise InvalidArgument(
-            f"pod.worker = {spec.worker!r}: it does not reach the sockets of a pod of the launcher {launcher!r}; leave"
+            f"pod.worker = {spec.worker!r}: it cannot reach the sockets of a pod of the launcher {launcher!r}; leave"
             " it out, or use the launcher 'process'"
         )
 

@@ -1,4 +1,4 @@
-"""Keeps the folder of logs small: rotates long logs, and deletes logs of pods that have exited."""
+"""Limits the size of the folder of logs: rotates long logs, and deletes logs of pods that have exited."""
 
 import asyncio
 from collections.abc import Collection

@@ -44,7 +44,7 @@ class PodSizing:
         self._resizes = {name: await self._state.transact(resizes.abandon_failed, name) for name in self._limits}
 
     def counted(self, views: Sequence[PodView]) -> Sequence[PodView]:
-        """Returns the views, with what a new pod has more than the pod that it replaces while that one stays."""
+        """Returns the views. While both run, a new pod counts only the cores that it adds to the old one."""
         new = {one.pod_id: one for of_one in self._resizes.values() for one in of_one if one.under_way}
         if not new:
             return views

@@ -59,7 +59,8 @@ def get_ready(transaction: Transaction, resize: ResizeRecord, agent: AgentRecord
     resize_records.save(transaction, replace(resize, phase=ResizePhase.READY, agent_id=agent.agent_id))
     new = records.find(transaction, PodRecord, resize.pod_id)
     if new is not None and new.phase == PodPhase.INTENDED:
-        # It called, so it runs: if the next list does not have it, it has died, and keeps the agent no longer.
+        # It made a call, so it is running. If the launcher's next list does not have it, it has died, and the agent is
+        # no longer reserved for it.
         records.save(transaction, replace(new, phase=PodPhase.SEEN))
     reason = f"{agent.agent_id} continues in {resize.pod_id}, which is ready"
     pod_lifecycle.retire(transaction, resize.predecessor_id, reason)

@@ -5,7 +5,7 @@ Rules:
   it counts as stopped, and a person may resume it.
 - An agent has finished if it has the steps of its assignment. Every other agent may have been in training, so it is
   kept unfinished: at worst an agent is continued that had failed or was stopped early.
-- Nothing is known of the leases, so every lease that a pod reports is believed, if its token is valid.
+- The leases are not known, so every lease that a pod reports is accepted, if its token is valid.
 - Events, evaluations, labels, pauses and changes of pool and objective are lost. The running time is at least that at
   which the last agent was generated.
 """
@@ -99,5 +99,5 @@ def _agent(known: KnownAgent, tournament: KnownTournament) -> AgentRecord:
 
 
 def epoch_of_restoration(highest_lease_epoch: int) -> int:
-    """Returns the epoch of a restoration after which no lease epoch is given again, given the highest one so far."""
+    """Returns a restoration epoch after which only unused lease epochs are granted, given the highest one so far."""
     return highest_lease_epoch // EPOCHS + 1

@@ -85,7 +85,7 @@ class EventLimit:
     def __init__(self, most: int) -> None:
         """Creates the limit; 0 means none."""
         self._most = most
-        # Upper bounds, because a change that fails takes its events back. They are counted again before a deletion.
+        # Upper bounds, because a transaction that fails also removes its events. Counted again before a deletion.
         self._counts: dict[str, int] = {}
         self._left: dict[str, int] = {}
 

@@ -1,7 +1,7 @@
 """Deletes the rows of a tournament, and records until when the leaderboard has deleted its own.
 
-The rows go first, in one transaction that checks again that the tournament has ended, so it cannot be resumed
-meanwhile. What the leaderboard has is deleted afterwards, and after a crash.
+The rows are deleted first, in one transaction that checks again that the tournament has ended, so it cannot be resumed
+meanwhile. The leaderboard's data is deleted afterwards; after a crash, this is repeated until it succeeds.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from podrace.access.ownership import Ownership
 
 
 def assign_owner(transaction: Transaction, owner: str) -> None:
-    """Gives the tournaments without an owner to one; versions before owners existed have created them."""
+    """Assigns an owner to tournaments that have none, because a version without owners created them."""
     transaction.execute(
         "INSERT INTO ownerships SELECT tournament_id, ?, '' FROM tournaments WHERE true ON CONFLICT DO NOTHING", owner
     )

@@ -1,4 +1,4 @@
-"""Maps the rows of resizes: a pod of another size takes an agent over from the pod that trains it."""
+"""Maps the rows of resizes. In a resize, a pod of another size takes an agent over from the pod that trains it."""
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -9,7 +9,7 @@ from orchestrator.state.records import AgentRecord, PodPhase
 
 
 class ResizePhase(StrEnum):
-    """How far a resize is."""
+    """State of a resize."""
 
     WARMING = "warming"
     READY = "ready"

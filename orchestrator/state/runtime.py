@@ -88,7 +88,7 @@ class RuntimeState:
             self.best.restore(tournament.tournament_id, tournament.best, champion_selected=selected)
 
     def pause_reason(self, tournament_id: str) -> str:
-        """Why the clock of a running tournament stands still; empty if it does not."""
+        """Why the clock of a running tournament is paused; empty if it is not."""
         return self.cache.pauses.get(tournament_id) or self.paused.get(tournament_id, "")
 
     def forget(self, tournament_id: str) -> None:

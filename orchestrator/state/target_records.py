@@ -1,4 +1,4 @@
-"""Reads checks of the target return from the evaluations that they are; the rules are in `decisions.target`.
+"""Reads the checks of the target return, which are stored as evaluations; the rules are in `decisions.target`.
 
 A check is an evaluation whose request id marks it, so the database is the only record of it.
 """
@@ -41,7 +41,7 @@ def read_checks(transaction: Transaction, evaluation_ids: Sequence[str], begin: 
 
 
 def check_of(number: int, evaluation: EvaluationRecord) -> TargetCheck:
-    """Returns the check that an evaluation is."""
+    """Converts an evaluation to a check of the target return."""
     checkpoint, result = evaluation.request.checkpoint, evaluation.result
     state, score, error, episodes = CheckState.DONE, None, 0.0, 0
     if evaluation.phase == WorkPhase.UNFINISHED:
@@ -56,7 +56,7 @@ def check_of(number: int, evaluation: EvaluationRecord) -> TargetCheck:
 
 
 def record_result(transaction: Transaction, evaluation: EvaluationRecord) -> None:
-    """Records why a check that is done does not end its tournament; nothing if it does, or was withdrawn."""
+    """Records why a finished check does not end its tournament; records nothing if it does, or if it was withdrawn."""
     objective = records.find_tournament(transaction, evaluation.tournament_id).spec.objective
     if evaluation.error == WITHDRAWN or not objective.HasField("target_return"):
         return

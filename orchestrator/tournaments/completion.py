@@ -110,7 +110,7 @@ class CompletionCheck:
     async def _target(
         self, now: float, tournament: TournamentRecord, rounds_done: int, *, between_rounds: bool
     ) -> TargetVerdict:
-        """Returns what the checks of the target return say; nothing is checked during a round."""
+        """Returns the result of the checks of the target return; no check is made during a round."""
         if not between_rounds:
             return TargetVerdict()
         return await self._target_checks.advance(now, tournament, rounds_done)

@@ -23,7 +23,7 @@ from podrace.specification.ancestor import tournament_of
 CHECK_SECONDS = 60.0
 """Time between two checks for tournaments that are due, and between two attempts to reach the leaderboard."""
 MOST_AT_ONCE = 20
-"""Tournaments that one check deletes, so that calls do not wait for it."""
+"""Largest number of tournaments that one check deletes, so that calls do not wait for long."""
 Archive = Callable[[str], Awaitable[None]]
 """Archives a tournament, given by its id; raises PodraceError if that fails."""
 _log = structlog.get_logger(__name__)
@@ -110,7 +110,7 @@ class Deletion:
             except PodraceError as error:
                 _log.warning("a tournament cannot be deleted yet", tournament_id=name, reason=error.message)
             else:
-                _log.info("tournament deleted: its time has passed", tournament_id=name)
+                _log.info("tournament deleted: it ended more than keep_days ago", tournament_id=name)
 
     async def _delete_from_leaderboard(self, tournament_id: str) -> None:
         try:

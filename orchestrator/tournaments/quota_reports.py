@@ -7,7 +7,7 @@ KIND = "checkpoints_deleted"
 
 
 class QuotaReports:
-    """Records what was deleted, each time that it is more.
+    """Records what was deleted, each time that the amount has grown.
 
     answers = await leaderboard.review(...)
     await quotas.record(name, answers[name].quota_report)

@@ -1,6 +1,6 @@
 """Records an event for every submission that the leaderboard refused because of what its checkpoint contains.
 
-A pod that invents checkpoints does not report that, so the leaderboard lists its refusals.
+A pod that submits invented checkpoints does not report their refusal, so the leaderboard lists its refusals.
 """
 
 from collections.abc import Sequence

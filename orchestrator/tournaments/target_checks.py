@@ -27,7 +27,7 @@ WAIT_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class TargetVerdict:
-    """What the checks of a tournament say."""
+    """The result of the checks of a tournament."""
 
     confirmed: TargetCheck | None = None
     """The check that reached the target."""

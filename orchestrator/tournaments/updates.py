@@ -16,7 +16,7 @@ ETAG_DIGITS = 16
 
 
 def etag_of(spec: TournamentSpec, labels: Mapping[str, str]) -> str:
-    """Returns a short text that differs whenever a value differs that UpdateTournament can change."""
+    """Returns a short string that changes whenever a value changes that UpdateTournament can change."""
     parts = [getattr(spec, section).SerializeToString(deterministic=True) for section in CHANGEABLE]
     if labels:
         parts.append(json.dumps(labels, sort_keys=True).encode())

@@ -37,7 +37,7 @@ class _Waiting:
     interrupted: bool = False
     """Whether a pod was asked to give its agent back for it."""
     reported: bool = False
-    """Whether an event says that no other pod is running."""
+    """Whether an event was recorded that no other pod is running."""
 
 
 class Verifications:
@@ -122,7 +122,7 @@ def request_id_of(tournament_id: str, candidate_id: str) -> str:
 def owners_of(transaction: Transaction, tournament: TournamentRecord, agent_ids: Iterable[str]) -> list[str]:
     """Returns the pods that must not play an evaluation of agents, because they have trained one of them.
 
-    None if `evaluation.verify` is 0: scores are then taken as pods state them.
+    None if `evaluation.verify` is 0: scores are then accepted as pods state them.
     """
     if not tournament.spec.evaluation.verify:
         return []

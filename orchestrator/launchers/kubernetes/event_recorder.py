@@ -21,7 +21,7 @@ QUEUE_LIMIT = 100
 LONGEST_MESSAGE = 1000
 WARNING_KINDS = ("pod_died", "pod_killed", "pool_short", "role_stuck", "tournament_failed")
 UNRECORDED_PREFIXES = ("agent_", "evaluation_")
-"""Events about single agents and evaluations are not recorded: they are too many, and no decisions about pods."""
+"""Events about single agents and evaluations are not recorded: there are too many, and they do not concern pods."""
 _log = structlog.get_logger(__name__)
 
 

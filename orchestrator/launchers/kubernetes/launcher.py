@@ -183,7 +183,7 @@ class KubernetesLauncher:
         return found
 
     def _stop_broken_job(self, job: Object, state: JobState) -> None:
-        """Stops a pod that has lost a role, and kills a pod that is past its time, as its node may be down."""
+        """Stops a pod that has lost a role, and kills one that exceeds its time limit, because its node may be down."""
         if state.role_lost and not state.terminating:
             # The leader publishes what it has instead of waiting for a role that does not return.
             self._last_log_line[_name(job)] = state.role_lost
@@ -192,7 +192,7 @@ class KubernetesLauncher:
         grace = float(template.get("terminationGracePeriodSeconds") or LINGER_SECONDS)
         overdue = self._holds_for("leaving", _name(job), state.terminating, grace + LINGER_SECONDS)
         if self._holds_for("headless", _name(job), state.leader_ended, LINGER_SECONDS) or overdue:
-            _log.warning("killed a pod that is past its time", job=_name(job))
+            _log.warning("killed a pod that exceeded its time limit", job=_name(job))
             self._kill(_name(job))
 
     def _holds_for(self, what: str, name: str, holds: bool, seconds: float) -> bool:

@@ -12,8 +12,8 @@ from orchestrator.launchers.kubernetes.hosts import PREFIX
 from orchestrator.launchers.pod_settings import LEADER, host_settings, leader_settings
 
 LAUNCH_SECONDS = 86_400.0
-"""Lifetime of the token that a pod starts with: a pod may wait this long for a node. The token is of no use before the
-orchestrator has recorded the pod, and after its end."""
+"""Lifetime of the token that a pod starts with: a pod may wait this long for a node. The token is useless before the
+orchestrator has recorded the pod and after the pod is gone."""
 
 
 def secret_of(pod: NewPod, pod_environment: PodEnvironment, job: Object) -> dict[str, Any] | None:

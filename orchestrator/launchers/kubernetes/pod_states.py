@@ -9,7 +9,7 @@ from orchestrator.launchers.pod_settings import LEADER
 
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
 STUCK_REASONS = (*IMAGE_REASONS, "CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-"""Waiting reasons of a container that has not started, and will not start without a change."""
+"""Waiting reasons of a container that cannot start until someone corrects its image or configuration."""
 LONGEST_REASON = 300
 
 

@@ -1,4 +1,4 @@
-"""Runs `agentpod inspect` in a child process: the orchestrator itself imports neither torch nor what a user named."""
+"""Runs `agentpod inspect` in a child process: the orchestrator itself imports neither torch nor user code."""
 
 import asyncio
 import contextlib
@@ -77,7 +77,7 @@ def _environment(environ: Mapping[str, str], allowed: Allowed) -> dict[str, str]
 
 
 def _death(code: int | None, errors: bytes) -> str:
-    """Says how a child ended that printed no answer."""
+    """Describes how a child exited that printed no answer."""
     how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"exited with code {code}"
     lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
     detail = f": {lines[-1][:LAST_LINE_BYTES]}" if lines else ""

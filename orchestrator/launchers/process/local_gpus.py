@@ -66,7 +66,7 @@ class LocalGpus:
         """UUIDs of the GPUs that pods may use, those without memory errors first.
 
         Args:
-            held: UUIDs of GPUs that pods have; these stay usable, so that no pod is stopped for what others do.
+            held: UUIDs of GPUs that pods have; these stay usable, even if other processes use them as well.
         """
         reading = self._current()
         selected = visible(reading.gpus, self._environ)
@@ -85,7 +85,7 @@ class LocalGpus:
         return self._reading[1]
 
     def _report(self, gpus: Collection[Gpu], reasons: Mapping[str, str], problems: Collection[str]) -> None:
-        """Exports metrics, and logs each problem once, and again when it was gone in between."""
+        """Exports metrics, and logs each problem once, and again if it returns after it had disappeared."""
         for gpu in gpus:
             FREE.labels(gpu.uuid).set(gpu.free_bytes)
             ERRORS.labels(gpu.uuid).set(gpu.uncorrected_errors)

@@ -19,7 +19,7 @@ from podrace.tournament.v1.tournament_pb2 import PodSpec
 PLANES = ("auto", "shared", "cuda")
 """Planes that connect processes of different users: the others need the socket of the leader."""
 EVERYONE = 0o001
-"""Mode bit with which everyone may enter a folder."""
+"""Mode bit that lets every user enter a folder."""
 _log = structlog.get_logger(__name__)
 
 
@@ -77,8 +77,8 @@ class CodeUserIds:
         """
         if not self._usable:
             _log.warning(
-                "user code runs with the user id of its leader, whose memory it can read: only an orchestrator that"
-                " runs as root gives it another one",
+                "user code runs with the user id of its leader and can read the leader's memory; to separate them, run"
+                " the orchestrator as root",
                 setting="launchers.process.user_code_uid",
             )
             return 0
