@@ -1,4 +1,4 @@
-"""Caches the statistics that generator plugins are shown, so that computing them takes a bounded share of the time.
+"""Caches the statistics that generator plugins receive, so that computing them takes a bounded share of the time.
 
 Every request to a generator plugin has the statistics of its tournament, and reading and computing them takes longer
 the more agents the tournament has.

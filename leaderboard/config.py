@@ -20,9 +20,10 @@ class PluginConfig:
     memory_bytes: int = 4 << 30
     """Data memory of each process that runs a generator or updater function; 0: no limit."""
     user_code_uid: int = 65_280
-    """First of the user ids for these processes: each has another one, from here on. No person and no other service may
-    have them, nor pods (`launchers.process.user_code_uid` of the orchestrator). It is used if the leaderboard runs as
-    root, unless `allow.everything` is set. 0, or without root: they have the user id of the leaderboard."""
+    """First of the user ids for these processes: each gets a different one, from this one on. No person, pod
+    (`launchers.process.user_code_uid` of the orchestrator) or other service may have them. They are used if the
+    leaderboard runs as root, unless `allow.everything` is set. 0, or without root: the processes have the user id of
+    the leaderboard."""
     user_code_uids: int = 240
     """Number of these user ids."""
     host: str = ""

@@ -131,7 +131,7 @@ async def collect_once(
 
 
 def _really_cut(excess: Excess, deleted: Collection[str]) -> dict[str, Cut]:
-    """Returns what was deleted because of quotas, by tournament, and logs it. Files that are too young are left out."""
+    """Returns and logs what was deleted because of quotas, by tournament; files that are too young remain."""
     names = set(deleted)
     cuts = {name: cut.limited_to(names) for name, cut in excess.cuts.items()}
     for name, cut in cuts.items():

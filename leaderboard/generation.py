@@ -34,7 +34,7 @@ class GeneratorView:
     """What a generator plugin receives about a tournament."""
 
     situation: Situation
-    """What a built-in strategy would be shown."""
+    """What a built-in strategy would receive."""
     running: Sequence[str]
     """Ids of agents that were handed out and have not finished."""
 
@@ -59,7 +59,7 @@ class Caches:
 
 @dataclass(frozen=True)
 class Review:
-    """What a strategy says about the agents in training."""
+    """A strategy's decisions about the agents in training."""
 
     stops: Mapping[str, str]
     """Agents that it stops early, by id, with the reason in one line."""

@@ -40,7 +40,7 @@ LARGEST_LINEAGE = 1000
 MOST_MEMORIES = 64
 """Most memories in an answer."""
 MEMORY_SUBMISSIONS = 512
-"""Most submissions that one request looks at, the newest ones."""
+"""Largest number of submissions that one request reads, the newest ones."""
 
 
 def page_of_candidates(transaction: Transaction, request: ListCandidatesRequest) -> ListCandidatesResponse:

@@ -210,7 +210,7 @@ class _Reader:
         return self.read(tournament_id, name) is not None
 
     def is_missing(self, tournament_id: str, name: str) -> bool:
-        """Whether a manifest is not in the store. One that is damaged is."""
+        """Whether a manifest is missing from the store; a damaged one is not missing."""
         return not self.is_readable(tournament_id, name) and Place(tournament_id, name) in self._missing
 
     def memory(self, tournament_id: str, name: str) -> list[Part]:

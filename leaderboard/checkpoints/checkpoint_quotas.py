@@ -1,4 +1,4 @@
-"""Keeps what the last collections found about the quotas of tournaments, and refuses agents above them."""
+"""Remembers the storage that tournaments use, as last measured, and refuses new agents of those above their quota."""
 
 import time
 from collections import Counter, defaultdict
@@ -37,7 +37,7 @@ class Measured:
 
 
 class CheckpointQuotas:
-    """Compares what the checkpoints of tournaments take with their quotas.
+    """Compares the storage of tournaments with their quotas.
 
     quotas.measure(measured)                  # after each collection
     quotas.check(tournament_id, owner)            # before an agent is generated

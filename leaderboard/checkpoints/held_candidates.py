@@ -29,7 +29,7 @@ def hold(
     """Holds a candidate that would lead.
 
     Raises:
-        InvalidArgument: Too many candidates of its agent did not stand a verification (NOT_VERIFIED).
+        InvalidArgument: Too many candidates of its agent failed a verification (NOT_VERIFIED).
     """
     refused = count_refusals(transaction, candidate.tournament_id, candidate.agent_id, NOT_VERIFIED)
     if refused >= MOST_REJECTIONS:
@@ -88,7 +88,7 @@ def as_submitted(held: Candidate) -> Candidate:
 
 
 def decide(candidate: Candidate, evaluation: Evaluation | None, error: str, spec: TournamentSpec) -> Finding:
-    """Returns what the evaluation of another pod says about a candidate; None: there is no evaluation, for `error`."""
+    """Decides about a candidate from the evaluation of another pod; None: there is none, because of `error`."""
     if evaluation is None:
         return Finding(False, f"it could not be verified: {error or 'the evaluation has no result'}")
     if evaluation.episodes < spec.evaluation.verify:

@@ -28,7 +28,7 @@ def find_manifest(store: CheckpointStore, readable: Sequence[str], manifest_dige
     tournament itself: only the leaderboard and released pods have written there.
 
     Raises:
-        InvalidArgument: The digest is none.
+        InvalidArgument: The digest is malformed.
         NotFound: None of them has this manifest.
         DataLoss: It is damaged (BAD_DIGEST).
         ResourceExhausted: It is larger than any manifest.

@@ -11,7 +11,7 @@ A manifest is written by a pod, and so are the files that it lists. What can be 
 - Its parts can be those of a policy of this agent: one part `policy`, which is the one that was scored, and whose
   tensors have the sizes that the hyperparameters require.
 
-A pod that invents returns passes all of this. `evaluation.verify` lets another pod play.
+A pod that invents consistent returns passes all these checks. `evaluation.verify` makes another pod play the episodes.
 """
 
 import math
@@ -42,7 +42,7 @@ EVALUATION_EPOCHS = 8
 ROUNDING = 1e-6
 """Relative difference of a mean or a variance from that of the listed returns."""
 MOST_MATCHES, MOST_GAMES = 32, 1_000_000
-"""Most opponents of a policy, and most games with one result against one of them."""
+"""Largest number of opponents of a policy, and of games with one result against one of them."""
 POLICY_PART = "policy"
 
 
@@ -262,7 +262,7 @@ def _returns(evaluation: Evaluation) -> Iterator[Problem]:
 
 
 def shape_problem(shape: PolicyShape, agent: Agent) -> Problem | None:
-    """Returns why a policy is not that of an agent with its hyperparameters; None if it may be."""
+    """Returns why a policy cannot belong to an agent with its hyperparameters; None if it may belong to it."""
     known = catalog.ALGORITHMS.get(agent.algorithm)
     if known is None:
         return None  # not an algorithm of this build

@@ -93,7 +93,7 @@ def _check_positions(positions: Sequence[tuple[int, int]], size_bytes: int) -> N
 
 
 def mismatches(shape: PolicyShape, network: NetworkValues) -> Iterator[str]:
-    """Yields why a policy cannot be that of an agent with these hyperparameters, in one line each."""
+    """Yields why a policy cannot belong to an agent with these hyperparameters, in one line each."""
     left = dict(shape)
     mean, variance = (left.pop(name, None) for name in STATISTICS)
     if mean != variance or (mean is not None and len(mean) != 1):

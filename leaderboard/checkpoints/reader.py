@@ -57,7 +57,7 @@ class CheckpointReader:
         """Reads a submitted checkpoint, after checking in the store that its pod still holds the agent.
 
         Raises:
-            InvalidArgument: The policy is no policy file, or manifest or policy are too large (BAD_CHECKPOINT).
+            InvalidArgument: The policy file is malformed, or manifest or policy are too large (BAD_CHECKPOINT).
             NotFound: Nothing was published, or the manifest or the policy is not in the store.
             DataLoss: A digest is wrong (BAD_DIGEST).
             FailedPrecondition: The agent has been assigned to another pod since (STALE_EPOCH).

@@ -7,7 +7,7 @@ or more, the last one stays fresh, as do agents of other algorithms, so that the
 ancestor that does not fit the new data.
 
 A generator plugin is not called for the agents that start from the ancestor, because the specification determines them.
-It is called for all others; an agent that it calls fresh is fresh.
+It is called for all others; agents that it proposes as fresh do not start from the ancestor.
 """
 
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ def starts_from(answer: Fresh, spec: TournamentSpec, number: int, algorithm: str
 
 
 def first_agents(spec: TournamentSpec) -> int:
-    """Returns how many agents are fresh at the begin of a tournament; a rule for every strategy."""
+    """Returns how many agents are fresh at the beginning of a tournament; a rule for every strategy."""
     settings = evolution_settings.SETTINGS[spec.evolution.strategy]
     if "founder_share" in settings:
         return sum(algorithm.ratio > 0 for algorithm in spec.algorithms.values())

@@ -1,4 +1,4 @@
-"""Implements the strategy `bohb`: as `asha`, but a model of what was good proposes the values of new trials.
+"""Implements the strategy `bohb`: as `asha`, but a model of good hyperparameters proposes the values of new trials.
 
 Falkner, Klein and Hutter, "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018, arXiv
 1807.01774. Algorithm 2 is implemented, for each algorithm of the specification. With `random_probability` the values
@@ -11,7 +11,7 @@ What differs from the paper:
   therefore sees a trial as soon as that trial has reached a rung.
 - The estimate of a trial at a rung is used. It does not change when the trial is promoted, so early rungs do not favor
   trials that were trained on.
-- Hyperparameters whose condition is not met say nothing, where the authors' code invents values.
+- Hyperparameters whose condition is not met are ignored; the authors' code invents values for them.
 """
 
 import math

@@ -113,7 +113,7 @@ def turn_by_pod_time(spec: TournamentSpec, pod_seconds: Mapping[str, float], lef
         pod_seconds: Pod time by algorithm, of all agents that were generated: finished, stopped or running. It must
             name every algorithm that has an agent, even if the agent has taken no time yet. The unit is irrelevant as
             long as it is the same for all: core-seconds if the pods differ in cores.
-        left: Algorithms that have left the draw. The others share all pod time from the begin, as if these did not
+        left: Algorithms that have left the draw. The others share all pod time from the beginning, as if these did not
             exist.
 
     Raises:
@@ -150,7 +150,7 @@ def pod_seconds_by_algorithm(
 
 
 def _turns(ratios: Mapping[str, float], number: int) -> list[str]:
-    """Returns the algorithms of the turns from the begin of the period of a number to that number."""
+    """Returns the algorithms of the turns from the beginning of the period of a number to that number."""
     weights = _weights(ratios)
     period = sum(weights.values())
     credit = dict.fromkeys(weights, 0)

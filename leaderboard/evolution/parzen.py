@@ -12,7 +12,7 @@ improvement.
 A density is the mean of one kernel for each row, which is a product over the hyperparameters:
     number x from 0 to 1       normal density around the row's value, truncated to 0 to 1
     category c of C            1 - w if it is the row's, else w / (C - 1) (Aitchison and Aitken, Biometrika 63, 1976)
-    no value in the row        uniform: a hyperparameter that is not active in an agent says nothing
+    no value in the row        uniform: a hyperparameter that is not active in an agent gives no information
 Widths follow the normal reference rule of the paper's implementation, 1.06 s n^(-1 / (4 + d)), for n rows with d values
 of standard deviation s. Where s^2 is half the mean squared distance of two values, as of numbers, the distance of two
 different categories is 1.

@@ -38,7 +38,7 @@ def adopted(answer: ProposeAgentResponse, situation: Situation) -> Fresh | Child
 
     Args:
         answer: The proposal.
-        situation: What a strategy would be shown.
+        situation: What a strategy would receive.
 
     Raises:
         InvalidArgument: The proposal is invalid; the message has the field, its value and what is expected.

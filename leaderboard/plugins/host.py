@@ -106,7 +106,7 @@ def _make_folder(folder: Path) -> None:
     """
     make_own_folder(folder, "choose another folder", key="socket", mode=0o700)
     try:
-        # A previous run has let the group in.
+        # A previous run may have given the group access.
         folder.chmod(0o700)
     except OSError as error:
         raise FailedPrecondition(f"socket: {folder}: {error.strerror}; choose another folder") from None

@@ -1,7 +1,7 @@
 """Gives each process of a generator or updater function a separate user id, if the leaderboard runs as root.
 
-Such a process can then read neither memory, environment and files of the leaderboard and other services, nor those of
-other plugins. The embedded mesh of one user is exempt: there the code may do what that user could do.
+Such a process can then read neither memory, environment or files of the leaderboard and other services, nor those of
+other plugins. The embedded mesh of one user is exempt: there, the code has the rights of that user.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from podrace.processes import lifeline, user_ids
 
 REMEDY = "set TMPDIR to another folder"
 EVERYONE = 0o001
-"""Mode bit with which everyone may enter a folder."""
+"""Mode bit that lets every user enter a folder."""
 _log = structlog.get_logger(__name__)
 
 
@@ -113,7 +113,7 @@ class PluginUsers:
         user.held.enter_context(lifeline.hold(user.lifeline, user.user_id))
 
     def end(self, user: PluginUser | None) -> None:
-        """Ends what a user has left, after its child process was killed."""
+        """Kills the remaining processes of a user and removes its folder, after its child process was killed."""
         if user is not None:
             self._chosen.pop(user.user_id, None)
             user.end()

@@ -1,4 +1,4 @@
-"""Makes the requests that generator and updater plugins are sent, from the records of a tournament."""
+"""Makes the requests to generator and updater plugins from the records of a tournament."""
 
 from collections.abc import Iterable, Sequence
 
@@ -27,7 +27,7 @@ def proposal_request(
 
     Args:
         tournament_id: The tournament.
-        situation: What a built-in strategy would be shown.
+        situation: What a built-in strategy would receive.
         unfinished: Ids of agents that were handed out and have not finished.
         statistics: Statistics of the algorithms.
     """

@@ -1,4 +1,4 @@
-"""Manages the folder in which the sockets of plugin processes lie, and the lifeline that these processes watch."""
+"""Manages the folder with the sockets of plugin processes, and the lifeline that these processes watch."""
 
 import os
 from contextlib import ExitStack

@@ -1,7 +1,7 @@
 """Estimates by how much the episodes of evaluation epochs differ in difficulty. Pure.
 
 The model is additive: score of checkpoint c in epoch e = effect of c + effect of e + noise. Only anchors, checkpoints
-that were scored in several epochs, tell the effects of epochs apart from those of checkpoints. They are fitted by
+that were scored in several epochs, separate the effects of epochs from those of checkpoints. They are fitted by
 weighted least squares with a prior, with the effect of epoch 0 fixed at 0:
 
     minimize over a, b:  sum over (c, e) of w_ce (y_ce - a_c - b_e)^2 + sum over e of b_e^2 / v

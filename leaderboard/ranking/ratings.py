@@ -212,7 +212,7 @@ def circle(results: Iterable[Result], player: str) -> list[str]:
 
 
 def most_informative(player: float, candidates: Iterable[tuple[str, float]], count: int) -> list[str]:
-    """Returns the opponents whose games say most about a player: those with the largest expected variance of a result.
+    """Returns the most informative opponents of a player: those with the largest expected variance of a result.
 
     The variance p (1 - p) is also the information that a game gives about the difference of two strengths. Equal
     opponents keep their order.

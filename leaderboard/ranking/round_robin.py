@@ -86,7 +86,7 @@ def winner(contenders: Sequence[Candidate], games: Sequence[Result]) -> tuple[Ca
 
 
 def _cycle(contenders: Sequence[Candidate], games: Sequence[Result], champion: Candidate) -> str:
-    """Returns what the results say against the order of the contenders; empty if they say nothing."""
+    """Returns why the results do not support the order of the contenders; empty if they do."""
     misfit, agents = Ratings(games).misfit(), {one.candidate_id: f"a{one.agent_number}" for one in contenders}
     if not misfit.large:
         return ""

@@ -1,4 +1,4 @@
-"""Decides whether a candidate must be verified before it may lead, which one is next, and what its check says. Pure.
+"""Decides whether a candidate must be verified before it may lead, which one is next, and whether it passes. Pure.
 
 With `evaluation.verify = n`, a candidate that would rank first is held: it is not on the board, and nothing is decided
 by its score. Another pod than those that trained its agent plays the first n episodes of the same evaluation epoch with
@@ -37,7 +37,7 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class Finding:
-    """What a verification says."""
+    """The result of a verification."""
 
     agrees: bool
     reason: str

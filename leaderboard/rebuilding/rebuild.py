@@ -65,8 +65,8 @@ async def rebuild(state: Database, store: CheckpointStore) -> list[Rebuilt]:
 def read_manifests(store: CheckpointStore) -> dict[str, Manifest]:
     """Returns all manifests of a store by digest, those of backups and archives excepted. Blocks.
 
-    Reads every object that is not larger than a manifest can be, because names do not say what an object is. Damaged
-    objects are skipped.
+    Reads every object that is not larger than a manifest can be, because the name of an object does not show whether it
+    is a manifest. Damaged objects are skipped.
     """
     return dict(_manifests(store))
 

@@ -12,8 +12,8 @@ def newest_with_memory(
     Args:
         transaction: The transaction.
         tournament_id: The tournament.
-        after_sequence: Only submissions with a higher sequence number are looked at.
-        limit: At most this many submissions are looked at, the newest ones.
+        after_sequence: Only submissions with a higher sequence number are read.
+        limit: At most this many submissions are read, the newest ones.
     """
     rows = transaction.execute(
         "SELECT answer FROM submissions WHERE tournament_id = ? AND sequence > ? ORDER BY sequence DESC LIMIT ?",

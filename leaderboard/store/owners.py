@@ -23,7 +23,7 @@ class Stored(Protocol):
 
 
 RETRY_SECONDS = 60.0
-"""Time after which it helps to ask again for an agent of an owner who had stored too much."""
+"""Suggested delay before an agent is requested again for an owner that has stored too much."""
 
 
 class TournamentOwners:
@@ -146,7 +146,7 @@ def add_owners(transaction: Transaction, tournaments: Mapping[str, Ownership]) -
 
 
 def assign_owner(transaction: Transaction, owner: str) -> None:
-    """Gives the tournaments without an owner to one; versions before owners existed have recorded them."""
+    """Assigns an owner to tournaments that have none, because a version without owners recorded them."""
     transaction.execute(
         "INSERT INTO owners SELECT tournament_id, ?, '' FROM tournaments WHERE true ON CONFLICT DO NOTHING", owner
     )

@@ -4,8 +4,8 @@ Every request names an agent, or a tournament, and the lease epoch of the assign
 and the pointer of an agent knows its epoch.
 
 The signature of an upload covers digest, size and the condition that the object does not exist. That is why URLs are
-signed even if the server could give out temporary credentials: a policy of such credentials names folders, but it
-neither binds the bytes to the digest nor prevents that an object is replaced.
+signed even if the server could issue temporary credentials: a policy of such credentials names folders, but it neither
+binds the bytes to the digest nor prevents the replacement of an object.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Keeps the state of a race for the strategy `incumbent`: who leads, who climbs which rung, who is stopped. Pure.
+"""Keeps the state of a race for the strategy `incumbent`: which trial leads, the rungs, early stops. Pure.
 
 Every score of a challenger is compared with the incumbent, newest against newest:
     lead      the difference over common episodes, or else of the estimates, in its standard errors
@@ -25,7 +25,7 @@ SHORTEST_FORK_QUANTA = 2
 
 
 class IncumbentRace(RungTrials):
-    """The trials of a tournament, and who leads.
+    """The trials of a tournament, and which one leads.
 
     Attributes:
         founders: Number of the first trial of each algorithm.

@@ -4,7 +4,7 @@ Parker-Holder, Nguyen, Desai and Roberts, "Tuning Mixed Input Hyperparameters on
 AutoRL", NeurIPS 2021, arXiv 2106.15883, algorithm 2. It is EXP3.M (Uchiya, Nakamura and Kudo, "Algorithms for
 Adversarial Bandit Problems with Multiple Plays", ALT 2010) with the weight sharing of EXP3.S (Auer, Cesa-Bianchi,
 Freund and Schapire, "The Nonstochastic Multiarmed Bandit Problem", SIAM Journal on Computing 32, 2002). For C
-categories, B plays in each round, T rounds and weights w, which are 1 at the begin:
+categories, B plays in each round, T rounds and weights w, which are 1 at the beginning:
     exploration     gamma = sqrt(C ln(C / B) / ((e - 1) B T)), at most 1, if B < C; else 0.2, as in the authors' code
     cap             if B < C, every weight above v is v, where v is the share (1 / B - gamma / C) / (1 - gamma) of the
                     sum of the capped weights; so no category is expected to have more than one play in a round

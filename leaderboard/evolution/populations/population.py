@@ -40,7 +40,7 @@ class Selection:
     reason: str
     """Why, in one line."""
     values_of: Candidate | None = None
-    """Whose hyperparameters it takes, if they do not change; None: those of the parent."""
+    """Candidate whose hyperparameters it takes, if they do not change; None: the parent."""
 
 
 Select = Callable[[Candidate, Sequence[Seat], Situation, Random], Selection]

@@ -86,7 +86,9 @@ async def test_a_repeat_is_answered_under_any_epoch_and_without_the_store(mesh: 
     assert await mesh.updater.submit(request) == first
 
 
-async def test_a_repeat_that_overtakes_the_first_leaves_no_second_record(mesh: Any, agents: list[Agent]) -> None:
+async def test_a_repeated_request_that_overtakes_the_first_adds_no_second_record(
+    mesh: Any, agents: list[Agent]
+) -> None:
     request = mesh.publish(agents[0], 5.0)
     answers = await asyncio.gather(*(mesh.updater.submit(request) for _ in range(5)))
     assert all(answer == answers[0] for answer in answers)

@@ -128,7 +128,7 @@ def test_nine_trials_promote_three_and_these_one(log: Log) -> None:
     assert log.race.by_number[8].environment_steps == 18 * QUANTUM
 
 
-def test_a_trial_that_waits_is_promoted_once_enough_worse_ones_have_come(log: Log) -> None:
+def test_a_waiting_trial_is_promoted_once_enough_worse_trials_have_arrived(log: Log) -> None:
     trials_at_first_rung(log, 10.0, 20.0, 30.0)
     log.again(log.agents[2], rung=1)
     for _ in range(3):

@@ -7,7 +7,7 @@ import pytest
 from leaderboard.evolution.populations.category_bandit import EXPLORATION, Bandit, Play, draw_category
 
 
-def test_all_categories_are_equally_probable_at_the_begin() -> None:
+def test_all_categories_are_equally_probable_at_the_beginning() -> None:
     assert Bandit(4, 8, 10).probabilities([]) == [0.25] * 4
     assert Bandit(4, 2, 10).probabilities([]) == [0.25] * 4
 
