@@ -19,7 +19,7 @@ KEY = "learning_rate_schedule"
 
 
 def factor(name: str, environment_steps: int) -> float:
-    """Returns what the learning rate is multiplied by after so many environment steps of a learner.
+    """Returns the factor of the learning rate after a number of environment steps of a learner.
 
     Args:
         name: `python:module:function`, or the name of an installed entry point.

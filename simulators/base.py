@@ -33,8 +33,8 @@ class Space:
     high: tuple[float, ...] | None = None
     """Upper bound of every element, flattened in C order (inf where unbounded); None when no element is bounded."""
     n: int = 0
-    """Number of choices of a discrete space. Of a continuous observation: the environment observes one of so many
-    numbers, from 0, and a row is one-hot. 0 otherwise."""
+    """Number of choices of a discrete space. Of a continuous observation that is one-hot: the number of values that the
+    environment can observe. 0 otherwise."""
     choices: tuple[int, ...] = ()
     """Number of choices of each element of a multi-discrete space, flattened in C order; () otherwise."""
     entries: tuple[Entry, ...] = ()
@@ -172,8 +172,8 @@ class Opponent(Protocol):
 
         Args:
             observation: What the opponent observes, [K, *shape].
-            turn: Number of the question since the last reset of the simulator. Sampled moves depend on it and not on
-                how often the opponent was asked, so that a game does not depend on those of other lanes.
+            turn: Number of the turn since the last reset of the simulator. Sampled moves depend on it and not on how
+                often `act` was called, so that a game does not depend on those of other lanes.
         """
         ...
 

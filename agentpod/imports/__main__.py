@@ -99,7 +99,7 @@ def _onnx(model: SavedModel, found: Converted, name: str) -> bytes:
 
 
 def _score(found: Converted, environment: EnvironmentSpec, episodes: int) -> dict[str, Any] | None:
-    """Returns mean and standard error of the return of so many episodes; None for none, or if one does not end."""
+    """Returns mean and standard error of the return of `episodes` episodes; None if it is 0, or one does not end."""
     if not episodes:
         return None
     environment.count = episodes

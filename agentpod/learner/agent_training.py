@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What the leader gives to the training of one assignment."""
+    """What the training of one assignment receives from the leader."""
 
     config: PodConfig
     """Configuration of the pod."""
@@ -50,7 +50,7 @@ class TrainingContext:
     compute: ComputeThread
     """Thread that the algorithm runs on."""
     shared_training: SharedTraining
-    """Where the followers ask what to train."""
+    """Publishes to the followers what to train."""
     evaluation_time: EvaluationTime
     """Counts the time of the pod's evaluations."""
     device: str = "cpu"
@@ -118,20 +118,20 @@ class AgentTraining:
 
     @property
     def finished(self) -> bool:
-        """Whether the budget is used up and the last policy is scored, whether or not a stop came."""
+        """Whether the budget is used up and the last policy is scored, even if a stop was requested."""
         return self._used_up() and self._is_scored
 
     async def run(self) -> bool:
-        """Trains until the budget is used up or a stop comes; then scores and publishes the last policy.
+        """Trains until the budget is used up or a stop is requested; then scores and publishes the last policy.
 
         Returns:
-            True if the budget was used up and the last policy was published with its score; False if a stop came
-            first. It was then published without a score, unless the strategy has no more use for the agent.
+            True if the budget was used up and the last policy was published with its score; False if a stop was
+            requested first. The policy was then published without a score, unless the strategy has stopped the agent.
 
         Raises:
             DataLoss: A number is not finite; the last good checkpoint remains.
             InvalidArgument: The hyperparameters do not fit the rollouts.
-            RoleLost: A role was lost and did not come back.
+            RoleLost: A role was lost and could not be opened again.
         """
         try:
             await self._begin()

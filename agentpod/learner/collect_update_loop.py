@@ -1,9 +1,8 @@
 """Collects rollouts and updates the policy with them, in the leader and in every follower of a pod.
 
 With `overlap` (layout `separate`) the workers collect rollout k + 1 with policy version k while the learner updates to
-version k + 1 with rollout k. The policy lag is exactly 1, and because the two sides take turns by message, the learning
-curve depends on the seed and not on which side is faster. Without overlap (layout `fused`, one compute thread) the lag
-is 0.
+version k + 1 with rollout k. The policy lag is exactly 1. The two sides take turns by message, so the learning curve
+depends on the seed and not on which side is faster. Without overlap (layout `fused`, one compute thread) the lag is 0.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ async def open_roles(roles: Roles, session: SessionSpec, stop: "asyncio.Future[s
     """Opens the roles for a session.
 
     Returns:
-        Observation space and action space of one environment; None when a stop came first.
+        Observation space and action space of one environment; None if a stop was requested first.
 
     Raises:
         InvalidArgument, Unimplemented, RoleLost: As `Roles.open`.
@@ -142,7 +141,7 @@ class CollectUpdateLoop:
                 received.
 
         Returns:
-            None when a stop came first.
+            None if a stop was requested first.
 
         Raises:
             RoleLost: A worker was lost; call `reopen`.
@@ -190,7 +189,7 @@ class CollectUpdateLoop:
         return asyncio.create_task(self._roles.collect(grant, self.rollouts + ahead))
 
     async def _update(self, experience: Any) -> bool:
-        """Updates the policy; returns False if a stop came while the learners formed a new group."""
+        """Updates the policy; returns False if a stop was requested while the learners formed a new group."""
         while True:
             try:
                 metrics = await self._compute.run(self._update_with_precision, experience)

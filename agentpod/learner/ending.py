@@ -130,7 +130,7 @@ def ending_of_error(error: PodraceError, *, opened: bool) -> Ending:
 
     Args:
         error: What ended the work.
-        opened: Whether the environment could be opened. An error before that would meet every other agent as well and
+        opened: Whether the environment could be opened. An error before that would affect every other agent as well and
             fails the specification, unless only this agent's algorithm cannot act in the environment, or the class of a
             user's algorithm is unusable. A later error
             fails the specification only if its reason is BAD_SPEC.

@@ -20,7 +20,7 @@ from podrace.specification.evaluation_episodes import evaluation_lanes, evaluati
 from podrace.tournament.v1.tournament_pb2 import EvaluationSpec, TournamentSpec
 
 MOST_OTHER_EPOCHS = 1
-"""Further evaluation epochs that one policy is scored in, at most."""
+"""Largest number of further evaluation epochs in which one policy is scored."""
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Scorer:
             roles: The open roles, whose evaluator is used.
             checkpoints: Where scored policies are published.
             progress: Where scores are reported.
-            lease: Says which episodes to play; once its `stop` is done, the evaluation under way is cancelled.
+            lease: States which episodes to play; once its `stop` is done, the evaluation in progress is cancelled.
             spec: Resolved specification of the tournament.
             spent: Counts the time of the pod's evaluations.
             started: Time at which the work on the assignment started, by the clock.

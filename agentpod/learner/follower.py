@@ -99,9 +99,9 @@ class Follower:
             await self._channel.close()
 
     async def _watch(self) -> None:
-        """Keeps what the leader shares up to date, also while this learner leaves a training.
+        """Keeps up to date what the leader shares, also while this learner leaves a training.
 
-        A call is always under way, so the leader's answer that it ends is not missed.
+        A call is always in progress, so the leader's last answer, that the pod ends, is not missed.
         """
         while not self._has_ended(self._shared):
             self._shared = await self._wait_for_change(self._shared.session)
@@ -266,7 +266,7 @@ class Follower:
 
 
 def remove_leftover_memory(config: PodConfig, index: int) -> None:
-    """Removes the shared memory that a previous process of this learner left behind when it was killed."""
+    """Removes the shared memory of a previous process of this learner that was killed."""
     shared.remove_regions(config.region_prefix, config.plane_folder, re.compile(rf".*\.{_mark(index)}\..*"))
 
 

@@ -90,7 +90,7 @@ class FusionSession:
             await self.fuse()
 
     async def fuse(self) -> None:
-        """Takes part in rounds until one is committed or a stop comes."""
+        """Takes part in rounds until one is committed or a stop is requested."""
         fusing = asyncio.create_task(self._member.fuse())
         if await finish_unless_stopped(fusing, self._stop):
             fusing.result()

@@ -1,4 +1,4 @@
-"""Declares what the computing half of a leader may ask of the half that holds the lease.
+"""Declares what the computing half of a leader may use of the half that holds the lease.
 
 A leader has two halves:
 

@@ -1,7 +1,7 @@
 """Runs the leader of a pod: acquires assignments, works on one at a time and decides when the pod exits.
 
-Everything that can end the work early meets here: a directive of the orchestrator, SIGTERM, a lost lifeline, an
-orchestrator that does not answer, a role that does not come back, an error of the agent.
+Everything that can end the work early is handled here: a directive of the orchestrator, SIGTERM, a lost lifeline, an
+orchestrator that does not answer, a role that cannot be opened again, an error of the agent.
 
 This is the controlling half of the leader, see agentpod.learner.interfaces.
 """
@@ -60,7 +60,7 @@ RETRY_SECONDS = 0.5
 REFUSED_SECONDS = 5.0
 """Pause of a standing pod that the orchestrator refused."""
 FAREWELL_SECONDS = 5.0
-"""How long the end waits for followers to receive it."""
+"""Time limit for notifying the followers that the pod exits."""
 UNKNOWN_ANSWER_SECONDS = 1.0
 """Pause after an answer that this build does not know."""
 GIVEN_UP_SECONDS = 1.0
@@ -148,7 +148,7 @@ class Leader:
                 response = request.result()
             except PodraceError as error:
                 if isinstance(error, ResourceExhausted):
-                    # The orchestrator is there, and its disk is full.
+                    # The orchestrator answers, but its disk is full.
                     last_answer = time.monotonic()
                 silence = time.monotonic() - last_answer
                 if silence > self.config.orphan_seconds and not self.config.standing:
@@ -241,7 +241,11 @@ class Leader:
     async def _give_back(self, lease: Lease) -> int | None:
         """Completes an assignment whose kind of work this build does not know."""
         ending = Ending(orchestrator_pb.OUTCOME_DRAINED, "this pod does not know this kind of work")
-        _log.error("assignment not understood", assignment_id=lease.assignment.assignment_id, reason=ending.message)
+        _log.error(
+            "assignment of an unknown kind",
+            assignment_id=lease.assignment.assignment_id,
+            reason=ending.message,
+        )
         await self._complete(lease, ending)
         return ending.exit_code
 
@@ -356,7 +360,7 @@ def _log_ending(ending: Ending) -> None:
 
 
 class LearnerServicer(pb_grpc.LearnerServiceServicer):
-    """Reports the state of the leader, and lets the followers of the pod meet it."""
+    """Reports the state of the leader, and serves the followers of the pod."""
 
     def __init__(self, leader: Leader) -> None:
         self._leader = leader

@@ -1,4 +1,4 @@
-"""Records in a manifest how its checkpoint came about: enough to train the agent again."""
+"""Records in a manifest how its checkpoint was made, so that the agent can be trained again."""
 
 import platform
 from functools import cache

@@ -172,7 +172,7 @@ class Publisher:
             self.agent, previous_manifest_digest=self._previous, evaluation=evaluation, now=self._wall_clock()
         )
         add_provenance(manifest, self.agent, self._spec)
-        # Without a view, the memory of the previous checkpoint is listed again: better than none.
+        # Without a view, the stored memory of the previous checkpoint is listed again, which is better than no memory.
         replay = self._store_replay(frozen.replay) if frozen.replay else self._replay
         manifest.replay_steps, manifest.replay_memory_steps = replay.steps, replay.memory_steps
         parts = frozen.parts()

@@ -2,7 +2,8 @@
 
 A part is one piece of consecutive segments (agentpod.experience.replay_view). A piece that did not change since the
 last checkpoint was published is listed again, and neither read nor stored. Pieces are copied while the training
-continues: steps that are overwritten before they were copied are missing from the checkpoint, and it lists what it has.
+continues. Steps that are overwritten before they were copied are missing from the checkpoint, whose manifest states
+which steps it has.
 An agent whose parts are damaged, missing or of another environment starts with what can be read, or with an empty
 memory and warms up again.
 """

@@ -1,7 +1,7 @@
 """Takes the snapshots of one agent: copies its policy between two updates and publishes the copy in the background.
 
-Only learning curves depend on snapshots. One that cannot be stored or submitted costs a warning in the log, nothing
-else.
+Only learning curves depend on snapshots. A snapshot that cannot be stored or submitted is skipped with a warning in the
+log.
 """
 
 import asyncio

@@ -56,7 +56,7 @@ class TrainingSetup:
             await training.run()
 
     Attributes:
-        opened: Whether the roles could be opened. An error before that would meet every other agent of the tournament
+        opened: Whether the roles could be opened. An error before that would affect every other agent of the tournament
             as well.
     """
 
@@ -73,7 +73,7 @@ class TrainingSetup:
         """Claims the agent, opens the roles, and restores the agent's checkpoint or its parent's.
 
         Returns:
-            None when a stop came before the roles were open.
+            None if a stop was requested before the roles were open.
 
         Raises:
             InvalidArgument: The specification cannot work here.
@@ -111,7 +111,7 @@ class TrainingSetup:
         )
 
     def _feed(self, spaces: tuple[Space, Space]) -> ExperienceFeed | None:
-        """Returns what brings the experience of others; None if it is not shared, or no use to the algorithm."""
+        """Returns the feed of other agents' experience; None if it is not shared, or the algorithm cannot use it."""
         context, experience = self._context, self._spec.experience
         if not experience.shared:
             return None
@@ -127,7 +127,7 @@ class TrainingSetup:
             parent_id = self._agent.starting_checkpoint.agent_id
             if tournament_of(parent_id) in ("", self._agent.tournament_id):
                 raise
-            # The specification names an agent of another tournament, so every agent would meet this error.
+            # The specification names an agent of another tournament, so every agent would fail with this error.
             raise bad_spec(f"{KEY} = {parent_id!r}: does not fit this environment: {error.message}") from error
 
     def _fusion_session(self, algorithm: Algorithm, counters: Counters, state: Mapping[str, Tensor]) -> FusionSession:
@@ -245,7 +245,7 @@ def hyperparameters_of(assignment: pb.Assignment, config: PodConfig) -> dict[str
     agent, spec = assignment.train, assignment.spec
     values = algorithm_values(json_format.MessageToDict(agent.hyperparameters))
     if agent.algorithm not in spec.algorithms:
-        # What a specification may name has been checked, not what an agent may.
+        # The names in the specification have been checked, those in the agent have not.
         raise InvalidArgument(unknown("agent", "algorithm", agent.algorithm, spec.algorithms))
     for key in LEARNER_CODE:
         if not names_code(spec, key, address := str(values.get(key, ""))):

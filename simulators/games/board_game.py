@@ -26,8 +26,8 @@ class BoardOptions:
     """Options of a specification for games on boards."""
 
     opponent: str = SCRIPTED
-    """The built-in opponent: `scripted` wins in one move if it can, otherwise prevents that the agent wins in its next
-    move if it can, otherwise moves at random; `random` always moves at random."""
+    """The built-in opponent: `scripted` wins in one move if it can, otherwise blocks a win of the agent in its next
+    move, otherwise moves at random; `random` always moves at random."""
     random_moves: int = 2
     """Moves at the beginning of each game that are drawn at random, those of both players together."""
 

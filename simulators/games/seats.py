@@ -31,7 +31,7 @@ class Seats:
         Args:
             observation: Of the opponents, [N, *shape].
             built_in: Moves of the built-in opponent, [N].
-            turn: Number of the question since the last reset.
+            turn: Number of the turn since the last reset.
         """
         chosen = built_in.clone()
         for number, opponent in enumerate(self._seated):

@@ -1,4 +1,4 @@
-"""Plays games in which two players choose at the same time, and a table says what the agent wins from its opponent."""
+"""Plays games in which two players choose at the same time, and a table gives the reward of the agent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from simulators.options import parse_options
 
 MOVES = ("rock", "paper", "scissors")
 PAYOFF = ((0.0, -1.0, 1.0), (1.0, 0.0, -1.0), (-1.0, 1.0, 0.0))
-"""What the agent wins, by its choice and that of the opponent."""
+"""Reward of the agent, by its choice and that of the opponent."""
 RANDOM = "random"
 
 

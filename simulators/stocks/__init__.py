@@ -3,7 +3,7 @@
 simulators/stocks/
   options.py       the options of a specification
   environment.py   the accounts; trading.py: how orders fill; layouts.py: what is observed
-  episodes.py      where episodes begin and end, and what each was worth
+  episodes.py      where episodes begin and end, and their measures
   market.py        one split as tensors; indicators.py: what is computed from prices
   folds.py         validation folds, purged from training (pure)
   report.py        what a trader did, compared with others; backtest.py: measures (pure)

@@ -1,4 +1,4 @@
-"""Wraps any simulator: a few tensor operations over all lanes, on the simulator's device, without waiting for it.
+"""Wraps any simulator: a few tensor operations over all lanes on the simulator's device, without synchronization.
 
 Wrappers are listed in the options of an environment; the first one is innermost:
 
@@ -16,7 +16,7 @@ or equivalently `options = { wrappers = [{ name = "normalize_observations" }, { 
 
 | name | options | effect |
 |---|---|---|
-| `time_limit` | `steps` | truncates an episode after so many steps; the lane is not reset (see TimeLimit) |
+| `time_limit` | `steps` | truncates an episode after this many steps; the lane is not reset (see TimeLimit) |
 | `clip_actions` | | accepts any action, and clips it to the bounds |
 | `scale_actions` | | accepts actions in [-1, 1], and scales them to the bounds |
 | `normalize_observations` | `clip` = 10.0 | by running means and variances (`simulators.wrappers.running`) |
@@ -158,7 +158,7 @@ class ScaleActions(Wrapper):
 class FrameStack(Wrapper):
     """Stacks the last K observations of an episode, the oldest first; at its start, the first one K times.
 
-    Vectors [D] become [K D], pictures with channels [C, H, W] become [K C, H, W], pictures without become
+    Vectors [D] become [K D], pictures with channels [C, H, W] become [K C, H, W], and pictures [H, W] become
     [K, H, W]. `final_observation` is the stack of the episode that ended.
     """
 

@@ -130,7 +130,7 @@ class NormalizeRewards(Wrapper):
     """Rewards divided by the running deviation of the discounted return, clipped; not in evaluations.
 
     The mean is not subtracted, because that would change which behavior is optimal (Engstrom et al. 2020,
-    "Implementation matters in deep policy gradients", section 3). A score is the return of the environment
+    "Implementation matters in deep policy gradients", section 3). Scores of evaluations are returns of the environment
     itself.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Wraps simulators by the code of a user: a wrapper by its address, or a function that shapes rewards.
+"""Wraps simulators with user code: a wrapper class, or a function that shapes rewards.
 
     [[environment.options.wrappers]]
     name = "python:mine:Noisy"
@@ -37,7 +37,7 @@ class ShapingOptions:
 
 
 class UserWrapper(Wrapper):
-    """What the code of a user made around a simulator; an error, or a result that does not fit, is one line."""
+    """A wrapper that user code made. Its errors, and results that do not fit, are reported in one line."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class UserWrapper(Wrapper):
         owner: str,
         device: torch.device,
     ) -> None:
-        """Calls the code.
+        """Calls the user code.
 
         Raises:
-            InvalidArgument: It raises, has no parameter for an option, or returns something else than a Simulator with
-                the same lanes and agents.
+            InvalidArgument: It raises, has no parameter for an option, or does not return a Simulator with the same
+                lanes and agents.
         """
         parameters = inspect.signature(code).parameters
         if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values()):

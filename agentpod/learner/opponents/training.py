@@ -105,7 +105,7 @@ class TrainingOpponents:
         return [current]
 
     def _take_candidates(self) -> None:
-        """Takes the candidates that were read since the last time; training never waits for the store."""
+        """Takes the candidates that were read since the last call; training never waits for the store."""
         if self._reading and self._reading.done():
             reading, self._reading = self._reading, None
             # What cannot be read is not an error of the training; other errors are defects and surface here.

@@ -76,7 +76,7 @@ class ExperienceFeed:
             await wait_at_most(asyncio.shield(self._lease.stop), self._period_seconds)
 
     async def read_once(self) -> None:
-        """Reads new steps, and reports them. If the leaderboard does not answer, the next poll asks again."""
+        """Reads new steps, and reports them. If the leaderboard does not answer, the next poll tries again."""
         try:
             for found in await self._checkpoints.read_experience(self.memory.replay):
                 self._add(found)

@@ -36,7 +36,7 @@ DEADLINE_SECONDS = 2.0
 READ_BYTES = 64 * 2**20
 """Most bytes to read in one call, unless a single block is larger. Older steps are skipped."""
 ENVIRONMENT = "environment."
-"""Begins the names of searched values that belong to the environment."""
+"""Prefix of the names of searched values that belong to the environment."""
 LANES = "environment.count"
 """The only searched value of the environment that does not change the meaning of a step."""
 
