@@ -31,7 +31,7 @@ class CheckpointServiceStub:
     champion. Served by the leaderboard (`Tournament.leaderboard_address`), whose authorization applies. This is the one
     exception to the rule that messages carry no weights.
 
-    A program that acts with the champion of a tournament:
+    A program that uses the policy of a tournament's champion calls, in this order:
       1. Tournament.champion_manifest_digest from OrchestratorService.GetTournament;
       2. GetManifest, which describes the policy (Manifest.policies);
       3. ListParts: the policy and its test vectors, each with a URL if the store can sign one;
@@ -71,7 +71,7 @@ class CheckpointServiceAsyncStub(CheckpointServiceStub):
     champion. Served by the leaderboard (`Tournament.leaderboard_address`), whose authorization applies. This is the one
     exception to the rule that messages carry no weights.
 
-    A program that acts with the champion of a tournament:
+    A program that uses the policy of a tournament's champion calls, in this order:
       1. Tournament.champion_manifest_digest from OrchestratorService.GetTournament;
       2. GetManifest, which describes the policy (Manifest.policies);
       3. ListParts: the policy and its test vectors, each with a URL if the store can sign one;
@@ -107,7 +107,7 @@ class CheckpointServiceServicer(metaclass=_abc_1.ABCMeta):
     champion. Served by the leaderboard (`Tournament.leaderboard_address`), whose authorization applies. This is the one
     exception to the rule that messages carry no weights.
 
-    A program that acts with the champion of a tournament:
+    A program that uses the policy of a tournament's champion calls, in this order:
       1. Tournament.champion_manifest_digest from OrchestratorService.GetTournament;
       2. GetManifest, which describes the policy (Manifest.policies);
       3. ListParts: the policy and its test vectors, each with a URL if the store can sign one;
