@@ -54,7 +54,7 @@ def work(case: FusionCase, environment: str, seed: int, steps: int) -> Work:
 
 
 def score_at(curve: list[Score], seconds: float) -> float:
-    """Returns the return of the newest policy after so many seconds, or of the first one if there was none yet."""
+    """Returns the return of the newest policy at this time, or of the first policy if there was none yet."""
     known = [score for score in curve if score.seconds <= seconds]
     return (known or curve)[-1 if known else 0].mean_return
 

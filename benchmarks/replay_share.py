@@ -1,7 +1,7 @@
 """Measures which share of an off-policy agent's training time is spent on storing its replay memory.
 
-An agent trains on one thread. Every so many steps its memory is stored, incrementally, by another thread, as a pod does
-when a policy was scored; the networks are not stored. Prints one JSON object per line.
+An agent trains on one thread. At regular intervals, another thread stores its memory incrementally, as a pod does when
+a policy was scored; the networks are not stored. Prints one JSON object per line.
 
     path_share     time for which the training waits (the view of the memory, with a copy of its priorities), divided by
                    wall-clock time
@@ -60,7 +60,7 @@ def store(files: ReplayFiles, view: ReplayView, spent: Spent) -> None:
 
 
 def measure(setup: Setup, steps: int, every: int, checkpoints: CheckpointStore) -> Spent:
-    """Trains an agent for this many steps after its warm-up, and stores its memory every so many steps."""
+    """Trains an agent for `steps` steps after its warm-up, and stores its memory every `every` steps."""
     agent, files, spent = Agent(setup, seed=1), ReplayFiles(checkpoints, 2**50), Spent()
     agent.train(2 * setup.hyperparameters["warmup_steps"])
     with ThreadPoolExecutor(1) as pool:

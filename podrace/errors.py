@@ -36,8 +36,8 @@ class PodraceError(Exception):
 
     Attributes:
         code: Name of the gRPC status code of this class.
-        retry_seconds: Pause after which it helps to repeat the call as it is; None: repeating it does not help. A
-            server sends that of the class unless the error has another one.
+        retry_seconds: Suggested pause before the unchanged call is repeated; None: repeating it cannot succeed. A
+            server sends the value of the class unless the error has its own.
         message: The message.
         reason: Name of a value of podrace.error.v1.ErrorReason; empty if the code is specific enough.
         metadata: Values of the message by name, for programs.

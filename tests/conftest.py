@@ -109,7 +109,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """From here on only what tests create is looked at."""
+    """From here on, the garbage collector examines only objects that tests create."""
     gc.freeze()
     gc.enable()
 

@@ -1,4 +1,4 @@
-"""Describes the descent of an agent step by step: what changed, what it gained, and what it cost. Pure."""
+"""Describes the ancestry of an agent step by step: what changed, what it gained, and what it cost. Pure."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -21,7 +21,7 @@ def seek_last_lines(file: BinaryIO, lines: int, most_bytes: int = sys.maxsize) -
     Args:
         file: The open file.
         lines: Number of lines.
-        most_bytes: Size of the end that is looked at, about; in a file with longer lines the position is within a line.
+        most_bytes: About how many bytes at the end are read; in a file with longer lines the position is within a line.
     """
     end = position = file.seek(0, os.SEEK_END)
     tail = b""

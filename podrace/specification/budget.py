@@ -51,7 +51,7 @@ RATES: Mapping[str, float] = {
     "atari:": 1_000,
     "": 2_000,
 }
-"""Typical environment steps per second of a pod with one core, or one GPU, that trains PPO, by the begin of the
+"""Typical environment steps per second of a pod with one core, or one GPU, that trains PPO, by a prefix of the
 environment's id in lower case; the first that matches."""
 GRADIENT_STEPS_PER_SECOND = 500.0
 """Typical for an off-policy algorithm on one core; it limits the rate of environment steps."""

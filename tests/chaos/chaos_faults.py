@@ -81,7 +81,7 @@ class Fault:
     """One fault."""
 
     at_seconds: float
-    """Time since the begin of the faults."""
+    """Time since the faults began."""
     kind: str
     target: str
     seconds: float

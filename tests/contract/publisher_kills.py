@@ -37,7 +37,7 @@ SIZES_BYTES = (0, 1_000, 20_000, 200_000)
 PART_BYTES = 5 * 2**20
 """Smallest part that an S3 server accepts. A kill may fall between two parts."""
 PARTED_EVERY = 10
-"""Every so many publishers also store an object in two parts, if the store has parts."""
+"""One publisher in this many also stores an object in two parts, if the store has parts."""
 DEADLINE_SECONDS = 30.0
 
 

@@ -194,7 +194,7 @@ async def test_a_certificate_that_is_revoked_is_refused_on_its_open_connection(
 async def test_a_token_does_not_help_on_a_connection_whose_certificate_is_revoked(
     server: rpc.Server, folder: CertificateFolder, become: Become, provider: IdentityProvider, now: datetime
 ) -> None:
-    # Before, the certificate of a caller with a token was not looked at. The first call makes the token a known one.
+    # Earlier versions did not check the certificate of a caller with a token. The first call makes the token known.
     become("pod-role")
     token = provider.token(now.timestamp())
     async with rpc.connect(server.address, token=lambda: token) as channel:

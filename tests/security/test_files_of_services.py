@@ -71,7 +71,7 @@ def test_a_log_is_private_also_if_an_earlier_version_made_it(tmp_path: Path) -> 
     (tmp_path / "old.log").chmod(0o644)
     for name, mode, content in (("new.log", 0o600, "line\n"), ("old.log", 0o640, "old\nline\n")):
         with open_log(tmp_path / name) as log:
-            assert log.tell() == len(content) - len("line\n"), "the begin of what this process writes"
+            assert log.tell() == len(content) - len("line\n"), "the beginning of what this process writes"
             log.write(b"line\n")
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
         assert (tmp_path / name).read_text() == content

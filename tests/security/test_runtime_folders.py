@@ -99,7 +99,7 @@ def test_a_symbolic_link_is_not_followed(folder: Path, make: Callable[[Path, str
 
 
 @NEEDS_ROOT
-def test_a_home_that_is_a_link_of_another_user_is_refused_and_an_own_link_is_followed(folder: Path) -> None:
+def test_a_home_that_is_a_link_of_another_user_is_refused_and_a_link_of_this_user_is_followed(folder: Path) -> None:
     (folder / "real").mkdir()
     link = folder / "podrace-home"
     link.symlink_to(folder / "real")

@@ -193,7 +193,7 @@ export function keys(data) {
   }));
 }
 
-// Points of all agents, and a line through those of the champion's descent.
+// Points of all agents, and a line through those of the champion and its ancestors.
 export function scatter(container, entry) {
   const order = entry.x.map((value, index) => index).sort((one, other) => entry.x[one] - entry.x[other]);
   const pick = (column) => order.map((index) => column[index]);

@@ -371,8 +371,8 @@ def read_all(transaction: Transaction) -> Left:
 
 
 def kill_again_and_again(folder: Path, *, every: int) -> tuple[Toll, int]:
-    """Kills a life at every so many writes and at every so many commits, in turn before, within and after; if it is
-    every single one, at each write at each moment. Returns what that did, and how many writes a life has."""
+    """Kills a process at every `every`-th write and commit, in turn before, within and after it; with 1, at each write
+    at each moment. Returns what that did, and how many writes one run of the process has."""
     requests, toll = make_requests(FolderStore(folder / "store")), Toll()
     undisturbed = folder / "undisturbed"
     undisturbed.mkdir()
@@ -398,7 +398,7 @@ def kill_again_and_again(folder: Path, *, every: int) -> tuple[Toll, int]:
 def main() -> int:
     """Exits with 1 if a kill did harm."""
     parser = argparse.ArgumentParser(description="SIGKILL at every write of a leaderboard.")
-    parser.add_argument("--every", type=int, default=1, help="kill at every so many writes only")
+    parser.add_argument("--every", type=int, default=1, help="kill only at every N-th write")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     begin = time.monotonic()

@@ -71,7 +71,7 @@ def test_variants_have_graphs_of_their_own() -> None:
     assert counting.total.tolist() == [7.0, 7.0]
 
 
-def test_a_number_of_python_is_a_constant_of_the_graph() -> None:
+def test_a_python_number_is_a_constant_of_the_graph() -> None:
     counting = Counting()
     replay = counting.replay()
     for factor in (1.0, 1.0, 5.0):

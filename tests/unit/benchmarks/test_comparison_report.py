@@ -89,7 +89,7 @@ def test_reported_scores_are_counted_by_their_z(tmp_path: Path):
     assert "| `a` | 3 | 2 | +1.00 |" in lines(Results(made, SCALES, tmp_path))
 
 
-def test_a_better_row_becomes_the_oracle_only_if_it_is_better():
+def test_a_row_becomes_the_oracle_only_if_it_is_better():
     found = oracles.improved(SCALES, [row("a", 1, 120.0), row("a", 1, -150.0, "swing")])
     assert (found["docking"].oracle, found["docking"].random) == (120.0, 0.0)
     assert "a, seed 1" in found["docking"].oracle_source

@@ -92,7 +92,7 @@ def test_a_signature_for_another_purpose_is_refused(release):
         release.verify()
 
 
-def test_a_key_that_has_expired_signs_no_more(release):
+def test_a_signature_by_an_expired_key_is_refused(release):
     release.signers.write_text(permit(release.key, 'valid-before="20200101"'))
     with pytest.raises(signatures.Refused, match="is not by a key of"):
         release.verify()

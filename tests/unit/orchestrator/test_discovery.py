@@ -22,7 +22,7 @@ async def address(tmp_path: Path) -> AsyncIterator[str]:
     await server.drain()
 
 
-async def test_a_server_says_what_it_is(address: str) -> None:
+async def test_a_server_describes_itself(address: str) -> None:
     server = await discovery.get_server(address)
     assert server.version == __version__
     assert list(server.services) == ["podrace.discovery.v1.DiscoveryService"]

@@ -25,7 +25,7 @@ export function hyperparameters(root, id) {
   replace(root, h("div", { class: "row" }, choice, h("label", {}, "Best agents", range), shown),
     h("h2", {}, "Hyperparameters against score"),
     h("figure", {}, h("figcaption", { class: "quiet" }, "One line for each agent, from its hyperparameters to its last score. Higher scores are brighter in the dark theme and darker in the light one."), lines), rows,
-    h("h2", {}, "Schedules"), h("p", { class: "quiet" }, "Values when agents were generated; the line follows the descent of the champion."), times);
+    h("h2", {}, "Schedules"), h("p", { class: "quiet" }, "Values when agents were generated; the line connects the champion and its ancestors."), times);
 
   function draw() {
     const best = found.rows.slice(0, Math.max(1, Math.ceil((found.rows.length * share) / 100)));

@@ -1,4 +1,4 @@
-// Walks the descent of agents: ancestors with what changed at each step, and children.
+// Shows the ancestry of agents step by step: ancestors with what changed at each step, and children.
 
 import { get } from "../api.js";
 import { h, replace, scroller, table } from "../dom.js";

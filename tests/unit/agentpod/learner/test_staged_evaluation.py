@@ -163,7 +163,7 @@ def test_a_plan_gives_the_bars():
         pb.PlanEvaluationResponse(bar=pb.Bar(score=1.0), lead=pb.Bar(score=float("inf"))),
     ],
 )
-def test_without_usable_bars_there_are_none(answer):
+def test_a_plan_without_usable_bars_has_none(answer):
     assert bars_of(answer) is None
 
 

@@ -33,7 +33,7 @@ def by_name(findings: Iterable[Finding]) -> dict[str, Finding]:
     return {finding.name: finding for finding in findings}
 
 
-def test_a_good_machine_passes_in_every_line() -> None:
+def test_every_line_passes_on_a_good_machine() -> None:
     assert {finding.grade for finding in judge(GOOD)} == {Grade.PASS}
 
 

@@ -40,7 +40,7 @@ def test_one_instance_of_a_partitioned_gpu_is_examined() -> None:
     assert environ["CUDA_VISIBLE_DEVICES"] == "MIG-0"
 
 
-def test_without_a_gpu_the_processor_takes_its_place_and_nothing_passes() -> None:
+def test_without_a_gpu_the_processor_is_used_and_no_finding_passes() -> None:
     environ: dict[str, str] = {}
     bench = bench_of(CONFIG, read=Reading, environ=environ)
     assert (bench.devices, bench.ends, environ) == (("cpu",), ("cpu",), {})

@@ -129,5 +129,5 @@ def test_utilisation_is_read_of_the_first_gpu() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(5.7e6, "5.7M"), (331_000, "331k"), (12.5, "12.5"), (2.5e9, "2.5G"), (0, "0")]
 )
-def test_rates_have_a_suffix(value: float, text: str) -> None:
+def test_large_rates_are_shown_with_a_suffix(value: float, text: str) -> None:
     assert count(value) == text

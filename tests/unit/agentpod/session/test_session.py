@@ -165,7 +165,7 @@ GPU = "cuda:0"
         ("memory", "cpu", 0, []),
     ],
 )
-async def test_a_replay_memory_must_fit_where_it_will_lie(
+async def test_a_replay_memory_must_fit_into_the_memory_of_its_plane(
     monkeypatch: pytest.MonkeyPatch, scheme: str, device: str, reserved: int, where: list[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (500, 1000))

@@ -115,7 +115,9 @@ def test_no_owner_starves_however_many_tournaments_another_one_has(cores: int, o
 
 @given(CAPACITIES, demand_lists(), st.integers(0, 20))
 @settings(max_examples=60, deadline=None)
-def test_nothing_moves_while_nothing_changes(capacity: Capacity, demands: list[Demand], seconds: int) -> None:
+def test_pool_sizes_stay_constant_while_capacity_and_demands_do(
+    capacity: Capacity, demands: list[Demand], seconds: int
+) -> None:
     now, counts = NOW, {}
     for moment in range(80):
         granted = grant(now, capacity, demands)

@@ -13,7 +13,7 @@ def reason(contact: Contact, *, listening_since: float = 0.0, limits: SilenceLim
 
 
 @pytest.mark.parametrize(("expired_for", "killed"), [(-1.0, False), (9.0, False), (10.0, True)])
-def test_a_pod_with_a_lease_is_killed_when_the_lease_has_been_over_for_the_limit(
+def test_a_pod_with_a_lease_is_killed_when_the_lease_expired_longer_ago_than_the_limit(
     expired_for: float, killed: bool
 ) -> None:
     assert bool(reason(Contact(None, NOW - expired_for))) == killed
@@ -24,7 +24,7 @@ def test_a_pod_without_a_lease_is_killed_when_its_next_call_is_overdue(ago: floa
     assert bool(reason(Contact(NOW - ago, None))) == killed
 
 
-def test_the_reason_says_how_long_the_lease_has_been_over() -> None:
+def test_the_reason_says_how_long_ago_the_lease_expired() -> None:
     assert reason(Contact(None, NOW - 12.0)) == "it does not call: its lease expired 12 s ago"
 
 

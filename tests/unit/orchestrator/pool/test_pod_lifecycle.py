@@ -44,7 +44,7 @@ def test_a_pod_without_a_record_is_unknown() -> None:
     assert (found.unknown, found.gone, found.appeared) == ([listed()], [], [])
 
 
-def test_a_pod_appears_once() -> None:
+def test_a_pod_is_reported_as_appeared_only_once() -> None:
     intended = recorded(phase=PodPhase.INTENDED)
     assert compare([intended], [listed()], ["p0"], {}).appeared == [intended]
     assert compare([recorded()], [listed()], [], {}).appeared == []

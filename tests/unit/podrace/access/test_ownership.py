@@ -74,7 +74,7 @@ class Known:
         return KNOWN
 
 
-def test_every_caller_has_a_row():
+def test_the_table_has_a_row_for_every_caller():
     assert TABLE.keys() == CALLERS.keys()
 
 

@@ -56,7 +56,7 @@ def test_no_agents_have_no_axes():
     assert (found["axes"], found["rows"]) == ([], [])
 
 
-def test_a_schedule_follows_the_descent_of_the_champion():
+def test_a_schedule_follows_the_ancestry_of_the_champion():
     (rate,) = schedules(AGENTS, points_of(a0=1.0, a1=2.0, a2=3.0), "t-abcdef-a1", "ppo")
     assert rate["name"] == "rate"
     assert (rate["x"], rate["y"]) == ([0.0, 1.0, 2.0], [0.1, 0.2, 0.4])

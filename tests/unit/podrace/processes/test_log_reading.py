@@ -63,7 +63,7 @@ def test_a_line_without_an_end_is_returned_in_pieces(tmp_path: Path, monkeypatch
     assert max(map(len, pieces)) <= 18
 
 
-def test_no_more_of_a_file_is_looked_at_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_of_a_file_is_read_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reading, "BLOCK_BYTES", 10)
     path = tmp_path / "log"
     path.write_text("first\n" + 100 * "x" + "\nlast\n")

@@ -117,7 +117,7 @@ async def test_both_versions_of_a_comparison_answer_their_share_and_a_session_al
     assert Counter(found)[name(2)] == pytest.approx(100, abs=30)
 
 
-async def test_a_shadow_computes_every_request_and_answers_none(engine):
+async def test_a_shadow_computes_every_request_and_its_answers_are_not_sent(engine):
     await engine.offer(model(1))
     await engine.compare(model(2), share=0.0, shadow=True)
     seen: list[int] = []

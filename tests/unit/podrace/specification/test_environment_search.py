@@ -156,7 +156,7 @@ def test_an_evaluation_without_the_wrapper_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     "training", [{"name": "shape_rewards", "function": "python:mine:shaped"}, {"name": "normalize_rewards"}]
 )
-def test_evaluations_leave_out_what_changes_rewards_for_training_and_nothing_else(training: dict[str, str]) -> None:
+def test_evaluations_leave_out_only_the_wrappers_that_change_rewards_for_training(training: dict[str, str]) -> None:
     wrappers = [{"name": "frame_stack", "count": 2}, training]
     environment = pb.EnvironmentSpec(id="cartpole")
     environment.options.update({"wrappers": wrappers, "max_episode_steps": 100})

@@ -57,7 +57,7 @@ def test_large_memory_is_not_registered(
     assert log_lines[-1]["event"] == "shared memory is too large to be pinned"
 
 
-def test_memory_that_cuda_does_not_register_is_used_all_the_same(
+def test_memory_that_cuda_does_not_register_is_used_anyway(
     cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log_lines: list[dict[str, object]]
 ) -> None:
     cuda.refused = 2

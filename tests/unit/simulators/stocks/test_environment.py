@@ -118,7 +118,7 @@ def test_the_rewards_of_an_episode_add_up_to_what_the_account_gained() -> None:
     assert gained == pytest.approx(1e-4 * (trace[-1] - trace[0]), rel=1e-5)
 
 
-def test_cents_survive_at_a_million() -> None:
+def test_a_cent_is_not_lost_in_an_account_of_a_million() -> None:
     simulator = StockSimulator(market([[1.0], [1.01], [1.02]]), StockOptions(cost=0.0, maximum_shares=1), 1)
     simulator.step(torch.ones(1, 1))
     assert simulator.account_value.item() - 1e6 == pytest.approx(0.01, rel=1e-6)
@@ -132,7 +132,7 @@ def test_actions_are_truncated_to_whole_shares_and_limited() -> None:
     assert simulator.shares.tolist() == [[0, 9, 0]]
 
 
-def test_in_turbulence_everything_is_sold_and_nothing_bought() -> None:
+def test_in_turbulence_all_shares_are_sold_and_none_are_bought() -> None:
     turbulent = [False, False, True, True, False, False]
     options = StockOptions(cost=0.0, maximum_shares=10, turbulence_threshold=1.0)
     simulator = StockSimulator(market([[10.0, 20.0]] * 6, turbulent), options, 2)

@@ -213,7 +213,7 @@ async def test_a_memory_with_other_spaces_is_left_out(
     assert "other spaces" in found.left_out
 
 
-async def test_a_checkpoint_without_a_replay_memory_gives_nothing(
+async def test_no_steps_are_read_from_a_checkpoint_without_a_replay_memory(
     store: FolderStore, board: Board, reader: ExperienceReader
 ) -> None:
     manifest = Manifest(agent_id="t-a0", environment_steps=100)

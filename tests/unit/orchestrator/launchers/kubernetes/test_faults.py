@@ -38,7 +38,7 @@ async def test_an_error_of_the_server_becomes_one_line_with_a_remedy(
     assert await launcher.list() == []
 
 
-async def test_a_pause_that_the_server_requests_is_kept(cluster: FakeCluster, monotonic: ManualMonotonic) -> None:
+async def test_a_pause_that_the_server_requests_is_observed(cluster: FakeCluster, monotonic: ManualMonotonic) -> None:
     client = ApiClient(cluster, NAMESPACE, monotonic=monotonic)
     cluster.failures["GET", "jobs"] = failure(429, "slow down", **{"Retry-After": "7"})
     with pytest.raises(Unavailable):

@@ -74,7 +74,7 @@ def test_a_share_of_the_keys_gets_the_other_version_and_each_key_always_the_same
     assert all(versions.version_for(record, key) == version for key, version in found.items())
 
 
-def test_a_shadow_answers_nothing():
+def test_the_answers_of_a_shadow_are_not_sent():
     record = versions.compare(TWO, Comparison("c", shadow=True)).record
     assert {versions.version_for(record, str(key)) for key in range(100)} == {"b"}
 
