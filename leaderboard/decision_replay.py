@@ -30,6 +30,7 @@ COMPARED_OF_AGENT = (
     "origin",
     "parent_agent_ids",
     "starting_checkpoint",
+    "mates",
     "seed",
     "reason",
     "seat",

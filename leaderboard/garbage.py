@@ -149,7 +149,8 @@ def _really_cut(excess: Excess, deleted: Collection[str]) -> dict[str, Cut]:
 def starting_checkpoints(transaction: Transaction, grace_seconds: float) -> set[Place]:
     """Returns the manifests that unfinished agents, or the next agents of a tournament, start from."""
     agents = records.unfinished_or_new(transaction, transaction.now - grace_seconds)
-    starts = (agent.starting_checkpoint for agent in agents if agent.HasField("starting_checkpoint"))
+    starts = [agent.starting_checkpoint for agent in agents if agent.HasField("starting_checkpoint")]
+    starts += [mate for agent in agents for mate in agent.mates]
     started = {Place(tournament_of(start.agent_id), start.manifest_digest) for start in starts}
     return started | ancestor_queries.needed(transaction)
 

@@ -214,11 +214,7 @@ class StateAverager:
 
     def _layout(self) -> Tensor:
         """Returns the SHA-256 over the mode and over kinds, names, shapes and dtypes in order: [32] uint8."""
-        lines = [self._options.mode]
-        for kind, tensors in vars(self._fusible).items():
-            for name, held in tensors.items():
-                tensor = held.common.mean if isinstance(held, SharedMoments) else held
-                lines.append(f"{kind} {name} {list(tensor.shape)} {tensor.dtype}")
+        lines = [self._options.mode, *layout_lines(self._fusible)]
         return torch.tensor(list(hashlib.sha256("\n".join(lines).encode()).digest()), dtype=torch.uint8)
 
 
@@ -245,6 +241,16 @@ class GradientAverage:
         """Waits for the averages of an update; raises MemberLost if some of them are undefined."""
         if self._enabled and self._averager.group:
             self._averager.group.finish()
+
+
+def layout_lines(fusible: Fusible) -> list[str]:
+    """Returns kind, name, shape and dtype of each piece of state, in order."""
+    lines = []
+    for kind, tensors in vars(fusible).items():
+        for name, held in tensors.items():
+            tensor = held.common.mean if isinstance(held, SharedMoments) else held
+            lines.append(f"{kind} {name} {list(tensor.shape)} {tensor.dtype}")
+    return lines
 
 
 def outer_step(

@@ -82,6 +82,16 @@ class Counters:
 
 
 @dataclass(frozen=True)
+class Mate:
+    """The checkpoint of a sibling of an agent's parent, which the agent's start may be averaged with."""
+
+    parts: Mapping[str, bytes]
+    """Checkpoint files by name."""
+    note: str
+    """Which checkpoint it is, for the log."""
+
+
+@dataclass(frozen=True)
 class StartingState:
     """The state that an agent starts from under one lease."""
 
@@ -90,6 +100,8 @@ class StartingState:
     """Checkpoint files by name; empty for new networks."""
     replay: tuple[Part, ...] = ()
     """Stored pieces of the replay memory; none if it starts empty."""
+    mates: tuple[Mate, ...] = ()
+    """Siblings of the parent, whose average with it may be the start instead."""
     note: str = "new networks"
     """Where the state comes from, for the log."""
 

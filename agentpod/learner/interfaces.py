@@ -81,6 +81,7 @@ class CheckpointAccess(Protocol):
 
     start = await checkpoints.start()
     await checkpoints.restore_replay(start, replay)
+    checkpoints.record_mates()                   # only if the agent starts from the average with its mates
     plan = await checkpoints.plan_evaluation(lease.evaluation_epoch)
     await checkpoints.store_replay(frozen)       # only if nothing of it may be overwritten before it is published
     await checkpoints.publish(frozen, evaluation)
@@ -100,6 +101,10 @@ class CheckpointAccess(Protocol):
 
     async def restore_replay(self, start: StartingState, replay: ReplayBuffer) -> None:
         """Fills an empty replay memory from the starting state, as far as its pieces can be read and fit."""
+        ...
+
+    def record_mates(self) -> None:
+        """Records in all manifests from now on that the agent started from the average with its mates."""
         ...
 
     async def store_replay(self, frozen: FrozenState) -> None:

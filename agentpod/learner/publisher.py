@@ -14,7 +14,7 @@ import structlog
 
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_view import ReplayView
-from agentpod.learner.checkpoint_files import Counters, FrozenState, PolicyCopy, StartingState, manifest_of
+from agentpod.learner.checkpoint_files import Counters, FrozenState, Mate, PolicyCopy, StartingState, manifest_of
 from agentpod.learner.evaluation_job import PublishedPolicy
 from agentpod.learner.interfaces import ForeignSteps
 from agentpod.learner.opponents.reader import OpponentReader
@@ -88,6 +88,7 @@ class Publisher:
         self._replay = StoredReplay()
         self._stored_ahead: tuple[ReplayView, StoredReplay] | None = None
         self._previous = ""
+        self._mates: list[str] = []
         self._unsubmitted: list[str] = []
 
     async def start(self) -> StartingState:
@@ -119,12 +120,12 @@ class Publisher:
         assert latest is not None, "the pointer names a manifest"
         if latest.damage:
             _log.error("the newest checkpoint is damaged; continuing from the previous one", error=latest.damage)
-        self._previous = latest.manifest_digest
+        self._previous, self._mates = latest.manifest_digest, list(latest.manifest.mate_manifest_digests)
         note = f"its own checkpoint {latest.manifest_digest[:12]}"
         readable = dict.fromkeys((pointer.previous_manifest_digest, latest.manifest_digest))
         unsubmitted = [digest for digest in readable if digest and self._is_scored(digest)]
         return StartingState(
-            Counters.of(latest.manifest), latest.parts, _replay_parts(latest.manifest), note
+            Counters.of(latest.manifest), latest.parts, _replay_parts(latest.manifest), note=note
         ), unsubmitted
 
     def _is_scored(self, manifest_digest: str) -> bool:
@@ -145,7 +146,24 @@ class Publisher:
             parts, note = {}, f"new networks and the replay memory of {note}, a {manifest.algorithm} agent"
         continues = self.agent.origin == pb.ORIGIN_CONTINUATION
         counters = Counters.continuing(manifest) if continues else Counters.inheriting(manifest)
-        return StartingState(counters, parts, replay, note)
+        return StartingState(counters, parts, replay, self._read_mates() if parts else (), note)
+
+    def _read_mates(self) -> tuple[Mate, ...]:
+        """Returns the siblings that the start may be averaged with; none unless all can be read."""
+        found = []
+        for mate in self.agent.mates:
+            note = f"checkpoint {mate.manifest_digest[:12]} of {mate.agent_id}"
+            try:
+                _, parts = fetch(self._store, mate.manifest_digest, without=PREFIX)
+            except (DataLoss, NotFound) as error:
+                _log.warning("the agent starts from its parent alone", mate=note, error=error.message)
+                return ()
+            found.append(Mate(parts, note))
+        return tuple(found)
+
+    def record_mates(self) -> None:
+        """See agentpod.learner.interfaces.CheckpointAccess."""
+        self._mates = [mate.manifest_digest for mate in self.agent.mates]
 
     async def publish(self, frozen: FrozenState, evaluation: Evaluation | None) -> None:
         """Stores a checkpoint, and submits it if it is scored and the leaderboard answers.
@@ -172,6 +190,7 @@ class Publisher:
             self.agent, previous_manifest_digest=self._previous, evaluation=evaluation, now=self._wall_clock()
         )
         add_provenance(manifest, self.agent, self._spec)
+        manifest.mate_manifest_digests.extend(self._mates)
         # Without a view, the stored memory of the previous checkpoint is listed again, which is better than no memory.
         replay = self._store_replay(frozen.replay) if frozen.replay else self._replay
         manifest.replay_steps, manifest.replay_memory_steps = replay.steps, replay.memory_steps

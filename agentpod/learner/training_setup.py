@@ -20,6 +20,7 @@ from agentpod.learner.checkpoint_files import Counters, StartingState, restore
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
 from agentpod.learner.fusion_session import FusionSession
 from agentpod.learner.opponents.training import TrainingOpponents
+from agentpod.learner.sharing.crossover import Crossover
 from agentpod.learner.sharing.feed import ExperienceFeed
 from agentpod.learner.snapshots import SnapshotRecorder
 from agentpod.roles.objectives import measure_of
@@ -92,12 +93,7 @@ class TrainingSetup:
             return None
         self.opened = True
         context.roles.allocate_experience(*spaces)
-        algorithm = await context.compute.run(
-            algorithms.make, agent.algorithm, *spaces, hyperparameters, seed=agent.seed, device=context.device
-        )
-        state = await self._restore(algorithm, start) if start.parts else {}
-        if context.roles.replay:
-            await context.checkpoints.restore_replay(start, context.roles.replay)
+        algorithm, state = await self._algorithm(spaces, hyperparameters, start)
         _log.info("training", begins_with=start.note, environment_steps=start.counters.environment_steps)
         fusion = self._fusion_session(algorithm, start.counters, state) if context.config.learners > 1 else None
         feed = self._feed(spaces)
@@ -109,6 +105,26 @@ class TrainingSetup:
         return AgentTraining(
             context, loop, fusion, self._snapshots, start.counters, feed, opponents, started=self._started
         )
+
+    async def _algorithm(
+        self, spaces: tuple[Space, Space], hyperparameters: dict[str, Any], start: StartingState
+    ) -> tuple[Algorithm, Mapping[str, Tensor]]:
+        """Makes the algorithm in its starting state; returns the tensors of the restored checkpoint with it."""
+        context, agent = self._context, self._agent
+
+        def make() -> Algorithm:
+            return algorithms.make(agent.algorithm, *spaces, hyperparameters, seed=agent.seed, device=context.device)
+
+        algorithm = await context.compute.run(make)
+        state = await self._restore(algorithm, start) if start.parts else {}
+        if start.mates:
+            held = context.roles, context.compute, context.lease
+            crossover = Crossover(*held, self._spec, context.evaluation_time)
+            if await crossover.choose(algorithm, make, start):
+                context.checkpoints.record_mates()
+        if context.roles.replay:
+            await context.checkpoints.restore_replay(start, context.roles.replay)
+        return algorithm, state
 
     def _feed(self, spaces: tuple[Space, Space]) -> ExperienceFeed | None:
         """Returns the feed of other agents' experience; None if it is not shared, or the algorithm cannot use it."""

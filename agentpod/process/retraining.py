@@ -137,6 +137,11 @@ def assignment_of(manifest: Manifest) -> pb.Assignment:
             f"agent {manifest.agent_id}: it also learned from steps of other agents (experience.shared), which cannot"
             " be repeated"
         )
+    if manifest.mate_manifest_digests:
+        raise FailedPrecondition(
+            f"agent {manifest.agent_id}: it started from the average of several agents"
+            " (evolution.crossover_probability), which cannot be repeated"
+        )
     # Whether there is time for an evaluation depends on the speed of the pod. Synchronous, the result does not.
     spec.synchronous = True
     spec.evaluation.ClearField("snapshot_period")

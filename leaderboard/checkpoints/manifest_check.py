@@ -123,6 +123,9 @@ def _owner(manifest: Manifest, expected: Expected) -> Iterator[Problem]:
     start = agent.starting_checkpoint.manifest_digest
     if manifest.starting_manifest_digest not in ("", start):
         yield Problem("starting_manifest_digest", f"= {manifest.starting_manifest_digest[:64]!r}: expected {start!r}")
+    mates = [mate.manifest_digest for mate in agent.mates]
+    if manifest.mate_manifest_digests and list(manifest.mate_manifest_digests) != mates:
+        yield Problem("mate_manifest_digests", f"has {len(manifest.mate_manifest_digests)} entries: expected {mates}")
     if not 1 <= manifest.lease_epoch <= expected.lease_epoch:
         yield Problem("lease_epoch", f"= {manifest.lease_epoch}: expected 1 to {expected.lease_epoch}")
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from leaderboard.evolution import STRATEGIES, fresh
 from leaderboard.evolution.allocation import already_left, left_draw
 from leaderboard.evolution.ancestor import Ancestor, starts_from
+from leaderboard.evolution.crossover import choose_mate, describe_mate
 from leaderboard.evolution.fresh import Turn
 from leaderboard.evolution.history import NOTHING, History
 from leaderboard.evolution.mutation import describe_changes, settled_child
@@ -166,8 +167,20 @@ def _make(
     if isinstance(answer, Continue):
         return _as_continuation(agent, answer, situation.agent_of(answer.parent))
     if isinstance(answer, Child):
-        return _as_child(agent, answer, situation.agent_of(answer.parent), situation)
+        child, depth = _as_child(agent, answer, situation.agent_of(answer.parent), situation)
+        if proposal is None or fault:
+            # A plugin decides about its own children.
+            _cross(child, answer, situation)
+        return child, depth
     return _as_fresh(agent, answer, situation)
+
+
+def _cross(child: Agent, answer: Child, situation: Situation) -> None:
+    """Offers a child the average with a sibling of its parent, if it is to be crossed and there is one."""
+    mate = choose_mate(answer.parent, situation, stream(situation.spec.seed, "crossover", child.number))
+    if mate is not None:
+        child.mates.append(Checkpoint(agent_id=mate.agent_id, manifest_digest=mate.candidate_id))
+        child.reason += f"; {describe_mate(mate)}"
 
 
 def _not_called(spec: TournamentSpec, proposal: Proposal | None) -> str:

@@ -133,6 +133,7 @@ INVENTED: list[tuple[dict[str, Any], str, str]] = [
     ({"lineage_environment_steps": 2**62}, "lineage_environment_steps", BAD_CHECKPOINT),
     ({"seed": 3}, "seed = 3: expected", BAD_CHECKPOINT),
     ({"starting_manifest_digest": "ab" * 32}, "starting_manifest_digest", BAD_CHECKPOINT),
+    ({"mate_manifest_digests": ["ab" * 32]}, "mate_manifest_digests", BAD_CHECKPOINT),
     ({"algorithm": "sac"}, "algorithm = 'sac': expected 'ppo'", BAD_CHECKPOINT),
     ({"tournament_id": "another"}, "tournament_id = 'another'", BAD_CHECKPOINT),
     ({"policy_digest": "cd" * 32}, "score the policy that is published", BAD_DIGEST),

@@ -1,1 +1,1 @@
-"""Brings the experience of other agents to the agent in training (`experience.shared`)."""
+"""Brings what other agents have learned to the agent in training: steps (`experience.shared`) and parameters."""

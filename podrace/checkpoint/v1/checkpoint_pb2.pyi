@@ -475,6 +475,7 @@ class Manifest(_message.Message):
     REPLAY_STEPS_FIELD_NUMBER: _builtins.int
     REPLAY_MEMORY_STEPS_FIELD_NUMBER: _builtins.int
     POLICIES_FIELD_NUMBER: _builtins.int
+    MATE_MANIFEST_DIGESTS_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     """Version of this format; always 1."""
     tournament_id: _builtins.str
@@ -550,6 +551,12 @@ class Manifest(_message.Message):
         Environments with one agent have one entry, named `agent`. Absent from checkpoints of podrace 0.1.0.
         """
 
+    @_builtins.property
+    def mate_manifest_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Digests of the manifests whose parameters were averaged with those of `starting_manifest_digest` when the agent
+        started; empty if it did not start from an average.
+        """
+
     def __init__(
         self,
         *,
@@ -577,10 +584,11 @@ class Manifest(_message.Message):
         replay_steps: _builtins.int = ...,
         replay_memory_steps: _builtins.int = ...,
         policies: _abc.Mapping[_builtins.str, _policy_pb2.PolicyDescription] | None = ...,
+        mate_manifest_digests: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "hyperparameters", b"hyperparameters", "publish_time", b"publish_time", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "algorithm", b"algorithm", "core_seconds", b"core_seconds", "environment_steps", b"environment_steps", "evaluation", b"evaluation", "format_version", b"format_version", "hyperparameters", b"hyperparameters", "lease_epoch", b"lease_epoch", "lineage_environment_steps", b"lineage_environment_steps", "parts", b"parts", "policies", b"policies", "policy_version", b"policy_version", "previous_manifest_digest", b"previous_manifest_digest", "publish_time", b"publish_time", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "rollouts", b"rollouts", "seed", b"seed", "snapshot", b"snapshot", "spec", b"spec", "starting_manifest_digest", b"starting_manifest_digest", "tournament_id", b"tournament_id", "training_seconds", b"training_seconds", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "algorithm", b"algorithm", "core_seconds", b"core_seconds", "environment_steps", b"environment_steps", "evaluation", b"evaluation", "format_version", b"format_version", "hyperparameters", b"hyperparameters", "lease_epoch", b"lease_epoch", "lineage_environment_steps", b"lineage_environment_steps", "mate_manifest_digests", b"mate_manifest_digests", "parts", b"parts", "policies", b"policies", "policy_version", b"policy_version", "previous_manifest_digest", b"previous_manifest_digest", "publish_time", b"publish_time", "replay_memory_steps", b"replay_memory_steps", "replay_steps", b"replay_steps", "rollouts", b"rollouts", "seed", b"seed", "snapshot", b"snapshot", "spec", b"spec", "starting_manifest_digest", b"starting_manifest_digest", "tournament_id", b"tournament_id", "training_seconds", b"training_seconds", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

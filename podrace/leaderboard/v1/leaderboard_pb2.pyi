@@ -177,6 +177,7 @@ class Agent(_message.Message):
     RUNNING_DURATION_FIELD_NUMBER: _builtins.int
     TOURNAMENT_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     OBJECTIVE_SHARE_FIELD_NUMBER: _builtins.int
+    MATES_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Unique name, `<tournament_id>-a<number>`."""
     tournament_id: _builtins.str
@@ -247,6 +248,14 @@ class Agent(_message.Message):
     def running_duration(self) -> _duration_pb2.Duration:
         """How long the tournament had been running when it was generated, without pauses; absent if unknown."""
 
+    @_builtins.property
+    def mates(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
+        """Checkpoints of siblings of the parent (`evolution.crossover_probability`). The pod averages their parameters with
+        those of `starting_checkpoint`, and scores the average and the starting checkpoint on the same episodes. The agent
+        starts from the average unless it scores lower, or a checkpoint cannot be read. A pod that ignores them starts from
+        `starting_checkpoint`.
+        """
+
     def __init__(
         self,
         *,
@@ -271,10 +280,11 @@ class Agent(_message.Message):
         running_duration: _duration_pb2.Duration | None = ...,
         tournament_environment_steps: _builtins.int = ...,
         objective_share: _builtins.float = ...,
+        mates: _abc.Iterable[_checkpoint_pb2.Checkpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rung", b"_rung", "_seat", b"_seat", "_trial", b"_trial", "create_time", b"create_time", "hyperparameters", b"hyperparameters", "rung", b"rung", "running_duration", b"running_duration", "seat", b"seat", "starting_checkpoint", b"starting_checkpoint", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rung", b"_rung", "_seat", b"_seat", "_trial", b"_trial", "agent_id", b"agent_id", "algorithm", b"algorithm", "assignment_environment_steps", b"assignment_environment_steps", "create_time", b"create_time", "generator_fault", b"generator_fault", "hyperparameters", b"hyperparameters", "left_algorithms", b"left_algorithms", "number", b"number", "objective_share", b"objective_share", "origin", b"origin", "parent_agent_ids", b"parent_agent_ids", "pod_id", b"pod_id", "reason", b"reason", "rung", b"rung", "running_duration", b"running_duration", "seat", b"seat", "seed", b"seed", "starting_checkpoint", b"starting_checkpoint", "tournament_environment_steps", b"tournament_environment_steps", "tournament_id", b"tournament_id", "trial", b"trial"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rung", b"_rung", "_seat", b"_seat", "_trial", b"_trial", "agent_id", b"agent_id", "algorithm", b"algorithm", "assignment_environment_steps", b"assignment_environment_steps", "create_time", b"create_time", "generator_fault", b"generator_fault", "hyperparameters", b"hyperparameters", "left_algorithms", b"left_algorithms", "mates", b"mates", "number", b"number", "objective_share", b"objective_share", "origin", b"origin", "parent_agent_ids", b"parent_agent_ids", "pod_id", b"pod_id", "reason", b"reason", "rung", b"rung", "running_duration", b"running_duration", "seat", b"seat", "seed", b"seed", "starting_checkpoint", b"starting_checkpoint", "tournament_environment_steps", b"tournament_environment_steps", "tournament_id", b"tournament_id", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rung: _TypeAlias = _typing.Literal["rung"]  # noqa: Y015
     _WhichOneofArgType__rung: _TypeAlias = _typing.Literal["_rung", b"_rung"]  # noqa: Y015

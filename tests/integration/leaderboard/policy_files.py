@@ -76,5 +76,8 @@ def manifest_of(agent: Agent, policy: bytes, score: float, **changes: Any) -> Ma
         evaluation=evaluation,
     )
     for name, value in changes.items():
-        setattr(manifest, name, value)
+        if isinstance(value, list):
+            getattr(manifest, name).extend(value)
+        else:
+            setattr(manifest, name, value)
     return manifest

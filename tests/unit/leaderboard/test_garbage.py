@@ -141,6 +141,32 @@ async def test_an_evicted_candidate_is_kept_until_the_agents_that_start_from_it_
     assert not readable(mesh, start)
 
 
+async def test_an_evicted_mate_is_kept_until_the_agent_that_may_be_averaged_with_it_has_finished(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
+    settings = {"initial_agents": 1, "fresh_probability": 0.0, "board_capacity": 2, "crossover_probability": 1.0}
+    spec = make_spec(evolution=settings)
+    first = await mesh.generate(spec, 0)
+    await mesh.submit(first, 5.0)
+    one = await mesh.generate(spec, 1, [])
+    other = await mesh.generate(spec, 2, [one.agent_id])
+    await mesh.submit(one, 50.0)
+    mate = (await mesh.submit(other, 40.0)).candidate.candidate_id
+    child = await mesh.generate(spec, 3, [])
+    assert [found.manifest_digest for found in child.mates] == [mate]
+    await mesh.submit(one, 60.0)
+    await mesh.submit(other, 30.0)
+    await mesh.submit(child, 100.0)
+    await publish_more(mesh, other)
+    mesh.clock.now += 2 * HOUR
+    await collected(mesh)
+    assert readable(mesh, mate)
+    await mesh.generate(spec, 4, [])
+    mesh.clock.now += 2 * HOUR
+    await collected(mesh)
+    assert not readable(mesh, mate)
+
+
 async def test_agents_generated_within_the_grace_period_keep_their_starting_checkpoint(
     mesh: Any, make_spec: MakeSpec
 ) -> None:

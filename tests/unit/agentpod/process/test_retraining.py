@@ -79,6 +79,12 @@ def test_a_training_with_the_steps_of_other_agents_cannot_be_repeated() -> None:
         assignment_of(alone)
 
 
+def test_a_training_that_started_from_an_average_cannot_be_repeated() -> None:
+    averaged = make_manifest(make_spec(), mate_manifest_digests=["ab" * 32])
+    with pytest.raises(FailedPrecondition, match=r"agent t-a7: it started from the average of several agents"):
+        assignment_of(averaged)
+
+
 @pytest.mark.parametrize(
     "pod",
     [
