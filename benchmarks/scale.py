@@ -11,6 +11,7 @@ waited for a CPU: latencies are due to the services only where it is about 0.
     python benchmarks/scale.py --record CURVES [--spec examples/cartpole.toml]
     python benchmarks/scale.py --curves CURVES [--pods 1 2 8 16 32 80 1000]
     python benchmarks/scale.py --validate CURVES [--spec SPEC] [--repetitions 3] [--pods 8 16 32 80]
+    python benchmarks/scale.py --growth [machine|cluster] [--pods 8 16 32 80] [--repetitions 3] [--exponents 0.5 0.85]
 
 With --access, calls of pods to services with authorization are compared with calls to services without it.
 
@@ -20,6 +21,10 @@ tournaments by the normal command, with one pod and with two, with which predict
 both, one seed at a time, and reports the errors of the predictions: of each run from the curves of its seed, and of two
 pods from the curves recorded with one pod, at the step rate of two concurrent pods. Recordings are stored next to
 CURVES, so that the same command continues.
+
+With --growth, simulated races predict what it is worth that the pod of the incumbent grows (pools/growth.py): return of
+the champion, area under its curve, and share of the clock until a return, beside the same strategy with pods of one
+size. No service runs.
 """
 
 import argparse
@@ -59,6 +64,8 @@ ROUNDS = 10
 LONGEST_ROUND_SECONDS = 2.0
 PREDICTED_PODS = (8, 16, 32, 80)
 AIMED_ERROR = 0.15
+GROWTH_SEED = 1000
+GROWTH_FAMILIES = ("good-defaults", "slow-start", "bad-defaults", "unstable")
 Usage = Mapping[str, tuple[float, float, int]]
 
 
@@ -289,6 +296,18 @@ def predicted(options: argparse.Namespace, pods: int, recorded: Recorded, label:
         return asyncio.run(predict(Path(folder), pods, recorded, options.connections, options.speed, label))
 
 
+def predict_growth(options: argparse.Namespace) -> None:
+    """Prints predictions for pools whose incumbent grows."""
+    # In this folder, `leaderboard` is a benchmark.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from benchmarks.pools.growth import Plan, predict
+
+    seeds = range(GROWTH_SEED, GROWTH_SEED + options.repetitions)
+    pods = options.pods or PREDICTED_PODS
+    for line in predict(Plan(pods, options.families, seeds, options.exponents, options.growth)):
+        print(line, flush=True)
+
+
 def main() -> None:
     """Measures in temporary folders, which are removed afterwards."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -304,11 +323,17 @@ def main() -> None:
     parser.add_argument("--record", type=Path, help="record learning curves to this file")
     parser.add_argument("--validate", type=Path, help="record to this file, and compare predictions with real runs")
     parser.add_argument("--repetitions", type=int, default=3, help="number of seeds of --validate")
+    parser.add_argument("--growth", nargs="?", const="machine", choices=("machine", "cluster"), help="predict growth")
+    parser.add_argument("--families", nargs="+", default=GROWTH_FAMILIES, help="simulated tasks, with --growth")
+    parser.add_argument("--exponents", type=float, nargs="+", default=[0.5, 0.85], help="worth of cores, with --growth")
     parser.add_argument("--spec", type=Path, default=Path("examples/cartpole.toml"), help="specification to record")
     parser.add_argument("--folder", type=Path, help="folder to work in, on the disk that is measured")
     options = parser.parse_args()
     # Raises SystemExit, so that all started services are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    if options.growth:
+        predict_growth(options)
+        return
     if options.validate:
         validate(options)
         return

@@ -43,6 +43,8 @@ class Contender:
     """Whether the one agent trains on all pods."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `[evolution]`."""
+    grows: bool = False
+    """Whether the pod of the incumbent grows and shrinks."""
 
     def speed(self, pods: int) -> float:
         """Returns the training of an agent per quantum, compared with one pod."""
@@ -64,14 +66,18 @@ CONTROLS: Mapping[str, Contender] = {
 }
 
 
+GROWING: Mapping[str, Contender] = {"incumbent-grows": Contender("incumbent", QUANTA // 6, grows=True)}
+"""Contenders whose pods change their size."""
+
+
 def known() -> dict[str, Contender]:
-    """Returns all contenders by name: the strategies of the leaderboard, then the controls."""
+    """Returns all contenders by name: the strategies of the leaderboard, those that grow, then the controls."""
     strategies = {
         name: Contender(name, ASSIGNMENT_QUANTA.get(name, QUANTA // 6))
         for name in STRATEGIES
         if name != "random-search"
     }
-    return strategies | dict(CONTROLS)
+    return strategies | dict(GROWING) | dict(CONTROLS)
 
 
 def specification_of(

@@ -1,11 +1,13 @@
 """Runs one simulated race: pods train agents quantum by quantum until the clock ends."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.race_simulator.contenders import (
+    PODS_EXPONENT,
     QUANTA,
     QUANTUM_SECONDS,
     QUANTUM_STEPS,
@@ -13,9 +15,11 @@ from benchmarks.race_simulator.contenders import (
     Contender,
 )
 from benchmarks.race_simulator.families import Family
+from benchmarks.race_simulator.growth import Growth, GrowthRules
 from benchmarks.race_simulator.learning import Learner, Luck, Point, State, World
 from benchmarks.race_simulator.records import Records
 from leaderboard.evolution.space import Range, plain, spaces_of
+from orchestrator.decisions.pod_sizes import SizedPod
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.leaderboard.v1.leaderboard_pb2 import Contender as ChampionContender
 from podrace.seeding import purpose_seed
@@ -27,6 +31,8 @@ FRESH_EPOCHS = 1000
 """Epochs from here on have episodes that were not used for selection."""
 CORRELATION = 0.8
 EPISODES = 16
+TARGETS = (0.25, 0.5, 0.75)
+"""Returns whose time is reported."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,10 @@ class Result:
     share: float
     """Share of all environment steps that are behind the champion."""
     agents: int
+    reached: tuple[float, ...] = ()
+    """Share of the clock until the candidate that ranks first has each of TARGETS; 1 if it never has."""
+    changes: int = 0
+    """Changes of the size of a pod."""
 
 
 @dataclass
@@ -51,10 +61,14 @@ class _Pod:
     """A pod and the agent that it trains."""
 
     name: str
+    cores: float = 1.0
     agent: Agent | None = None
     learner: Learner | None = None
     steps: int = 0
     length: int = 0
+    seconds: float = 0.0
+    interrupted_seconds: float = 0.0
+    """Time that is lost in the next quantum."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,8 @@ class Race:
     correlation: float = CORRELATION
     common_episodes: bool = True
     """Whether all agents are scored on the same episodes in an evaluation epoch."""
+    rules: GrowthRules = field(default_factory=lambda: GrowthRules(PODS_EXPONENT))
+    """What growing is worth, for a contender that grows."""
     _checkpoints: dict[str, _Checkpoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,14 +116,19 @@ class Race:
                     hyperparameters[name].ClearField(bound)
         self._records = Records(spec, common_episodes=self.common_episodes)
         self._speed = self.contender.speed(self.pods)
+        self._growth = Growth(self.rules, self.pods) if self.contender.grows else None
+        self._paused: list[_Pod] = []
+        self._pods_made = 0
 
     def run(self) -> Result:
         """Runs the race."""
-        pods = [_Pod(f"pod-{index}") for index in range(self.contender.pods(self.pods))]
+        pods = [self._new_pod() for _ in range(self.contender.pods(self.pods))]
         curve = []
         for now in range(QUANTA):
             for pod in pods:
                 self._train(pod, now)
+            if self._growth:
+                pods = self._resized(self._growth, pods, now)
             curve.append(self._true_return(self._records.board[0]))
         champion, reported = self._champion()
         final = self._true_return(champion)
@@ -119,19 +140,47 @@ class Race:
             bias=reported - final,
             share=champion.environment_steps / steps,
             agents=len(self._records.agents),
+            reached=tuple(share_until(curve, target) for target in TARGETS),
+            changes=self._growth.changes if self._growth else 0,
         )
+
+    def _new_pod(self) -> _Pod:
+        self._pods_made += 1
+        return _Pod(f"pod-{self._pods_made - 1}")
+
+    def _resized(self, growth: Growth, pods: list[_Pod], now: int) -> list[_Pod]:
+        """Returns the pods after the change that is due, if any; free cores become pods of one core."""
+        free = self.pods - sum(pod.cores for pod in pods)
+        change = growth.decide(self._records.trials, [_sized(pod) for pod in pods], free, (now + 1) * QUANTUM_SECONDS)
+        if change:
+            for pod in pods:
+                if pod.name == change.pod_id:
+                    pod.cores, pod.interrupted_seconds = change.cores, self.rules.gap_seconds
+            retired = [pod for pod in pods if pod.name in change.retired]
+            self._paused += [pod for pod in retired if pod.agent is not None]
+            pods = [pod for pod in pods if pod.name not in change.retired]
+        free = self.pods - sum(pod.cores for pod in pods)
+        return [*pods, *(self._new_pod() for _ in range(int(free)))]
 
     def _train(self, pod: _Pod, now: int) -> None:
         """Trains the pod's agent for a quantum and scores it; a pod without an agent gets the next one, if any."""
+        if pod.agent is None and self._paused:
+            # An agent that no pod trains continues before another one is generated.
+            paused = self._paused.pop(0)
+            pod.agent, pod.learner = paused.agent, paused.learner
+            pod.steps, pod.length, pod.seconds = paused.steps, paused.length, paused.seconds
         if pod.agent is None or pod.learner is None:
             pod.agent = self._records.generate(pod.name, now * QUANTUM_SECONDS)
             if pod.agent is None:
                 return
             pod.learner = self._begun(pod.agent)
-            pod.steps, pod.length = 0, self._length_of(pod.agent)
-        self._world.train(pod.learner, self._speed)
-        pod.steps += round(QUANTUM_STEPS * self._speed)
-        epoch, seconds = EPOCHS * now // QUANTA, QUANTUM_SECONDS * pod.steps / (QUANTUM_STEPS * self._speed)
+            pod.steps, pod.length, pod.seconds = 0, self._length_of(pod.agent), 0.0
+        lost, pod.interrupted_seconds = pod.interrupted_seconds / QUANTUM_SECONDS, 0.0
+        speed = self._speed * self.rules.speed(pod.cores) * (1.0 - lost)
+        self._world.train(pod.learner, speed)
+        pod.steps += round(QUANTUM_STEPS * speed)
+        pod.seconds += QUANTUM_SECONDS * pod.cores
+        epoch, seconds = EPOCHS * now // QUANTA, pod.seconds
         returns = self._world.returns(pod.learner.state.true_return, epoch)
         candidate = self._records.submit(pod.agent, returns, steps=pod.steps, seconds=seconds, epoch=epoch)
         learner = pod.learner
@@ -169,3 +218,14 @@ class Race:
 
     def _true_return(self, candidate: Candidate) -> float:
         return self._checkpoints[candidate.candidate_id].state.true_return
+
+
+def share_until(curve: Sequence[float], target: float) -> float:
+    """Returns the share of the clock after which a curve reaches a target; 1 if it never does."""
+    return next((index + 1 for index, value in enumerate(curve) if value >= target), len(curve)) / len(curve)
+
+
+def _sized(pod: _Pod) -> SizedPod:
+    scored = pod.learner is not None and pod.steps > 0
+    score = pod.learner.state.true_return if pod.learner is not None and scored else None
+    return SizedPod(pod.name, pod.cores, pod.agent.agent_id if pod.agent else "", score)

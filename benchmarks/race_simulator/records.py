@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from leaderboard.evolution import agents
 from leaderboard.evolution.history import NOTHING, History, history_of
 from leaderboard.evolution.strategy import NoWork
-from leaderboard.evolution.trials import ClockReading
+from leaderboard.evolution.trials import ClockReading, Trials
 from leaderboard.ranking.board import Board, judge
 from leaderboard.ranking.champion_selection import name_champion
 from leaderboard.ranking.contenders import newest_by_trial
@@ -142,6 +142,11 @@ class Records:
     def stops(self) -> Collection[str]:
         """The agents in training that the strategy stops early, by id."""
         return self._trials.stops if self._trials is not None else ()
+
+    @property
+    def trials(self) -> Trials | None:
+        """The log so far, folded; None if the strategy has no fold."""
+        return self._trials
 
     def continues(self, agent: Agent) -> bool:
         """Whether an agent continues another one unchanged, instead of being its child."""
