@@ -23,8 +23,8 @@ pods from the curves recorded with one pod, at the step rate of two concurrent p
 CURVES, so that the same command continues.
 
 With --growth, simulated races predict what it is worth that the pod of the incumbent grows (pools/growth.py): return of
-the champion, area under its curve, and share of the clock until a return, beside the same strategy with pods of one
-size. No service runs.
+the champion, area under its curve, and share of the clock until a return, compared with the same strategy with pods of
+one size. No service runs.
 """
 
 import argparse

@@ -100,7 +100,7 @@ class Crossover:
         return False
 
     async def _score(self, algorithm: Algorithm, version: int) -> Evaluation | None:
-        """Scores the policy of an algorithm; None if a stop came first."""
+        """Scores the policy of an algorithm; None if the work must end first."""
         wanted = self._spec.evaluation
         self._roles.ring.publish(algorithm.policy.flat, version)
         held = self._roles.ring.hold()

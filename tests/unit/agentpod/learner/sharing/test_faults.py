@@ -134,7 +134,7 @@ async def test_a_publisher_that_is_killed_at_any_write_loses_no_step_and_publish
             other.publish(SEGMENTS_AT_ONCE, **WINDY)
         assert await learner.poll(first) == "", "a torn segment is in no checkpoint"
         assert learner.seen["t-a0"] == experienced(other, rows)
-        # The next pod of the agent knows no stored piece.
+        # The next pod of the agent starts without a list of stored pieces.
         store.killed_at, other.files = math.inf, ReplayFiles(store, 2**40)
         assert await learner.poll(other.publish(1, **WINDY)) == ""
         assert learner.seen["t-a0"] == experienced(other, whole_rows(other))
