@@ -27,6 +27,7 @@ rungs.py             rungs, and which trials are promoted
 allocation.py        which algorithms new agents may have
 comparison.py        comparison of noisy scores
 mutation.py          hyperparameters of a child
+crossover.py         siblings, whose average a child may start from
 fresh.py             algorithm and hyperparameters of a fresh agent
 space.py             ranges and choices of searched hyperparameters
 ancestor.py          starts from an agent of another tournament
