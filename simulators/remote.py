@@ -174,7 +174,12 @@ class Conversation:
             self._due_time = float("inf")
 
     def answer(self, request: Request, kind: str, deadline_seconds: float | None = None) -> Any:
-        """Sends a request that has exactly one response, and returns that response's field `kind`."""
+        """Sends a request that has exactly one response, and returns that response's field `kind`.
+
+        Raises:
+            Internal: The service answered with another kind of response.
+            PodraceError: As `ask`.
+        """
         response = next(self.ask(request, deadline_seconds=deadline_seconds))
         if response.WhichOneof("response") != kind:
             raise Internal(

@@ -75,6 +75,7 @@ class Deletion:
 
         Raises:
             PodraceError: It cannot be archived; nothing was deleted.
+            Unimplemented: `archive` is set, and this server archives nothing.
             FailedPrecondition: It has not ended, its pods or evaluations have not, or another tournament starts from
                 one of its agents; the message says what to do.
         """

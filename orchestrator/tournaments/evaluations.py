@@ -80,7 +80,12 @@ def create_evaluation(
     allowed: Allowed = NOTHING,
     key: str = "CreateEvaluation",
 ) -> str:
-    """Queues an evaluation once per key and request id."""
+    """Queues an evaluation once per key and request id.
+
+    Raises:
+        InvalidArgument: A checkpoint is incomplete, or an option is not allowed (BAD_SPEC).
+        NotFound: There is no such tournament.
+    """
     checkpoint = request.checkpoint
     if any(
         not named.agent_id or not named.manifest_digest for named in (checkpoint, *request.members, *request.opponents)

@@ -344,7 +344,7 @@ def resume(
     allowed: Allowed = NOTHING,
     limits: Quotas = NO_QUOTAS,
 ) -> None:
-    """Resumes a tournament that was paused, or was cancelled or has failed, which resets its failure counts."""
+    """Resumes a paused, cancelled or failed tournament, with new failure counts. Raises as Tournaments.resume."""
     check_specification(tournament.spec, allowed)
     if tournament.state in (ENDING, COMPLETED):
         raise FailedPrecondition(

@@ -129,7 +129,11 @@ def _check_grid(raw: RawBars, frame: pd.DataFrame, grid: Grid, on_grid: Flags) -
 
 
 def without_splits(source: str, panel: Panel, options: BuildOptions) -> tuple[Panel, list[str]]:
-    """Removes known splits from the prices, and detects others, which are refused, removed or accepted."""
+    """Removes known splits from the prices, and detects others, which are refused, removed or accepted.
+
+    Raises:
+        InvalidArgument: A split is of an unknown symbol, or a price jump looks like a split and was not accepted.
+    """
     notes = []
     for split in options.splits:
         if split.symbol not in panel.tickers:
@@ -244,7 +248,11 @@ def _days_between(grid: Grid, begin: int, end: int) -> int:
 
 
 def membership(panel: Panel, options: BuildOptions) -> tuple[Flags, list[str]]:
-    """Returns which symbols belonged to the pool in each bar, as it was known then, [bars, n], and notes."""
+    """Returns which symbols belonged to the pool in each bar, as it was known then, [bars, n], and notes.
+
+    Raises:
+        InvalidArgument: A symbol of the data is not in the table of members.
+    """
     count = len(panel.grid.date)
     if not options.members:
         return np.ones((count, len(panel.tickers)), bool), []

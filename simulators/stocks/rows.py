@@ -45,7 +45,11 @@ class BuildOptions:
 
 
 def checked_rows(raw: RawBars, options: BuildOptions) -> tuple[pd.DataFrame, list[str]]:
-    """Selects the rows that are used, and checks their order and numbers; returns them and notes."""
+    """Selects the rows that are used, and checks their order and numbers; returns them and notes.
+
+    Raises:
+        InvalidArgument: A bar is duplicated, out of order or impossible; the message names the row.
+    """
     frame = _chosen(raw, options)
     step = frame.groupby("symbol")["seconds"].diff()
     if (step <= 0).any():

@@ -67,7 +67,11 @@ class ApiClient:
     def list(
         self, group: str, kind: str, *, labels: str = "", fields: str = "", everywhere: bool = False
     ) -> Sequence[Object]:
-        """Returns all matching objects, page by page; starts again if the continuation token expires."""
+        """Returns all matching objects, page by page; starts again if the continuation token expires.
+
+        Raises:
+            Unavailable: The continuation token has expired RESTARTS times.
+        """
         query = {"limit": str(PAGE)}
         if labels:
             query["labelSelector"] = labels

@@ -71,7 +71,11 @@ class CertificateAuthenticator:
         return cls(environ.get(tls.TRUST_DOMAIN) or TRUST_DOMAIN, revoked)
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """Returns the holder of the certificate; None if the connection has none, or the caller presents a token."""
+        """Returns the holder of the certificate; None if the connection has none, or the caller presents a token.
+
+        Raises:
+            Unauthenticated: The certificate was revoked, has expired, or does not name a role.
+        """
         pem = next(iter(credentials.transport.get(PEM, ())), b"")
         if not pem or credentials.token:
             return None
@@ -84,7 +88,11 @@ class CertificateAuthenticator:
         return known.principal
 
     def check_connection(self, credentials: Credentials) -> None:
-        """Refuses a call that has a valid token but arrives over a connection whose certificate was revoked."""
+        """Checks the certificate of a connection over which a call with a valid token arrives.
+
+        Raises:
+            Unauthenticated: The certificate was revoked.
+        """
         pem = next(iter(credentials.transport.get(PEM, ())), b"") if credentials.token else b""
         if pem and self._serial(pem) in self._revoked:
             raise Unauthenticated("the certificate of this connection was revoked; use another one")

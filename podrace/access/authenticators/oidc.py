@@ -64,7 +64,12 @@ class OidcAuthenticator:
         self._reading = asyncio.Lock()
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """Returns the person that a token of this provider names."""
+        """Returns the person that a token of this provider names; None for other tokens.
+
+        Raises:
+            Unauthenticated: The token is invalid, has expired, is meant for another audience, or gives no role.
+            Unavailable: The keys of the provider cannot be read.
+        """
         token = credentials.token
         if not token or _issuer_of(token) != self._config.issuer:
             return None

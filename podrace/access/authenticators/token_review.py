@@ -56,7 +56,12 @@ class TokenReviewAuthenticator:
         self._slots = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """Returns the user or service account that a token of this audience belongs to."""
+        """Returns the user or service account that a token of this audience belongs to; None for other tokens.
+
+        Raises:
+            Unauthenticated: The API server does not accept the token, or its holder has no role.
+            Unavailable: The API server does not review tokens.
+        """
         claims = _claims_of(credentials.token)
         audiences = claims.get("aud", [])
         if self._audience not in ([audiences] if isinstance(audiences, str) else audiences):

@@ -53,7 +53,12 @@ class BucketSource:
         return tuple(rows)
 
     def read(self, name: str, write: Write) -> None:
-        """Reads an object in pieces, all from the same version of the object."""
+        """Reads an object in pieces, all from the same version of the object.
+
+        Raises:
+            NotFound: The object does not exist any more.
+            Aborted: A piece is incomplete.
+        """
         key = "/".join(part for part in (self.key, name) if part)
         entry = self.bucket.find(key, key)
         if entry is None:

@@ -186,6 +186,9 @@ def stop(process: TrainingProcess, *, deadline_seconds: float) -> str:
 
     Returns:
         How it stopped, as text for the user; empty if it stopped within the deadline.
+
+    Raises:
+        DeadlineExceeded: It does not exit even after it was killed.
     """
     try:
         descriptor = os.pidfd_open(process.pid)

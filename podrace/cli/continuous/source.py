@@ -62,7 +62,11 @@ class LocalSource:
         return self.path.name
 
     def signature(self) -> Signature:
-        """Returns name, size, modification time and inode of each file; empty if the path does not exist."""
+        """Returns name, size, modification time and inode of each file; empty if the path does not exist.
+
+        Raises:
+            FailedPrecondition: The files cannot be read.
+        """
         try:
             if self.path.is_file():
                 return (_row("", self.path),)
@@ -81,7 +85,11 @@ class LocalSource:
                     yield (Path(folder) / name).relative_to(self.path).as_posix()
 
     def read(self, name: str, write: Write) -> None:
-        """Reads a file in chunks."""
+        """Reads a file in chunks.
+
+        Raises:
+            NotFound: The file does not exist any more.
+        """
         try:
             with (self.path / name if name else self.path).open("rb") as file:
                 while data := file.read(CHUNK_BYTES):

@@ -71,7 +71,7 @@ class IsaacGymEngine:
         self._void = torch.zeros(opening["count"], dtype=torch.bool, device=self.device)
 
     def reset(self, seed: int) -> torch.Tensor:
-        """Starts an episode in every lane and returns the first observations.
+        """Starts an episode in every lane and returns the first observations, [N, *observation_shape].
 
         The task's own `reset` returns zeros. Instead, every lane is marked as ended, and resets within a step.
         """
@@ -82,7 +82,12 @@ class IsaacGymEngine:
         return observation
 
     def step(self, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Steps; returns observation, reward, terminated, truncated and final observation."""
+        """Steps all lanes with the actions [N, ...].
+
+        Returns:
+            Observation [N, *observation_shape], reward [N], terminated [N], truncated [N] and final observation
+            [N, *observation_shape], which is meaningful where an episode has ended.
+        """
         observations, reward, reset, extras = self._env.step(action)
         # All of these may be the task's own buffers, which change when lanes are reset.
         observation, reward = observations["obs"].clone(), reward.masked_fill(self._void, 0.0)

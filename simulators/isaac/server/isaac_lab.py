@@ -59,7 +59,7 @@ class IsaacLabEngine:
         self._before: Any = None
 
     def reset(self, seed: int) -> torch.Tensor:
-        """Starts an episode in every lane and returns the first observations."""
+        """Starts an episode in every lane and returns the first observations, [N, *observation_shape]."""
         seed_everything(seed)
         observations, _ = self._env.reset(seed=seed)
         self._before = self._observed(observations)
@@ -67,7 +67,7 @@ class IsaacLabEngine:
         return observation
 
     def step(self, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Steps; returns observation, reward, terminated, truncated and final observation."""
+        """Steps all lanes with the actions [N, ...]; returns what IsaacGymEngine.step returns."""
         observations, reward, terminated, truncated, extras = self._env.step(self.actions.for_task(action))
         final = extras.get("final_obs")
         final_observation = self._before if final is None else self._observed(final)

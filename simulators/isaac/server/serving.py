@@ -122,7 +122,11 @@ class SharedLanes:
         return ""
 
     def use_gpu(self) -> None:
-        """Uses the memory that was offered from now on."""
+        """Uses the memory that was offered from now on.
+
+        Raises:
+            ValueError: No memory was offered, or it could not be mapped.
+        """
         if self._offered is None:
             raise ValueError("no memory of a GPU was offered that could be mapped")
         self._memory = self._offered
