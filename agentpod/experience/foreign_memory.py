@@ -91,7 +91,7 @@ class ForeignMemory:
             InvalidArgument: A number is not finite, or an action is no choice of the environment.
         """
         _check_finite(steps)
-        _check_actions(steps["action"], self._action_space)
+        check_actions(steps["action"], self._action_space)
         rows, lanes = steps["reward"].shape
         whole = rows // BLOCK_ROWS * BLOCK_ROWS
         for first in range(0, whole, BLOCK_ROWS):
@@ -133,8 +133,8 @@ def _check_finite(steps: Mapping[str, Tensor]) -> None:
             raise InvalidArgument(f"{name} has numbers that are not finite")
 
 
-def _check_actions(action: Tensor, space: Space) -> None:
-    """Raises InvalidArgument unless discrete actions are choices of the space: they index tensors of that size."""
+def check_actions(action: Tensor, space: Space) -> None:
+    """Raises InvalidArgument unless discrete actions [T, N, ...] are choices of the space: they index tensors."""
     if action.is_floating_point():
         return
     flat = action.flatten(2) if action.dim() > 2 else action.unsqueeze(-1)

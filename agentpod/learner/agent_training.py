@@ -24,11 +24,14 @@ from agentpod.learner.opponents.training import TrainingOpponents
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.sharing.feed import ExperienceFeed
 from agentpod.learner.snapshots import SnapshotRecorder
-from agentpod.session.role_client import RoleLost
+from agentpod.session.role_faults import RoleLost, RoleRefused
 from agentpod.session.session import Roles
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 _log = structlog.get_logger(__name__)
+MOST_LOSSES = 12
+"""Losses of roles in a row, without an update in between, before the agent is given back. A role that crashes is not
+restarted as often."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class AgentTraining:
             clock=context.clock,
         )
         self._accounted = started
-        self.role_restarts = 0
+        self.role_restarts = self._losses_in_row = 0
 
     @property
     def finished(self) -> bool:
@@ -132,6 +135,7 @@ class AgentTraining:
             DataLoss: A number is not finite; the last good checkpoint remains.
             InvalidArgument: The hyperparameters do not fit the rollouts.
             RoleLost: A role was lost and could not be opened again.
+            RoleRefused: A role refuses, or is lost again and again.
         """
         try:
             await self._begin()
@@ -177,6 +181,7 @@ class AgentTraining:
         self._progress.begin_training(self._context.clock())
 
     async def _after_update(self, result: UpdateResult) -> None:
+        self._losses_in_row = 0
         self._account(result)
         if self._fusion:
             await self._fusion.fuse_if_due()
@@ -210,6 +215,9 @@ class AgentTraining:
     async def _reopen(self, error: RoleLost) -> None:
         if self._lease.stop.done():
             return
+        self._losses_in_row += 1
+        if self._losses_in_row > MOST_LOSSES:
+            raise RoleRefused(f"{error.message} (lost {self._losses_in_row} times without an update in between)")
         _log.warning("a role was lost; opening all roles again", error=error.message)
         self.role_restarts += 1
         await self._scorer.cancel()

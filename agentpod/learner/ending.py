@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from agentpod.session.role_client import RoleLost
+from agentpod.session.role_faults import RoleLost, RoleRefused
 from agentpod.storage_waits import StorageUnreachable
 from podrace.errors import (
     BAD_SPEC,
@@ -93,6 +93,8 @@ class Ending:
     """Exit code of the pod; None if the pod continues with the next assignment."""
     publish: bool = False
     """Whether to publish the agent's state as it is first."""
+    gave_up: bool = False
+    """Whether the agent is given back because of an error that may be its own, so that the attempts must be counted."""
 
 
 def ending_of_stop(
@@ -140,6 +142,8 @@ def ending_of_error(error: PodraceError, *, opened: bool) -> Ending:
         return Ending(pb.OUTCOME_DRAINED, error.message, EXIT_STORAGE_UNREACHABLE)
     if isinstance(error, RoleLost):
         return Ending(pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST, publish=True)
+    if isinstance(error, RoleRefused):
+        return Ending(pb.OUTCOME_DRAINED, error.message, publish=True, gave_up=True)
     specification_failed = error.reason == BAD_SPEC or (
         not opened and error.reason not in (UNSUITABLE_SPACE, UNUSABLE_ALGORITHM)
     )

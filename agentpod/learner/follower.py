@@ -25,7 +25,8 @@ from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
 from agentpod.liveness.replacement import Replacement
 from agentpod.liveness.supervisor import Supervisor
 from agentpod.seeding import derive_seed
-from agentpod.session.role_client import RoleLost, SessionSpec
+from agentpod.session.role_client import SessionSpec
+from agentpod.session.role_faults import RoleLost
 from agentpod.session.role_polls import RolePolls
 from agentpod.session.session import Roles
 from podrace import rpc

@@ -345,7 +345,7 @@ class Leader:
     async def _complete(self, lease: Lease, ending: Ending, evaluation: Evaluation | None = None) -> None:
         if lease.held:
             try:
-                await lease.complete(ending.outcome, ending.message, evaluation)
+                await lease.complete(ending.outcome, ending.message, evaluation, gave_up=ending.gave_up)
             except PodraceError as error:
                 # Another pod holds the agent, or the orchestrator does not answer. The lease expires by itself, and the
                 # next pod continues from what is published.

@@ -145,9 +145,20 @@ class Lease:
         self.request_stop(reason)
 
     async def complete(
-        self, outcome: pb.Outcome.ValueType, message: str = "", evaluation: Evaluation | None = None
+        self,
+        outcome: pb.Outcome.ValueType,
+        message: str = "",
+        evaluation: Evaluation | None = None,
+        *,
+        gave_up: bool = False,
     ) -> None:
         """Ends the lease and reports the outcome.
+
+        Args:
+            outcome: How the assignment ended.
+            message: Why.
+            evaluation: Result of a successful evaluation.
+            gave_up: Whether the work is given back because of an error that may come from the work itself.
 
         Raises:
             PodraceError: The orchestrator's answer, or Unavailable.
@@ -163,6 +174,7 @@ class Lease:
             evaluation=evaluation,
             lease_token=self.token,
             pod_id=self._pod_id,
+            gave_up=gave_up,
         )
         await rpc.call(self._orchestrator.CompleteAssignment, request, deadline_seconds=COMPLETE_DEADLINE_SECONDS)
 

@@ -18,34 +18,29 @@ from agentpod.experience.slots import Grant, PolicySlot
 from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec
 from agentpod.roles.user_evaluator import UserEvaluatorSettings
+from agentpod.session.foreign_rollouts import check_report, check_rollout
 from agentpod.session.opening import OPEN_DEADLINE_SECONDS, opened
+from agentpod.session.role_faults import RoleLost, RoleRefused, role_error
 from agentpod.session.role_polls import POLL_DEADLINE_SECONDS
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import NOT_OPEN, DataLoss, DeadlineExceeded, FailedPrecondition, InvalidArgument, Unavailable
+from podrace.errors import DataLoss, DeadlineExceeded, InvalidArgument, PodraceError, Unavailable
 from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
+from simulators.messages import space_of
 
 COLLECT_DEADLINE_SECONDS = 600.0
 EVALUATE_DEADLINE_SECONDS = 1800.0
 
 
-class RoleLost(Unavailable):
-    """A role does not answer, or was restarted and does not have the session."""
-
-
-async def _call(method: Any, request: Any, *, deadline_seconds: float) -> Any:
-    """Calls a role; raises RoleLost if it is lost, and otherwise the error that it answers with."""
+async def _call(method: Any, request: Any, *, deadline_seconds: float, setting: str = "") -> Any:
+    """Calls a role; raises the error that `role_error` makes of its answer."""
     try:
         return await rpc.call(method, request, deadline_seconds=deadline_seconds)
-    except Unavailable as error:
-        raise RoleLost(error.message) from None
-    except FailedPrecondition as error:
-        if error.reason == NOT_OPEN:
-            raise RoleLost(error.message) from None
-        raise
+    except PodraceError as error:
+        raise role_error(error, setting) from None
 
 
 @dataclass(frozen=True)
@@ -112,8 +107,10 @@ class RoleClient:
         self.workers, self.has_evaluator, self.lanes = config.workers, learner == 0, 0
         self._wait_seconds, self._longest_seconds = config.role_wait_seconds, config.progress.ceiling_seconds
         self._first_worker = learner * config.workers
+        self._actions = pb.Space()
         # A worker of a third party need not have a health service.
         self._third_party = config.worker_address
+        self._worker_setting = f"pod.worker = 'grpc://{config.worker_address}'" if config.worker_address else ""
         self._addresses = [config.address(role) for role in config.workers_of(learner)]
         if self.has_evaluator:
             self._addresses.append(config.address("evaluator"))
@@ -142,8 +139,8 @@ class RoleClient:
                 await rpc.wait_until_ready(self._channels[0], wait_seconds)
             except Unavailable:
                 raise InvalidArgument(
-                    f"pod.worker = 'grpc://{self._third_party}': nothing answers there (waited {wait_seconds:g} s);"
-                    " start the worker on the machine of the pod"
+                    f"{self._worker_setting}: nothing answers there (waited {wait_seconds:g} s); start the worker on"
+                    " the machine of the pod"
                 ) from None
         try:
             await _all_or_first_error(
@@ -169,6 +166,7 @@ class RoleClient:
         except DeadlineExceeded as error:
             raise RoleLost(error.message) from None
         self.lanes = session.environment.count * max(1, len(opened[0].observation_space.agents))
+        self._actions = opened[0].action_space
         return opened
 
     def _open_calls(self, session: SessionSpec, probe: TensorRef) -> list[Any]:
@@ -187,6 +185,7 @@ class RoleClient:
                     probe=probe,
                 ),
                 partial(stub.GetWorker, pb.GetWorkerRequest()),
+                self._worker_setting,
             )
             for index, stub in enumerate(self._workers)
         ]
@@ -202,8 +201,8 @@ class RoleClient:
         ask = partial(self._evaluator.GetEvaluator, pb.GetEvaluatorRequest())
         return [*calls, self._opened(self._evaluator.OpenEvaluator, request, ask)]
 
-    def _opened(self, method: Any, request: Any, ask: Callable[..., Any]) -> Awaitable[Any]:
-        """Opens a role; `ask` calls the method that returns its progress."""
+    def _opened(self, method: Any, request: Any, ask: Callable[..., Any], setting: str = "") -> Awaitable[Any]:
+        """Opens a role; `ask` calls the method that returns its progress, `setting` names one of a third party."""
 
         async def phase() -> Any:
             try:
@@ -213,7 +212,7 @@ class RoleClient:
                 return None
 
         longest = max(OPEN_DEADLINE_SECONDS, self._longest_seconds)
-        return opened(_call(method, request, deadline_seconds=longest), phase)
+        return opened(_call(method, request, deadline_seconds=longest, setting=setting), phase)
 
     async def collect(
         self,
@@ -227,7 +226,9 @@ class RoleClient:
 
         Raises:
             RoleLost: A worker was lost, and the content of the slot with it.
+            RoleRefused: A worker does not collect the rollout, or does not answer in time.
             DataLoss: An environment returned a number that is not finite.
+            InvalidArgument: A worker of a third party wrote something else than a rollout.
         """
         calls = [
             _call(
@@ -242,16 +243,32 @@ class RoleClient:
                     opponents=opponents,
                 ),
                 deadline_seconds=COLLECT_DEADLINE_SECONDS,
+                setting=self._worker_setting,
             )
             for index, stub in enumerate(self._workers)
         ]
-        filled = await _all_or_first_error(calls)
+        try:
+            filled = await _all_or_first_error(calls)
+        except DeadlineExceeded as error:
+            problem = f"{error.message}: lower the hyperparameter horizon, or environment.count"
+            raise RoleRefused(problem) from None
+        if self._third_party:
+            self._check(filled[0], session, grant, held)
         return CollectedRollout(
             grant,
             held.version,
             sum(part.environment_steps for part in filled),
             [value for part in filled for value in part.episode_returns],
         )
+
+    def _check(self, answer: pb.CollectRolloutResponse, session: SessionSpec, grant: Grant, held: PolicySlot) -> None:
+        """Checks the rollout of a worker of a third party."""
+        horizon = session.memory.horizon
+        try:
+            check_report(answer, horizon * session.environment.count, held.version)
+            check_rollout(grant.region, grant.first_row, horizon, space_of(self._actions))
+        except PodraceError as error:
+            raise role_error(error, self._worker_setting) from None
 
     async def evaluate(
         self,

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.assignments import given_back
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
 from orchestrator.decisions.restoration import attempts, next_epoch
@@ -338,44 +339,48 @@ def complete_lease(
 
 
 def _complete_agent(transaction: Transaction, agent: AgentRecord, request: pb.CompleteAssignmentRequest) -> AgentRecord:
-    phase, word = OUTCOMES[request.outcome]
     steps = max(agent.environment_steps, request.progress.environment_steps)
+    outcome, message = given_back.outcome_of_agent(transaction, replace(agent, environment_steps=steps), request)
+    phase, word = OUTCOMES[outcome]
     ended = replace(agent, phase=phase, pod_id="", incarnation="", environment_steps=steps)
     records.save(transaction, ended)
     transaction.record_event(
         f"agent_{ended.phase if ended.phase != WorkPhase.UNFINISHED else word}",
-        f"{agent.agent_id} {word} after {steps} steps" + (f": {request.message}" if request.message else ""),
+        f"{agent.agent_id} {word} after {steps} steps" + (f": {message}" if message else ""),
         tournament_id=agent.tournament_id,
         pod_id=agent.pod_id,
         agent_id=agent.agent_id,
     )
-    _count_failures(transaction, ended, request)
+    _count_failures(transaction, ended, outcome, message)
     return ended
 
 
-def _count_failures(transaction: Transaction, agent: AgentRecord, request: pb.CompleteAssignmentRequest) -> None:
+def _count_failures(
+    transaction: Transaction, agent: AgentRecord, outcome: "pb.Outcome.ValueType", message: str
+) -> None:
     tournament = records.find_tournament(transaction, agent.tournament_id)
-    if request.outcome == pb.OUTCOME_SPEC_FAILED:
-        fail_tournament(transaction, tournament.tournament_id, request.message)
-    elif request.outcome != pb.OUTCOME_DRAINED:
+    if outcome == pb.OUTCOME_SPEC_FAILED:
+        fail_tournament(transaction, tournament.tournament_id, message)
+    elif outcome != pb.OUTCOME_DRAINED:
         failed = tournament.agents_failed_in_row + 1 if agent.phase == WorkPhase.FAILED else 0
         records.save(transaction, replace(tournament, agents_failed_in_row=failed))
         if dispatch.is_last_failure(failed, len(tournament.spec.algorithms)):
-            reason = f"{failed} agents failed in a row, the last one with: {request.message}"
+            reason = f"{failed} agents failed in a row, the last one with: {message}"
             fail_tournament(transaction, tournament.tournament_id, reason)
 
 
 def _complete_evaluation(
     transaction: Transaction, evaluation: EvaluationRecord, request: pb.CompleteAssignmentRequest
 ) -> EvaluationRecord:
-    if request.outcome == pb.OUTCOME_DRAINED:
-        given_back = replace(evaluation, pod_id="", incarnation="")
-        records.save(transaction, given_back)
-        return given_back
-    if request.outcome == pb.OUTCOME_FINISHED:
+    outcome, message = given_back.outcome_of_evaluation(evaluation, request)
+    if outcome == pb.OUTCOME_DRAINED:
+        returned = replace(evaluation, pod_id="", incarnation="")
+        records.save(transaction, returned)
+        return returned
+    if outcome == pb.OUTCOME_FINISHED:
         ended = replace(evaluation, phase=WorkPhase.FINISHED, result=request.evaluation)
     else:
-        error = request.message or "failed without a message from the pod"
+        error = message or "failed without a message from the pod"
         ended = replace(evaluation, phase=WorkPhase.FAILED, error=error)
     end_evaluation(transaction, ended)
     return ended

@@ -214,6 +214,20 @@ def is_last_failure(failed_in_row: int, algorithms: int = 1, *, limit: int = 3) 
     return failed_in_row >= limit * algorithms
 
 
+MOST_GIVE_BACKS = 3
+"""Number of times after which work fails that pods give back because of an error that may come from the work itself."""
+
+
+def give_backs(environment_steps: int, previous: tuple[int, int] | None) -> int:
+    """Returns how often an agent was given back without a new environment step, this time included.
+
+    Args:
+        environment_steps: Its steps now.
+        previous: Its steps and the count when it was given back last; None: it was not.
+    """
+    return previous[1] + 1 if previous and environment_steps <= previous[0] else 1
+
+
 def lost_too_often(lease_epoch: int, work: WorkItem, requester: Holder, *, limit: int = 3) -> str:
     """Why an evaluation fails after `limit` pods that held it were lost; empty if it may be assigned again."""
     if work.holder is None or lease_epoch < limit or not why_free(work, requester) or work.holder == requester:

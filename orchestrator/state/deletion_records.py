@@ -23,7 +23,18 @@ from orchestrator.state.records import (
 )
 from podrace.errors import FailedPrecondition
 
-TABLES = ("agents", "evaluations", "pods", "events", "ownerships", "pauses", "labels", "resizes", "tournaments")
+TABLES = (
+    "agents",
+    "evaluations",
+    "pods",
+    "events",
+    "ownerships",
+    "pauses",
+    "labels",
+    "resizes",
+    "give_backs",
+    "tournaments",
+)
 
 
 @dataclass(frozen=True)

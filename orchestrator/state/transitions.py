@@ -1,10 +1,10 @@
-"""Applies state transitions that several packages need: a tournament fails, an evaluation ends."""
+"""Applies state transitions that several packages need: a tournament fails, work ends or is given back."""
 
 from dataclasses import replace
 
 from orchestrator.state import records, target_records
 from orchestrator.state.database import Transaction
-from orchestrator.state.records import FAILED, RUNNING, EvaluationRecord, WorkPhase
+from orchestrator.state.records import FAILED, RUNNING, AgentRecord, EvaluationRecord, WorkPhase
 
 
 def end_evaluation(transaction: Transaction, evaluation: EvaluationRecord) -> None:
@@ -37,3 +37,22 @@ def fail_tournament(transaction: Transaction, tournament_id: str, reason: str) -
     records.save(transaction, replace(tournament, state=FAILED, reason=reason, end_time=transaction.now))
     transaction.record_event("tournament_failed", reason, tournament_id=tournament_id)
     withdraw_target_checks(transaction, tournament_id)
+
+
+def find_give_backs(transaction: Transaction, agent_id: str) -> tuple[int, int] | None:
+    """Returns the steps of an agent when it was given back last, and how often at these steps; None: it was not."""
+    rows = transaction.execute("SELECT environment_steps, count FROM give_backs WHERE agent_id = ?", agent_id)
+    return (int(rows[0][0]), int(rows[0][1])) if rows else None
+
+
+def save_give_backs(transaction: Transaction, agent: AgentRecord, count: int) -> None:
+    """Records that an agent was given back for the `count`-th time at its present steps."""
+    transaction.execute(
+        "INSERT OR REPLACE INTO give_backs (agent_id, tournament_id, environment_steps, count) VALUES (?, ?, ?, ?)",
+        *(agent.agent_id, agent.tournament_id, agent.environment_steps, count),
+    )
+
+
+def forget_give_backs(transaction: Transaction, agent_id: str) -> None:
+    """Deletes what `save_give_backs` has recorded."""
+    transaction.execute("DELETE FROM give_backs WHERE agent_id = ?", agent_id)

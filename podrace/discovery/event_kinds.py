@@ -70,7 +70,8 @@ EVENT_KINDS: Mapping[str, str] = {
     "agent_assigned": "An agent was given to a pod, with the lease epoch.",
     "agent_finished": "A pod completed the assignment of an agent: its budget is used.",
     "agent_drained": (
-        "A pod completed the assignment of an agent early; the message says why. Another pod will continue it."
+        "A pod completed the assignment of an agent early; the message says why. A pod continues it, unless pods give"
+        " it back because of an error: at the third time without new environment steps it fails."
     ),
     "agent_failed": "A pod completed the assignment of an agent, because it cannot be trained.",
     "agent_stopped": "The strategy has no more use for an agent; its last scored checkpoint remains.",

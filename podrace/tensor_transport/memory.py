@@ -55,6 +55,11 @@ class MemoryPlane:
         """Views the tensors in place; raises as Plane.open does."""
         return open_tensors(refs, lambda uri: self._block(uri).memory, lambda uri: self._block(uri).words)
 
+    def own(self, plane_uri: str, name: str) -> Tensor | None:
+        """Returns a tensor of a region of this process as it was created; None if there is none of this name."""
+        region = self._regions.get(plane_uri)
+        return region.get(name) if region else None
+
     def forget(self, plane_uri: str) -> None:
         """Not needed: the peer views the owner's own block, so there is no mapping to drop."""
 

@@ -71,12 +71,27 @@ class MirrorPlane:
         return {**self._own.open(own), **mirrored}
 
     def open_own(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
-        """Views tensors that a peer referenced, which must be of this process; raises as Plane.open does."""
+        """Views tensors that a peer referenced.
+
+        Raises:
+            InvalidArgument: One is not of this process, or the reference has another shape, type or place.
+            FailedPrecondition: As Plane.open.
+        """
         for ref in refs:
             if self.address_of(ref) != self.address:
                 elsewhere = self.address_of(ref) or "no address"
                 raise InvalidArgument(f"{ref.plane_uri} is not served here, but at {elsewhere}")
-        return self._own.open(refs)
+        views = self._own.open(refs)
+        for ref in refs:
+            name, view = ref.spec.name, views[ref.spec.name]
+            own = self._own.own(ref.plane_uri, name)
+            if own is None or (view.shape, view.dtype, view.data_ptr()) != (own.shape, own.dtype, own.data_ptr()):
+                found = "missing" if own is None else f"{list(own.shape)} of {own.dtype}"
+                raise InvalidArgument(
+                    f"tensor {name!r} of {ref.plane_uri} is {found}, the reference says {list(view.shape)} of"
+                    f" {view.dtype} from byte {ref.offset_bytes} on"
+                )
+        return views
 
     def _reflect(self, plane_uri: str, refs: Sequence[TensorRef]) -> None:
         """Creates or enlarges a mirror and sets its generation to that of the references."""

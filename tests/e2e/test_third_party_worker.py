@@ -1,4 +1,7 @@
-"""A pod whose worker is a program of a third party, which knows the protos alone, trains CartPole to 475."""
+"""A pod whose worker is a program of a third party, which knows the protos alone, trains CartPole to 475.
+
+A worker that refuses ends the tournament with its reason.
+"""
 
 import subprocess
 import sys
@@ -13,8 +16,9 @@ CARTPOLE = REPOSITORY / "examples" / "cartpole.toml"
 
 
 @pytest.fixture
-def worker() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, str(REPOSITORY / "examples" / "custom" / "worker_service.py"), "127.0.0.1:0"]
+def worker(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    program = getattr(request, "param", "examples/custom/worker_service.py")
+    command = [sys.executable, str(REPOSITORY / program), "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
         assert process.stdout
         yield process, f"grpc://127.0.0.1:{process.stdout.readline().strip()}"
@@ -33,4 +37,17 @@ def test_our_learner_and_evaluator_train_with_a_worker_of_a_third_party(home, wo
     assert shown["best_score"] >= 475.0
     assert shown["reason"].startswith("target return")
     assert process.poll() is None
+    assert not home.left_behind()
+
+
+@pytest.mark.parametrize("worker", ["tests/e2e/refusing_worker.py"], indirect=True)
+def test_a_worker_that_refuses_fails_its_agents_after_three_attempts_and_then_the_tournament(home, worker):
+    _, address = worker
+    settings = [f'pod.worker="{address}"', "pool.maximum_pods=1", "name=refused"]
+    code, _, err = home.run("train", str(CARTPOLE), *(part for one in settings for part in ("--set", one)))
+    shown = home.json("show", "latest")
+    said = f"pod.worker = '{address}': the disk is full (FAILED_PRECONDITION) (given back 3 times without a new step)"
+    assert (code, shown["state"]) == (1, "FAILED"), err
+    assert said in err
+    assert shown["reason"] == f"3 agents failed in a row, the last one with: {said}"
     assert not home.left_behind()

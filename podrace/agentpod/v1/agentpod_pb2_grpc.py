@@ -82,7 +82,10 @@ class WorkerServiceServicer:
         is full; until then only this worker may access the slot. Callers have at most two calls in flight, which are
         served in order. FAILED_PRECONDITION (NOT_OPEN) if the session is not open, for instance after a restart. DATA_LOSS
         (NON_FINITE) names the environment and the step that gave a value that is not finite. After any other failure the
-        content of the slot is undefined, and the learner opens the worker again before it uses that memory. Not
+        content of the slot is undefined, and the learner opens the worker again before it uses that memory.
+        INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL and UNKNOWN fail the agent. After
+        UNAVAILABLE and NOT_OPEN the learner opens its worker again. After any other error, or too many of these two in a row,
+        the pod gives the agent back, which fails at the third time without new environment steps. Not
         idempotent: never retry this call automatically. Deadline: 600 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -2021,6 +2021,7 @@ class CompleteAssignmentRequest(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     LEASE_TOKEN_FIELD_NUMBER: _builtins.int
     POD_ID_FIELD_NUMBER: _builtins.int
+    GAVE_UP_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key, for instance `<assignment_id>.complete`."""
     assignment_id: _builtins.str
@@ -2035,6 +2036,11 @@ class CompleteAssignmentRequest(_message.Message):
     """As in RenewAssignmentRequest."""
     pod_id: _builtins.str
     """As in RenewAssignmentRequest."""
+    gave_up: _builtins.bool
+    """Only with OUTCOME_DRAINED: the pod was not asked to stop, but gave the work back because of an error of one of its
+    roles, which may come from the work itself; `message` has the error. An agent fails when it is given back for the
+    third time without new environment steps, and an evaluation when its third assignment is given back.
+    """
     @_builtins.property
     def progress(self) -> Global___Progress:
         """Final progress."""
@@ -2055,10 +2061,11 @@ class CompleteAssignmentRequest(_message.Message):
         evaluation: _checkpoint_pb2.Evaluation | None = ...,
         lease_token: _builtins.str = ...,
         pod_id: _builtins.str = ...,
+        gave_up: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluation", b"evaluation", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "message", b"message", "outcome", b"outcome", "pod_id", b"pod_id", "progress", b"progress", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_id", b"assignment_id", "evaluation", b"evaluation", "gave_up", b"gave_up", "lease_epoch", b"lease_epoch", "lease_token", b"lease_token", "message", b"message", "outcome", b"outcome", "pod_id", b"pod_id", "progress", b"progress", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,7 +3,7 @@
 import pytest
 
 from agentpod.learner.ending import EXIT_DONE, EXIT_ROLE_LOST, Ending, ending_of_error, ending_of_stop
-from agentpod.session.role_client import RoleLost
+from agentpod.session.role_faults import RoleLost, RoleRefused
 from podrace import errors
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -39,6 +39,13 @@ def test_errors_of_the_agent_of_the_specification_and_of_the_services_have_diffe
 def test_a_lost_role_ends_the_pod_after_publishing():
     ending = ending_of_error(RoleLost("gone"), opened=True)
     assert (ending.outcome, ending.exit_code, ending.publish) == (pb.OUTCOME_DRAINED, EXIT_ROLE_LOST, True)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_role_that_refuses_makes_the_pod_publish_and_give_the_agent_back_as_one_that_may_be_at_fault(opened):
+    ending = ending_of_error(RoleRefused("no"), opened=opened)
+    assert ending == Ending(pb.OUTCOME_DRAINED, "no", publish=True, gave_up=True)
+    assert not ending_of_error(errors.Unavailable("no leaderboard"), opened=opened).gave_up
 
 
 @pytest.mark.parametrize(
