@@ -142,7 +142,9 @@ class OnPolicy:
         self.network, self.memory, self.update_number = settings.network, settings.memory, 0
         self._seed, self._device, self._agents = seed, torch.device(device), observation_space.lanes
         self._build(observation_space, action_space)
-        self._observations = SharedMoments((math.prod(observation_space.shape),), device)
+        # With separate parameters each agent has its own statistics.
+        agents = (self.policy.agents,) if self.policy.agents else ()
+        self._observations = SharedMoments((*agents, math.prod(observation_space.shape)), device)
         self._returns = SharedMoments((), device)
         self._return_carry = torch.zeros(0, dtype=torch.float64, device=device)
         self._critic_state = torch.zeros(0, settings.recurrent_size, device=device)
@@ -262,7 +264,9 @@ class OnPolicy:
         if truncated.any():
             # A recurrent critic continues from its state in the truncated episode.
             final = self._final_critic_inputs(rollout)
-            next_value[truncated] = critic.advance(final, states[:-1][truncated])[0].squeeze(1)
+            recurrent = isinstance(critic, RecurrentNetwork)
+            following = critic.advance(final, states[:-1][truncated])[0] if recurrent else critic.forward(final)
+            next_value[truncated] = following.squeeze(1)
         return values[:-1], next_value, recurrent_states
 
     def _unroll_critic(

@@ -16,7 +16,7 @@ from torch import Tensor
 from agentpod.algorithms.base import Algorithm
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_view import ReplayView
-from agentpod.models.description import AGENT, POLICY_PART, TEST_VECTORS_PART, describe, test_vectors
+from agentpod.models.description import POLICY_PART, TEST_VECTORS_PART, describe_all, test_vectors
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest, Part
 from podrace.checkpoint.v1.policy_pb2 import PolicyDescription
 from podrace.errors import DataLoss
@@ -112,7 +112,8 @@ class PolicyCopy:
 
     counters: Counters
     policy: Mapping[str, Tensor]
-    description: PolicyDescription
+    descriptions: Mapping[str, PolicyDescription]
+    """Of each policy, by the name of its agent; see Manifest.policies."""
 
     def encoded(self) -> bytes:
         """Returns the `policy` part, the only one of a snapshot."""
@@ -125,7 +126,7 @@ class FrozenState:
 
     counters: Counters
     policy: Mapping[str, Tensor]
-    description: PolicyDescription
+    descriptions: Mapping[str, PolicyDescription]
     test_vectors: Mapping[str, Tensor]
     learner: Mapping[str, Tensor]
     replay: ReplayView | None = None
@@ -160,15 +161,17 @@ class FrozenState:
                 " another policy was scored: the plane between learner and evaluator corrupted it",
                 reason="ERROR_REASON_BAD_DIGEST",
             )
-        manifest = manifest_of(agent, self.counters, self.description, now)
+        manifest = manifest_of(agent, self.counters, self.descriptions, now)
         manifest.previous_manifest_digest = previous_manifest_digest
         if evaluation:
             manifest.evaluation.CopyFrom(evaluation)
         return manifest
 
 
-def manifest_of(agent: Agent, counters: Counters, description: PolicyDescription, now: float) -> Manifest:
-    """Returns a manifest with the facts about the agent, its policy and its counters; `now` is in s since 1970."""
+def manifest_of(
+    agent: Agent, counters: Counters, descriptions: Mapping[str, PolicyDescription], now: float
+) -> Manifest:
+    """Returns a manifest with the facts about the agent, its policies and its counters; `now` is in s since 1970."""
     publish_time = Timestamp()
     publish_time.FromNanoseconds(int(now * 1e9))
     return Manifest(
@@ -183,16 +186,17 @@ def manifest_of(agent: Agent, counters: Counters, description: PolicyDescription
         training_seconds=counters.training_seconds,
         core_seconds=counters.core_seconds,
         publish_time=publish_time,
-        policies={AGENT: description},
+        policies=descriptions,
     )
 
 
 def copy_policy(algorithm: Algorithm, counters: Counters) -> PolicyCopy:
     """Copies the policy, and nothing else of the algorithm."""
     tensors = algorithm.policy.tensors()
-    description = describe(algorithm.policy)
-    description.ClearField("test_vectors_part")
-    return PolicyCopy(counters, {name: tensor.detach().clone() for name, tensor in tensors.items()}, description)
+    descriptions = describe_all(algorithm.policy)
+    for description in descriptions.values():
+        description.ClearField("test_vectors_part")
+    return PolicyCopy(counters, {name: tensor.detach().clone() for name, tensor in tensors.items()}, descriptions)
 
 
 def freeze(
@@ -213,7 +217,7 @@ def freeze(
     copies = {name: tensor.detach().clone() for name, tensor in (extra or {}).items()}
     view = ReplayView.of(replay) if replay else None
     learner = algorithm.state_dict() | copies
-    return FrozenState(counters, policy, describe(own), test_vectors(own), learner, view)
+    return FrozenState(counters, policy, describe_all(own), test_vectors(own), learner, view)
 
 
 def restore(algorithm: Algorithm, parts: Mapping[str, bytes]) -> Mapping[str, Tensor]:

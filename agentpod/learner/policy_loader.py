@@ -7,7 +7,7 @@ from google.protobuf import json_format
 from agentpod.algorithms import ALGORITHMS
 from agentpod.algorithms.requirements import requirements
 from agentpod.learner.evaluation_job import PublishedPolicy
-from agentpod.models.description import AGENT, POLICY_PART, policy_of
+from agentpod.models.description import POLICY_PART, described_network
 from agentpod.models.policy import NetworkSpec
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.publish import fetch
@@ -44,4 +44,4 @@ def _network(manifest: Manifest) -> NetworkSpec:
         values = algorithm_values(json_format.MessageToDict(manifest.hyperparameters))
         return requirements(manifest.algorithm, values).network
     # A manifest must not decide which module is imported here.
-    return policy_of(manifest.policies[AGENT]).network
+    return described_network(manifest.policies)

@@ -235,7 +235,7 @@ class Publisher:
         await rpc.call(self._updater.SubmitSnapshot, request, deadline_seconds=SUBMIT_DEADLINE_SECONDS)
 
     def _store_snapshot(self, copy: PolicyCopy) -> str:
-        manifest = manifest_of(self.agent, copy.counters, copy.description, self._wall_clock())
+        manifest = manifest_of(self.agent, copy.counters, copy.descriptions, self._wall_clock())
         manifest.agent_id, manifest.lease_epoch = self.agent.agent_id, self._epoch
         manifest.previous_manifest_digest = self._previous
         return store_snapshot(self._store, copy.encoded(), manifest)

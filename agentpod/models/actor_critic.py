@@ -49,7 +49,8 @@ class ActorCritic:
             action_space: Of the actor.
             network: Structure of both networks.
             device: Of the tensors.
-            critic_space: Space of what the critic receives; None: the observations.
+            critic_space: Space of what the critic receives; None: the observations. If agents have separate
+                parameters, it names them as well.
 
         Raises:
             InvalidArgument: The observation space or the action space is not supported.

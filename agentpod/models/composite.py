@@ -28,7 +28,7 @@ class CompositeNetwork:
 
     The inputs are [B, D + extra]: the row of a composite observation, then further inputs (such as an action), which
     one more encoder receives. Columns without an encoder, such as an action mask, are ignored. In an ensemble every
-    member has its own encoders.
+    member has its own encoders, and may have its own inputs [C, B, D + extra].
     """
 
     state_size: int = 0
@@ -58,12 +58,12 @@ class CompositeNetwork:
     def forward(self, inputs: Tensor) -> Tensor:
         """Computes outputs [B, outputs] for inputs [B, D + extra]; an ensemble adds a leading [C]."""
         # Without a trace, so that the activations of images are kept for a part of the rows at a time.
-        found = [encoder.network.forward(inputs[:, encoder.columns]) for encoder in self._encoders]
+        found = [encoder.network.forward(inputs[..., encoder.columns]) for encoder in self._encoders]
         return self._perceptron.forward(torch.cat([self._activation.apply_(outputs) for outputs in found], -1))
 
     def trace(self, inputs: Tensor) -> list[Tensor]:
         """Returns the traces of the encoders, the last tensor of each after the activation, then the perceptron's."""
-        traces = [encoder.network.trace(inputs[:, encoder.columns]) for encoder in self._encoders]
+        traces = [encoder.network.trace(inputs[..., encoder.columns]) for encoder in self._encoders]
         for trace in traces:
             self._activation.apply_(trace[-1])
         joined = self._perceptron.trace(torch.cat([trace[-1] for trace in traces], -1))

@@ -1,6 +1,6 @@
 """Describes policies in manifests, rebuilds them from a description, and computes their test vectors.
 
-    manifest.policies[AGENT].CopyFrom(describe(policy))
+    manifest = Manifest(policies=describe_all(policy))
     parts[TEST_VECTORS_PART] = encode(test_vectors(policy), {})
     policy = policy_of(manifest.policies[AGENT])
 
@@ -8,6 +8,8 @@ podrace.checkpoint.v1.PolicyDescription is the contract.
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ from simulators.messages import KINDS, space_message, space_of
 
 STEPS_VERSION = 1
 AGENT = "agent"
-"""Name of the only agent of an environment with one agent."""
+"""Name of the only agent of an environment with one agent, and of agents that share one policy."""
 POLICY_PART, TEST_VECTORS_PART = "policy", "test_vectors"
 MOST_ROWS = 8
 MOST_OBSERVATION_BYTES = 2**16
@@ -32,8 +34,39 @@ LARGE_INPUT = 20.0
 """Standard deviations of the observation in the first row, so that normalized inputs are clipped."""
 
 
+def describe_all(policy: Policy) -> dict[str, PolicyDescription]:
+    """Describes the policies of a checkpoint with test vectors: one, or that of each agent by its name."""
+    if not policy.agents:
+        return {AGENT: describe(policy)}
+    found = {}
+    for index, (name, own) in enumerate(policies_of_agents(policy).items()):
+        found[name] = describe(own)
+        found[name].agent_index = index
+    return found
+
+
+def policies_of_agents(policy: Policy) -> dict[str, Policy]:
+    """Copies the policy of each agent, by its name; agents with shared parameters have one policy, AGENT."""
+    if not policy.agents:
+        return {AGENT: policy}
+    space = replace(policy.observation_space, agents=())
+    network, found = replace(policy.network, share_parameters=True), {}
+    names = policy.observation_space.agents or (AGENT,)
+    for index, name in enumerate(names):
+        found[name] = Policy(space, policy.action_space, network, device=policy.flat.device)
+        found[name].load(torch.cat([tensor[index].flatten() for tensor in policy.tensors().values()]))
+    return found
+
+
+def described_network(policies: Mapping[str, PolicyDescription]) -> NetworkSpec:
+    """Returns the structure of the policies of a checkpoint; raises InvalidArgument as `policy_of` does."""
+    first = next(iter(policies.values()))
+    network = policy_of(first).network
+    return replace(network, share_parameters=False) if first.HasField("agent_index") else network
+
+
 def describe(policy: Policy) -> PolicyDescription:
-    """Describes a policy whose checkpoint has test vectors."""
+    """Describes one policy, whose agents share their parameters, in a checkpoint with test vectors."""
     network = policy.network
     return PolicyDescription(
         steps_version=STEPS_VERSION,
@@ -140,7 +173,13 @@ def policy_of(description: PolicyDescription) -> Policy:
 
 
 def test_vectors(policy: Policy) -> dict[str, Tensor]:
-    """Computes inputs and outputs of a policy by which an implementation can check itself, in float32 on the CPU."""
+    """Computes inputs and outputs of a policy by which an implementation can check itself, in float32 on the CPU.
+
+    If agents have separate parameters, every tensor has a leading [A].
+    """
+    if policy.agents:
+        each = [test_vectors(own) for own in policies_of_agents(policy).values()]
+        return {name: torch.stack([one[name] for one in each]) for name in each[0]}
     own = Policy(policy.observation_space, policy.action_space, policy.network)
     own.load(policy.flat.cpu())
     space, generator = own.observation_space, torch.Generator().manual_seed(0)

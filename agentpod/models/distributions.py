@@ -170,6 +170,53 @@ class DiagonalGaussian:
         return self.log_std.sum() + self.output_count * _HALF_LOG_TWO_PI
 
 
+class GaussianOfRows:
+    """As DiagonalGaussian, but each row has its own standard deviations: outputs are A means, then A values log std.
+
+    For policies whose agents have separate standard deviations.
+    """
+
+    def __init__(self, dimensions: int) -> None:
+        self.output_count = 2 * dimensions
+
+    def noise(self, leading: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Draws standard normal noise: [*leading, A]."""
+        return torch.randn(*leading, self.output_count // 2, generator=generator, device=generator.device)
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Returns mean + std noise: [..., A]."""
+        mean, log_std = outputs.chunk(2, -1)
+        return torch.addcmul(mean, log_std.exp(), noise)
+
+    def mode(self, outputs: Tensor) -> Tensor:
+        """Returns the mean: [..., A]."""
+        return outputs.chunk(2, -1)[0]
+
+    def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
+        """Returns the log-density of each action: [...]."""
+        mean, log_std = outputs.chunk(2, -1)
+        deviation = (action - mean) * log_std.neg().exp()
+        return deviation.square().sum(-1) * -0.5 - self._log_normaliser(log_std)
+
+    def evaluate(self, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Backward]:
+        """See Distribution.evaluate; the derivatives are those of DiagonalGaussian."""
+        mean, log_std = outputs.chunk(2, -1)
+        precision = log_std.neg().exp()
+        deviation = (action - mean) * precision
+        squared, log_normaliser = deviation.square(), self._log_normaliser(log_std)
+
+        def backward(log_prob_gradient: Tensor, entropy_gradient: float) -> tuple[Tensor, None]:
+            weight = log_prob_gradient.unsqueeze(-1)
+            log_std_gradient = (squared - 1.0) * weight + entropy_gradient / len(outputs)
+            return torch.cat((deviation * precision * weight, log_std_gradient), -1), None
+
+        entropy = log_normaliser.mean() + 0.25 * self.output_count
+        return squared.sum(-1) * -0.5 - log_normaliser, entropy, backward
+
+    def _log_normaliser(self, log_std: Tensor) -> Tensor:
+        return log_std.sum(-1) + self.output_count // 2 * _HALF_LOG_TWO_PI
+
+
 class MultiCategorical:
     """Makes an independent choice for each element of an action, int64 [..., K].
 
@@ -263,7 +310,7 @@ def require_distribution(head: object) -> Distribution:
     Raises:
         InvalidArgument: The head has no log-probabilities.
     """
-    if not isinstance(head, Categorical | DiagonalGaussian | MultiCategorical | Bernoulli):
+    if not isinstance(head, Categorical | DiagonalGaussian | GaussianOfRows | MultiCategorical | Bernoulli):
         raise InvalidArgument(f"a head of type {type(head).__name__} has no log-probabilities")
     return head
 

@@ -23,19 +23,27 @@ class EntryScaling:
     | any other | 0 | 1 | none |
     """
 
-    def __init__(self, entries: Sequence[Entry], device: torch.device) -> None:
-        """Starts without statistics: vectors are unchanged."""
+    def __init__(self, entries: Sequence[Entry], device: torch.device, agents: int = 0) -> None:
+        """Starts without statistics: vectors are unchanged.
+
+        Args:
+            entries: Of a row.
+            device: Of the rows.
+            agents: Number of agents with separate statistics, whose rows alternate; 0 = one set of statistics.
+        """
         self._is_vector = torch.zeros(width(entries), dtype=torch.bool, device=device)
         self._fixed = torch.ones(width(entries), device=device)
         for entry, place in columns(entries):
             self._is_vector[place] = entry.encoding == VECTOR
             if entry.encoding == BYTES:
                 self._fixed[place] = PIXEL_SCALE
+        if agents:
+            self._fixed = self._fixed.repeat(agents, 1)
         self._mean, self._factor = torch.zeros_like(self._fixed), self._fixed.clone()
         self._limit = torch.full_like(self._fixed, math.inf)
 
     def refresh(self, mean: Tensor | None, variance: Tensor | None) -> None:
-        """Uses new statistics of all columns [D], of which those of vectors count; None: vectors are unchanged."""
+        """Uses new statistics of all columns, [D] or [A, D], of which those of vectors count; None: no change."""
         if mean is None or variance is None:
             return
         # In place: CUDA graphs keep the addresses.
@@ -45,4 +53,9 @@ class EntryScaling:
 
     def apply(self, rows: Tensor) -> Tensor:
         """Returns rows [B, D] of any type, scaled: float32."""
+        if self._mean.dim() > 1:
+            return self._scale(rows.unflatten(0, (-1, len(self._mean)))).flatten(0, 1)
+        return self._scale(rows)
+
+    def _scale(self, rows: Tensor) -> Tensor:
         return (rows - self._mean).mul_(self._factor).clamp_(-self._limit, self._limit)

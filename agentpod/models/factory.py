@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentpod.models.agent_networks import AgentNetworks
 from agentpod.models.cnn import NO_TORSO, TORSOS, ConvolutionalNetwork, image_layout
 from agentpod.models.composite import CompositeNetwork, Encoder
 from agentpod.models.gru import RecurrentNetwork
@@ -46,6 +47,8 @@ class NetworkFactory:
     """Arguments of that class."""
     actor_outputs: int = 0
     """Number of outputs of the actor; only for `network_class`."""
+    agents: int = 0
+    """Number of agents with separate networks, which have a leading [A] in every tensor; 0 = one network for all."""
 
     def shapes(self, name: str, outputs: int, *, extra: int = 0, members: int = 0) -> Shapes:
         """Returns names and shapes of a network's tensors.
@@ -61,6 +64,7 @@ class NetworkFactory:
         """
         if self.network_class and name == ACTOR:
             return self.user_network().shapes()
+        members = members or self.agents
         if not self.recurrent_size:
             return self._feedforward_shapes(name, (*self.hidden_sizes, outputs), extra, members)
         body = self._feedforward_shapes(name, self.hidden_sizes, extra, members)
@@ -129,6 +133,8 @@ class NetworkFactory:
     def make(self, name: str, tensors: Mapping[str, Tensor]) -> Network:
         """Builds the network of that name over views of a flat buffer, which have the names that `shapes` returns."""
         body = self.make_feedforward(name, tensors)
+        if self.agents:
+            return AgentNetworks(body, self.agents, tensors.get("log_std") if name == ACTOR else None)
         return RecurrentNetwork(name, body, tensors, self.activation) if self.recurrent_size else body
 
     def user_network(self) -> UserNetwork:

@@ -22,6 +22,7 @@ def network_spec(message: pb.PolicySpec) -> NetworkSpec:
         recurrent_size=message.recurrent_size,
         network_class=message.network_class,
         network_options=tuple(sorted(message.network_options.items())),
+        share_parameters=not message.separate_parameters,
     )
 
 
@@ -36,5 +37,6 @@ def policy_message(network: NetworkSpec, tensors: Mapping[str, Tensor] | None = 
         recurrent_size=network.recurrent_size,
         network_class=network.network_class,
         network_options=dict(network.network_options),
+        separate_parameters=not network.share_parameters,
         tensors=[spec_of(name, tensor) for name, tensor in (tensors or {}).items()],
     )

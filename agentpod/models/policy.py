@@ -13,7 +13,9 @@ from torch import Tensor
 
 from agentpod.models.action_heads import DEFAULT_HEAD, Head, head_kind, head_outputs, masked_head
 from agentpod.models.action_mask import output_mask
+from agentpod.models.agent_networks import with_agents
 from agentpod.models.cnn import NO_TORSO, PIXEL_SCALE, TORSOS
+from agentpod.models.distributions import GaussianOfRows
 from agentpod.models.entry_scaling import OBSERVATION_CLIP, EntryScaling
 from agentpod.models.factory import NetworkFactory
 from agentpod.models.mlp import ACTIVATIONS, Shapes, element_count, flat_views
@@ -48,6 +50,9 @@ class NetworkSpec:
     """Class of the actor's network, see agentpod.models.user_network; empty: layers of `hidden_sizes`."""
     network_options: tuple[tuple[str, float], ...] = ()
     """Arguments of that class, by name and in the order of the names."""
+    share_parameters: bool = True
+    """Whether the agents of a team have one policy; otherwise each has separate parameters and statistics, and every
+    tensor has a leading dimension [A]."""
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -63,6 +68,22 @@ class NetworkSpec:
         if self.network_class and (self.recurrent_size or self.torso != NO_TORSO):
             name = "recurrent_size" if self.recurrent_size else "torso"
             raise InvalidArgument(f"network_class {self.network_class!r} replaces all layers: leave out {name}")
+        if not self.share_parameters:
+            self._check_separate()
+
+    def _check_separate(self) -> None:
+        torso = "" if self.torso == NO_TORSO else self.torso
+        others = {"torso": torso, "recurrent_size": self.recurrent_size, "network_class": self.network_class}
+        for name, value in others.items():
+            if value:
+                raise InvalidArgument(
+                    f"share_parameters = false: separate parameters of agents need layers of hidden_sizes; leave out "
+                    f"{name} (it is {value!r}) or share the parameters"
+                )
+
+    def separate_agents(self, observation_space: Space) -> int:
+        """Returns the number of agents with separate parameters, A; 0 = all agents share them."""
+        return 0 if self.share_parameters else observation_space.lanes
 
     def network_factory(self, observation_space: Space, action_space: Space) -> NetworkFactory:
         """Returns the factory of its networks for these spaces."""
@@ -75,6 +96,7 @@ class NetworkSpec:
             self.network_class,
             self.network_options,
             head_outputs(self.head, action_space) if self.network_class else 0,
+            self.separate_agents(observation_space),
         )
 
     def normalizes(self, observation_space: Space) -> bool:
@@ -100,11 +122,14 @@ def policy_shapes(observation_space: Space, action_space: Space, network: Networ
             reason=UNSUITABLE_SPACE,
         )
     inputs, outputs = math.prod(observation_space.shape), head_outputs(network.head, action_space)
+    agents = network.separate_agents(observation_space)
+    leading = (agents,) if agents else ()
     shapes: dict[str, tuple[int, ...]] = {}
     if network.normalizes(observation_space):
-        shapes |= {"observation_mean": (inputs,), "observation_variance": (inputs,)}
+        shapes |= dict.fromkeys(("observation_mean", "observation_variance"), (*leading, inputs))
     shapes.update(network.network_factory(observation_space, action_space).shapes("actor", outputs))
-    shapes.update(head_kind(network.head, action_space).extra(action_space))
+    extra = head_kind(network.head, action_space).extra(action_space)
+    shapes.update({name: (*leading, *shape) for name, shape in extra.items()})
     parameters = sum(math.prod(shape) for shape in shapes.values())
     if parameters > MOST_PARAMETERS:
         raise InvalidArgument(f"the policy has {parameters} parameters, at most {MOST_PARAMETERS}: lower hidden_sizes")
@@ -130,7 +155,8 @@ class Policy:
 
     Actions are in the head's units: int64 [N] if discrete; int64 [N, A] if multi-discrete or multi-binary (A: the
     elements of action_space.shape); float32 [N, A] if continuous, unbounded or within [-1, 1]. No tensor requires a
-    gradient.
+    gradient. If agents have separate parameters, rows of observations are in the order of lanes: those of the agents of
+    an environment one after another.
 
     Attributes:
         observation_space: What it acts on.
@@ -141,6 +167,7 @@ class Policy:
         actor: The network, over views of `flat`.
         actor_flat: [P_a] float32, the part of `flat` that holds the actor's tensors.
         state_size: S, size of the actor's recurrent state; 0 = none.
+        agents: Number of agents with separate parameters, A; 0 = one policy for all.
         normalizes: Whether observations are normalized by running statistics.
         mask: Sets the outputs of invalid actions; None where observations have no action mask.
         action_bounds: How actions are clamped and scaled to the environment's units; None unless they are continuous.
@@ -177,12 +204,13 @@ class Policy:
         self.state_size = self.actor.state_size
         begin = element_count(_named(shapes, "observation_"))
         self.actor_flat = self.flat[begin : begin + element_count(_named(shapes, "actor."))]
-        self.head: Head = head_kind(network.head, action_space).make(action_space, self._views)
+        self.agents = network.separate_agents(observation_space)
+        self.head = self._make_head()
         self.action_bounds = _action_bounds(action_space, self.flat.device)
         self.to_environment = _action_map(action_space, self.action_bounds)
         self._inverse_deviation = torch.empty(0, device=self.flat.device)
         entries = observation_space.entries
-        self._scaling = EntryScaling(entries, self.flat.device) if entries else None
+        self._scaling = EntryScaling(entries, self.flat.device, self.agents) if entries else None
         self.mask = output_mask(observation_space, action_space, network.head)
         if self.mask:
             self.head = masked_head(self.head)
@@ -192,6 +220,11 @@ class Policy:
         if self.normalizes:
             self._views["observation_variance"].fill_(1.0)
         self._refresh()
+
+    def _make_head(self) -> Head:
+        if self.agents and "log_std" in self._views:
+            return GaussianOfRows(self._views["log_std"].shape[-1])
+        return head_kind(self.network.head, self.action_space).make(self.action_space, self._views)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns named views of `flat` in order, as checkpoints store them and PolicySpec lists them."""
@@ -221,7 +254,7 @@ class Policy:
         self._refresh()
 
     def set_statistics(self, mean: Tensor, variance: Tensor) -> None:
-        """Sets the mean and variance that observations are normalized by: [D] each, any floating dtype."""
+        """Sets the mean and variance that observations are normalized by: [D] or [A, D] each, any floating dtype."""
         self._views["observation_mean"].copy_(mean)
         self._views["observation_variance"].copy_(variance)
         self._refresh()
@@ -239,17 +272,23 @@ class Policy:
 
         They are float32: standardized and clamped to [-10, 10] if `normalizes`, divided by 255 if uint8, else
         unchanged. For a torso, uint8 observations stay uint8, because the torso scales them itself. Each entry of a
-        composite observation is treated by its encoding, see EntryScaling.
+        composite observation is treated by its encoding, see EntryScaling. If agents have separate parameters, rows are
+        in the order of lanes and get the number of their agent as one more column.
         """
-        flattened = observation.flatten(1)
+        scaled = self._scaled(observation.flatten(1))
+        return with_agents(scaled, self.agents) if self.agents else scaled
+
+    def _scaled(self, flattened: Tensor) -> Tensor:
         if self._scaling:
             return self._scaling.apply(flattened)
         if self._torso_sees_bytes:
             return flattened
         if not self.normalizes:
             return flattened * PIXEL_SCALE if self._bytes else flattened.float()
-        centred = flattened - self._views["observation_mean"]
-        return centred.mul_(self._inverse_deviation).clamp_(-OBSERVATION_CLIP, OBSERVATION_CLIP)
+        rows = flattened.unflatten(0, (-1, self.agents)) if self.agents else flattened
+        centred = rows - self._views["observation_mean"]
+        scaled = centred.mul_(self._inverse_deviation).clamp_(-OBSERVATION_CLIP, OBSERVATION_CLIP)
+        return scaled.flatten(0, 1) if self.agents else scaled
 
     def outputs(self, observation: Tensor) -> Tensor:
         """Returns the actor's outputs [N, outputs] for observations [N, *shape]; `head` interprets them.

@@ -278,6 +278,7 @@ def shape_problem(shape: PolicyShape, agent: Agent) -> Problem | None:
         torso=values["torso"] != "none",
         recurrent_size=int(values.get("recurrent_size", 0)),
         normalizes=bool(values["normalize_observations"]),
+        shares_parameters=bool(values.get("share_parameters", True)),
     )
     problem = next(mismatches(shape, network), None)
     return Problem(f"parts[{POLICY_PART!r}]", problem) if problem else None

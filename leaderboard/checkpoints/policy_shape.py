@@ -44,6 +44,8 @@ class NetworkValues:
     """Size of the recurrent layer between hidden layers and head; 0: none."""
     normalizes: bool
     """Whether observations may be normalized by statistics that are part of the policy."""
+    shares_parameters: bool = True
+    """Whether the agents of a team have one policy; otherwise every tensor has a leading dimension, the agents."""
 
 
 def read_shape(data: bytes) -> PolicyShape:
@@ -94,7 +96,12 @@ def _check_positions(positions: Sequence[tuple[int, int]], size_bytes: int) -> N
 
 def mismatches(shape: PolicyShape, network: NetworkValues) -> Iterator[str]:
     """Yields why a policy cannot belong to an agent with these hyperparameters, in one line each."""
-    left = dict(shape)
+    if not network.shares_parameters:
+        counts = {tuple(one[:1]) for one in shape.values()}
+        if len(counts) != 1 or counts & {(), (0,)}:
+            yield "has tensors of different numbers of agents, and share_parameters is false"
+            return
+    left = {name: one if network.shares_parameters else one[1:] for name, one in shape.items()}
     mean, variance = (left.pop(name, None) for name in STATISTICS)
     if mean != variance or (mean is not None and len(mean) != 1):
         yield f"{STATISTICS[0]} has the shape {mean}, {STATISTICS[1]} has {variance}"

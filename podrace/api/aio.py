@@ -181,15 +181,16 @@ class AsyncTournament:
             raise FailedPrecondition(f"no snapshot could be evaluated: {next(iter(failures.values()))}")
         return Rows(translation.point_of(one) for one in points)
 
-    async def load_policy(self, candidate_id: str = "", *, threads: int = 1) -> "Policy":
+    async def load_policy(self, candidate_id: str = "", *, agent: str = "", threads: int = 1) -> "Policy":
         """Loads a policy that acts on observations of Gymnasium environments, with numpy and ONNX Runtime alone.
 
         Args:
             candidate_id: A candidate, or a unique prefix of its id; empty: the champion, which may be an ensemble.
+            agent: Name of an agent of the environment, if agents have separate parameters.
             threads: Threads that compute.
 
         Raises:
-            NotFound: There is no such candidate, or its files are not kept.
+            NotFound: There is no such candidate or agent, or its files are not kept.
             Unimplemented: ONNX Runtime is not installed.
         """
         from podrace.policy.loading import fetch_candidates  # needs numpy
@@ -199,7 +200,7 @@ class AsyncTournament:
             digests = [resolve.resolve_candidate(candidate_id, known, where=self.tournament_id)]
         else:
             digests = [one.manifest_digest for one in await self.client.get_champion_members(self._tournament)]
-        return await fetch_candidates(self._tournament, digests, threads=threads)
+        return await fetch_candidates(self._tournament, digests, agent=agent, threads=threads)
 
 
 def ended_status(tournament: Tournament) -> TournamentStatus:

@@ -130,9 +130,9 @@ class Tournament:
         """Has pods evaluate its snapshots, and returns the learning curve; as `AsyncTournament.curve`."""
         return self.mesh.run(self._tournament.curve(of, episodes=episodes, seed=seed, stochastic=stochastic))
 
-    def load_policy(self, candidate_id: str = "", *, threads: int = 1) -> "Policy":
+    def load_policy(self, candidate_id: str = "", *, agent: str = "", threads: int = 1) -> "Policy":
         """Loads a policy that acts on observations of Gymnasium environments; as `AsyncTournament.load_policy`."""
-        return self.mesh.run(self._tournament.load_policy(candidate_id, threads=threads))
+        return self.mesh.run(self._tournament.load_policy(candidate_id, agent=agent, threads=threads))
 
 
 class Mesh:

@@ -9,6 +9,7 @@ from podrace.checkpoint.v1.policy_pb2 import PolicyDescription
 from podrace.client import Client, resolve
 from podrace.client.delivery import CheckpointFetcher, FetchedCheckpoint
 from podrace.errors import DataLoss, FailedPrecondition, NotFound
+from podrace.policy.agents import AGENT, of_agent
 from podrace.policy.graph import Member, Nodes, build
 from podrace.policy.metadata import HEAD_PARAMETERS, MemberFacts, as_metadata
 from podrace.policy.runtime import Policy
@@ -17,11 +18,9 @@ from podrace.tournament.v1.tournament_pb2 import Tournament
 
 POLICY_FILE = "policy.onnx"
 """Name of the file in the folder of an export."""
-AGENT = "agent"
-"""Name of the only agent of an environment with one agent."""
 
 
-def load_policy(source: str | Path, tournament: str | None = None, *, threads: int = 1) -> Policy:
+def load_policy(source: str | Path, tournament: str | None = None, *, agent: str = "", threads: int = 1) -> Policy:
     """Loads a policy that acts on observations of Gymnasium environments.
 
         policy = podrace.load_policy("exported/policy.onnx")
@@ -32,6 +31,7 @@ def load_policy(source: str | Path, tournament: str | None = None, *, threads: i
             orchestrator.
         tournament: Id of a tournament, a unique prefix of one, or `latest`: its champion is loaded, and compared with
             the test vectors of its checkpoint.
+        agent: With `tournament`, name of an agent of the environment, if agents have separate parameters.
         threads: Threads that compute.
 
     Raises:
@@ -45,7 +45,7 @@ def load_policy(source: str | Path, tournament: str | None = None, *, threads: i
         address = str(source)
         # In another thread, so that it also works where an event loop is running, as in a notebook.
         with ThreadPoolExecutor(1) as pool:
-            return pool.submit(asyncio.run, fetch_policy(address, tournament, threads=threads)).result()
+            return pool.submit(asyncio.run, fetch_policy(address, tournament, agent=agent, threads=threads)).result()
     path = Path(source)
     path = path / POLICY_FILE if path.is_dir() else path
     try:
@@ -58,28 +58,31 @@ def load_policy(source: str | Path, tournament: str | None = None, *, threads: i
         raise DataLoss(f"{path} is not a policy that `podrace export --format onnx` wrote: {error.message}") from None
 
 
-async def fetch_policy(address: str, tournament: str, *, threads: int = 1) -> Policy:
+async def fetch_policy(address: str, tournament: str, *, agent: str = "", threads: int = 1) -> Policy:
     """Loads the champion of a tournament from a mesh; arguments and errors are those of `load_policy`."""
     async with Client(address) as client:
         known = {found.tournament_id: found for found in await client.list_tournaments()}
         found = known[resolve.resolve_tournament(tournament, list(known), where=address)]
         digests = [member.manifest_digest for member in await client.get_champion_members(found)]
-    return await fetch_candidates(found, digests, threads=threads)
+    return await fetch_candidates(found, digests, agent=agent, threads=threads)
 
 
-async def fetch_candidates(tournament: Tournament, digests: Sequence[str], *, threads: int = 1) -> Policy:
+async def fetch_candidates(
+    tournament: Tournament, digests: Sequence[str], *, agent: str = "", threads: int = 1
+) -> Policy:
     """Loads the policies of candidates from the leaderboard of their tournament; several act together.
 
     Args:
         tournament: Their tournament.
         digests: Digests of their manifests, one or more.
+        agent: Name of an agent of the environment, if agents have separate parameters; see `of_agent`.
         threads: Threads that compute.
 
     Raises:
         PodraceError: As `load_policy`.
     """
     async with CheckpointFetcher(tournament.leaderboard_address, tournament.tournament_id) as fetcher:
-        fetched = [await fetcher.fetch(digest) for digest in digests]
+        fetched = [of_agent(await fetcher.fetch(digest), agent) for digest in digests]
     return policy_of(fetched, threads=threads)
 
 
@@ -136,7 +139,9 @@ def described(checkpoint: FetchedCheckpoint) -> PolicyDescription:
 
     Raises:
         FailedPrecondition: There is none, because podrace 0.1.0 published it.
+        InvalidArgument: There are several, because agents have separate parameters; see `of_agent`.
     """
+    checkpoint = of_agent(checkpoint)
     if AGENT not in checkpoint.manifest.policies:
         raise FailedPrecondition(
             f"checkpoint {checkpoint.manifest_digest[:12]} does not describe its policy, because an earlier version of"

@@ -1,6 +1,7 @@
-"""Reads safetensors files into numpy arrays, with numpy alone."""
+"""Reads and writes safetensors files as numpy arrays, with numpy alone."""
 
 import json
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -34,6 +35,20 @@ def read_tensors(data: bytes) -> dict[str, NDArray[Any]]:
         return {name: _tensor(data, begin, entry) for name, entry in named.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataLoss(f"{len(data)} bytes are not a complete safetensors file: {error}") from None
+
+
+def written_tensors(tensors: Mapping[str, NDArray[Any]]) -> bytes:
+    """Returns a safetensors file of some tensors, in their order."""
+    names = {np.dtype(kind): name for name, kind in TYPES.items()}
+    header, data = {}, b""
+    for name, array in tensors.items():
+        own = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
+        places = [len(data), len(data) + len(own)]
+        header[name] = {"dtype": names[array.dtype], "shape": list(array.shape), "data_offsets": places}
+        data += own
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(HEADER_LENGTH_BYTES, "little") + text + data
 
 
 def _tensor(data: bytes, begin: int, entry: dict[str, Any]) -> NDArray[Any]:

@@ -103,7 +103,7 @@ async def _opened(config: ServingConfig, stack: contextlib.AsyncExitStack) -> tu
     found = await client.get_tournament(config.tournament)
     fetcher = await stack.enter_async_context(CheckpointFetcher(found.leaderboard_address, found.tournament_id))
     gate = FreshEpisodesGate(client, found, config.gate) if config.gate.episodes else None
-    return TournamentSource(client, fetcher, found), gate
+    return TournamentSource(client, fetcher, found, config.agent), gate
 
 
 if __name__ == "__main__":

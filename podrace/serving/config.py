@@ -45,6 +45,8 @@ class ServingConfig:
     """Id of a tournament, whose champion is followed."""
     version: str = ""
     """Digest of the manifest of a candidate that is pinned at the start; empty: the champion is followed."""
+    agent: str = ""
+    """Agent of the environment whose policy is served, if agents have separate parameters."""
     poll_seconds: float = 2.0
     """Time between two polls for a new champion or a new export."""
     gate: GateConfig = field(default_factory=GateConfig)

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from podrace.client import Client
 from podrace.client.delivery import CheckpointFetcher
 from podrace.errors import InvalidArgument, NamedResource, NotFound
+from podrace.policy.agents import of_agent
 from podrace.policy.loading import checked_onnx_file
 from podrace.serving.decisions.versions import version_of
 from podrace.serving.policy_version import PolicyVersion
@@ -104,8 +105,9 @@ class FolderSource:
 class TournamentSource:
     """The champion of a tournament, read through the API, and any other checkpoint of it."""
 
-    def __init__(self, client: Client, fetcher: CheckpointFetcher, tournament: Tournament) -> None:
-        self._client, self._fetcher, self._tournament = client, fetcher, tournament
+    def __init__(self, client: Client, fetcher: CheckpointFetcher, tournament: Tournament, agent: str = "") -> None:
+        """Reads policies of a tournament, of one agent if agents have separate parameters."""
+        self._client, self._fetcher, self._tournament, self._agent = client, fetcher, tournament, agent
         self._champion: tuple[str, Sequence[str]] = "", ()
 
     @property
@@ -129,5 +131,5 @@ class TournamentSource:
         """See PolicySource."""
         champion, digests = self._champion
         wanted = digests if version == champion else [version]
-        fetched = [await self._fetcher.fetch(digest) for digest in wanted]
+        fetched = [of_agent(await self._fetcher.fetch(digest), self._agent) for digest in wanted]
         return await asyncio.to_thread(checked_onnx_file, fetched)

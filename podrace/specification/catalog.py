@@ -264,16 +264,27 @@ SAC_DISCRETE = Algorithm(
 )
 
 _SHARED_REWARD = "reward each agent with the sum of the rewards of all agents of its environment"
+_SHARE_PARAMETERS = Hyperparameter(
+    True, "one policy and one critic for all agents; false: separate ones for each agent", structural=True
+)
 IPPO = Algorithm(
-    "independent PPO for teams: one policy and one critic for all agents (de Witt et al. 2020)",
+    "independent PPO for teams: critics see what their agent sees (de Witt et al. 2020)",
     _ALL,
-    {**PPO.hyperparameters, "shared_reward": Hyperparameter(False, _SHARED_REWARD)},
+    {
+        **PPO.hyperparameters,
+        "shared_reward": Hyperparameter(False, _SHARED_REWARD),
+        "share_parameters": _SHARE_PARAMETERS,
+    },
     teams=True,
 )
 MAPPO = Algorithm(
     "multi-agent PPO for teams: as ippo, with a critic that sees all agents (Yu et al. 2022)",
     _ALL,
-    {**PPO.hyperparameters, "shared_reward": Hyperparameter(True, _SHARED_REWARD)},
+    {
+        **PPO.hyperparameters,
+        "shared_reward": Hyperparameter(True, _SHARED_REWARD),
+        "share_parameters": _SHARE_PARAMETERS,
+    },
     teams=True,
 )
 

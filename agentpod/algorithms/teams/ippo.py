@@ -1,33 +1,47 @@
-"""Implements independent PPO (de Witt et al. 2020, arXiv 2011.09533) with one policy and one critic for all agents."""
+"""Implements independent PPO (de Witt et al. 2020, arXiv 2011.09533), with shared or separate parameters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from agentpod.algorithms.ppo import PPO, PPOHyperparameters
 from agentpod.algorithms.teams.presence import absences, team_rewards
+from agentpod.capture.graph_replay import Record
 from agentpod.experience.rollout import Rollout
 from agentpod.experience.rollout_batch import RolloutBatch
+from agentpod.models.normalizer import RunningMoments
+from agentpod.models.policy import NetworkSpec
 from podrace.errors import InvalidArgument
 from simulators.base import Space
 
 
 @dataclass(frozen=True)
 class IPPOHyperparameters(PPOHyperparameters):
-    """Hyperparameters of IPPO: those of PPO, and what an agent is rewarded for."""
+    """Hyperparameters of IPPO: those of PPO, what an agent is rewarded for, and what agents share."""
 
     algorithm = "ippo"
 
     shared_reward: bool = False
     """Whether each agent is rewarded with the sum of the rewards of all agents of its environment."""
+    share_parameters: bool = True
+    """Whether all agents have one policy and one critic; otherwise each agent has its own."""
+
+    @property
+    def network(self) -> NetworkSpec:
+        """Structure of the policy."""
+        return replace(super().network, share_parameters=self.share_parameters)
 
 
 class IPPO(PPO):
     """Treats each agent of a team as PPO treats its environment; see PPO.
 
     Steps in which an agent was absent are not trained on. The return of an agent that leaves early ends there.
+
+    With separate parameters, agent i has the policy pi_i, the critic V_i and statistics of its own observations. The
+    loss is still the mean over the steps of all agents, so the gradient of a shared network is the sum of those of
+    separate networks with the same weights.
 
     Attributes:
         trains_teams: It needs an environment with several agents.
@@ -71,9 +85,35 @@ class IPPO(PPO):
             )
         return batch.rows((~self._absent).flatten().nonzero().squeeze(1))
 
+    def _final_critic_inputs(self, rollout: Rollout) -> Tensor:
+        if not self.policy.agents:
+            return super()._final_critic_inputs(rollout)
+        # Statistics and agents of rows follow from their order, so that all rows are normalized.
+        final = self.policy.normalize(rollout["final_observation"].flatten(0, 1))
+        return final[rollout["truncated"].flatten()]
+
     def _update_statistics(self, observation: Tensor) -> None:
+        if self.policy.agents:
+            self._update_each(observation)
+            return
         # As one lane, because the statistics do not depend on the order of the samples.
         super()._update_statistics(observation[~self._absent].unsqueeze(0) if self._absent.any() else observation)
+
+    def _update_each(self, observation: Tensor) -> None:
+        """Adds observations [T, N A, *shape] to the statistics of each agent, of steps in which all are present."""
+        if not self.policy.normalizes:
+            return
+        teams = observation.flatten(0, 1).flatten(1).unflatten(0, (-1, self._agents))
+        present = ~self._absent.reshape(-1, self._agents).any(1)
+        if present.any():
+            self._observations.add(RunningMoments.of(teams[present]))
+            self._refresh_normalizer()
+
+    def capture(self, record: Record | None = None) -> str:
+        """See Capturable.capture."""
+        if self.policy.agents:
+            return "with share_parameters = false, rows are grouped by agent outside of graphs"
+        return super().capture(record)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Adds which agents have left; see Algorithm.state_dict."""

@@ -25,7 +25,8 @@ class MAPPOHyperparameters(IPPOHyperparameters):
 def joint_space(observation_space: Space) -> Space:
     """Returns the space of what a centralised critic receives; see `joint_observations`."""
     agents = observation_space.lanes
-    return Space("continuous", (agents * (observation_space.shape[0] + 1),), torch.float32)
+    width = agents * (observation_space.shape[0] + 1)
+    return Space("continuous", (width,), torch.float32, agents=observation_space.agents)
 
 
 def joint_observations(observation: Tensor, agents: int) -> Tensor:
@@ -59,7 +60,10 @@ class MAPPO(IPPO):
         return joint_space(observation_space)
 
     def _critic_inputs(self, observation: Tensor) -> Tensor:
-        return joint_observations(observation, self._agents)
+        if not self.policy.agents:
+            return joint_observations(observation, self._agents)
+        # Rows end with the number of their agent, as separate networks need it.
+        return torch.cat((joint_observations(observation[:, :-1], self._agents), observation[:, -1:]), 1)
 
     def _final_critic_inputs(self, rollout: Rollout) -> Tensor:
         final = rollout["final_observation"]
@@ -70,4 +74,4 @@ class MAPPO(IPPO):
         # Agents that were not truncated have no final observation: they had left.
         last = final.reshape(*shape, final.shape[-1])[ended]
         rows = torch.where(cut.unsqueeze(-1), last, 0).flatten(0, 1)
-        return joint_observations(self.policy.normalize(rows), self._agents)[cut.flatten()]
+        return self._critic_inputs(self.policy.normalize(rows))[cut.flatten()]

@@ -207,6 +207,10 @@ class PolicySpec(_message.Message):
        So -1 and 1 are the bounds of the environment, for every head. The means of `stochastic` are not limited by
        themselves and need this clip as well. In an environment with the bounds -2 and 2, a mean of 0.5 is the action 1,
        and a mean of 3 is the action 2. Rollouts store a, not e.
+
+    Agents with separate parameters, only if `separate_parameters` and only in an environment with A agents. Every part of
+    the block has a leading dimension A, and the steps use element i of each part for agent i, whose columns in a rollout
+    are e A + i for the environments e.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -240,6 +244,7 @@ class PolicySpec(_message.Message):
     RECURRENT_SIZE_FIELD_NUMBER: _builtins.int
     NETWORK_CLASS_FIELD_NUMBER: _builtins.int
     NETWORK_OPTIONS_FIELD_NUMBER: _builtins.int
+    SEPARATE_PARAMETERS_FIELD_NUMBER: _builtins.int
     activation: _builtins.str
     """Activation: `tanh`, `relu`, or `elu` (x if x > 0, else exp(x) - 1)."""
     normalize_observations: _builtins.bool
@@ -254,6 +259,10 @@ class PolicySpec(_message.Message):
     """Class of the network that replaces steps 2 to 4: `python:module:Class`, or the name of an installed entry
     point in the group `podrace.networks`; empty: those steps. Its parameters are the tensors `actor.*`. A role that cannot
     import it answers INVALID_ARGUMENT.
+    """
+    separate_parameters: _builtins.bool
+    """Whether each agent of the environment has separate parameters; false: one policy acts for all agents. A role that
+    does not support it answers INVALID_ARGUMENT.
     """
     @_builtins.property
     def hidden_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -279,10 +288,11 @@ class PolicySpec(_message.Message):
         recurrent_size: _builtins.int = ...,
         network_class: _builtins.str = ...,
         network_options: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        separate_parameters: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation", b"activation", "head", b"head", "hidden_sizes", b"hidden_sizes", "network_class", b"network_class", "network_options", b"network_options", "normalize_observations", b"normalize_observations", "recurrent_size", b"recurrent_size", "tensors", b"tensors", "torso", b"torso"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activation", b"activation", "head", b"head", "hidden_sizes", b"hidden_sizes", "network_class", b"network_class", "network_options", b"network_options", "normalize_observations", b"normalize_observations", "recurrent_size", b"recurrent_size", "separate_parameters", b"separate_parameters", "tensors", b"tensors", "torso", b"torso"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

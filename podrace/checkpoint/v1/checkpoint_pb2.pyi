@@ -548,7 +548,7 @@ class Manifest(_message.Message):
     @_builtins.property
     def policies(self) -> _containers.MessageMap[_builtins.str, _policy_pb2.PolicyDescription]:
         """How to act with the policies of this checkpoint, by the name of the agent of the environment that each acts for.
-        Environments with one agent have one entry, named `agent`. Absent from checkpoints of podrace 0.1.0.
+        Environments with one agent, and agents that share one policy, have one entry, named `agent`. Absent from checkpoints of podrace 0.1.0.
         """
 
     @_builtins.property

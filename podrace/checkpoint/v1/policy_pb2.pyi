@@ -246,6 +246,7 @@ class PolicyDescription(_message.Message):
     TEST_VECTORS_PART_FIELD_NUMBER: _builtins.int
     NETWORK_CLASS_FIELD_NUMBER: _builtins.int
     NETWORK_OPTIONS_FIELD_NUMBER: _builtins.int
+    AGENT_INDEX_FIELD_NUMBER: _builtins.int
     steps_version: _builtins.int
     """Version of the steps; always 1. A reader refuses another one."""
     normalization: _builtins.str
@@ -271,6 +272,11 @@ class PolicyDescription(_message.Message):
     network_class: _builtins.str
     """Class of the network that replaces steps 2 to 4, as in `podrace.agentpod.v1.PolicySpec`; empty: those steps. A
     reader that cannot run the class refuses the policy.
+    """
+    agent_index: _builtins.int
+    """Present if the agents of the environment have separate parameters: every tensor of `part` and of
+    `test_vectors_part` has one more dimension in front, and this policy consists of the elements with this index.
+    Everything else in this message describes the policy without that dimension.
     """
     @_builtins.property
     def observation_space(self) -> Global___SpaceDescription:
@@ -309,11 +315,14 @@ class PolicyDescription(_message.Message):
         test_vectors_part: _builtins.str = ...,
         network_class: _builtins.str = ...,
         network_options: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        agent_index: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action_scaling", b"action_scaling", "action_space", b"action_space", "observation_space", b"observation_space"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent_index", b"_agent_index", "action_scaling", b"action_scaling", "action_space", b"action_space", "agent_index", b"agent_index", "observation_space", b"observation_space"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action_scaling", b"action_scaling", "action_space", b"action_space", "activation", b"activation", "head", b"head", "hidden_sizes", b"hidden_sizes", "network_class", b"network_class", "network_options", b"network_options", "normalization", b"normalization", "observation_space", b"observation_space", "part", b"part", "recurrent_size", b"recurrent_size", "steps_version", b"steps_version", "test_vectors_part", b"test_vectors_part", "torso", b"torso"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent_index", b"_agent_index", "action_scaling", b"action_scaling", "action_space", b"action_space", "activation", b"activation", "agent_index", b"agent_index", "head", b"head", "hidden_sizes", b"hidden_sizes", "network_class", b"network_class", "network_options", b"network_options", "normalization", b"normalization", "observation_space", b"observation_space", "part", b"part", "recurrent_size", b"recurrent_size", "steps_version", b"steps_version", "test_vectors_part", b"test_vectors_part", "torso", b"torso"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__agent_index: _TypeAlias = _typing.Literal["agent_index"]  # noqa: Y015
+    _WhichOneofArgType__agent_index: _TypeAlias = _typing.Literal["_agent_index", b"_agent_index"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__agent_index) -> _WhichOneofReturnType__agent_index | None: ...
 
 Global___PolicyDescription: _TypeAlias = PolicyDescription  # noqa: Y015

@@ -37,8 +37,11 @@ FORMATS = ("onnx", "torch")
 @click.option(
     "--folder", type=click.Path(path_type=Path), default=None, help="Folder to write to.  [default: the id and -policy]"
 )
+@click.option("--agent", default="", help="Agent of the environment, if agents have separate parameters.")
 @mesh_options
-def export(settings: Settings, subject: str, top: int | None, formats: Sequence[str], folder: Path | None) -> int:
+def export(
+    settings: Settings, subject: str, top: int | None, formats: Sequence[str], folder: Path | None, agent: str
+) -> int:
     """Export a champion or another candidate as ONNX or torch.export.
 
     Writes policy.onnx or policy.pt2, which include normalization and the scaling of actions, and a model card. The
@@ -57,8 +60,9 @@ def export(settings: Settings, subject: str, top: int | None, formats: Sequence[
                 checkpoints = [checkpoint_of(candidate) for candidate in best_of_agents(board, top)]
             fetched = await _fetched(tournament, checkpoints)
             members = [await _member(client, tournament, one) for one in fetched]
+        fetched = _of_agent(fetched, agent)
         target = folder or Path(f"{tournament.tournament_id}-policy")
-        facts = await _export(fetched, members, tournament, formats or FORMATS[:1], target)
+        facts = await _export(fetched, members, tournament, formats or FORMATS[:1], target, agent)
         if settings.as_json:
             show_json(facts | {"folder": str(target)})
         else:
@@ -73,6 +77,12 @@ async def _fetched(tournament: Tournament, checkpoints: Sequence[Checkpoint]) ->
         return [await fetcher.fetch(one.manifest_digest) for one in checkpoints]
 
 
+def _of_agent(fetched: Sequence[FetchedCheckpoint], agent: str) -> list[FetchedCheckpoint]:
+    from podrace.policy.agents import of_agent  # needs numpy
+
+    return [of_agent(one, agent) for one in fetched]
+
+
 async def _member(client: Client, tournament: Tournament, fetched: FetchedCheckpoint) -> ExportedMember:
     kin = await client.get_lineage(tournament, fetched.manifest.agent_id)
     return ExportedMember(fetched.manifest_digest, fetched.manifest, [agent.agent_id for agent in kin[1:]])
@@ -84,6 +94,7 @@ async def _export(
     tournament: Tournament,
     formats: Sequence[str],
     target: Path,
+    agent: str,
 ) -> dict[str, Any]:
     """Runs the export in a child process, which imports torch, and writes its files and the model card."""
     with tempfile.TemporaryDirectory(prefix="podrace-export-") as name:
@@ -96,7 +107,8 @@ async def _export(
                     (work / one.manifest_digest / part).write_bytes(one.parts[part])
         request = {"members": [one.manifest_digest for one in fetched], "formats": list(formats)}
         (work / "request.json").write_text(json.dumps(request))
-        facts = card(tournament, members, json.loads(await run_module("agentpod.export", work, command="export")))
+        compared = json.loads(await run_module("agentpod.export", work, command="export"))
+        facts = card(tournament, members, compared, agent)
         try:
             target.mkdir(parents=True, exist_ok=True)
         except OSError as error:

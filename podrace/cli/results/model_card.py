@@ -22,13 +22,16 @@ class ExportedMember:
     """Agents that its agent descends from, nearest first."""
 
 
-def card(tournament: Tournament, members: Sequence[ExportedMember], result: Mapping[str, Any]) -> dict[str, Any]:
+def card(
+    tournament: Tournament, members: Sequence[ExportedMember], result: Mapping[str, Any], agent: str = ""
+) -> dict[str, Any]:
     """Returns the facts of a model card as JSON.
 
     Args:
         tournament: The tournament.
         members: The exported policy, or the members of an ensemble, the best first.
         result: Files with their digests and comparisons, as agentpod.export prints it.
+        agent: Agent of the environment that the policy is of, if agents have separate parameters.
     """
     digests = [member.manifest_digest for member in members]
     environment = tournament.spec.environment
@@ -38,6 +41,7 @@ def card(tournament: Tournament, members: Sequence[ExportedMember], result: Mapp
             "environment": environment.id,
             "options": whole(json_format.MessageToDict(environment.options)),
             "evaluation_options": whole(json_format.MessageToDict(tournament.spec.evaluation.options)),
+            **({"agent": agent} if agent else {}),
         },
         "score_on_fresh_episodes": _fresh_score(tournament, digests),
         "members": [_member(member) for member in members],
@@ -86,6 +90,7 @@ def card_text(facts: Mapping[str, Any]) -> str:
         "",
         f"- Task: `{facts['task']['environment']}`, options `{facts['task']['options']}`; evaluated with the options"
         f" `{facts['task']['evaluation_options']}`.",
+        *([f"- Agent of the environment: `{facts['task']['agent']}`."] if "agent" in facts["task"] else []),
         f"- Score on fresh episodes: {_score(fresh) if fresh else 'not measured for this selection'}.",
         "",
     ]

@@ -51,6 +51,7 @@ STOP_SECONDS = 15.0
     metavar="N",
     help="Let pods evaluate a new champion and the one that serves on N fresh episodes, and refuse a worse one.",
 )
+@click.option("--agent", default="", metavar="NAME", help="Agent to serve, if agents have separate parameters.")
 @click.option("--anonymous", is_flag=True, help="Accept callers without credentials, as viewers.")
 @click.option("--insecure", is_flag=True, help="Allow an address that other machines reach without TLS.")
 @click.option(
@@ -64,6 +65,7 @@ def serve(
     rest: str,
     metrics: str,
     gate_episodes: int,
+    agent: str,
     anonymous: bool,
     insecure: bool,
     overrides: Sequence[str],
@@ -81,6 +83,7 @@ def serve(
         raise Unimplemented(f"serving needs {', '.join(missing)}: pip install 'podrace[serve]'")
     keys: dict[str, Any] = {"server.listen": listen, "rest_listen": rest, "telemetry.metrics_listen": metrics}
     keys |= {"gate.episodes": gate_episodes} if gate_episodes else {}
+    keys |= {"agent": json.dumps(agent)} if agent else {}
     keys |= {"anonymous": "true"} if anonymous else {}
     keys |= {"telemetry.log_level": "debug"} if settings.debug else {}
     given = [*overrides, *(["server.insecure=true"] if insecure else [])]

@@ -89,3 +89,27 @@ class TeamRecall:
 
     def close(self) -> None:
         pass
+
+
+class OwnNumber:
+    """Two agents observe the same, and each gets 1 if it chooses its own number; episodes have one step."""
+
+    observation_space = Space("continuous", (1,), torch.float32, agents=("zero", "one"))
+    action_space = Space("discrete", (), torch.int64, n=2)
+
+    def __init__(self, environments: int) -> None:
+        self.count, self._own = environments * 2, torch.arange(2).repeat(environments)
+        self._seen = torch.ones(self.count, 1)
+
+    def reset(self, seed: int) -> Tensor:
+        return self._seen
+
+    def step(self, action: Tensor) -> Step:
+        ended = torch.ones(self.count, dtype=torch.bool)
+        return Step(self._seen, (action == self._own).float(), ended, torch.zeros_like(ended), self._seen)
+
+    def report(self) -> Report:
+        return Report()
+
+    def close(self) -> None:
+        pass

@@ -1,37 +1,20 @@
 """Teams: what an absent agent does is not trained on, and a centralised critic sees every agent."""
 
 import itertools
-from typing import Any
 
 import pytest
 import torch
+from team_training import made, rollout_of
 from team_worlds import Leaving
 from torch import Tensor
 
-from agentpod import algorithms
 from agentpod.algorithms.teams.mappo import MAPPO, joint_observations
 from agentpod.algorithms.teams.presence import absences, team_rewards
 from agentpod.experience.rollout import Lanes, collect, rollout_fields
 from agentpod.models.actors import PolicyActor
 from agentpod.roles.episodes import play
 from podrace.errors import InvalidArgument
-from simulators import Simulator, make
-
-Tensors = dict[str, Tensor]
-SETTINGS: dict[str, Any] = {"horizon": 6, "minibatch_size": 36, "hidden_sizes": [8], "epochs": 2}
-
-
-def made(name: str, simulator: Simulator, **settings: Any) -> Any:
-    spaces = simulator.observation_space, simulator.action_space
-    return algorithms.make(name, *spaces, {**SETTINGS, **settings}, seed=3)
-
-
-def rollout_of(algorithm: Any, simulator: Simulator, horizon: int = 6) -> Tensors:
-    fields = rollout_fields(simulator.observation_space, simulator.action_space, horizon, simulator.count)
-    found = {name: torch.zeros(field.shape, dtype=field.dtype) for name, field in fields.items()}
-    lanes = Lanes.start(simulator.reset(1), 0, simulator.observation_space.lanes)
-    collect(simulator, algorithm.policy, found, lanes, torch.Generator().manual_seed(4))
-    return found
+from simulators import make
 
 
 def test_an_agent_is_absent_from_the_step_after_it_left_until_its_environment_ends() -> None:

@@ -50,3 +50,16 @@ def test_encoders_of_other_sizes_are_refused(change: dict[str, list[int]], probl
     assert "has encoders of entries, and hidden_sizes is empty" in list(
         mismatches(SHAPES, NetworkValues((), torso=False, recurrent_size=0, normalizes=True))
     )
+
+
+def test_agents_with_separate_parameters_are_the_first_dimension_of_every_tensor() -> None:
+    separate = NetworkValues((6, 5), torso=False, recurrent_size=0, normalizes=True, shares_parameters=False)
+    stacked = {name: [3, *shape] for name, shape in SHAPES.items()} | {"log_std": [3, 7]}
+    assert not list(mismatches(stacked, separate))
+    assert list(mismatches(stacked, PLAIN))
+    problem = ["has tensors of different numbers of agents, and share_parameters is false"]
+    assert list(mismatches(stacked | {"actor.1.bias": [2, 7]}, separate)) == problem
+    assert list(mismatches(stacked | {"actor.1.bias": []}, separate)) == problem
+    assert list(mismatches({}, separate)) == problem
+    found = list(mismatches(stacked | {"actor.1.weight": [3, 7, 4]}, separate))
+    assert found == ["actor.1.weight has the shape [7, 4]; the hyperparameters of its agent require [7, 5]"]
