@@ -54,7 +54,7 @@ class EntryScaling:
     def apply(self, rows: Tensor) -> Tensor:
         """Returns rows [B, D] of any type, scaled: float32."""
         if self._mean.dim() > 1:
-            return self._scale(rows.unflatten(0, (-1, len(self._mean)))).flatten(0, 1)
+            return self._scale(rows.reshape(-1, *self._mean.shape)).flatten(0, 1)
         return self._scale(rows)
 
     def _scale(self, rows: Tensor) -> Tensor:

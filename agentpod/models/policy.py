@@ -285,7 +285,7 @@ class Policy:
             return flattened
         if not self.normalizes:
             return flattened * PIXEL_SCALE if self._bytes else flattened.float()
-        rows = flattened.unflatten(0, (-1, self.agents)) if self.agents else flattened
+        rows = flattened.reshape(-1, self.agents, flattened.shape[1]) if self.agents else flattened
         centred = rows - self._views["observation_mean"]
         scaled = centred.mul_(self._inverse_deviation).clamp_(-OBSERVATION_CLIP, OBSERVATION_CLIP)
         return scaled.flatten(0, 1) if self.agents else scaled

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from podrace.access.principal import current_principal
 from podrace.errors import InvalidArgument, PodraceError
-from podrace.policy.loading import AGENT
+from podrace.policy.agents import AGENT
 from podrace.policy.v1 import policy_service_pb2 as pb
 from podrace.policy.v1 import policy_service_pb2_grpc as pb_grpc
 from podrace.rpc import Service

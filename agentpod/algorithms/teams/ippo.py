@@ -1,5 +1,6 @@
 """Implements independent PPO (de Witt et al. 2020, arXiv 2011.09533), with shared or separate parameters."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -103,7 +104,7 @@ class IPPO(PPO):
         """Adds observations [T, N A, *shape] to the statistics of each agent, of steps in which all are present."""
         if not self.policy.normalizes:
             return
-        teams = observation.flatten(0, 1).flatten(1).unflatten(0, (-1, self._agents))
+        teams = observation.reshape(-1, self._agents, math.prod(observation.shape[2:]))
         present = ~self._absent.reshape(-1, self._agents).any(1)
         if present.any():
             self._observations.add(RunningMoments.of(teams[present]))

@@ -50,7 +50,7 @@ def mlp(tensors: Mapping[str, Tensor], name: str, inputs: Tensor) -> Tensor:
 
 
 def doubled(batch: RolloutBatch) -> RolloutBatch:
-    return RolloutBatch(*(one.double() if one.is_floating_point() else one for one in batch.tensors()))
+    return RolloutBatch.of(*(one.double() if one.is_floating_point() else one for one in batch.tensors()))
 
 
 def networks_of(kind: str, seed: int, *, shared: bool, space: Space = SEEN) -> ActorCritic:
@@ -227,7 +227,8 @@ def test_what_an_absent_agent_did_does_not_matter(name: str) -> None:
         found["action"][absent] = int(noise > 0)
         found["log_prob"][absent] = -noise
         algorithm.update(found)
-        return algorithm.policy.flat.clone()
+        flat: Tensor = algorithm.policy.flat
+        return flat.clone()
 
     assert torch.equal(trained(0.0), trained(5.0))
 
@@ -237,7 +238,7 @@ def test_statistics_are_those_of_each_agent_in_steps_in_which_all_are_present() 
     algorithm = made("ippo", simulator, share_parameters=False)
     found = rollout_of(algorithm, simulator)
     algorithm.update(found)
-    seen = found["observation"][:-1].unflatten(1, (-1, AGENTS)).flatten(0, 1).double()
+    seen = found["observation"][:-1].view(-1, AGENTS, 18).double()
     tensors = algorithm.policy.tensors()
     torch.testing.assert_close(tensors["observation_mean"].double(), seen.mean(0), atol=1e-5, rtol=1e-4)
     expected = seen.var(0, correction=0)

@@ -81,7 +81,7 @@ def test_policies_of_agents_are_those_that_their_descriptions_name() -> None:
 
 
 def test_tensor_files_are_read_as_they_were_written() -> None:
-    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True, False]), "c": np.int64(3)[None]}
+    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True, False]), "c": np.array([3])}
     read = read_tensors(written_tensors(tensors))
     assert list(read) == list(tensors)
     for name, array in tensors.items():
