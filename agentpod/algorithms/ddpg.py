@@ -86,15 +86,16 @@ class DDPG(OffPolicy):
         inputs = self._critic_inputs(batch.observation, batch.action)
         loss, errors, mean_value, norm = step_critics(critics, inputs, target, batch.weight)
         if self._due.actor:
-            self._policy_metrics.copy_(self._actor_step(batch.observation, inputs))
+            self._policy_metrics.copy_(self._actor_step(batch.observation, inputs, noise))
         return torch.cat((torch.stack((loss, mean_value, norm)), self._policy_metrics)), errors
 
-    def _actor_step(self, observation: Tensor, inputs: Tensor) -> Tensor:
+    def _actor_step(self, observation: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         """Updates the actor by the first critic's gradient; returns the actor's loss and its gradient norm: [2].
 
         Args:
             observation: [B, D].
             inputs: [B, _critic_size()], those of the critics for the replayed actions, which are overwritten.
+            noise: Of the gradient step; not used for continuous actions.
         """
         actor = self._trained["actor"]
         trace = actor.network.trace(observation)

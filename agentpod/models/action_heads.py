@@ -254,6 +254,12 @@ def _squashed(space: Space, views: Mapping[str, Tensor]) -> Head:
     return Categorical(space.n) if space.kind == "discrete" else SquashedGaussian(output_count(space))
 
 
+def _deterministic(space: Space, views: Mapping[str, Tensor]) -> Head:
+    if space.kind == "discrete":
+        return Categorical(space.n)
+    return Deterministic(output_count(space), views["exploration"])
+
+
 DEFAULT_HEAD = "stochastic"
 _BOTH = frozenset({"continuous", "discrete"})
 HEADS: Mapping[str, HeadKind] = {
@@ -264,9 +270,9 @@ HEADS: Mapping[str, HeadKind] = {
     ),
     "squashed": HeadKind(_BOTH, lambda space: {}, _squashed),
     "deterministic": HeadKind(
-        frozenset({"continuous"}),
-        lambda space: _EXPLORATION,
-        lambda space, views: Deterministic(output_count(space), views["exploration"]),
+        _BOTH,
+        lambda space: _EXPLORATION if space.kind == "continuous" else {},
+        _deterministic,
     ),
     "values": HeadKind(
         frozenset({"discrete"}),

@@ -37,7 +37,7 @@ ELEMENT_TYPES: Mapping[Any, np.dtype[Any]] = {
     tensor_pb2.DATA_TYPE_BOOL: np.dtype(np.bool_),
 }
 HEADS = {
-    "discrete": ("stochastic", "squashed", "values", "dueling"),
+    "discrete": ("stochastic", "squashed", "deterministic", "values", "dueling"),
     "continuous": ("stochastic", "squashed", "deterministic"),
     "multi_discrete": ("stochastic",),
     "multi_binary": ("stochastic",),

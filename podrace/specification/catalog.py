@@ -342,8 +342,13 @@ _CENTRAL_CRITIC = {
 }
 MADDPG = Algorithm(
     "multi-agent DDPG for teams: critics see what all agents see and do (Lowe et al. 2017)",
-    _CONTINUOUS,
-    {**_DDPG, **_CENTRAL_CRITIC},
+    ("continuous", "discrete"),
+    {
+        **_DDPG,
+        **_CENTRAL_CRITIC,
+        "softmax_temperature": Hyperparameter(1.0, "of the Gumbel-softmax of discrete actions", 1e-3, 1e3, scale="log"),
+        "logit_penalty": Hyperparameter(1e-3, "weight of squared outputs, for discrete actions", 0.0, 1e3),
+    },
     teams=True,
 )
 MATD3 = Algorithm(

@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from agentpod.algorithms.ddpg import DDPG, DDPGHyperparameters
+from agentpod.algorithms.teams.gumbel import chosen, gumbel_noise, straight_through, straight_through_backward
 from agentpod.algorithms.teams.presence import team_outcomes
 from agentpod.algorithms.teams.team_replay import TeamReplay
 from agentpod.algorithms.trainable import Trainable
@@ -17,14 +19,13 @@ from agentpod.experience.transitions import TransitionBatch
 from agentpod.models.cnn import NO_TORSO
 from agentpod.models.distributions import output_count
 from podrace.errors import UNSUITABLE_SPACE, InvalidArgument
+from podrace.specification.declaration import hyperparameter
 from simulators.base import Space
 
 
 @dataclass(frozen=True)
-class MADDPGHyperparameters(DDPGHyperparameters):
+class TeamCriticHyperparameters(DDPGHyperparameters):
     """What a specification can set. Steps are those of environments, except for the capacity of the replay memory."""
-
-    algorithm = "maddpg"
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Units of each hidden layer, of the actor and of the critics."""
@@ -44,6 +45,20 @@ class MADDPGHyperparameters(DDPGHyperparameters):
     """Gradients with a larger norm are scaled down to it; 0 = no clipping."""
     shared_reward: bool = False
     """Whether each agent is rewarded with the sum of the rewards of all agents of its environment."""
+
+
+@dataclass(frozen=True)
+class MADDPGHyperparameters(TeamCriticHyperparameters):
+    """Those of algorithms with a critic of all agents, and those of discrete actions."""
+
+    algorithm = "maddpg"
+
+    softmax_temperature: float = hyperparameter(
+        1.0, "of the Gumbel-softmax of discrete actions", low=1e-3, high=1e3, scale="log"
+    )
+    """Temperature of the Gumbel-softmax through which the gradient of discrete actions is propagated."""
+    logit_penalty: float = hyperparameter(1e-3, "weight of squared outputs, for discrete actions", low=0.0, high=1e3)
+    """Weight of the mean square of the actor's outputs in its loss, for discrete actions."""
 
 
 def joint_actions(observation: Tensor, action: Tensor, agents: int) -> Tensor:
@@ -76,11 +91,16 @@ class MADDPG(DDPG):
     judges. Each agent may have a separate reward, so teams may be cooperative, competitive or mixed. The actions of
     the other agents in the actor's loss are the replayed ones, as in equation 5 of the paper.
 
+    If actions are discrete, they are one-hot in the critics, pi_target takes the most likely one, and agents explore by
+    sampling. The actor's loss propagates through a sample by the straight-through Gumbel-softmax estimator, and has the
+    term logit_penalty mean(logits^2) over valid choices, as in the authors' implementation.
+
     Attributes:
         trains_teams: It needs an environment with several agents.
     """
 
     settings_type: ClassVar[type[DDPGHyperparameters]] = MADDPGHyperparameters
+    action_kinds = frozenset({"continuous", "discrete"})
     trains_teams = True
 
     def __init__(
@@ -107,10 +127,51 @@ class MADDPG(DDPG):
     def _critic_size(self) -> int:
         return self._agents * (self._inputs + output_count(self._action_space) + 1)
 
+    @property
+    def _chooses(self) -> bool:
+        return self._action_space.kind == "discrete"
+
+    def _noise(self, updates: int, generator: torch.Generator) -> Tensor:
+        if not self._chooses:
+            return super()._noise(updates, generator)
+        rows = self.hyperparameters.batch_size * self._agents
+        return gumbel_noise((updates, rows, self._action_space.n), generator)
+
     def _critic_inputs(self, observation: Tensor, action: Tensor) -> Tensor:
         return joint_actions(observation, action, self._agents)
 
+    def _logits(self, outputs: Tensor, observation: Tensor) -> Tensor:
+        """Returns the outputs of an actor with those of invalid choices replaced: [B, n]."""
+        return self.policy.mask.apply(outputs, observation) if self.policy.mask else outputs
+
+    def _next_action(self, next_observation: Tensor, noise: Tensor) -> Tensor:
+        if not self._chooses:
+            return super()._next_action(next_observation, noise)
+        return chosen(self._logits(self._trained["actor"].target.forward(next_observation), next_observation))
+
+    def _actor_step(self, observation: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
+        """Updates the actor; see DDPG. For discrete actions, `noise` is standard Gumbel noise [B, n]."""
+        if not self._chooses:
+            return super()._actor_step(observation, inputs, noise)
+        settings, actor = self.hyperparameters, self._trained["actor"]
+        trace = actor.network.trace(observation)
+        logits = self._logits(trace[-1], observation)
+        action, soft = straight_through(logits, noise, settings.softmax_temperature)
+        inputs[:, self._own_action] = action
+        critic_trace = self._first_critic.trace(inputs)
+        slope = torch.full_like(critic_trace[-1], -1.0 / len(observation))
+        action_gradient = self._first_critic.input_gradient(slope, critic_trace, self._own_action)
+        gradient = straight_through_backward(action_gradient, soft, settings.softmax_temperature)
+        valid = trace[-1] if self.policy.mask is None else trace[-1] * self.policy.mask.valid(observation)
+        # d mean(logits^2) / d logit = 2 logit / (B n)
+        gradient = torch.add(gradient, valid, alpha=2.0 * settings.logit_penalty / valid.numel())
+        actor.network.backward(gradient, trace, actor.gradient)
+        loss = settings.logit_penalty * valid.square().mean() - critic_trace[-1].mean()
+        return torch.stack((loss, actor.optimizer.step()))
+
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        if self._chooses:
+            batch = batch._replace(action=one_hot(batch.action, self._action_space.n).float())
         if self.hyperparameters.shared_reward:
             batch = team_outcomes(batch, self._agents)
         return super()._gradient_step(batch, noise)

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from agentpod.algorithms.td3 import TD3, TD3Hyperparameters
-from agentpod.algorithms.teams.maddpg import MADDPG, MADDPGHyperparameters
+from agentpod.algorithms.teams.maddpg import MADDPG, TeamCriticHyperparameters
 from agentpod.models.distributions import output_count
 
 
 @dataclass(frozen=True)
-class MATD3Hyperparameters(MADDPGHyperparameters, TD3Hyperparameters):
-    """Hyperparameters of MATD3: those of MADDPG and those that TD3 adds to DDPG."""
+class MATD3Hyperparameters(TeamCriticHyperparameters, TD3Hyperparameters):
+    """Hyperparameters of MATD3: those of MADDPG for continuous actions, and those that TD3 adds to DDPG."""
 
     algorithm = "matd3"
 
@@ -26,6 +26,7 @@ class MATD3(MADDPG, TD3):
     """MADDPG with twin critics, noise on the target policies' actions, and delayed updates of the actors; see TD3."""
 
     settings_type = MATD3Hyperparameters
+    action_kinds = frozenset({"continuous"})
 
     def _noise(self, updates: int, generator: torch.Generator) -> Tensor:
         shape = (updates, self.hyperparameters.batch_size * self._agents, output_count(self._action_space))

@@ -191,6 +191,7 @@ class PolicySpec(_message.Message):
          stochastic     continuous  A means                   mean            mean + exp(log_std) N(0, 1)
          squashed       discrete    logits                    argmax          a draw from softmax(logits)
          squashed       continuous  A means, then A values s  tanh(mean)      tanh(mean + exp(clip(s, -20, 2)) N(0, 1))
+         deterministic  discrete    logits                    argmax          a draw from softmax(logits)
          deterministic  continuous  A values o                tanh(o)         clip(tanh(o) + exploration N(0, 1), -1, 1)
          values         discrete    a value for each choice   argmax          with probability `exploration` any choice,
                                                                               else argmax

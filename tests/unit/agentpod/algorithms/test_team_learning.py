@@ -16,6 +16,7 @@ TASKS: dict[str, tuple[dict[str, object], dict[str, object], int, float]] = {
     "ippo": (ON_POLICY, {}, 500_000, -62.0),
     "mappo": (ON_POLICY, {}, 200_000, -62.0),
     "maddpg": ({"shared_reward": True}, CONTINUOUS, 200_000, -56.0),
+    "maddpg, discrete": ({"shared_reward": True}, {}, 300_000, -62.0),
     "matd3": ({"shared_reward": True}, CONTINUOUS, 200_000, -56.0),
 }
 """Hyperparameters, options, environment steps, and the return to reach; teams that act at random are at -82."""
@@ -26,4 +27,4 @@ TASKS: dict[str, tuple[dict[str, object], dict[str, object], int, float]] = {
 @pytest.mark.parametrize("name", TASKS)
 def test_teams_learn_to_cover_the_landmarks(name: str, seed: int) -> None:
     hyperparameters, options, steps, wanted = TASKS[name]
-    assert best_score(name, "spread", hyperparameters, seed, steps, wanted, options) >= wanted
+    assert best_score(name.partition(",")[0], "spread", hyperparameters, seed, steps, wanted, options) >= wanted

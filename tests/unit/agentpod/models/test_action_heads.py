@@ -259,7 +259,7 @@ def test_a_head_refuses_unsupported_kinds_of_action_space(name: str) -> None:
         assert caught.value.reason == UNSUITABLE_SPACE
     for kind in HEADS[name].action_kinds:
         assert head_kind(name, SPACES[kind]) is HEADS[name]
-    assert bool(refused) == (name not in ("stochastic", "squashed"))
+    assert bool(refused) == (name not in ("stochastic", "squashed", "deterministic"))
 
 
 @pytest.mark.parametrize("space", WITH_OPEN_ENDS)

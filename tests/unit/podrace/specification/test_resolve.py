@@ -401,14 +401,16 @@ def test_teams_need_an_algorithm_for_teams() -> None:
 
 
 def test_an_option_can_make_actions_continuous() -> None:
-    algorithm, chosen = catalog.ALGORITHMS["maddpg"], pb.EnvironmentSpec(id="spread")
+    algorithm, chosen = catalog.ALGORITHMS["matd3"], pb.EnvironmentSpec(id="spread")
+    check_action_kind("maddpg", catalog.ALGORITHMS["maddpg"], chosen)
     with pytest.raises(InvalidArgument) as caught:
-        check_action_kind("maddpg", algorithm, chosen)
+        check_action_kind("matd3", algorithm, chosen)
     assert caught.value.message == (
-        "algorithms.maddpg: handles continuous actions, but those of environment 'spread' are discrete; "
+        "algorithms.matd3: handles continuous actions, but those of environment 'spread' are discrete; "
         "set environment.options.continuous_actions = true"
     )
     chosen.options["continuous_actions"] = True
-    check_action_kind("maddpg", algorithm, chosen)
+    check_action_kind("matd3", algorithm, chosen)
+    check_action_kind("maddpg", catalog.ALGORITHMS["maddpg"], chosen)
     with pytest.raises(InvalidArgument, match=r"qmix: handles discrete actions, but .* are continuous"):
         check_action_kind("qmix", catalog.ALGORITHMS["qmix"], chosen)
