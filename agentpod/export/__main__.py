@@ -25,6 +25,7 @@ from podrace.digests import digest
 from podrace.errors import PodraceError
 from podrace.limits.config import NOTHING
 from podrace.policy import loading, runtime
+from podrace.policy.agents import of_agent
 from podrace.printable import printable
 from podrace.tensor_transport.codec import decode
 from simulators.base import Simulator
@@ -53,7 +54,7 @@ def export(folder: Path) -> dict[str, Any]:
         PodraceError: A checkpoint cannot be read.
     """
     request = json.loads((folder / "request.json").read_text())
-    checkpoints = [_read(folder / digest_) for digest_ in request["members"]]
+    checkpoints = [of_agent(_read(folder / digest_), request["agent"]) for digest_ in request["members"]]
     policies = [_policy(checkpoint) for checkpoint in checkpoints]
     networks = {one.manifest_digest: network_nodes(policy) for one, policy in zip(checkpoints, policies, strict=True)}
     data = b""

@@ -60,7 +60,6 @@ def export(
                 checkpoints = [checkpoint_of(candidate) for candidate in best_of_agents(board, top)]
             fetched = await _fetched(tournament, checkpoints)
             members = [await _member(client, tournament, one) for one in fetched]
-        fetched = _of_agent(fetched, agent)
         target = folder or Path(f"{tournament.tournament_id}-policy")
         facts = await _export(fetched, members, tournament, formats or FORMATS[:1], target, agent)
         if settings.as_json:
@@ -75,12 +74,6 @@ def export(
 async def _fetched(tournament: Tournament, checkpoints: Sequence[Checkpoint]) -> list[FetchedCheckpoint]:
     async with CheckpointFetcher(tournament.leaderboard_address, tournament.tournament_id) as fetcher:
         return [await fetcher.fetch(one.manifest_digest) for one in checkpoints]
-
-
-def _of_agent(fetched: Sequence[FetchedCheckpoint], agent: str) -> list[FetchedCheckpoint]:
-    from podrace.policy.agents import of_agent  # needs numpy
-
-    return [of_agent(one, agent) for one in fetched]
 
 
 async def _member(client: Client, tournament: Tournament, fetched: FetchedCheckpoint) -> ExportedMember:
@@ -105,7 +98,7 @@ async def _export(
             for part in ("policy", "test_vectors"):
                 if part in one.parts:
                     (work / one.manifest_digest / part).write_bytes(one.parts[part])
-        request = {"members": [one.manifest_digest for one in fetched], "formats": list(formats)}
+        request = {"members": [one.manifest_digest for one in fetched], "formats": list(formats), "agent": agent}
         (work / "request.json").write_text(json.dumps(request))
         compared = json.loads(await run_module("agentpod.export", work, command="export"))
         facts = card(tournament, members, compared, agent)
