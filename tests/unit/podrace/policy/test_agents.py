@@ -38,7 +38,7 @@ def team() -> tuple[Policy, FetchedCheckpoint]:
     return policy, FetchedCheckpoint("ab" * 32, data, manifest_from_bytes(data), parts)
 
 
-def test_the_manifest_names_each_agent_and_tells_its_network() -> None:
+def test_the_manifest_names_each_agent_and_describes_its_network() -> None:
     policy, checkpoint = team()
     assert set(checkpoint.manifest.policies) == set(NAMES)
     assert described_network(checkpoint.manifest.policies) == policy.network
