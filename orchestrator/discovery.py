@@ -1,5 +1,6 @@
 """Answers DiscoveryService: what this server is, and what a specification may name."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from orchestrator.messages import duration
 from orchestrator.state.database import REQUEST_RECORD_SECONDS
 from orchestrator.tournaments.queries import DEFAULT_PAGE_SIZE, MAXIMUM_PAGE_SIZE
 from podrace import __version__, rpc
+from podrace.access.principal import Principal, current_principal
+from podrace.access.v1 import access_pb2
 from podrace.discovery import catalog_messages
 from podrace.discovery.features import FEATURES
 from podrace.discovery.v1 import discovery_pb2 as pb
@@ -52,6 +55,21 @@ def describe_server(config: Config, services: Sequence[str]) -> pb.GetServerResp
     )
 
 
+def describe_caller(principal: Principal | None) -> pb.GetCallerResponse:
+    """Returns who a caller is; nothing for None, a call that no server answers."""
+    if principal is None:
+        return pb.GetCallerResponse()
+    found = pb.GetCallerResponse(
+        name=principal.name,
+        namespace=principal.namespace,
+        roles=[access_pb2.Role.ValueType(role) for role in sorted(principal.roles)],
+        tournament_id=principal.tournament_id,
+    )
+    if math.isfinite(principal.expire_time):
+        found.expire_time.FromNanoseconds(round(principal.expire_time * 1e9))
+    return found
+
+
 class DiscoveryServicer(pb_grpc.DiscoveryServiceServicer):
     """Implements DiscoveryService; the contract describes each method."""
 
@@ -81,3 +99,7 @@ class DiscoveryServicer(pb_grpc.DiscoveryServiceServicer):
     async def ListEventKinds(self, request: pb.ListEventKindsRequest, context: Context) -> pb.ListEventKindsResponse:
         """Returns all kinds of events."""
         return catalog_messages.list_event_kinds()
+
+    async def GetCaller(self, request: pb.GetCallerRequest, context: Context) -> pb.GetCallerResponse:
+        """Returns who calls."""
+        return describe_caller(current_principal())

@@ -48,7 +48,7 @@ STANDARD: Mapping[SpiffeName, tuple[str, ...]] = {
     SpiffeName("plugin", "simulators"): ("simulators", *LOOPBACK),
     SpiffeName("policy-server"): ("serving", "podrace-serving", *LOOPBACK),
     SpiffeName("operator", "operator"): (),
-    SpiffeName("operator", "dashboard"): ("dashboard", "podrace-dashboard", *LOOPBACK),
+    SpiffeName("viewer", "dashboard"): ("dashboard", "podrace-dashboard", *LOOPBACK),
 }
 """Certificates of a new authority, and the hosts where their holders listen: names of Compose services, of Kubernetes
 services, and of this machine itself."""

@@ -15,4 +15,6 @@ class Client(TournamentCalls, EvaluationCalls, LeaderboardCalls):
     Args:
         orchestrator: Address of the orchestrator, `host:port` or `unix:/path`. A tournament names the address of its
             leaderboard.
+        token: Returns the token of the person for whom all calls are made; None: the calls have the token and the
+            certificate of this process.
     """

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from podrace import rpc
+from podrace.access.credentials import TokenSource
 from podrace.access.token_file import operator_token
 from podrace.checkpoint.v1 import delivery_pb2 as pb
 from podrace.checkpoint.v1 import delivery_pb2_grpc as pb_grpc
@@ -39,15 +40,16 @@ class FetchedCheckpoint:
 class CheckpointFetcher:
     """Reads checkpoints of one tournament from its leaderboard; an asynchronous context manager."""
 
-    def __init__(self, address: str, tournament_id: str) -> None:
+    def __init__(self, address: str, tournament_id: str, token: TokenSource | None = None) -> None:
         """Connects with the first call.
 
         Args:
             address: Address of the leaderboard.
             tournament_id: The tournament.
+            token: What `Client.token_for` returns for this address; None: as for a client without a token of its own.
         """
         self._tournament_id = tournament_id
-        self._channel = rpc.connect(address, pb.DESCRIPTOR, token=operator_token(address))
+        self._channel = rpc.connect(address, pb.DESCRIPTOR, token=token or operator_token(address))
         self._stub: Any = pb_grpc.CheckpointServiceStub(self._channel)
 
     async def __aenter__(self) -> "CheckpointFetcher":

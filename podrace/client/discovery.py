@@ -5,6 +5,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from podrace import rpc
+from podrace.access.credentials import TokenSource
 from podrace.access.token_file import operator_token
 from podrace.discovery.v1 import discovery_pb2 as pb
 from podrace.discovery.v1 import discovery_pb2_grpc as pb_grpc
@@ -13,9 +14,26 @@ from podrace.errors import DeadlineExceeded, Unavailable
 ANSWER_SECONDS = 5.0
 
 
-async def get_server(address: str) -> pb.GetServerResponse:
-    """Returns version, features and limits of the server at an address; raises PodraceError."""
-    found: pb.GetServerResponse = await _ask(address, "GetServer", pb.GetServerRequest())
+async def get_server(address: str, token: TokenSource | None = None) -> pb.GetServerResponse:
+    """Returns version, features and limits of the server at an address; raises PodraceError.
+
+    Args:
+        address: Address of the orchestrator.
+        token: What `Client.token_for` returns for this address; None: as for a client without a token of its own.
+    """
+    found: pb.GetServerResponse = await _ask(address, "GetServer", pb.GetServerRequest(), token)
+    return found
+
+
+async def get_caller(address: str, token: TokenSource | None = None) -> pb.GetCallerResponse:
+    """Returns who the server takes the caller for, and its roles; arguments as of `get_server`.
+
+    Raises:
+        Unauthenticated: The credentials are not valid there.
+        Unimplemented: The server is of an earlier version.
+        PodraceError: It does not answer, or refuses.
+    """
+    found: pb.GetCallerResponse = await _ask(address, "GetCaller", pb.GetCallerRequest(), token)
     return found
 
 
@@ -43,8 +61,8 @@ async def list_event_kinds(address: str) -> pb.ListEventKindsResponse:
     return found
 
 
-async def _ask(address: str, method: str, request: Message) -> Any:
-    async with rpc.connect(address, pb.DESCRIPTOR, token=operator_token(address)) as channel:
+async def _ask(address: str, method: str, request: Message, token: TokenSource | None = None) -> Any:
+    async with rpc.connect(address, pb.DESCRIPTOR, token=token or operator_token(address)) as channel:
         stub = pb_grpc.DiscoveryServiceStub(channel)
         try:
             return await rpc.call(getattr(stub, method), request, deadline_seconds=ANSWER_SECONDS)

@@ -3,8 +3,10 @@
 podrace/dashboard/
   gateway.py          serves pages and JSON; wires the modules below
   settings.py         where it listens, its token, TLS
-  access.py           decides whether a request may be answered
+  access.py           decides whether a request may be answered: host names, origins, tokens
+  entrance/           decides who may use it, and whose rights its calls have
   guarding.py         the middleware that applies those decisions, and the protective headers
+  answers.py          builds JSON and errors
   live.py             the health check of a container
   parameters.py       reads bounded parameters of requests
   reading.py          handlers that read
@@ -19,6 +21,7 @@ podrace/dashboard/
   on_demand/          what takes long: reports of a champion, and videos of episodes
   assets/             the pages: HTML, style and ES modules without a build; the chart library uPlot
 
-The gateway is a client of the public API like any other (`podrace.client`). Each of its calls has the rights of its own
-token or certificate; the page shows the error of a call that was refused.
+The gateway is a client of the public API like any other (`podrace.client`). Each of its calls has the rights of the
+reader for whom it is made: of the command, or of a person who has signed in. The page shows the error of a call that
+was refused.
 """

@@ -1,8 +1,8 @@
 """Decides whether a request to the dashboard may be answered: its host, its token, its origin. Pure.
 
-A browser gets the token in the URL that the command prints, and exchanges it for a cookie that scripts cannot read.
-Changes need a second value as well, which only a page of the dashboard can read, and a matching origin; a page of
-another site has neither.
+A browser gets a cookie that scripts cannot read: for the token in the URL that the command prints, or when a person
+signs in. Changes need a second value as well, which only a page of the dashboard can read, and a matching origin; a
+page of another site has neither.
 """
 
 import hashlib
@@ -12,6 +12,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 COOKIE = "podrace_dashboard"
+SESSION_COOKIE = "podrace_session"
+HOST_PREFIX = "__Host-"
+"""Browsers take a cookie of such a name over TLS only, and not from another host of the same domain."""
 CHANGE_HEADER = "X-Podrace-Change"
 """Header with the value that changes need."""
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -45,9 +48,10 @@ class Keys:
         """Whether a text is the value of the cookie."""
         return len(text) <= LONGEST_TOKEN and _equal(text, self.cookie)
 
-    def is_change(self, text: str) -> bool:
-        """Whether a text is the value of `CHANGE_HEADER`."""
-        return len(text) <= LONGEST_TOKEN and _equal(text, self.change)
+
+def is_change(text: str, change: str) -> bool:
+    """Whether a text is the value that changes need; takes the same time for every wrong one."""
+    return len(text) <= LONGEST_TOKEN and _equal(text, change)
 
 
 def _equal(text: str, secret: str) -> bool:
@@ -58,6 +62,11 @@ def _equal(text: str, secret: str) -> bool:
 def cookie_name(port: int) -> str:
     """Returns the name of the cookie; browsers share cookies between the ports of a host."""
     return f"{COOKIE}_{port}"
+
+
+def session_cookie_name(port: int, *, secure: bool) -> str:
+    """Returns the name of the cookie of a person who has signed in; `secure`: over TLS."""
+    return f"{HOST_PREFIX if secure else ''}{SESSION_COOKIE}_{port}"
 
 
 def accepts_host(host: str, names: Collection[str]) -> bool:
@@ -97,17 +106,30 @@ def _is_ipv6(host: str) -> bool:
         return False
 
 
-def refused_change(*, origin: str | None, own_origin: str, fetch_site: str | None, content_type: str) -> str:
+def own_origins(scheme: str, host: str, *, behind_proxy: bool) -> tuple[str, ...]:
+    """Returns the origins of the pages of a dashboard.
+
+    Args:
+        scheme: `http` or `https`, by which the request arrived.
+        host: The header `Host`, which has been accepted.
+        behind_proxy: Whether a proxy may provide TLS.
+    """
+    return (f"{scheme}://{host}", *([f"https://{host}"] if behind_proxy and scheme != "https" else []))
+
+
+def refused_change(
+    *, origin: str | None, own_origins: Collection[str], fetch_site: str | None, content_type: str
+) -> str:
     """Returns why a request that changes something is refused because of where it comes from; empty if it is not.
 
     Args:
         origin: Header `Origin`; browsers send it with every such request.
-        own_origin: Scheme, host and port under which the request arrived.
+        own_origins: Origins of the pages of this dashboard.
         fetch_site: Header `Sec-Fetch-Site`; None: not sent.
         content_type: Header `Content-Type`; forms of other sites cannot send JSON without being asked first.
     """
-    if origin is None or origin.lower() != own_origin.lower():
-        return f"the request comes from {origin or 'no page'} and not from {own_origin}"
+    if origin is None or origin.lower() not in {own.lower() for own in own_origins}:
+        return f"the request comes from {origin or 'no page'} and not from {' or '.join(own_origins)}"
     if fetch_site not in (None, "same-origin"):
         return f"the request comes from another site (Sec-Fetch-Site: {fetch_site})"
     if content_type.partition(";")[0].strip().lower() != "application/json":

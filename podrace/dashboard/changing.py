@@ -1,4 +1,4 @@
-"""Answers requests that change something: each handler makes one call, with the rights of the gateway's client."""
+"""Answers requests that change something: each handler makes one call, with the rights of its reader."""
 
 import tomllib
 from collections.abc import Mapping
@@ -7,10 +7,10 @@ from typing import Any
 
 from aiohttp import web
 
-from podrace.client import Client
 from podrace.dashboard import parameters, views
+from podrace.dashboard.answers import answer
+from podrace.dashboard.entrance.reader import reader_of
 from podrace.dashboard.feed_cache import FeedCache
-from podrace.dashboard.reading import answer
 from podrace.errors import InvalidArgument
 from podrace.specification import resolve
 from podrace.specification.files import to_toml
@@ -28,7 +28,6 @@ PAUSE_REASON = "in the dashboard"
 class ChangeHandlers:
     """Handlers of requests that change something."""
 
-    client: Client
     feeds: FeedCache
 
     def routes(self) -> list[web.RouteDef]:
@@ -47,43 +46,43 @@ class ChangeHandlers:
     async def check(self, request: web.Request) -> web.Response:
         """Checks a specification where its tournament would run; creates nothing."""
         spec = specification_of(parameters.body_of(await request.read()))
-        resolved, unchecked = await self.client.check_specification(spec)
+        resolved, unchecked = await reader_of(request).client.check_specification(spec)
         return answer({"specification": to_toml(resolved), "unchecked": [views.text(line) for line in unchecked]})
 
     async def create(self, request: web.Request) -> web.Response:
         """Creates a tournament; a repeat with the same `request_id` returns the first one."""
         body = parameters.body_of(await request.read())
         request_id = parameters.text_in(body, "request_id", longest=100)
-        created = await self.client.create_tournament(specification_of(body), request_id=request_id)
+        created = await reader_of(request).client.create_tournament(specification_of(body), request_id=request_id)
         return answer(views.tournament(created))
 
     async def stop(self, request: web.Request) -> web.Response:
         """Stops a tournament."""
         body = parameters.body_of(await request.read())
         reason = parameters.text_in(body, "reason", longest=LONGEST_REASON) or DEFAULT_REASON
-        return answer(views.tournament(await self.client.cancel_tournament(_name(request), reason)))
+        return answer(views.tournament(await reader_of(request).client.cancel_tournament(_name(request), reason)))
 
     async def pause(self, request: web.Request) -> web.Response:
         """Pauses a tournament."""
         body = parameters.body_of(await request.read())
         reason = parameters.text_in(body, "reason", longest=LONGEST_REASON) or PAUSE_REASON
-        return answer(views.tournament(await self.client.pause_tournament(_name(request), reason)))
+        return answer(views.tournament(await reader_of(request).client.pause_tournament(_name(request), reason)))
 
     async def resume(self, request: web.Request) -> web.Response:
         """Resumes a paused or stopped tournament."""
-        return answer(views.tournament(await self.client.resume_tournament(_name(request))))
+        return answer(views.tournament(await reader_of(request).client.resume_tournament(_name(request))))
 
     async def scale(self, request: web.Request) -> web.Response:
         """Changes the limits of the pool."""
         limits = pool_limits(parameters.body_of(await request.read()))
-        return answer(views.tournament(await self.client.update_tournament(_name(request), limits)))
+        return answer(views.tournament(await reader_of(request).client.update_tournament(_name(request), limits)))
 
     async def delete(self, request: web.Request) -> web.Response:
         """Deletes a tournament that has ended; the request repeats its id as `confirm`."""
         name = _name(request)
         if parameters.text_in(parameters.body_of(await request.read()), "confirm", longest=200) != name:
             raise InvalidArgument(f"confirm: expected {name}, the id of the tournament to delete")
-        await self.client.delete_tournament(name)
+        await reader_of(request).client.delete_tournament(name)
         await self.feeds.drop(name)
         return answer({"deleted": name})
 

@@ -1,6 +1,7 @@
 """Keeps what is known about one tournament current, for all pages that show it."""
 
 import asyncio
+import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -8,7 +9,7 @@ from podrace.client import Client
 from podrace.client.calls.tournaments import END_STATES
 from podrace.client.reconnect import RETRY_SECONDS, RETRYABLE
 from podrace.dashboard.points import SubmissionPoints
-from podrace.errors import PodraceError
+from podrace.errors import NotFound, PermissionDenied, PodraceError, Unauthenticated
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, WatchCandidatesResponse
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod
 from podrace.tasks import ChangeSignal, cancel_all, wait_at_most
@@ -29,7 +30,7 @@ BATCH = 200
 
 
 class TournamentFeed:
-    """Follows a tournament from `start` to `close`; the attributes are read by the pages.
+    """Follows a tournament with the rights of a client, from `start` to `close`; the attributes are read by the pages.
 
     feed = TournamentFeed(client, await client.get_tournament(name))
     feed.start()
@@ -45,6 +46,8 @@ class TournamentFeed:
             tournament: Its present state.
         """
         self._client = client
+        self.run = uuid.uuid4().hex[:8]
+        """Differs between two feeds, whose versions cannot be compared."""
         self.tournament = tournament
         self.pods: list[Pod] = []
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
@@ -58,6 +61,10 @@ class TournamentFeed:
         self.faults: dict[str, str] = {}
         """Why a part is not current: the error of its last call."""
         self.changes = ChangeSignal()
+        self.closed = False
+        """Whether it follows no longer."""
+        self.refused = False
+        """Whether the mesh has refused a part of it to this client."""
         self._resume_token = 0
         self._agents_page = ""
         self._submitted = asyncio.Event()
@@ -76,6 +83,8 @@ class TournamentFeed:
 
     async def close(self) -> None:
         """Stops to follow."""
+        self.closed = True
+        self.changes.notify_all()
         await cancel_all(*self._tasks)
 
     async def board_known(self) -> None:
@@ -90,6 +99,7 @@ class TournamentFeed:
             except RETRYABLE as error:
                 self._fault(part, error.message)
             except PodraceError as error:
+                self.refused |= isinstance(error, Unauthenticated | PermissionDenied | NotFound)
                 self._fault(part, error.message)
                 return
             await asyncio.sleep(RETRY_SECONDS)

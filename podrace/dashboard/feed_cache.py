@@ -1,4 +1,9 @@
-"""Opens a feed for each tournament that pages show, and closes those that have not been used for a while."""
+"""Opens a feed for each tournament that pages show, and closes those that have not been used for a while.
+
+All who may read a tournament share its feed. The mesh is asked for each of them whether they may read it. A feed has
+the rights of the reader who has opened it, and is closed when the session of that reader ends; the next request of
+another one opens it again.
+"""
 
 import asyncio
 import time
@@ -6,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from podrace.client import Client
+from podrace.dashboard.entrance.reader import Reader
 from podrace.dashboard.feed import TournamentFeed
 from podrace.tasks import cancel_all
 
 MOST_FEEDS = 12
 """Feeds that are open at the same time, at most."""
+MOST_FEEDS_OF_PERSONS = 40
+"""The same if persons sign in."""
 MOST_POINTS = 3_000_000
 """Submissions that all feeds keep together, at most, unless a single tournament has more: 72 MB."""
 IDLE_SECONDS = 300.0
@@ -24,6 +31,8 @@ class _Entry:
     feed: TournamentFeed
     used: float
     """When a page used it last, on the clock of the cache."""
+    reader: Reader
+    """Whose rights the feed has."""
 
 
 def to_close(
@@ -49,18 +58,21 @@ def to_close(
 class FeedCache:
     """The open feeds; an asynchronous context manager that closes them.
 
-    async with FeedCache(client) as feeds:
-        feed = await feeds.get("cartpole-2xxpit")
+    async with FeedCache() as feeds:
+        feed = await feeds.get("cartpole-2xxpit", reader)
+        while True:
+            feed = await feeds.renewed(feed, reader)
+            ...
     """
 
-    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, most_feeds: int = MOST_FEEDS) -> None:
         """Opens no feed.
 
         Args:
-            client: Client of the mesh.
             clock: Monotonic time in seconds.
+            most_feeds: Feeds that are open at the same time, at most.
         """
-        self._client, self._clock = client, clock
+        self._clock, self._most_feeds = clock, most_feeds
         self._entries: dict[str, _Entry] = {}
         self._lock = asyncio.Lock()
         self._cleaning: asyncio.Task[None] | None = None
@@ -77,22 +89,40 @@ class FeedCache:
         for entry in self._entries.values():
             await entry.feed.close()
 
-    async def get(self, tournament_id: str) -> TournamentFeed:
+    async def get(self, tournament_id: str, reader: Reader) -> TournamentFeed:
         """Returns the feed of a tournament, which is opened first if it is not open.
 
         Raises:
-            NotFound: The orchestrator does not know the tournament.
+            NotFound: The orchestrator does not know the tournament, or not for this reader.
             PodraceError: It does not answer, or refuses.
         """
+        if reader.is_person:
+            await reader.may_read(tournament_id)
         async with self._lock:
-            if tournament_id not in self._entries:
-                feed = TournamentFeed(self._client, await self._client.get_tournament(tournament_id))
+            entry = self._entries.get(tournament_id)
+            if entry and entry.feed.refused and entry.reader is not reader:
+                await self.drop(tournament_id)
+                entry = None
+            if entry is None:
+                feed = TournamentFeed(reader.client, await reader.client.get_tournament(tournament_id))
                 feed.start()
-                self._entries[tournament_id] = _Entry(feed, self._clock())
+                entry = self._entries[tournament_id] = _Entry(feed, self._clock(), reader)
                 await self._close_some()
-        entry = self._entries[tournament_id]
         entry.used = self._clock()
         return entry.feed
+
+    async def renewed(self, feed: TournamentFeed, reader: Reader) -> TournamentFeed:
+        """Returns the feed that now shows the tournament of a feed; raises the errors of `get`."""
+        if feed.closed or reader.is_person:
+            return await self.get(feed.tournament.tournament_id, reader)
+        self.keep(feed.tournament.tournament_id)
+        return feed
+
+    async def leave(self, reader: Reader) -> None:
+        """Closes the feeds that have the rights of a reader."""
+        async with self._lock:
+            for name in [name for name, entry in self._entries.items() if entry.reader is reader]:
+                await self.drop(name)
 
     def keep(self, tournament_id: str) -> None:
         """Counts a feed as used now."""
@@ -114,5 +144,5 @@ class FeedCache:
     async def _close_some(self) -> None:
         ages = {name: self._clock() - entry.used for name, entry in self._entries.items()}
         points = {name: entry.feed.points.count for name, entry in self._entries.items()}
-        for name in to_close(ages, points):
+        for name in to_close(ages, points, feeds=self._most_feeds):
             await self.drop(name)

@@ -5,22 +5,27 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import structlog
 from aiohttp import web
 
-from podrace.client import Client
 from podrace.dashboard.access import Keys, names_of
+from podrace.dashboard.answers import answer
 from podrace.dashboard.changing import ChangeHandlers
-from podrace.dashboard.feed_cache import FeedCache
+from podrace.dashboard.entrance.callers import caller
+from podrace.dashboard.entrance.reader import READER, Entrance, Reader
+from podrace.dashboard.entrance.sign_in import SESSION_PATH, SignInEntrance
+from podrace.dashboard.entrance.url_token import UrlTokenEntrance
+from podrace.dashboard.feed_cache import MOST_FEEDS, MOST_FEEDS_OF_PERSONS, FeedCache
 from podrace.dashboard.guarding import guard
 from podrace.dashboard.logs import LogFolder
 from podrace.dashboard.on_demand.handlers import on_demand
 from podrace.dashboard.parameters import LARGEST_BODY_BYTES
-from podrace.dashboard.reading import ReadHandlers, answer
+from podrace.dashboard.reading import ReadHandlers
 from podrace.dashboard.settings import DashboardSettings, RenewedTls
 from podrace.dashboard.streaming import StreamHandlers
-from podrace.errors import FailedPrecondition
+from podrace.errors import FailedPrecondition, PodraceError
 from podrace.http_server import app_runner
 from podrace.tasks import cancel_all
 
@@ -34,29 +39,34 @@ log = structlog.get_logger()
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: DashboardSettings, client: Client) -> AsyncIterator[str]:
-    """Serves a dashboard during the block, and yields its URL with the token.
+async def serving(settings: DashboardSettings, address: str) -> AsyncIterator[str]:
+    """Serves a dashboard during the block, and yields its URL, with the token if it has one.
 
     Args:
         settings: Where it listens and who may open it.
-        client: Client of the mesh. All calls have the rights of its token or certificate.
+        address: Address of the orchestrator. Unless persons sign in, all calls have the rights of the token or the
+            certificate of this process.
 
     Raises:
         PodraceError: The settings cannot be used, or the address is taken.
     """
     settings.check()
-    keys, tls = Keys(settings.token()), settings.tls()
-    async with FeedCache(client) as feeds, on_demand(client, feeds, trusted=settings.logs is not None) as jobs:
+    tls = settings.tls()
+    async with (
+        FeedCache(most_feeds=MOST_FEEDS_OF_PERSONS if settings.sign_in else MOST_FEEDS) as feeds,
+        on_demand(feeds, trusted=settings.logs is not None) as jobs,
+        _entrance(settings, address, feeds) as (entrance, suffix),
+    ):
         logs = LogFolder(settings.logs)
-        streaming = StreamHandlers(client, feeds, logs)
+        streaming = StreamHandlers(feeds, logs)
         runner = app_runner(
             application(
                 settings,
-                keys,
+                entrance,
                 [
-                    *ReadHandlers(client, feeds, logs).routes(),
+                    *ReadHandlers(feeds, logs).routes(),
                     *streaming.routes(),
-                    *ChangeHandlers(client, feeds).routes(),
+                    *ChangeHandlers(feeds).routes(),
                     *jobs.routes(),
                 ],
             ),
@@ -75,11 +85,26 @@ async def serving(settings: DashboardSettings, client: Client) -> AsyncIterator[
                 ) from None
             port = runner.addresses[0][1]
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
-            yield f"{'https' if tls else 'http'}://{host}:{port}/?token={keys.token}"
+            yield f"{'https' if tls else 'http'}://{host}:{port}/{suffix}"
         finally:
             streaming.stopping.set()
             await cancel_all(renewing)
             await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def _entrance(settings: DashboardSettings, address: str, feeds: FeedCache) -> AsyncIterator[tuple[Entrance, str]]:
+    """Provides the entrance during the block, and what its URL ends with."""
+    if settings.sign_in:
+        async with SignInEntrance.open(address, feeds.leave) as persons:
+            yield persons, ""
+        return
+    keys = Keys(settings.token())
+    reader = Reader(address, keys.change)
+    try:
+        yield UrlTokenEntrance(keys, reader), f"?token={keys.token}"
+    finally:
+        await reader.close()
 
 
 async def _keep_renewed(tls: RenewedTls | None) -> None:
@@ -93,20 +118,30 @@ async def _keep_renewed(tls: RenewedTls | None) -> None:
             log.warning("the certificate cannot be renewed", error=error.message)
 
 
-def application(settings: DashboardSettings, keys: Keys, routes: Sequence[web.RouteDef]) -> web.Application:
+def application(settings: DashboardSettings, entrance: Entrance, routes: Sequence[web.RouteDef]) -> web.Application:
     """Returns the application with the pages and further routes."""
+    names = names_of(settings.host, settings.names)
     app = web.Application(
-        middlewares=[guard(keys, names_of(settings.host, settings.names))], client_max_size=LARGEST_BODY_BYTES
+        middlewares=[guard(entrance, names, behind_proxy=settings.insecure)], client_max_size=LARGEST_BODY_BYTES
     )
 
     async def session(request: web.Request) -> web.Response:
-        """Returns the value that changes need; only a page of the same origin can read it."""
-        return answer({"change": keys.change})
+        """Returns who the reader is, and the value that changes need; only a page of the same origin can read it."""
+        return answer({"sign_in": settings.sign_in, **await described(request.get(READER))})
 
     app.add_routes([web.get("/", _asset), web.get("/assets/{name:[a-zA-Z0-9./_-]+}", _asset)])
-    app.add_routes([web.get("/api/session", session)])
-    app.add_routes(routes)
+    app.add_routes([web.get(SESSION_PATH, session), *entrance.routes(), *routes])
     return app
+
+
+async def described(reader: Reader | None) -> dict[str, Any]:
+    """Returns who a reader is. A mesh that does not say it is asked again next time."""
+    if reader is None:
+        return {"caller": None, "change": ""}
+    if not reader.caller:
+        with contextlib.suppress(PodraceError):
+            reader.caller = caller(await reader.client.get_caller())
+    return {"caller": reader.caller or None, "change": reader.change}
 
 
 async def _asset(request: web.Request) -> web.StreamResponse:

@@ -1,17 +1,17 @@
 """Answers requests that read: each handler translates one request to calls of feeds and pure functions."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
-from podrace.client import Client
 from podrace.client.delivery import CheckpointFetcher
 from podrace.dashboard import parameters, views
+from podrace.dashboard.answers import answer
 from podrace.dashboard.curves import WIDEST, ChartRequest, Curves, chart, chart_json
+from podrace.dashboard.entrance.reader import reader_of
 from podrace.dashboard.feed import TournamentFeed
 from podrace.dashboard.feed_cache import FeedCache
 from podrace.dashboard.hyperparameters import parallel, schedules
@@ -25,16 +25,10 @@ MOST_PARTS = 200
 """Parts of a checkpoint in an answer, at most."""
 
 
-def answer(value: Any) -> web.Response:
-    """Returns JSON without spaces; numbers that JSON cannot represent are refused."""
-    return web.Response(text=json.dumps(value, separators=(",", ":"), allow_nan=False), content_type="application/json")
-
-
 @dataclass
 class ReadHandlers:
     """Handlers of requests that read."""
 
-    client: Client
     feeds: FeedCache
     log_folder: LogFolder
 
@@ -57,12 +51,13 @@ class ReadHandlers:
 
     async def feed(self, request: web.Request) -> TournamentFeed:
         """Returns the feed of the tournament in the path."""
-        return await self.feeds.get(parameters.identity(request.match_info, "tournament", required=True))
+        name = parameters.identity(request.match_info, "tournament", required=True)
+        return await self.feeds.get(name, reader_of(request))
 
     async def tournaments(self, request: web.Request) -> web.Response:
         """Lists the tournaments, newest first."""
         words = parameters.words(request.query, "words").lower()
-        found = [views.tournament(one) for one in await self.client.list_tournaments()]
+        found = [views.tournament(one) for one in await reader_of(request).client.list_tournaments()]
         chosen = [one for one in found if words in f"{one['tournament_id']} {one['environment']}".lower()]
         return answer(views.page(chosen, *_part(request)))
 
@@ -163,8 +158,8 @@ class ReadHandlers:
         """Returns the parts of a checkpoint with their sizes."""
         feed = await self.feed(request)
         digest = parameters.identity(request.match_info, "digest", required=True)
-        tournament = feed.tournament
-        async with CheckpointFetcher(tournament.leaderboard_address, tournament.tournament_id) as fetcher:
+        address, client = feed.tournament.leaderboard_address, reader_of(request).client
+        async with CheckpointFetcher(address, feed.tournament.tournament_id, client.token_for(address)) as fetcher:
             parts = await fetcher.list_parts(digest, every_part=True)
         shown = [
             {"name": views.text(one.name), "digest": one.digest, "size_bytes": one.size_bytes}

@@ -29,6 +29,8 @@ class DashboardSettings:
     """Further host names under which browsers reach it, for instance that of a proxy."""
     insecure: bool = False
     """Whether it may listen without TLS where other machines reach it."""
+    sign_in: bool = False
+    """Whether each person signs in with a token of the mesh; there is no token of the dashboard then."""
     logs: Path | None = None
     """Folder with the logs of the embedded mesh; None: the mesh runs elsewhere."""
 
@@ -46,7 +48,8 @@ class DashboardSettings:
         """Checks the settings.
 
         Raises:
-            InvalidArgument: The address has another form, or only one of certificate and key is set.
+            InvalidArgument: The address has another form, only one of certificate and key is set, or the token of a
+                dashboard where persons sign in.
             FailedPrecondition: Other machines reach the address, and there is no TLS.
         """
         host, colon, port = self.listen.rpartition(":")
@@ -54,9 +57,11 @@ class DashboardSettings:
             raise InvalidArgument(f"--listen {self.listen}: expected HOST:PORT, for instance {DEFAULT_LISTEN}")
         if (self.certificate is None) != (self.key is None):
             raise InvalidArgument("--tls-certificate and --tls-key: set both or none")
+        if self.sign_in and self.token_file:
+            raise InvalidArgument("--token-file: with --sign-in there is no token of the dashboard; leave it out")
         if self.certificate is None and not self.insecure and not is_local(self.listen):
             raise FailedPrecondition(
-                f"--listen {self.listen}: other machines reach it, and they could read the token; set --tls-certificate"
+                f"--listen {self.listen}: other machines reach it, and they could read tokens; set --tls-certificate"
                 " and --tls-key, listen on 127.0.0.1, or start with --insecure behind a proxy that has TLS"
             )
 

@@ -12,5 +12,6 @@ FEATURES: Mapping[str, str] = {
     "labels": "labels of tournaments",
     "reflection_v1": "reflection under the name of version 1 too, where it is on",
     "archive": "`DeleteTournamentRequest.archive`; a server without it deletes and archives nothing",
+    "caller": "GetCaller",
 }
 """What each feature adds. A name is never reused."""

@@ -13,7 +13,6 @@ class Arguments:
 
     settings: DashboardSettings
     orchestrator: str
-    hide_token: bool
 
 
 def read_arguments(arguments: Sequence[str]) -> Arguments:
@@ -27,7 +26,7 @@ def read_arguments(arguments: Sequence[str]) -> Arguments:
             found["tls_key"],
             tuple(found["names"]),
             found["insecure"],
+            found["sign_in"],
         ),
         found["orchestrator"],
-        found["hide_token"],
     )

@@ -110,17 +110,16 @@ def test_the_policy_server_accepts_its_configuration_and_has_no_keys_of_the_stor
     assert SERVICES["serving"]["profiles"] == ["serving"], "it needs a tournament, so it is not started by default"
 
 
-def test_the_dashboard_starts_with_its_arguments_and_its_token_is_not_in_the_log() -> None:
+def test_the_dashboard_starts_with_its_arguments_and_each_person_signs_in() -> None:
     service = SERVICES["dashboard"]
     found = read_arguments(service["command"])
     settings = found.settings
     settings.check()
-    assert (found.orchestrator, settings.port, found.hide_token) == ("orchestrator:50051", 7780, True)
+    assert (found.orchestrator, settings.port, settings.sign_in) == ("orchestrator:50051", 7780, True)
     assert names_of(settings.host, settings.names) >= {"localhost", "127.0.0.1"}, "other host names are refused"
     assert settings.insecure is False
     assert [port.rpartition(":")[2] for port in service["ports"]] == [str(settings.port)]
-    assert settings.token_path.parent == Path("/var/lib/podrace"), "the volume keeps the token"
-    assert "dashboard:/var/lib/podrace" in service["volumes"]
+    assert service["volumes"] == ["tls-dashboard:/etc/podrace/tls:ro"], "no key of the store or of the mesh"
     assert service["healthcheck"]["test"][3:] == [
         "podrace.dashboard.live",
         "https://127.0.0.1:7780",

@@ -1,4 +1,4 @@
-"""The component `dashboard` renders to a hardened gateway with TLS, whose token is in a Secret."""
+"""The component `dashboard` renders to a hardened gateway with TLS, where each person signs in."""
 
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,10 @@ def test_the_mesh_with_a_dashboard_is_what_kubernetes_takes(objects: list[dict[s
     validate(objects)
 
 
-def test_the_gateway_accepts_its_arguments_and_prints_no_token(arguments: Arguments) -> None:
+def test_the_gateway_accepts_its_arguments_and_lets_persons_sign_in(arguments: Arguments) -> None:
     arguments.settings.check()
     assert arguments.orchestrator == "podrace-orchestrator:50051"
-    assert arguments.hide_token
+    assert arguments.settings.sign_in
     assert not arguments.settings.insecure
     assert NAME in names_of(arguments.settings.host, arguments.settings.names)
 
@@ -75,7 +75,6 @@ def test_every_file_that_an_argument_names_is_mounted_from_a_secret(pod: dict[st
     secrets = {each["name"]: each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each}
     found = {path: secrets[mounts[str(path.parent)]] for path in files_of(arguments)}
     assert found == {
-        Path("/etc/podrace/dashboard/token"): "podrace-dashboard-token",
         Path("/etc/podrace/tls/tls.crt"): DASHBOARD_SECRET[0],
         Path("/etc/podrace/tls/tls.key"): DASHBOARD_SECRET[0],
     }
@@ -84,7 +83,7 @@ def test_every_file_that_an_argument_names_is_mounted_from_a_secret(pod: dict[st
 
 def files_of(arguments: Arguments) -> list[Path]:
     settings = arguments.settings
-    return [path for path in (settings.token_path, settings.certificate, settings.key) if path]
+    return [path for path in (settings.certificate, settings.key) if path]
 
 
 def test_ports_probes_and_policies_are_those_of_the_gateway(
@@ -102,5 +101,7 @@ def test_ports_probes_and_policies_are_those_of_the_gateway(
     assert allowed["ports"] == [{"port": arguments.settings.port}]
 
 
-def test_its_certificate_is_that_of_an_operator_for_the_name_of_the_service() -> None:
+def test_its_certificate_has_no_rights_of_its_own_and_the_name_of_the_service() -> None:
+    assert DASHBOARD_SECRET[1].role == "viewer"
+    assert DASHBOARD_SECRET[1].namespace == "", "a viewer without a namespace reads nothing of others"
     assert NAME in STANDARD[DASHBOARD_SECRET[1]]

@@ -276,7 +276,7 @@ def test_functions_of_plugins_run_in_a_container_without_what_the_leaderboard_ha
 
 
 SERVING_SECRET = ("podrace-serving-tls", SpiffeName("policy-server"))
-DASHBOARD_SECRET = ("podrace-dashboard-tls", SpiffeName("operator", "dashboard"))
+DASHBOARD_SECRET = ("podrace-dashboard-tls", SpiffeName("viewer", "dashboard"))
 SECRETS = {
     "podrace-orchestrator": ("podrace-orchestrator-tls", SpiffeName("orchestrator")),
     "podrace-leaderboard": ("podrace-leaderboard-tls", SpiffeName("leaderboard")),

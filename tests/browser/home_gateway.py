@@ -11,7 +11,6 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from podrace.client import Client
 from podrace.dashboard.gateway import serving
 from podrace.dashboard.on_demand import episodes
 from podrace.dashboard.settings import DashboardSettings
@@ -32,7 +31,7 @@ async def draw_square(request: Mapping[str, Any], deadline_seconds: float) -> di
 async def serve(address: str, listen: str, folder: Path) -> None:
     """Serves until the process is stopped; logs and the token are in the folder."""
     settings = DashboardSettings(listen, token_file=folder / "token", logs=folder / "logs")
-    async with Client(address) as client, serving(settings, client) as url:
+    async with serving(settings, address) as url:
         print(url, flush=True)
         await asyncio.Event().wait()
 

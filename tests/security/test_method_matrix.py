@@ -70,7 +70,8 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "BackUp": ({"operator"}, ""),
     },
     "DiscoveryService": dict.fromkeys(
-        ("GetServer", "ListAlgorithms", "ListSimulators", "ListStrategies", "ListEventKinds"), (READERS, "")
+        ("GetServer", "ListAlgorithms", "ListSimulators", "ListStrategies", "ListEventKinds", "GetCaller"),
+        (READERS, ""),
     ),
     "LeaderboardService": {
         "GetAgent": (READERS, "agent_id"),

@@ -35,7 +35,7 @@ service needs it. Each command takes --json, except secrets, which prints JSON.
 SECRETS = {"orchestrator": "podrace-orchestrator-tls", "leaderboard": "podrace-leaderboard-tls"} | {
     "pod-role": "podrace-agentpod-tls",
     "policy-server": "podrace-serving-tls",
-    "operator/dashboard": "podrace-dashboard-tls",
+    "viewer/dashboard": "podrace-dashboard-tls",
 }
 """Names of the Secrets that the Kubernetes components `tls`, `serving` and `dashboard` mount."""
 MESH_KEY_SECRET = "podrace-mesh-key"

@@ -12,9 +12,8 @@ from podrace.cli import session
 from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import notify, show, show_json
-from podrace.client import Client
 from podrace.dashboard.settings import DEFAULT_LISTEN, DashboardSettings
-from podrace.errors import Unimplemented
+from podrace.errors import InvalidArgument, Unimplemented
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
 from podrace.mesh.service_process import listens
@@ -26,17 +25,20 @@ POLL_SECONDS = 1.0
 HELP = """Serve a web page that shows tournaments live and controls them.
 
 Open the printed URL in a browser; it contains the token. Without --orchestrator the dashboard joins the mesh that
-runs on the home, or runs one itself, with pods, until Ctrl-C. It acts with the rights of this command.
+runs on the home, or runs one itself, with pods, until Ctrl-C. It acts with the rights of this command. With --sign-in
+each person signs in with a token of the mesh instead, and has the rights of that token.
 
 \b
-podrace dashboard                                    the home of this folder
-podrace dashboard --orchestrator mesh.example:7700   a running mesh
+podrace dashboard                                              the home of this folder
+podrace dashboard --orchestrator mesh.example:7700             a running mesh
+podrace dashboard --orchestrator mesh.example:7700 --sign-in   for several persons
 """
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(help=HELP)
 @click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Port 0: any free one.")
+@click.option("--sign-in", is_flag=True, help="Each person signs in with a token of the mesh; needs --orchestrator.")
 @click.option("--token-file", type=_FILE, help="File with the token.  [default: dashboard-token next to the token]")
 @click.option("--hide-token", is_flag=True, help="Print the URL without the token, for logs that others read.")
 @click.option("--tls-certificate", type=_FILE, help="Certificate of the dashboard, PEM.")
@@ -47,6 +49,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def dashboard(
     settings: Settings,
     listen: str,
+    sign_in: bool,
     token_file: Path | None,
     hide_token: bool,
     tls_certificate: Path | None,
@@ -57,13 +60,15 @@ def dashboard(
     """Serves the dashboard until Ctrl-C."""
     _require_library()
     logs = None if settings.orchestrator else Folders.of(settings.home).logs
-    chosen = DashboardSettings(listen, token_file, tls_certificate, tls_key, names, insecure, logs)
+    chosen = DashboardSettings(listen, token_file, tls_certificate, tls_key, names, insecure, sign_in, logs)
     chosen.check()
+    if sign_in and not settings.orchestrator:
+        raise InvalidArgument("--sign-in: needs --orchestrator; the mesh of a home has one user, who needs no token")
 
     async def command(interrupts: Interrupts) -> int:
         from podrace.dashboard.gateway import serving
 
-        async with _address(settings, interrupts) as address, Client(address) as client, serving(chosen, client) as url:
+        async with _address(settings, interrupts) as address, serving(chosen, address) as url:
             shown = url.partition("?")[0] if hide_token else url
             if settings.as_json:
                 show_json({"url": shown})
@@ -77,6 +82,8 @@ def dashboard(
 
 
 def _advice(chosen: DashboardSettings, *, hidden: bool) -> str:
+    if chosen.sign_in:
+        return "each person signs in with a token of the mesh; `podrace token NAME` makes one"
     if hidden:
         return f"open the URL with ?token= and the token of {chosen.token_path} at its end"
     return "do not give the URL to others, it contains the token"

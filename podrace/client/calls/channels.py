@@ -10,8 +10,10 @@ import grpc
 from google.protobuf.message import Message
 
 from podrace import rpc
+from podrace.access.credentials import TokenSource
+from podrace.access.sending import may_send_token
 from podrace.access.token_file import operator_token
-from podrace.errors import DeadlineExceeded, ResourceExhausted, Unavailable
+from podrace.errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -45,11 +47,13 @@ class MeshChannels:
 
     Args:
         orchestrator: Address of the orchestrator, `host:port` or `unix:/path`.
+        token: Returns the token of the person for whom all calls are made; None: the calls have the token and the
+            certificate of this process.
     """
 
-    def __init__(self, orchestrator: str) -> None:
+    def __init__(self, orchestrator: str, token: TokenSource | None = None) -> None:
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._address = orchestrator
+        self._address, self._token = orchestrator, token
         channel = self._channel(orchestrator)
         self._orchestrator: OrchestratorServiceAsyncStub = pb_grpc.OrchestratorServiceStub(channel)
 
@@ -71,11 +75,30 @@ class MeshChannels:
         if address not in self._channels:
             files = pb.DESCRIPTOR, board_pb.DESCRIPTOR
             # Addresses come from the user and from the orchestrator, never from a specification.
-            self._channels[address] = rpc.connect(address, *files, token=operator_token(address))
+            self._channels[address] = rpc.connect(address, *files, token=self.token_for(address))
         return self._channels[address]
+
+    def token_for(self, address: str) -> TokenSource | None:
+        """Returns what identifies this client at an address of the mesh.
+
+        Raises:
+            FailedPrecondition: The token of a person would be sent unencrypted to another machine.
+        """
+        return operator_token(address) if self._token is None else token_of_person(address, self._token)
 
     async def _ask(self, method: Callable[..., Awaitable[Response]], request: Message, seconds: float) -> Response:
         return await call(self._address, method, request, seconds)
+
+
+def token_of_person(address: str, token: TokenSource) -> TokenSource:
+    """Returns the token of a person for an address. Without it, a call would have the rights of this process.
+
+    Raises:
+        FailedPrecondition: It would be sent unencrypted to another machine.
+    """
+    if not may_send_token(address):
+        raise FailedPrecondition(f"{address}: a token is not sent without TLS to another machine; set PODRACE_TLS_*")
+    return token
 
 
 def new_request_id() -> str:

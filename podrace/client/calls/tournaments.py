@@ -17,8 +17,9 @@ from podrace.client.calls.channels import (
     pages,
 )
 from podrace.client.champion import members_of_champion
-from podrace.client.discovery import get_server
+from podrace.client.discovery import get_caller, get_server
 from podrace.client.reconnect import resumed
+from podrace.discovery.v1.discovery_pb2 import GetCallerResponse
 from podrace.errors import NotFound, Unimplemented
 from podrace.leaderboard.v1.leaderboard_pb2 import DatabaseBackup
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -178,10 +179,19 @@ class TournamentCalls(MeshChannels):
             FailedPrecondition: It has not ended, or another tournament starts from one of its agents.
             Unimplemented: This server cannot archive; nothing was deleted.
         """
-        if archive and "archive" not in (await get_server(self._address)).features:
+        if archive and "archive" not in (await get_server(self._address, self.token_for(self._address))).features:
             raise Unimplemented("archive: this server archives nothing; leave it out, or use a later version")
         request = pb.DeleteTournamentRequest(tournament_id=tournament_id, archive=archive)
         await self._ask(self._orchestrator.DeleteTournament, request, ARCHIVE_SECONDS)
+
+    async def get_caller(self) -> GetCallerResponse:
+        """Returns who the orchestrator takes this client for, and its roles.
+
+        Raises:
+            Unauthenticated: The credentials are not valid there.
+            Unimplemented: The orchestrator is of an earlier version.
+        """
+        return await get_caller(self._address, self.token_for(self._address))
 
     async def pause_tournament(self, tournament_id: str, reason: str = "") -> Tournament:
         """Pauses a running tournament: its pods publish and exit, and its clock stands still.

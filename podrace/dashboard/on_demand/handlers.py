@@ -9,28 +9,30 @@ from typing import Any
 from aiohttp import web
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
-from podrace.client import Client
 from podrace.client.champion import members_of_champion
 from podrace.client.evaluating import evaluated
 from podrace.dashboard import parameters, views
+from podrace.dashboard.answers import answer
+from podrace.dashboard.entrance.reader import reader_of
 from podrace.dashboard.feed import TournamentFeed
 from podrace.dashboard.feed_cache import FeedCache
 from podrace.dashboard.on_demand import reports
 from podrace.dashboard.on_demand.episodes import CONTENT_TYPES, LARGEST_SEED, Episode, EpisodeStudio
 from podrace.dashboard.on_demand.jobs import Job, JobQueue, JobState
-from podrace.dashboard.reading import answer
-from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
+from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unimplemented
 
 REPORT_SECONDS = 1800.0
 """Time limit of a report, with the time in which it waits for a pod."""
 LONGEST_NAME = 100
+NO_EPISODES = (
+    "a dashboard that serves several persons draws no episodes; `podrace render TOURNAMENT` draws them on your machine"
+)
 
 
 @dataclass
 class OnDemandHandlers:
     """Handlers of these requests."""
 
-    client: Client
     feeds: FeedCache
     evaluations: JobQueue
     drawings: JobQueue
@@ -48,7 +50,8 @@ class OnDemandHandlers:
         ]
 
     async def _feed(self, request: web.Request) -> TournamentFeed:
-        return await self.feeds.get(parameters.identity(request.match_info, "tournament", required=True))
+        name = parameters.identity(request.match_info, "tournament", required=True)
+        return await self.feeds.get(name, reader_of(request))
 
     async def champion(self, request: web.Request) -> web.Response:
         """Returns the champion, and the reports that the specification has."""
@@ -66,21 +69,23 @@ class OnDemandHandlers:
         if why := reports.refusal(tournament, name):
             raise FailedPrecondition(f"report {views.text(name)}: {why}")
         first, *others = members_of_champion(tournament)
-        spec = tournament.spec.reports[name]
+        spec, reader = tournament.spec.reports[name], reader_of(request)
 
         async def work() -> Evaluation:
-            return await evaluated(
-                self.client,
-                tournament,
-                first,
-                members=others,
-                episodes=spec.episodes,
-                options=spec.options,
-                deadline_seconds=REPORT_SECONDS,
-            )
+            # The session of the reader may end before the evaluation does.
+            async with reader.open_client() as client:
+                return await evaluated(
+                    client,
+                    tournament,
+                    first,
+                    members=others,
+                    episodes=spec.episodes,
+                    options=spec.options,
+                    deadline_seconds=REPORT_SECONDS,
+                )
 
         key = key_of("report", tournament.tournament_id, name, [first, *others])
-        return answer(shown(self.evaluations.start(key, work)))
+        return answer(shown(self.evaluations.start(key, tournament.tournament_id, work)))
 
     async def episode(self, request: web.Request) -> web.Response:
         """Draws an episode of the champion, or of an agent on the board, unless that was done already.
@@ -88,6 +93,8 @@ class OnDemandHandlers:
         Its environment is that of the evaluations, or of a report.
         """
         feed = await self._feed(request)
+        if reader_of(request).is_person:
+            raise Unimplemented(NO_EPISODES)
         body = parameters.body_of(await request.read())
         seed = body.get("seed", 0)
         if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
@@ -102,22 +109,26 @@ class OnDemandHandlers:
             return await self.studio.draw(tournament, chosen, options, seed)
 
         key = key_of("episode", tournament.tournament_id, f"{name} {seed}", chosen)
-        return answer(shown(self.drawings.start(key, work)))
+        return answer(shown(self.drawings.start(key, tournament.tournament_id, work)))
 
-    def _find(self, request: web.Request) -> Job:
+    async def _find(self, request: web.Request) -> Job:
+        """Returns a job of a tournament that the reader may read."""
         key = parameters.identity(request.match_info, "job", required=True)
         job = self.evaluations.find(key) or self.drawings.find(key)
         if job is None:
             raise NotFound("the dashboard does not know this job, because it was started again; ask for it again")
+        reader = reader_of(request)
+        if reader.is_person:
+            await reader.may_read(job.tournament_id)
         return job
 
     async def job(self, request: web.Request) -> web.Response:
         """Returns the state of a job, and its result."""
-        return answer(shown(self._find(request)))
+        return answer(shown(await self._find(request)))
 
     async def file(self, request: web.Request) -> web.StreamResponse:
         """Returns the video of an episode; browsers ask for parts of it."""
-        job = self._find(request)
+        job = await self._find(request)
         if job.state is not JobState.DONE or not isinstance(job.result, Episode):
             raise NotFound("the job has no file")
         episode = job.result
@@ -174,11 +185,10 @@ def _result(job: Job) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def on_demand(client: Client, feeds: FeedCache, *, trusted: bool) -> AsyncIterator[OnDemandHandlers]:
+async def on_demand(feeds: FeedCache, *, trusted: bool) -> AsyncIterator[OnDemandHandlers]:
     """Provides the handlers during the block. Jobs that have not ended are cancelled at its end.
 
     Args:
-        client: Client of the mesh.
         feeds: The feeds of the tournaments.
         trusted: Whether specifications may name user code, because the mesh is that of the own home.
     """
@@ -186,7 +196,7 @@ async def on_demand(client: Client, feeds: FeedCache, *, trusted: bool) -> Async
     evaluations = JobQueue(running=4, unfinished=16, kept=50)
     drawings = JobQueue(running=1, unfinished=8, kept=8, discard=Episode.remove)
     try:
-        yield OnDemandHandlers(client, feeds, evaluations, drawings, studio)
+        yield OnDemandHandlers(feeds, evaluations, drawings, studio)
     finally:
         await evaluations.close()
         await drawings.close()

@@ -30,6 +30,8 @@ class Job:
 
     key: str
     """Two requests for the same work have the same key."""
+    tournament_id: str
+    """Tournament that it concerns."""
     state: JobState = JobState.WAITING
     result: Any = None
     error: str = ""
@@ -45,7 +47,7 @@ class JobQueue:
     """Jobs by key, in the order in which they were started.
 
     queue = JobQueue(running=1, unfinished=8, kept=16, discard=remove_file)
-    job = queue.start(key, work)       # `work` is awaited later
+    job = queue.start(key, "cartpole-2xxpit", work)       # `work` is awaited later
     ...
     await queue.close()
     """
@@ -66,8 +68,13 @@ class JobQueue:
         self._jobs: dict[str, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, key: str, work: Callable[[], Awaitable[Any]]) -> Job:
+    def start(self, key: str, tournament_id: str, work: Callable[[], Awaitable[Any]]) -> Job:
         """Returns the job of a key. It is started if there is none, or if the last one failed.
+
+        Args:
+            key: The key.
+            tournament_id: Tournament that it concerns.
+            work: Does it, and returns its result.
 
         Raises:
             ResourceExhausted: Too many jobs have not ended.
@@ -78,7 +85,7 @@ class JobQueue:
         if len(self._tasks) >= self._unfinished:
             raise ResourceExhausted(f"{self._unfinished} jobs wait or run already; try again when one has ended")
         self._jobs.pop(key, None)
-        job = self._jobs[key] = Job(key)
+        job = self._jobs[key] = Job(key, tournament_id)
         task = asyncio.create_task(self._run(job, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

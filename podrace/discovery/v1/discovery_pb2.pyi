@@ -11,6 +11,7 @@ from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from podrace.access.v1 import access_pb2 as _access_pb2
 from podrace.tournament.v1 import tournament_pb2 as _tournament_pb2
 import builtins as _builtins
 import sys
@@ -671,3 +672,62 @@ class EventKind(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EventKind: _TypeAlias = EventKind  # noqa: Y015
+
+@_typing.final
+class GetCallerRequest(_message.Message):
+    """Empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCallerRequest: _TypeAlias = GetCallerRequest  # noqa: Y015
+
+@_typing.final
+class GetCallerResponse(_message.Message):
+    """A caller, as its credentials identify it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    TOURNAMENT_ID_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name. Tournaments that it creates have it as `owner`."""
+    namespace: _builtins.str
+    """Its namespace; empty: none."""
+    tournament_id: _builtins.str
+    """The only tournament that it may reach; empty: the rules of owners and namespaces decide."""
+    @_builtins.property
+    def roles(self) -> _containers.RepeatedScalarFieldContainer[_access_pb2.Role.ValueType]:
+        """Its roles, with those that they include."""
+
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When its credentials expire; absent: not known, or never."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        roles: _abc.Iterable[_access_pb2.Role.ValueType] | None = ...,
+        tournament_id: _builtins.str = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "name", b"name", "namespace", b"namespace", "roles", b"roles", "tournament_id", b"tournament_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCallerResponse: _TypeAlias = GetCallerResponse  # noqa: Y015

@@ -61,6 +61,11 @@ class DiscoveryServiceStub:
                 request_serializer=podrace_dot_discovery_dot_v1_dot_discovery__pb2.ListEventKindsRequest.SerializeToString,
                 response_deserializer=podrace_dot_discovery_dot_v1_dot_discovery__pb2.ListEventKindsResponse.FromString,
                 _registered_method=True)
+        self.GetCaller = channel.unary_unary(
+                '/podrace.discovery.v1.DiscoveryService/GetCaller',
+                request_serializer=podrace_dot_discovery_dot_v1_dot_discovery__pb2.GetCallerRequest.SerializeToString,
+                response_deserializer=podrace_dot_discovery_dot_v1_dot_discovery__pb2.GetCallerResponse.FromString,
+                _registered_method=True)
 
 
 class DiscoveryServiceServicer:
@@ -106,6 +111,14 @@ class DiscoveryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetCaller(self, request, context):
+        """Returns who the server takes the caller for, and its roles, so that a client can show its user what it may do. Called
+        by user clients. Does not block. Deadline: 5 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DiscoveryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -133,6 +146,11 @@ def add_DiscoveryServiceServicer_to_server(servicer, server):
                     servicer.ListEventKinds,
                     request_deserializer=podrace_dot_discovery_dot_v1_dot_discovery__pb2.ListEventKindsRequest.FromString,
                     response_serializer=podrace_dot_discovery_dot_v1_dot_discovery__pb2.ListEventKindsResponse.SerializeToString,
+            ),
+            'GetCaller': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCaller,
+                    request_deserializer=podrace_dot_discovery_dot_v1_dot_discovery__pb2.GetCallerRequest.FromString,
+                    response_serializer=podrace_dot_discovery_dot_v1_dot_discovery__pb2.GetCallerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -272,6 +290,33 @@ class DiscoveryService:
             '/podrace.discovery.v1.DiscoveryService/ListEventKinds',
             podrace_dot_discovery_dot_v1_dot_discovery__pb2.ListEventKindsRequest.SerializeToString,
             podrace_dot_discovery_dot_v1_dot_discovery__pb2.ListEventKindsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCaller(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.discovery.v1.DiscoveryService/GetCaller',
+            podrace_dot_discovery_dot_v1_dot_discovery__pb2.GetCallerRequest.SerializeToString,
+            podrace_dot_discovery_dot_v1_dot_discovery__pb2.GetCallerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,10 @@ class DiscoveryServiceStub:
     """Lists the kinds of events that the orchestrator records. Called by user clients. Does not block. Later versions may
     add kinds. Deadline: 5 s.
     """
+    GetCaller: _grpc.UnaryUnaryMultiCallable[_discovery_pb2.GetCallerRequest, _discovery_pb2.GetCallerResponse]
+    """Returns who the server takes the caller for, and its roles, so that a client can show its user what it may do. Called
+    by user clients. Does not block. Deadline: 5 s.
+    """
 
 @_typing.type_check_only
 class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
@@ -74,6 +78,10 @@ class DiscoveryServiceAsyncStub(DiscoveryServiceStub):
     ListEventKinds: _aio.UnaryUnaryMultiCallable[_discovery_pb2.ListEventKindsRequest, _discovery_pb2.ListEventKindsResponse]  # type: ignore[assignment]
     """Lists the kinds of events that the orchestrator records. Called by user clients. Does not block. Later versions may
     add kinds. Deadline: 5 s.
+    """
+    GetCaller: _aio.UnaryUnaryMultiCallable[_discovery_pb2.GetCallerRequest, _discovery_pb2.GetCallerResponse]  # type: ignore[assignment]
+    """Returns who the server takes the caller for, and its roles, so that a client can show its user what it may do. Called
+    by user clients. Does not block. Deadline: 5 s.
     """
 
 class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -125,6 +133,16 @@ class DiscoveryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_discovery_pb2.ListEventKindsResponse, _abc.Awaitable[_discovery_pb2.ListEventKindsResponse]]:
         """Lists the kinds of events that the orchestrator records. Called by user clients. Does not block. Later versions may
         add kinds. Deadline: 5 s.
+        """
+
+    @_abc_1.abstractmethod
+    def GetCaller(
+        self,
+        request: _discovery_pb2.GetCallerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_discovery_pb2.GetCallerResponse, _abc.Awaitable[_discovery_pb2.GetCallerResponse]]:
+        """Returns who the server takes the caller for, and its roles, so that a client can show its user what it may do. Called
+        by user clients. Does not block. Deadline: 5 s.
         """
 
 def add_DiscoveryServiceServicer_to_server(servicer: DiscoveryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

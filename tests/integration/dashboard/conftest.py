@@ -9,7 +9,6 @@ import pytest
 from gateway_page import NAME, Page
 from scripted_mesh import ScriptedMesh, fill
 
-from podrace.client import Client
 from podrace.dashboard import feed
 from podrace.dashboard.gateway import serving
 from podrace.dashboard.settings import DashboardSettings
@@ -38,8 +37,7 @@ async def page(folder: Path, mesh: ScriptedMesh) -> AsyncIterator[Page]:
     settings = DashboardSettings("127.0.0.1:0", token_file=folder / "token", logs=folder / "logs")
     jar = aiohttp.CookieJar(unsafe=True)
     async with (
-        Client(mesh.address) as client,
-        serving(settings, client) as url,
+        serving(settings, mesh.address) as url,
         aiohttp.ClientSession(cookie_jar=jar) as session,
     ):
         async with session.get(url) as response:

@@ -7,10 +7,19 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+from orchestrator.discovery import DiscoveryServicer
 from podrace import rpc
+from podrace.access.authenticators.signed import SignedTokenAuthenticator
+from podrace.access.guard import Guard
+from podrace.access.mesh_key import MeshKey
+from podrace.access.ownership import Ownership, visible
+from podrace.access.principal import Principal, current_principal
+from podrace.access.rules import Decision, Resource, Rule
+from podrace.access.tokens import AUDIENCE
 from podrace.checkpoint.v1 import delivery_pb2, delivery_pb2_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Part
 from podrace.client.calls.tournaments import END_STATES
+from podrace.discovery.v1 import discovery_pb2, discovery_pb2_grpc
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied
 from podrace.leaderboard.v1 import leaderboard_pb2 as board_pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as board_grpc
@@ -145,7 +154,13 @@ class Prepared:
 class ScriptedMesh:
     """Serves prepared tournaments; an asynchronous context manager."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key: MeshKey | None = None) -> None:
+        """Prepares a mesh; with a key, callers need tokens that it has signed, and owners and roles matter."""
+        self._guard: Guard | None = None
+        if key:
+            self.replace_key(key)
+        self.audited: list[tuple[str, str, bool]] = []
+        """Calls that may change something, and refusals: name of the caller, method, and whether it was allowed."""
         self.address, self.leaderboard = f"unix:{folder}/o.sock", f"unix:{folder}/l.sock"
         self.prepared: dict[str, Prepared] = {}
         self.refuses_changes = False
@@ -157,6 +172,20 @@ class ScriptedMesh:
         """Adds an empty tournament."""
         self.prepared[tournament_id] = Prepared(tournament_id, self.leaderboard)
         return self.prepared[tournament_id]
+
+    def replace_key(self, key: MeshKey) -> None:
+        """Lets holders of tokens of another key in, from the next start."""
+        self._guard = Guard([SignedTokenAuthenticator(key.public, [AUDIENCE])], owners=self, audit=self._audit)
+
+    def ownership_of(self, tournament_id: str) -> Ownership | None:
+        found = self.prepared.get(tournament_id)
+        return found and Ownership(found.tournament.owner, found.tournament.namespace)
+
+    def tournament_ids(self) -> list[str]:
+        return list(self.prepared)
+
+    def _audit(self, who: Principal | None, peer: str, rule: Rule, resource: Resource, decision: Decision) -> None:
+        self.audited.append((who.name if who else "", rule.method.rpartition("/")[2], decision.allowed))
 
     def find(self, tournament_id: str) -> Prepared:
         if tournament_id not in self.prepared:
@@ -201,12 +230,23 @@ class ScriptedMesh:
                         pb.DESCRIPTOR.services_by_name["OrchestratorService"],
                         pb_grpc.add_OrchestratorServiceServicer_to_server,
                         ScriptedOrchestrator(self),
-                    )
+                    ),
+                    *(
+                        [
+                            rpc.Service(
+                                discovery_pb2.DESCRIPTOR.services_by_name["DiscoveryService"],
+                                discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server,
+                                DiscoveryServicer(discovery_pb2.GetServerResponse()),
+                            )
+                        ]
+                        if self._guard
+                        else []
+                    ),
                 ],
             ),
         ):
             config = rpc.ServerConfig(listen=address, grace_seconds=0.0)
-            self._servers.append(await rpc.Server.start(config, services))
+            self._servers.append(await rpc.Server.start(config, services, guard=self._guard))
 
     async def stop(self) -> None:
         """Stops both services, as if they were killed."""
@@ -227,7 +267,9 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
         self._mesh = mesh
 
     async def ListTournaments(self, request: Any, context: Any) -> Any:
-        found = [one.tournament for one in reversed(self._mesh.prepared.values())]
+        principal = current_principal()
+        seen = visible(principal, self._mesh) if principal else None
+        found = [one.tournament for name, one in reversed(self._mesh.prepared.items()) if seen is None or name in seen]
         page, token = part_of(found, request)
         return pb.ListTournamentsResponse(tournaments=page, next_page_token=token)
 
@@ -260,6 +302,9 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
             )
         self._mesh.change(request)
         entry = self._mesh.add(f"{request.spec.name}-new{len(self._mesh.prepared)}")
+        principal = current_principal()
+        if principal:
+            entry.tournament.owner, entry.tournament.namespace = principal.name, principal.namespace
         return pb.CreateTournamentResponse(tournament=entry.tournament)
 
     async def CancelTournament(self, request: Any, context: Any) -> Any:

@@ -64,10 +64,10 @@ def test_a_person_cannot_serve_with_a_certificate_unless_it_names_hosts(folder: 
             purpose._name
             for purpose in certificate(folder, path).extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         }
-        for path in ("user/alice", "operator/dashboard", "orchestrator")
+        for path in ("user/alice", "viewer/dashboard", "orchestrator")
     }
     both = {"clientAuth", "serverAuth"}
-    assert purposes == {"user/alice": {"clientAuth"}, "operator/dashboard": both, "orchestrator": both}
+    assert purposes == {"user/alice": {"clientAuth"}, "viewer/dashboard": both, "orchestrator": both}
 
 
 def test_an_authority_is_never_replaced(folder: CertificateFolder) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from podrace.dashboard import access
-from podrace.dashboard.access import Keys, accepts_host, names_of, refused_change
+from podrace.dashboard.access import Keys, accepts_host, is_change, names_of, own_origins, refused_change
 
 OWN = "http://127.0.0.1:7780"
 
@@ -13,9 +13,9 @@ def test_token_cookie_and_change_value_differ_and_none_replaces_another():
     assert len({keys.token, keys.cookie, keys.change}) == 3
     assert keys.is_token("secret")
     assert keys.is_cookie(keys.cookie)
-    assert keys.is_change(keys.change)
+    assert is_change(keys.change, keys.change)
     assert not keys.is_cookie("secret")
-    assert not keys.is_change(keys.cookie)
+    assert not is_change(keys.cookie, keys.change)
     assert not keys.is_token(keys.cookie)
     assert not keys.is_token("")
 
@@ -47,7 +47,7 @@ def test_names_of_a_proxy_can_be_added():
 
 
 def change(**other):
-    given = {"origin": OWN, "own_origin": OWN, "fetch_site": "same-origin", "content_type": "application/json"}
+    given = {"origin": OWN, "own_origins": [OWN], "fetch_site": "same-origin", "content_type": "application/json"}
     return refused_change(**{**given, **other})
 
 
@@ -72,6 +72,17 @@ def test_a_change_from_a_page_of_the_dashboard_is_accepted():
 )
 def test_a_change_from_elsewhere_is_refused(other):
     assert change(**other)
+
+
+def test_behind_a_proxy_that_provides_tls_the_page_has_another_scheme_than_the_request():
+    assert own_origins("http", "dash.example", behind_proxy=True) == ("http://dash.example", "https://dash.example")
+    assert own_origins("http", "dash.example", behind_proxy=False) == ("http://dash.example",)
+    assert own_origins("https", "dash.example", behind_proxy=True) == ("https://dash.example",)
+
+
+def test_a_session_over_tls_has_a_cookie_that_no_other_host_can_set():
+    assert access.session_cookie_name(7780, secure=True).startswith("__Host-")
+    assert access.session_cookie_name(7780, secure=False) != access.session_cookie_name(7781, secure=False)
 
 
 def test_dashboards_on_two_ports_have_two_cookies():

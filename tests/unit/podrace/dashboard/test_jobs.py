@@ -32,7 +32,7 @@ async def ended(job) -> None:
 
 async def test_jobs_run_one_after_the_other_and_the_same_work_is_done_once():
     gate, queue = Gate(), JobQueue(running=1, unfinished=4, kept=4)
-    first, again, second = (queue.start(key, gate.work(key)) for key in ("a", "a", "b"))
+    first, again, second = (queue.start(key, "run-abc123", gate.work(key)) for key in ("a", "a", "b"))
     assert first is again
     await asyncio.sleep(0)
     assert gate.started == ["a"]
@@ -40,16 +40,16 @@ async def test_jobs_run_one_after_the_other_and_the_same_work_is_done_once():
     gate.open.set()
     await ended(second)
     assert (first.result, second.result) == ("a", "b")
-    assert queue.start("a", gate.work("a")) is first
+    assert queue.start("a", "run-abc123", gate.work("a")) is first
     assert gate.started == ["a", "b"]
 
 
 async def test_more_unfinished_jobs_than_allowed_are_refused():
     gate, queue = Gate(), JobQueue(running=1, unfinished=2, kept=4)
     for key in ("a", "b"):
-        queue.start(key, gate.work(key))
+        queue.start(key, "run-abc123", gate.work(key))
     with pytest.raises(ResourceExhausted):
-        queue.start("c", gate.work("c"))
+        queue.start("c", "run-abc123", gate.work("c"))
     await queue.close()
 
 
@@ -62,10 +62,10 @@ async def test_a_job_that_failed_says_why_and_is_started_again():
     async def broken() -> None:
         raise RuntimeError("secret")
 
-    job = queue.start("a", refused)
+    job = queue.start("a", "run-abc123", refused)
     await ended(job)
     assert (job.state, job.error) == (JobState.FAILED, "there is no policy")
-    second = queue.start("a", broken)
+    second = queue.start("a", "run-abc123", broken)
     assert second is not job
     await ended(second)
     assert "secret" not in second.error
@@ -76,7 +76,7 @@ async def test_the_oldest_results_are_discarded():
     gate.open.set()
     queue = JobQueue(running=1, unfinished=9, kept=2, discard=discarded.append)
     for key in "abcd":
-        await ended(queue.start(key, gate.work(key)))
+        await ended(queue.start(key, "run-abc123", gate.work(key)))
         await asyncio.sleep(0)
     assert discarded == ["a", "b"]
     assert queue.find("a") is None
@@ -87,7 +87,7 @@ async def test_the_oldest_results_are_discarded():
 
 async def test_closing_cancels_what_has_not_ended():
     gate, queue = Gate(), JobQueue(running=1, unfinished=4, kept=4)
-    job = queue.start("a", gate.work("a"))
+    job = queue.start("a", "run-abc123", gate.work("a"))
     await asyncio.sleep(0)
     await queue.close()
     assert not job.ended

@@ -39,6 +39,12 @@ def test_a_missing_certificate_is_named(tmp_path):
         DashboardSettings(certificate=tmp_path / "c", key=tmp_path / "k").tls()
 
 
+def test_where_persons_sign_in_there_is_no_token_of_the_dashboard(tmp_path):
+    DashboardSettings(sign_in=True).check()
+    with pytest.raises(InvalidArgument, match="--token-file"):
+        DashboardSettings(sign_in=True, token_file=tmp_path / "token").check()
+
+
 def test_the_token_stays_the_same_and_only_its_user_can_read_it(tmp_path):
     path = tmp_path / "token"
     first = DashboardSettings(token_file=path).token()

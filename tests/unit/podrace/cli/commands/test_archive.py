@@ -52,7 +52,7 @@ COMMANDS = (("delete", "latest"), ("prune", "--all"))
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
-    async def get_server(address: str) -> GetServerResponse:
+    async def get_server(address: str, token: Any) -> GetServerResponse:
         return GetServerResponse(features=features)
 
     monkeypatch.setattr(tournaments, "get_server", get_server)
