@@ -14,6 +14,8 @@ import pytest
 from gateway_process import GatewayProcess
 from scripted_mesh import ScriptedMesh, fill
 
+from podrace.access.mesh_key import MeshKey
+
 RUN = "run-abc123"
 AXE = "axe-core@4.14.1"
 INSTALL_SECONDS = 120
@@ -22,11 +24,11 @@ INSTALL_SECONDS = 120
 class MeshThread:
     """A scripted mesh in a thread; `call` runs a function in its event loop."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key: MeshKey | None = None) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self.mesh = ScriptedMesh(folder)
+        self.mesh = ScriptedMesh(folder, key)
         self.wait(self.mesh.start())
 
     def wait(self, coroutine: Any) -> Any:

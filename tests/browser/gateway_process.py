@@ -17,6 +17,8 @@ class GatewayProcess:
     address: str
     elsewhere: bool = False
     """Whether it is `podrace dashboard --orchestrator`, which has no files of the mesh."""
+    sign_in: bool = False
+    """Whether each person signs in."""
     port: int = 0
     url: str = ""
     """URL with the token, after `start`."""
@@ -28,7 +30,7 @@ class GatewayProcess:
         command = [str(Path(__file__).with_name("home_gateway.py")), self.address, listen, str(self.folder)]
         if self.elsewhere:
             command = ["-m", "podrace.cli", "dashboard", "--orchestrator", self.address, "--listen", listen]
-            command += ["--token-file", str(self.folder / "token")]
+            command += ["--sign-in"] if self.sign_in else ["--token-file", str(self.folder / "token")]
         self.process = subprocess.Popen(
             [sys.executable, *command],
             stdout=subprocess.PIPE,
@@ -39,7 +41,7 @@ class GatewayProcess:
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
         assert self.url.startswith("http://"), self.url
-        self.port = int(self.url.partition("/?")[0].rpartition(":")[2])
+        self.port = int(self.url.partition("/?")[0].rstrip("/").rpartition(":")[2])
 
     def kill(self) -> None:
         """Kills it, as a crash would."""

@@ -2,6 +2,12 @@
 
 let change = "";
 
+// Announces that the session has ended, or that there is none yet.
+function ended() {
+  change = "";
+  window.dispatchEvent(new Event("sign-in"));
+}
+
 export class Refused extends Error {
   constructor(status, body) {
     super(body.error ?? `the dashboard answered with status ${status}`);
@@ -19,6 +25,7 @@ async function send(path, options) {
     throw new Refused(0, { error: "the dashboard does not answer; the page tries again by itself" });
   }
   const body = await response.json().catch(() => ({}));
+  if (response.status === 401 && body.code === "SIGN_IN") ended();
   if (!response.ok) throw new Refused(response.status, body);
   return body;
 }
@@ -33,6 +40,11 @@ export async function post(path, body) {
   if (!change) change = (await get("session")).change;
   const headers = { "Content-Type": "application/json", "X-Podrace-Change": change };
   return send(`/api/${path}`, { method: "POST", headers, body: JSON.stringify(body) });
+}
+
+export async function signIn(token) {
+  await send("/api/sign-in", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ token }) });
+  change = "";
 }
 
 const SILENT_MILLISECONDS = 12000;
@@ -58,6 +70,10 @@ export function follow(path, receive, lost) {
       lost("Connection to the dashboard lost. Trying again…");
       source.close();
       again();
+      // The stream does not say why it is refused.
+      get("session").then((found) => {
+        if (found.sign_in && !found.caller && !closed) ended();
+      }, () => {});
     };
   };
   const again = () => {

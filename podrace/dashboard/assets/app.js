@@ -4,12 +4,15 @@ import { h, problem, replace } from "./dom.js";
 import { compare } from "./pages/compare.js";
 import { create } from "./pages/create.js";
 import { list } from "./pages/list.js";
+import { signInPage } from "./pages/sign_in.js";
 import { tournament } from "./pages/tournament.js";
+import { forget, load } from "./session.js";
 
 const main = document.getElementById("main");
 const connection = document.getElementById("connection");
 let leave = () => {};
 let shown = "";
+let signingIn = false;
 
 export function live(faults = {}) {
   const lines = Object.values(faults);
@@ -18,7 +21,11 @@ export function live(faults = {}) {
 }
 
 export function lost(why) {
-  state("lost", why);
+  if (!signingIn) state("lost", why);
+}
+
+function idle() {
+  state("idle", "Not signed in");
 }
 
 function state(name, text) {
@@ -36,6 +43,7 @@ const ROUTES = [
 ];
 
 async function route() {
+  if (signingIn) return;
   const path = location.hash.slice(1);
   const found = ROUTES.map(([pattern, page]) => [pattern.exec(path), page]).find(([match]) => match);
   leave();
@@ -55,6 +63,22 @@ async function route() {
   } catch (error) {
     replace(root, problem(error));
   }
+}
+
+// Takes the place of any page until somebody has signed in; then the page is shown that was asked for.
+function askToSignIn() {
+  if (signingIn) return;
+  signingIn = true;
+  leave();
+  leave = () => {};
+  forget();
+  const root = h("div", {});
+  replace(main, root);
+  document.getElementById("dialogs").replaceChildren();
+  signInPage(root, { idle }, async () => {
+    signingIn = await load();
+    if (!signingIn) await route();
+  });
 }
 
 const THEMES = ["system", "light", "dark"];
@@ -79,4 +103,6 @@ document.getElementById("skip").addEventListener("click", (event) => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => window.dispatchEvent(new Event("theme")));
 setTheme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : "system");
 window.addEventListener("hashchange", route);
+window.addEventListener("sign-in", askToSignIn);
 route();
+load().then((needed) => (needed ? askToSignIn() : null), () => {});

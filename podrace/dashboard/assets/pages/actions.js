@@ -2,6 +2,7 @@
 
 import { post } from "../api.js";
 import { h, problem, replace } from "../dom.js";
+import { refusedChange, refusedCreation } from "../session.js";
 
 const ENDED = ["completed", "cancelled", "failed"];
 
@@ -76,12 +77,17 @@ function again(specification) {
 
 export function actions(entry, specification) {
   const ended = ENDED.includes(entry.state);
+  const refused = refusedChange(entry);
+  const template = () => h("button", { type: "button", onclick: () => again(specification) }, "Use as template");
+  if (refused) {
+    return h("div", { class: "row", role: "group", "aria-label": "Actions" }, h("p", { class: "quiet" }, refused), refusedCreation() ? null : template());
+  }
   const button = (text, act, properties = {}) => h("button", { type: "button", onclick: () => act(entry), ...properties }, text);
   return h("div", { class: "row", role: "group", "aria-label": "Actions" },
     ended ? null : button("Scale…", scale),
     ended || entry.pause_reason || entry.state !== "running" ? null : button("Pause…", pause),
     ended ? null : button("Stop…", stop, { class: "danger" }),
     (ended && entry.state !== "completed") || (entry.state === "running" && entry.pause_reason) ? button("Resume…", resume) : null,
-    button("Use as template", () => again(specification)),
+    template(),
     ended ? button("Delete…", remove, { class: "danger" }) : null);
 }

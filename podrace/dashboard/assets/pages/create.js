@@ -2,6 +2,7 @@
 
 import { get, post } from "../api.js";
 import { h, problem, replace } from "../dom.js";
+import { refusedCreation } from "../session.js";
 
 const EXAMPLE = `name = "cartpole"
 
@@ -58,6 +59,14 @@ export function create(root, status) {
     location.hash = `#/t/${created.tournament_id}`;
   }
 
+  function allow() {
+    const refused = refusedCreation();
+    check.disabled = start.disabled = Boolean(refused);
+    if (refused) replace(result, h("p", { class: "notice" }, refused));
+  }
+
+  allow();
+  window.addEventListener("session", allow);
   get("session").then(() => status.live(), (error) => status.lost(error.message));
-  return () => {};
+  return () => window.removeEventListener("session", allow);
 }

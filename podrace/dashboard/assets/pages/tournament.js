@@ -3,6 +3,7 @@
 import { follow, get } from "../api.js";
 import { facts, h, problem, replace } from "../dom.js";
 import { count, duration, score, short, time } from "../formats.js";
+import { refusedChange } from "../session.js";
 import { actions } from "./actions.js";
 import { board } from "./board.js";
 import { champion } from "./champion.js";
@@ -68,6 +69,7 @@ export function tournament(root, status, id, tab, item) {
   let text = "";
   let seen = "";
   let drawn = "";
+  let newest = null;
   let timer = 0;
   let last = 0;
   let running = false;
@@ -91,8 +93,9 @@ export function tournament(root, status, id, tab, item) {
   }
 
   function head(entry) {
+    newest = entry;
     // The buttons are made again only when they change, so that the keyboard does not lose its place.
-    const kind = JSON.stringify([entry.state, entry.pool, entry.reason, entry.pause_reason]);
+    const kind = JSON.stringify([entry.state, entry.pool, entry.reason, entry.pause_reason, refusedChange(entry)]);
     if (kind !== drawn || !top.firstChild) {
       drawn = kind;
       replace(top, h("p", {}, state(entry), " ", entry.pause_reason || entry.reason), h("div", {}), actions(entry, () => text));
@@ -100,6 +103,8 @@ export function tournament(root, status, id, tab, item) {
     top.children[1].replaceChildren(summary(entry));
   }
 
+  const again = () => newest && head(newest);
+  window.addEventListener("session", again);
   const leave = follow(`tournaments/${id}/stream`, (event) => {
     status.live(event.faults);
     head(event.tournament);
@@ -118,6 +123,7 @@ export function tournament(root, status, id, tab, item) {
   });
   return () => {
     stopped = true;
+    window.removeEventListener("session", again);
     clearTimeout(timer);
     leave();
     shown.close();
