@@ -46,7 +46,7 @@ class CheckpointFetcher:
         Args:
             address: Address of the leaderboard.
             tournament_id: The tournament.
-            token: What `Client.token_for` returns for this address; None: as for a client without a token of its own.
+            token: What `Client.token_for` returns for this address; None: that of this process.
         """
         self._tournament_id = tournament_id
         self._channel = rpc.connect(address, pb.DESCRIPTOR, token=token or operator_token(address))

@@ -19,7 +19,7 @@ async def get_server(address: str, token: TokenSource | None = None) -> pb.GetSe
 
     Args:
         address: Address of the orchestrator.
-        token: What `Client.token_for` returns for this address; None: as for a client without a token of its own.
+        token: What `Client.token_for` returns for this address; None: that of this process.
     """
     found: pb.GetServerResponse = await _ask(address, "GetServer", pb.GetServerRequest(), token)
     return found

@@ -22,6 +22,6 @@ podrace/dashboard/
   assets/             the pages: HTML, style and ES modules without a build; the chart library uPlot
 
 The gateway is a client of the public API like any other (`podrace.client`). Each of its calls has the rights of the
-reader for whom it is made: of the command, or of a person who has signed in. The page shows the error of a call that
+reader that asked: the user of the command, or a person who has signed in. The page shows the error of a call that
 was refused.
 """

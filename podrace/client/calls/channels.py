@@ -47,7 +47,7 @@ class MeshChannels:
 
     Args:
         orchestrator: Address of the orchestrator, `host:port` or `unix:/path`.
-        token: Returns the token of the person for whom all calls are made; None: the calls have the token and the
+        token: Returns the token of a person, with which all calls are made; None: the calls have the token and the
             certificate of this process.
     """
 

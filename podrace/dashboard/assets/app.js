@@ -65,7 +65,7 @@ async function route() {
   }
 }
 
-// Takes the place of any page until somebody has signed in; then the page is shown that was asked for.
+// Replaces any page until a person has signed in. Then the requested page is shown.
 function askToSignIn() {
   if (signingIn) return;
   signingIn = true;

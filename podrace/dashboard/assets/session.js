@@ -6,7 +6,7 @@ import { h, replace } from "./dom.js";
 let caller = null;
 let signsIn = false;
 
-// Asks who uses the page. Returns whether somebody has to sign in first.
+// Asks who uses the page. Returns whether a person has to sign in first.
 export async function load() {
   const found = await get("session");
   caller = found.caller;

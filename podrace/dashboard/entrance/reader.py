@@ -130,5 +130,5 @@ class Entrance(Protocol):
 
 
 def reader_of(request: web.Request) -> Reader:
-    """Returns the reader whom the middleware has admitted."""
+    """Returns the reader that the middleware has admitted."""
     return request[READER]

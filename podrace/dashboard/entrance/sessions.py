@@ -37,7 +37,7 @@ class Session:
     reader: Reader
 
 
-def is_over(now: float, end: float, used: float, limits: SessionLimits) -> bool:
+def has_ended(now: float, end: float, used: float, limits: SessionLimits) -> bool:
     """Whether a session has ended by itself. Pure.
 
     Args:
@@ -99,7 +99,7 @@ class Sessions:
     def find(self, id: str) -> Session | None:
         """Returns a session, which counts as used now; None: there is none, or it has ended."""
         found = self._sessions.get(digest_of(id)) if 0 < len(id) <= LONGEST_ID else None
-        if found is None or found.reader.ended or self._is_over(found):
+        if found is None or found.reader.ended or self._has_ended(found):
             return None
         found.reader.use()
         return found
@@ -110,14 +110,14 @@ class Sessions:
 
     def take_ended(self) -> list[Session]:
         """Forgets the sessions that have ended by themselves, and returns them."""
-        return self._take(self._is_over)
+        return self._take(self._has_ended)
 
     def take_all(self) -> list[Session]:
         """Forgets all sessions, and returns them."""
         return self._take(lambda one: True)
 
-    def _is_over(self, session: Session) -> bool:
-        return is_over(self._clock(), session.reader.end, session.reader.used, self.limits)
+    def _has_ended(self, session: Session) -> bool:
+        return has_ended(self._clock(), session.reader.end, session.reader.used, self.limits)
 
     def _take(self, chosen: Callable[[Session], bool]) -> list[Session]:
         names = [name for name, one in self._sessions.items() if chosen(one)]

@@ -124,7 +124,7 @@ async def test_the_cookie_is_no_token_and_scripts_and_other_sites_cannot_use_it(
     assert given not in json.dumps(await browser.get("session"))
 
 
-async def test_a_token_in_the_url_signs_nobody_in(browser: Browser, key: MeshKey):
+async def test_a_token_in_the_url_begins_no_session(browser: Browser, key: MeshKey):
     async with browser.session.get(f"{browser.origin}/", params={"token": token(key)}) as response:
         assert response.status == 200
     assert (await browser.get("session"))["caller"] is None
