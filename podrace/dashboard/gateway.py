@@ -83,9 +83,8 @@ async def serving(settings: DashboardSettings, address: str) -> AsyncIterator[st
                 raise FailedPrecondition(
                     f"--listen {settings.listen}: {error.strerror or error}; choose another port, or 0 for a free one"
                 ) from None
-            port = runner.addresses[0][1]
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
-            yield f"{'https' if tls else 'http'}://{host}:{port}/{suffix}"
+            yield f"{'https' if tls else 'http'}://{host}:{runner.addresses[0][1]}/{suffix}"
         finally:
             streaming.stopping.set()
             await cancel_all(renewing)

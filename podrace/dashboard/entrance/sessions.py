@@ -16,7 +16,7 @@ ID_BYTES = 32
 
 
 @dataclass(frozen=True)
-class SessionLimits:
+class SignInLimits:
     """Limits of all sessions."""
 
     longest_seconds: float = 12 * 3600.0
@@ -37,7 +37,7 @@ class Session:
     reader: Reader
 
 
-def has_ended(now: float, end: float, used: float, limits: SessionLimits) -> bool:
+def has_ended(now: float, end: float, used: float, limits: SignInLimits) -> bool:
     """Whether a session has ended by itself. Pure.
 
     Args:
@@ -49,7 +49,7 @@ def has_ended(now: float, end: float, used: float, limits: SessionLimits) -> boo
     return now >= end or now - used >= limits.idle_seconds
 
 
-def to_end(sessions: Mapping[str, Session], person: tuple[str, str], limits: SessionLimits) -> list[str]:
+def to_end(sessions: Mapping[str, Session], person: tuple[str, str], limits: SignInLimits) -> list[str]:
     """Returns the sessions that end when a person begins another one: those that were not used for longest. Pure.
 
     Args:
@@ -79,14 +79,14 @@ class Sessions:
     ended = sessions.take_ended()
     """
 
-    def __init__(self, clock: Callable[[], float], limits: SessionLimits | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], limits: SignInLimits | None = None) -> None:
         """Has no session.
 
         Args:
             clock: Monotonic time in seconds.
             limits: How many there may be, and how long; None: the defaults.
         """
-        self._clock, self.limits = clock, limits or SessionLimits()
+        self._clock, self.limits = clock, limits or SignInLimits()
         self._sessions: dict[str, Session] = {}
 
     def begin(self, session: Session) -> tuple[str, list[Session]]:

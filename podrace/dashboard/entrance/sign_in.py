@@ -21,7 +21,7 @@ from podrace.dashboard.answers import READING, answer, port_of, problem
 from podrace.dashboard.entrance.attempts import SignInAttempts
 from podrace.dashboard.entrance.callers import caller
 from podrace.dashboard.entrance.reader import Reader, reader_of
-from podrace.dashboard.entrance.sessions import Session, SessionLimits, Sessions
+from podrace.dashboard.entrance.sessions import Session, Sessions, SignInLimits
 from podrace.discovery.v1.discovery_pb2 import GetCallerResponse
 from podrace.errors import InvalidArgument, PodraceError, Unauthenticated, Unimplemented
 from podrace.tasks import cancel_all
@@ -51,7 +51,7 @@ class SignInEntrance:
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
-        limits: SessionLimits | None = None,
+        limits: SignInLimits | None = None,
     ) -> None:
         """Has no session.
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from podrace.dashboard.entrance.reader import Reader
-from podrace.dashboard.entrance.sessions import Session, SessionLimits, Sessions, digest_of
+from podrace.dashboard.entrance.sessions import Session, Sessions, SignInLimits, digest_of
 
-LIMITS = SessionLimits(longest_seconds=100.0, idle_seconds=30.0, most=4, most_of_person=2)
+LIMITS = SignInLimits(longest_seconds=100.0, idle_seconds=30.0, most=4, most_of_person=2)
 
 
 class Clock:
