@@ -88,7 +88,10 @@ class ForkServer:
     def _serve(self, selector: selectors.BaseSelector, *, orphaned: bool) -> None:
         idle_since = time.monotonic()
         while True:
-            for key, _ in selector.select(POLL_SECONDS):
+            ready = selector.select(POLL_SECONDS)
+            # A launcher that asks for a pod may know already that its leader has exited.
+            self.reap(restart=not orphaned)
+            for key, _ in ready:
                 if key.data is None:
                     orphaned = True
                     selector.unregister(key.fileobj)

@@ -1,11 +1,13 @@
 """Pods as real processes, forked by a real fork server: they train, survive kills and release their memory."""
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from fork_servers import pids
@@ -283,6 +285,24 @@ async def test_after_a_signal_to_all_processes_of_a_pod_the_leader_exits_first(
     assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_DRAINED
     assert list(mesh.folder.glob("store/pointers/*"))
     await until(lambda: not any(map(lives, roles.values())))
+
+
+async def test_a_pod_that_has_exited_is_not_taken_for_running_before_the_fork_server_has_noticed(mesh, fork_server):
+    """Fails on the earlier behaviour: the answer was the pid of the dead leader, and no pod ran."""
+    pod = mesh.pod_config("fused")
+    leader = (await fork_server.start(pod))["learner"]
+    server = psutil.Process(leader).ppid()
+    os.kill(server, signal.SIGSTOP)
+    try:
+        os.kill(leader, signal.SIGKILL)
+        await until(lambda: not lives(leader))
+        starting = asyncio.create_task(fork_server.start(pod))
+        await asyncio.sleep(0)
+    finally:
+        os.kill(server, signal.SIGCONT)
+    again = (await starting)["learner"]
+    assert again != leader
+    assert lives(again)
 
 
 async def test_an_invalid_request_is_answered_with_an_error(fork_server):
