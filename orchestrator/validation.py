@@ -14,6 +14,8 @@ from orchestrator.decisions.specification_fit import unfit
 from orchestrator.inspection_queue import InspectionQueue
 from orchestrator.launchers import EXTERNAL
 from orchestrator.launchers.base import Inspector, Launcher
+from orchestrator.launchers.images import image_problem, runs_images
+from orchestrator.launchers.pod_settings import unreached
 from podrace import rpc
 from podrace.access.authenticators.unix_socket import local_user
 from podrace.access.ownership import Ownership, ownership_for
@@ -83,6 +85,7 @@ class Validation:
             findings.violations += error.violations or [FieldViolation("spec", error.message)]
             await self._check_mesh(findings)
         else:
+            findings.violations += self._launcher_violations(resolved)
             launcher = await asyncio.shield(self._launcher)
             await asyncio.gather(
                 self._check_mesh(findings),
@@ -92,6 +95,17 @@ class Validation:
             )
         findings.refuse()
         return resolved, sorted(findings.unchecked)
+
+    def _launcher_violations(self, spec: TournamentSpec) -> list[FieldViolation]:
+        """Returns what the launcher of this mesh cannot start, whatever its machines have."""
+        name, options = self._config.launcher, self._config.launchers
+        allowed = {"docker": options.docker.images, "kubernetes": options.kubernetes.images}.get(name, ())
+        configured = options.docker.image if name == "docker" else ""
+        problem = image_problem(spec.pod.image, name, allowed, configured)
+        found = [FieldViolation("pod.image", f"= {spec.pod.image!r}: {problem}")] if problem else []
+        if spec.pod.worker and runs_images(name):
+            found.append(FieldViolation("pod.worker", f"= {spec.pod.worker!r}: {unreached(name)}"))
+        return found
 
     async def _check_mesh(self, findings: Findings) -> None:
         """Checks the services that every tournament needs, which no key of a specification names."""

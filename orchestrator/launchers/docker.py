@@ -24,7 +24,7 @@ import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
-from orchestrator.launchers.engine_errors import one_line, remedy
+from orchestrator.launchers.engine_errors import missing_image, one_line, remedy
 from orchestrator.launchers.gpu_names import NO_GPUS, check_gpu_names, names_in_container
 from orchestrator.launchers.log_tail import last_line_of
 from orchestrator.launchers.options import DockerOptions
@@ -32,6 +32,7 @@ from orchestrator.launchers.pod_settings import (
     LAYOUT_NAMES,
     LAYOUTS,
     LEADER,
+    check_image,
     check_one_host,
     check_own_worker,
     containers_of,
@@ -116,13 +117,14 @@ class DockerLauncher:
         """See Launcher."""
         check_one_host(pod.spec, "docker")
         check_own_worker(pod.spec, "docker")
+        check_image(pod.spec, "docker", self._options.images, self._options.image)
         if pod.spec.gpus > len(self._options.gpus):
             raise InvalidArgument(
                 f"pod.gpus = {pod.spec.gpus}: launcher 'docker' has {len(self._options.gpus)} GPUs (docker.gpus)"
             )
         self._starting.add(pod.pod_id)
         try:
-            await self._in_thread(self._start, pod)
+            await self._in_thread(self._start, pod, image=pod.spec.image)
         finally:
             self._starting.discard(pod.pod_id)
 
@@ -139,17 +141,15 @@ class DockerLauncher:
         """See Launcher."""
         return self._last_log_line.get(pod_id, "")
 
-    async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls the engine in a thread; errors become one line."""
+    async def _in_thread(self, work: Callable[..., Any], *arguments: Any, image: str = "") -> Any:
+        """Calls the engine in a thread; errors become one line. `image` is one that the specification names."""
         from docker.errors import DockerException, ImageNotFound
         from requests.exceptions import RequestException
 
         try:
             return await asyncio.to_thread(work, *arguments)
         except ImageNotFound:
-            raise Unavailable(
-                f"image {self._options.image!r} does not exist on the engine: build or pull it, or set docker.image"
-            ) from None
+            raise Unavailable(missing_image(self._options.image, image)) from None
         except (DockerException, RequestException) as error:
             self.__dict__.pop("_client", None)
             raise Unavailable(f"the Docker Engine reports an error: {one_line(error)}{remedy(error)}") from None
@@ -230,7 +230,7 @@ class DockerLauncher:
             return
         self._remove(pod.pod_id)
         # The image is never pulled: if it was not built, a registry could have another image of that name.
-        self._client.images.get(self._options.image)
+        self._client.images.get(pod.spec.image or self._options.image)
         gpus = self._free_gpus(pod.spec.gpus)
         try:
             self._client.volumes.create(
@@ -254,7 +254,7 @@ class DockerLauncher:
         """Arguments of the engine for the container of a role, or of all roles."""
         spec, options = pod.spec, self._options
         arguments: dict[str, Any] = {
-            "image": options.image,
+            "image": spec.image or options.image,
             "command": [command],
             "name": self._name(pod.pod_id, role),
             "detach": True,

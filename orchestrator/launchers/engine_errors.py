@@ -16,3 +16,10 @@ def remedy(error: BaseException) -> str:
     if "No such file" in str(error) or "FileNotFound" in str(error):
         return "; is it running, and is its socket mounted here (or DOCKER_HOST set)?"
     return ""
+
+
+def missing_image(configured: str, named: str) -> str:
+    """Returns the message if the engine lacks the image that a specification names, or else the configured one."""
+    if named:
+        return f"pod.image = {named!r}: does not exist on the engine, and is never pulled: build or pull it there"
+    return f"image {configured!r} does not exist on the engine: build or pull it, or set docker.image"

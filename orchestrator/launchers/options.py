@@ -1,6 +1,10 @@
 """Defines the options of the launchers, which are keys of the orchestrator's configuration."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from orchestrator.launchers.images import pattern_problem
+from podrace.errors import InvalidArgument
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,10 @@ class DockerOptions:
 
     image: str = "podrace/agentpod:latest"
     """Image of all roles."""
+    images: tuple[str, ...] = ()
+    """Further images that `pod.image` of a specification may name, such as `registry.example/team/robots:2`; a final
+    `*` stands for every ending. An image is code that runs with the token of the pod and its access to the store:
+    trust these images as much as `image`, and name digests where others can push tags. They are never pulled."""
     network: str = ""
     """Docker network where pods reach the orchestrator, the leaderboard and the store; empty: the engine's default."""
     scope: str = "podrace"
@@ -44,6 +52,9 @@ class DockerOptions:
     spare_memory_bytes: int = 1 << 30
     """Memory of the engine's machine that is kept free for everything other than pods."""
 
+    def __post_init__(self) -> None:
+        _check_images("docker", self.images)
+
 
 @dataclass(frozen=True)
 class KubernetesOptions:
@@ -53,6 +64,10 @@ class KubernetesOptions:
     """Namespace of the pods, their template and the ConfigMaps; empty: this pod's own, or that of the kube context."""
     template: str = "podrace-agentpod"
     """PodTemplate with everything that the launcher does not set: image, security, nodes."""
+    images: tuple[str, ...] = ()
+    """Images that `pod.image` of a specification may name instead of that of the template, as in
+    `launchers.docker.images`. They are pulled as the template's `imagePullPolicy` says. The component `admission`
+    allows the image of the template only."""
     scope: str = "podrace"
     """Jobs with this label belong to this orchestrator; it must be unique in the namespace."""
     gpu_resource: str = "nvidia.com/gpu"
@@ -67,6 +82,9 @@ class KubernetesOptions:
     """Time between two reads of the nodes' resources."""
     keep_seconds: float = 300.0
     """How long failed Jobs are kept for `kubectl logs`, and ConfigMaps of tournaments without Jobs."""
+
+    def __post_init__(self) -> None:
+        _check_images("kubernetes", self.images)
 
 
 @dataclass(frozen=True)
@@ -89,3 +107,9 @@ class LauncherOptions:
     """Options of the launcher `kubernetes`."""
     external: ExternalOptions = field(default_factory=ExternalOptions)
     """Options of the launcher `external`."""
+
+
+def _check_images(launcher: str, images: Sequence[str]) -> None:
+    for entry in images:
+        if problem := pattern_problem(entry):
+            raise InvalidArgument(f"launchers.{launcher}.images = {entry!r}: {problem}")

@@ -2,10 +2,11 @@
 
 import dataclasses
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.launchers.base import NewPod, PodEnvironment
+from orchestrator.launchers.images import image_problem
 from podrace.access.tokens import POD_TOKEN_SECONDS
 from podrace.errors import InvalidArgument
 from podrace.limits.config import changed_settings
@@ -111,10 +112,25 @@ def check_own_worker(spec: PodSpec, launcher: str) -> None:
         InvalidArgument: The pod has such a worker.
     """
     if spec.worker:
-        raise InvalidArgument(
-            f"pod.worker = {spec.worker!r}: it cannot reach the sockets of a pod of the launcher {launcher!r}; leave"
-            " it out, or use the launcher 'process'"
-        )
+        raise InvalidArgument(f"pod.worker = {spec.worker!r}: {unreached(launcher)}")
+
+
+def unreached(launcher: str) -> str:
+    """Returns why a launcher has no worker of a third party."""
+    return (
+        f"it cannot reach the sockets of a pod of the launcher {launcher!r}; leave it out, or use the launcher"
+        " 'process'"
+    )
+
+
+def check_image(spec: PodSpec, launcher: str, allowed: Sequence[str] = (), configured: str = "") -> None:
+    """Rejects an image that the operator does not allow; the configuration may have changed since the tournament began.
+
+    Raises:
+        InvalidArgument: The specification names such an image.
+    """
+    if problem := image_problem(spec.image, launcher, allowed, configured):
+        raise InvalidArgument(f"pod.image = {spec.image!r}: {problem}")
 
 
 def is_isolated(pod: NewPod, pod_environment: PodEnvironment) -> bool:

@@ -44,8 +44,9 @@ def import_user_module(module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except BaseException as error:  # sys.exit raises SystemExit, which is no Exception
         _log.error("module cannot be imported", module=module_name, exc_info=error)
+        where = f" This Python has the packages of {sys.prefix}" if isinstance(error, ModuleNotFoundError) else ""
         raise InvalidArgument(
-            f"module {module_name!r} cannot be imported ({describe_exception(error)}); is it on PYTHONPATH?",
+            f"module {module_name!r} cannot be imported ({describe_exception(error)}); is it on PYTHONPATH?{where}",
             reason=BAD_SPEC if _is_absent(error, module_name) else "",
         ) from None
 

@@ -159,6 +159,7 @@ def _pod_spec(
         _container(
             base,
             role,
+            image=pod.spec.image,
             command=commands[role],
             environment=[*_environment(pod, pod_environment, role, gpus[role]), *hosts],
             ports=_ports(index, leader=bool(hosts) and role == LEADER),
@@ -184,6 +185,7 @@ def _container(
     base: Object,
     role: str,
     *,
+    image: str,
     command: str,
     environment: Sequence[Mapping[str, Any]],
     ports: Sequence[Mapping[str, Any]],
@@ -193,6 +195,8 @@ def _container(
     container: dict[str, Any] = copy.deepcopy(dict(base))
     container["name"] = role
     container["args"] = [command]
+    if image:
+        container["image"] = image
     # Workers and evaluators run simulators of users; the leader alone has access to the store.
     given = [each for each in base.get("env") or [] if role == LEADER or not each["name"].startswith(STORE_PREFIXES)]
     container["env"] = [*given, *environment]

@@ -30,7 +30,7 @@ from orchestrator.launchers.kubernetes.pod_states import (
 )
 from orchestrator.launchers.log_tail import last_line_of
 from orchestrator.launchers.options import KubernetesOptions
-from orchestrator.launchers.pod_settings import LEADER, check_own_worker, hosts_of
+from orchestrator.launchers.pod_settings import LEADER, check_image, check_own_worker, hosts_of
 from podrace.errors import PodraceError, Unavailable
 
 JOBS, PODS, CONFIG_MAPS = ("batch/v1", "jobs"), ("v1", "pods"), ("v1", "configmaps")
@@ -103,6 +103,7 @@ class KubernetesLauncher:
     async def start(self, pod: NewPod) -> None:
         """See Launcher."""
         check_own_worker(pod.spec, "kubernetes")
+        check_image(pod.spec, "kubernetes", self._options.images)
         reserved = Resources(pod.spec.cores, pod.spec.memory_bytes, pod.spec.gpus, hosts_of(pod.spec))
         self._started[job_name(pod.pod_id)] = reserved, self._monotonic()
         try:

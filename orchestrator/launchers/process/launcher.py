@@ -30,6 +30,7 @@ from orchestrator.launchers.options import ProcessOptions
 from orchestrator.launchers.pod_settings import (
     LAYOUTS,
     LEADER,
+    check_image,
     check_one_host,
     is_isolated,
     leader_settings,
@@ -233,6 +234,7 @@ class ProcessLauncher:
 
     def _check(self, pod: NewPod) -> None:
         check_one_host(pod.spec, "process")
+        check_image(pod.spec, "process")
         if is_isolated(pod, self._pod_environment):
             self._user_ids.check(pod.spec)
         longest = self._folder / pod.pod_id / f"worker-{max(pod.spec.workers, 100)}.sock"

@@ -890,6 +890,7 @@ class PodSpec(_message.Message):
     IMPROVING_SHARE_FIELD_NUMBER: _builtins.int
     STALLED_SHARE_FIELD_NUMBER: _builtins.int
     WORKER_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
     layout: Global___Layout.ValueType
     """Whether the roles are separate processes. Default: by the number of cores and GPUs, see Layout."""
     workers: _builtins.int
@@ -953,6 +954,12 @@ class PodSpec(_message.Message):
     serves one session at a time, so there is one pod (`pool.maximum_pods` = 1) with one learner and one worker,
     `layout = separate` and `plane = grpc`, started by the launcher `process`. Absent: podrace's worker.
     """
+    image: _builtins.str
+    """Image of the containers of the pods, `[host/]name[:tag][@sha256:digest]`: podrace's image of pods with more packages in
+    it. Only for the launchers `docker` and `kubernetes`, and only images that the operator allows
+    (`launchers.docker.images`, `launchers.kubernetes.images`), because it runs with the token of the pod. Absent: the
+    image of the configuration.
+    """
     def __init__(
         self,
         *,
@@ -971,10 +978,11 @@ class PodSpec(_message.Message):
         improving_share: _builtins.float | None = ...,
         stalled_share: _builtins.float | None = ...,
         worker: _builtins.str | None = ...,
+        image: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_captured", b"_captured", "_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_improving_share", b"_improving_share", "_learners", b"_learners", "_maximum_cores", b"_maximum_cores", "_memory_bytes", b"_memory_bytes", "_minimum_cores", b"_minimum_cores", "_plane", b"_plane", "_precision", b"_precision", "_stalled_share", b"_stalled_share", "_worker", b"_worker", "_workers", b"_workers", "captured", b"captured", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "improving_share", b"improving_share", "learners", b"learners", "maximum_cores", b"maximum_cores", "memory_bytes", b"memory_bytes", "minimum_cores", b"minimum_cores", "plane", b"plane", "precision", b"precision", "stalled_share", b"stalled_share", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_captured", b"_captured", "_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_image", b"_image", "_improving_share", b"_improving_share", "_learners", b"_learners", "_maximum_cores", b"_maximum_cores", "_memory_bytes", b"_memory_bytes", "_minimum_cores", b"_minimum_cores", "_plane", b"_plane", "_precision", b"_precision", "_stalled_share", b"_stalled_share", "_worker", b"_worker", "_workers", b"_workers", "captured", b"captured", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "image", b"image", "improving_share", b"improving_share", "learners", b"learners", "maximum_cores", b"maximum_cores", "memory_bytes", b"memory_bytes", "minimum_cores", b"minimum_cores", "plane", b"plane", "precision", b"precision", "stalled_share", b"stalled_share", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_captured", b"_captured", "_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_improving_share", b"_improving_share", "_learners", b"_learners", "_maximum_cores", b"_maximum_cores", "_memory_bytes", b"_memory_bytes", "_minimum_cores", b"_minimum_cores", "_plane", b"_plane", "_precision", b"_precision", "_stalled_share", b"_stalled_share", "_worker", b"_worker", "_workers", b"_workers", "captured", b"captured", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "improving_share", b"improving_share", "layout", b"layout", "learners", b"learners", "maximum_cores", b"maximum_cores", "memory_bytes", b"memory_bytes", "minimum_cores", b"minimum_cores", "plane", b"plane", "precision", b"precision", "stalled_share", b"stalled_share", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_captured", b"_captured", "_cores", b"_cores", "_gpus", b"_gpus", "_hosts", b"_hosts", "_image", b"_image", "_improving_share", b"_improving_share", "_learners", b"_learners", "_maximum_cores", b"_maximum_cores", "_memory_bytes", b"_memory_bytes", "_minimum_cores", b"_minimum_cores", "_plane", b"_plane", "_precision", b"_precision", "_stalled_share", b"_stalled_share", "_worker", b"_worker", "_workers", b"_workers", "captured", b"captured", "cores", b"cores", "gpus", b"gpus", "hosts", b"hosts", "image", b"image", "improving_share", b"improving_share", "layout", b"layout", "learners", b"learners", "maximum_cores", b"maximum_cores", "memory_bytes", b"memory_bytes", "minimum_cores", b"minimum_cores", "plane", b"plane", "precision", b"precision", "stalled_share", b"stalled_share", "worker", b"worker", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__captured: _TypeAlias = _typing.Literal["captured"]  # noqa: Y015
     _WhichOneofArgType__captured: _TypeAlias = _typing.Literal["_captured", b"_captured"]  # noqa: Y015
@@ -984,6 +992,8 @@ class PodSpec(_message.Message):
     _WhichOneofArgType__gpus: _TypeAlias = _typing.Literal["_gpus", b"_gpus"]  # noqa: Y015
     _WhichOneofReturnType__hosts: _TypeAlias = _typing.Literal["hosts"]  # noqa: Y015
     _WhichOneofArgType__hosts: _TypeAlias = _typing.Literal["_hosts", b"_hosts"]  # noqa: Y015
+    _WhichOneofReturnType__image: _TypeAlias = _typing.Literal["image"]  # noqa: Y015
+    _WhichOneofArgType__image: _TypeAlias = _typing.Literal["_image", b"_image"]  # noqa: Y015
     _WhichOneofReturnType__improving_share: _TypeAlias = _typing.Literal["improving_share"]  # noqa: Y015
     _WhichOneofArgType__improving_share: _TypeAlias = _typing.Literal["_improving_share", b"_improving_share"]  # noqa: Y015
     _WhichOneofReturnType__learners: _TypeAlias = _typing.Literal["learners"]  # noqa: Y015
@@ -1012,6 +1022,8 @@ class PodSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gpus) -> _WhichOneofReturnType__gpus | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__hosts) -> _WhichOneofReturnType__hosts | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__image) -> _WhichOneofReturnType__image | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__improving_share) -> _WhichOneofReturnType__improving_share | None: ...
     @_typing.overload

@@ -1,5 +1,6 @@
 """Tests tournaments whose pods the Docker Engine does not start, and where the reason is reported."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,22 @@ async def test_pods_that_the_engine_cannot_start_fail_the_tournament_with_its_er
     assert found.state == FAILED
     assert message in found.reason
     assert not engine.volume_options, "a volume of a pod that was not started is left"
+
+
+async def test_a_missing_image_that_the_specification_names_fails_its_tournament_alone(
+    open_mesh: Any, spec: Any, launcher: DockerLauncher, engine: Engine
+) -> None:
+    launcher._options = replace(launcher._options, images=("team/*",))
+    engine.failures["image team/robots:2"] = docker.errors.ImageNotFound("No such image: team/robots:2")
+    message = "pod.image = 'team/robots:2': does not exist on the engine, and is never pulled: build or pull it there"
+    async with open_mesh(launcher=launcher) as mesh:
+        other = await mesh.create(spec(maximum_pods=1))
+        name = await mesh.create(spec(maximum_pods=1, pod=tournament_pb2.PodSpec(image="team/robots:2")))
+        found = await cycle_until_ended(mesh, name)
+        assert (await mesh.get(other)).state == RUNNING
+    assert found.state == FAILED
+    assert message in found.reason
+    assert {each.arguments["image"] for each in engine.running.values()} == {"podrace/agentpod:latest"}
 
 
 async def test_an_image_that_is_added_in_time_saves_the_tournament(

@@ -12,6 +12,7 @@ from orchestrator import validation
 from orchestrator.config import Config
 from orchestrator.decisions.quotas import Quotas
 from orchestrator.decisions.resources import Capacity, Resources
+from orchestrator.launchers.options import DockerOptions, KubernetesOptions, LauncherOptions
 from orchestrator.validation import Validation
 from podrace import rpc
 from podrace.access.principal import Principal
@@ -168,3 +169,23 @@ async def test_an_environment_that_takes_too_long_is_stated_as_not_checked(confi
     assert await check(config, launcher, spec()) == [
         "environment.id = 'CartPole-v1': the environment was not made within 60 s"
     ]
+
+
+@pytest.mark.parametrize("launcher", ["process", "docker", "kubernetes"])
+async def test_what_the_launcher_cannot_start_is_refused_before_the_tournament_is_created(
+    config: Config, launcher: str
+) -> None:
+    given = spec()
+    given.pod.image, given.pod.worker = "team/robots:2", "grpc://127.0.0.1:50090"
+    here = Config(leaderboard=config.leaderboard, store=config.store, launcher=launcher, allow=EVERYTHING)
+    found = await refused(here, FakeLauncher(), given)
+    assert sorted(found) == (["pod.image"] if launcher == "process" else ["pod.image", "pod.worker"])
+    setting = "starts no containers" if launcher == "process" else f"launchers.{launcher}.images"
+    assert setting in found["pod.image"]
+    allowing = LauncherOptions(
+        docker=DockerOptions(images=("team/*",)), kubernetes=KubernetesOptions(images=("team/*",))
+    )
+    given.pod.ClearField("worker")
+    if launcher != "process":
+        allowed = Config(leaderboard=config.leaderboard, store=config.store, launcher=launcher, launchers=allowing)
+        await check(allowed, FakeLauncher(), given)

@@ -381,3 +381,24 @@ async def test_the_learners_of_a_fused_pod_are_processes_of_one_container_with_a
     environ = container.arguments["environment"]
     assert (environ["PODRACE_AGENTPOD__LAYOUT"], environ["PODRACE_AGENTPOD__LEARNERS"]) == ("fused", "2")
     assert environ["PODRACE_AGENTPOD__GPUS"] == "0,1"
+
+
+async def test_a_pod_runs_the_image_that_its_specification_names(launcher: DockerLauncher, engine: Engine) -> None:
+    launcher._options = replace(launcher._options, images=("team/*",))
+    await launcher.start(new_pod(image="team/robots:2"))
+    assert {each.arguments["image"] for each in engine.running.values()} == {"team/robots:2"}
+    await launcher.start(new_pod("race-p1", image="podrace/agentpod:test"))
+    with pytest.raises(InvalidArgument, match=r"^pod\.image = 'other/robots:2': .*launchers\.docker\.images"):
+        await launcher.start(new_pod("race-p2", image="other/robots:2"))
+
+
+async def test_a_named_image_that_is_not_on_the_engine_is_reported_with_its_key(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    launcher._options = replace(launcher._options, images=("team/*",))
+    engine.failures["image team/robots:2"] = docker.errors.ImageNotFound("no such image")
+    with pytest.raises(Unavailable, match=r"^pod\.image = 'team/robots:2': does not exist on the engine, and is never"):
+        await launcher.start(new_pod(image="team/robots:2"))
+    assert not engine.running
+    assert not engine.volume_options
+    await launcher.start(new_pod())

@@ -19,7 +19,11 @@ def test_a_function_is_found_by_its_path() -> None:
         ("raise ValueError('no\\nidea')", "module 'mine' cannot be imported (ValueError: no"),
         ("def (", "module 'mine' cannot be imported (SyntaxError: "),
         ("import sys; sys.exit(3)", "module 'mine' cannot be imported (SystemExit: 3); is it on PYTHONPATH?"),
-        ("import nowhere_at_all", "(ModuleNotFoundError: No module named 'nowhere_at_all'); is it on PYTHONPATH?"),
+        (
+            "import nowhere_at_all",
+            "(ModuleNotFoundError: No module named 'nowhere_at_all'); is it on PYTHONPATH?"
+            f" This Python has the packages of {sys.prefix}",
+        ),
         ("score = 3", "module 'mine' has no function 'score'"),
     ],
 )

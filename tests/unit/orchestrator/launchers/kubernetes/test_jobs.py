@@ -194,3 +194,19 @@ def test_invalid_kubernetes_names_become_distinct_valid_ones() -> None:
     for name in (job_name("Race_1-p0"), job_name("r" * 70 + "-p1"), owner_name("podrace", "-_R_")):
         assert len(name) <= 57
         assert name.strip("-") == name.lower()
+
+
+async def test_every_role_has_the_image_that_the_specification_names_if_the_operator_allows_it(
+    make: Callable[..., KubernetesLauncher], cluster: FakeCluster
+) -> None:
+    launcher = make(images=("team/*",))
+    await launcher.start(new_pod(image="team/robots:2"))
+    assert [each["image"] for each in spec_of(cluster)["containers"]] == ["team/robots:2"] * 3
+    with pytest.raises(InvalidArgument, match=r"^pod\.image = 'other/robots:2': .*launchers\.kubernetes\.images"):
+        await make().start(new_pod(image="other/robots:2"))
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "denied"}}
+    statuses = [{"name": "learner", "image": "team/robots:2", "state": waiting}]
+    cluster.give_pod("race-p0", "Pending", at="n1", containerStatuses=statuses)
+    await launcher.list()
+    closed = (await launcher.capacity()).closed
+    assert closed.startswith("race-p0 waits: image 'team/robots:2' is not available (ErrImagePull): denied")
