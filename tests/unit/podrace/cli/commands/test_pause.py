@@ -1,4 +1,3 @@
-import json
 from typing import Any
 
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -19,4 +18,5 @@ def test_a_resumed_tournament_is_running(type_: Any, mesh: Any) -> None:
 
 def test_a_pause_has_a_form_for_programs(type_: Any, mesh: Any) -> None:
     answer = type_("pause", "latest", "--json", "--orchestrator", mesh.address)
-    assert json.loads(answer.out)["pause_reason"].startswith("paused by alice")
+    assert answer.json["pause_reason"].startswith("paused by alice")
+    assert type_("resume", "latest", "--json", "--orchestrator", mesh.address).json["pause_reason"] is None
