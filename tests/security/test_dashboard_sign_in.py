@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import aiohttp
+import json_schemas
 import pytest
 from test_one_machine import SECONDS, Machine, machine, serve
 from test_several_machines import Network, become, network
@@ -40,14 +41,16 @@ def stack() -> Iterator[ExitStack]:
 
 def dashboard(stack: ExitStack, orchestrator: str, *options: str, **environ: str) -> str:
     """Starts the command; returns its URL."""
-    command = [sys.executable, "-m", "podrace.cli", "dashboard", "--sign-in", "--listen", "127.0.0.1:0", *options]
-    process = subprocess.Popen(
-        [*command, "--orchestrator", orchestrator], stdout=subprocess.PIPE, text=True, env={**os.environ, **environ}
-    )
+    command = [sys.executable, "-m", "podrace.cli", "dashboard", "--sign-in", "--listen", "127.0.0.1:0", "--json"]
+    command += ["--orchestrator", orchestrator, *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environ})
     stack.callback(process.communicate)
     stack.callback(process.terminate)
     assert process.stdout is not None
-    return process.stdout.readline().strip().rstrip("/")
+    printed = json.loads(process.stdout.readline())
+    json_schemas.check(["dashboard"], printed)
+    url: str = printed["url"]
+    return url.rstrip("/")
 
 
 def token(key: MeshKey, name: str, role: str) -> str:

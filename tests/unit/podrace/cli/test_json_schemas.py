@@ -18,10 +18,6 @@ UNPUBLISHED = {
     "backup",
     "certs secrets",
     "continuous start",
-    "continuous stop",
-    "dashboard",
-    "data build",
-    "data synthesize",
     "export",
     "migrate",
     "import",
@@ -29,7 +25,6 @@ UNPUBLISHED = {
     "render",
     "restore",
     "serve",
-    "tensorboard",
 }
 """Commands without a schema."""
 

@@ -53,6 +53,8 @@ def test_a_table_becomes_an_array_file_with_a_summary(type_: Any, tmp_path: Path
     with np.load(tmp_path / "prices.npz") as file:
         assert file["close"].tolist() == [[20, 10], [21, 11], [22, 12], [23, 13]]
         assert file["index_close"].tolist() == [3, 4, 5, 6]
+    built = type_("data", "build", source, "--output", "again.npz", "--symbols", "B,A", "--index", "QQQ", "--json")
+    assert built.json["symbols"] == ["B", "A"]
     checked = type_("data", "check", "prices.npz", "--json")
     assert checked.code == 0
     assert (checked.json["symbols"], checked.json["suspicious"], checked.json["daily"]) == (["B", "A"], [], True)
@@ -97,6 +99,8 @@ def test_synthetic_prices_depend_only_on_the_seed(type_: Any, tmp_path: Path, mo
         assert answer.code == 0, answer.err
         assert answer.out.startswith(f"{name}: 52 bars of 30 minutes of 3 symbols (S00, S01, S02)")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    again = type_("data", "synthesize", "--output", "c.npz", "--symbols", "3", "--days", "4", "--json")
+    assert again.json["symbols"] == ["S00", "S01", "S02"]
 
 
 @pytest.mark.parametrize(

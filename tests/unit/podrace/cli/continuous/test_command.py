@@ -35,6 +35,7 @@ def test_stopping_a_training_that_is_not_running_succeeds(rig: Rig, type_: Any) 
     rig.keep(decided(1))
     answer = type_("continuous", "stop", "--home", "home")
     assert (answer.code, answer.out) == (0, "continuous race is not running\n")
+    assert type_("continuous", "stop", "--home", "home", "--json").json["name"] == "race"
     assert (
         "unknown continuous training 'rice'; did you mean 'race'?"
         in type_("continuous", "stop", "rice", "--home", "home").err
