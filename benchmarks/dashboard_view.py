@@ -34,7 +34,7 @@ FRAMES = """() => {
 
 
 def serve(folder: str, agents: int, points: int, ready: Any) -> None:
-    """Serves the tournament, in a process of its own."""
+    """Serves the tournament, in a separate process."""
     from scripted_mesh import ScriptedMesh, fill
 
     async def run() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from podrace.checkpoint.v1.checkpoint_pb2 import MatchResult
 from podrace.client.enum_values import state_of, word_of
 from podrace.client.hyperparameters import hyperparameters_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, Origin
@@ -101,8 +102,15 @@ def candidate(entry: Candidate) -> dict[str, Any]:
         "depth": entry.depth,
         "submit_time": seconds(entry.submit_time),
         "reason": text(entry.reason),
+        "games": games(entry.matches),
         "metrics": {text(name): number(value) for name, value in sorted(entry.episode_metrics.items())},
     }
+
+
+def games(matches: Iterable[MatchResult]) -> list[int] | None:
+    """Returns how many games a rated candidate has won, drawn and lost; None: it was rated by no games."""
+    each = [(one.wins, one.draws, one.losses) for one in matches]
+    return [sum(column) for column in zip(*each, strict=True)] if each else None
 
 
 def pod(entry: Pod) -> dict[str, Any]:

@@ -37,6 +37,7 @@ export function board(root, id) {
     { title: "Algorithm", cell: (one) => one.algorithm },
     { title: "Score", number: true, cell: (one) => score(one.score, one.standard_error) },
     { title: "Estimate", number: true, cell: (one) => score(one.estimate, one.estimate_error) },
+    { title: "Won, drawn, lost", number: true, cell: (one) => (one.games ? one.games.map(count).join(", ") : "–") },
     { title: "Episodes", number: true, cell: (one) => count(one.episodes) },
     { title: "Steps", number: true, cell: (one) => count(one.environment_steps) },
     { title: "Core time", number: true, cell: (one) => duration(one.core_seconds) },

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from podrace.checkpoint.v1.checkpoint_pb2 import MatchResult
 from podrace.dashboard import views
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod
@@ -25,6 +26,12 @@ def test_numbers_that_json_cannot_represent_become_null():
     found.episode_metrics["sharpe"] = float("-inf")
     shown = views.candidate(found)
     assert (shown["score"], shown["standard_error"], shown["metrics"]) == (None, None, {"sharpe": None})
+
+
+def test_a_rated_candidate_has_its_games_over_all_opponents():
+    rated = Candidate(matches=[MatchResult(wins=3, draws=1), MatchResult(wins=2, losses=5)])
+    assert views.candidate(rated)["games"] == [5, 1, 5]
+    assert views.candidate(Candidate())["games"] is None
 
 
 def test_a_state_that_this_build_does_not_know_is_shown():
