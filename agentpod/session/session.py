@@ -9,7 +9,6 @@ from typing import Any
 
 import prometheus_client
 import structlog
-import torch
 
 from agentpod.config import PodConfig
 from agentpod.experience.foreign_memory import ForeignMemory, foreign_fields
@@ -23,9 +22,10 @@ from agentpod.models.policy import policy_shapes
 from agentpod.roles.user_evaluator import UserEvaluator
 from agentpod.session.opponents import OpponentPolicy, OpponentSlots
 from agentpod.session.role_client import CollectedRollout, RoleClient, SessionSpec
+from agentpod.session.spaces import check_same_spaces, check_unchanged_spaces
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
+from podrace.errors import FailedPrecondition, Unimplemented
 from podrace.specification import catalog
 from podrace.tensor_transport.cuda import SCHEME as CUDA
 from podrace.tensor_transport.cuda import CudaPlane
@@ -144,7 +144,10 @@ class Roles:
         check_same_spaces(opened, session.environment.id, self._config.worker_address)
         if self._client.has_evaluator:
             await self._prepare_user_evaluator(session, opened[-1])
-        spaces = self._spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
+        spaces = space_of(opened[0].observation_space), space_of(opened[0].action_space)
+        if session.opened > 1:
+            check_unchanged_spaces(self._spaces, spaces, session.environment.id)
+        self._spaces = spaces
         if self._experience:
             self._experience.reclaim()
         self._close_rings()
@@ -360,38 +363,3 @@ class Roles:
         for ring in self._rings:
             ring.close()
         self._rings.clear()
-
-
-def check_same_spaces(opened: Sequence[Any], environment: str, worker: str = "") -> None:
-    """Compares the spaces that the roles of a session answer with.
-
-    Args:
-        opened: Answers of the roles.
-        environment: Id of the environment.
-        worker: Address of a worker of a third party, which answers first; empty: there is none.
-
-    Raises:
-        InvalidArgument: They differ.
-    """
-    found = [(_rounded(one.observation_space), _rounded(one.action_space)) for one in opened]
-    other = next((one for one in found if one != found[0]), None)
-    if other is None:
-        return
-    if worker:
-        theirs, ours = (" ".join(f"{observed} {acted}".split()) for observed, acted in (found[0], other))
-        raise InvalidArgument(
-            f"pod.worker = 'grpc://{worker}': its spaces are {theirs}, those of environment {environment!r} are {ours}"
-        )
-    raise InvalidArgument(
-        f"environment {environment!r}: the options of the evaluation change its spaces, so the trained policy could not"
-        " be scored"
-    )
-
-
-def _rounded(space: pb.Space) -> pb.Space:
-    """Returns a space with bounds as float32 has them: third parties need not compute them in float64."""
-    rounded = pb.Space()
-    rounded.CopyFrom(space)
-    for bounds in (rounded.low, rounded.high):
-        bounds[:] = torch.tensor(list(bounds), dtype=torch.float32).tolist()
-    return rounded

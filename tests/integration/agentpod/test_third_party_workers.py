@@ -43,6 +43,14 @@ class FaultyWorker(WorkerServicer):
         answer: pb.CollectRolloutResponse = await getattr(self, self.fault)(request, context)
         return answer
 
+    async def OpenWorker(self, request: pb.OpenWorkerRequest, context: Any) -> pb.OpenWorkerResponse:
+        if self.fault == "changes" and self.left < 0:
+            request.environment.id = "Acrobot-v1"
+        return await super().OpenWorker(request, context)
+
+    async def changes(self, request: Any, context: Any) -> Any:
+        await self.forgets(request, context)
+
     async def refuses(self, request: Any, context: Any) -> Any:
         raise FailedPrecondition("the disk is full")
 
@@ -157,6 +165,7 @@ async def test_a_worker_that_refuses_makes_the_pod_give_the_agent_up_and_publish
         ("acts_wrongly", "actions are not among the choices of the environment"),
         ("observes_wrongly", "the rollout has numbers in observation that are not finite"),
         ("sends_other_shapes", "tensor 'reward' of "),
+        ("changes", "its spaces are "),
         ("dies", "nothing answers there (waited 0.5 s); start the worker on the machine of the pod"),
     ],
 )

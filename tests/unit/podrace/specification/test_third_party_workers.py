@@ -10,7 +10,7 @@ import torch
 from agentpod.config import PodConfig
 from agentpod.learner.ending import ending_of_error
 from agentpod.session.role_client import RoleClient
-from agentpod.session.session import check_same_spaces
+from agentpod.session.spaces import check_same_spaces, check_unchanged_spaces
 from orchestrator.launchers.pod_settings import check_own_worker, roles_of
 from podrace.errors import InvalidArgument
 from podrace.orchestrator.v1.orchestrator_pb2 import OUTCOME_AGENT_FAILED, OUTCOME_SPEC_FAILED
@@ -103,3 +103,17 @@ def test_spaces_are_equal_as_float32_and_others_are_reported_in_one_line() -> No
     assert "\n" not in caught.value.message
     with pytest.raises(InvalidArgument, match="the options of the evaluation change its spaces"):
         check_same_spaces([opened(3, 0.1), opened(4, 0.1)], "cartpole")
+
+
+def test_spaces_that_change_between_two_openings_are_reported_in_one_line() -> None:
+    actions = Space("discrete", (), torch.int64, n=2)
+    before = Space("continuous", (4,), torch.float32), actions
+    check_unchanged_spaces(None, before, "mine")
+    check_unchanged_spaces(before, before, "mine")
+    with pytest.raises(
+        InvalidArgument, match=r"^environment 'mine': its observation space has changed since"
+    ) as caught:
+        check_unchanged_spaces(before, (Space("continuous", (5,), torch.float32), actions), "mine")
+    assert "\n" not in caught.value.message
+    with pytest.raises(InvalidArgument, match=r"^environment 'mine': its action space has changed since"):
+        check_unchanged_spaces(before, (before[0], Space("discrete", (), torch.int64, n=3)), "mine")
