@@ -2,7 +2,8 @@
 
 `pettingzoo:mpe2.simple_spread_v3` calls `parallel_env(**options)` of that module, and `pettingzoo:module:factory`
 another function. Agents whose spaces differ are made alike: observations are padded with zeros and say which agent it
-is, and choices that an agent does not have are masked.
+is, choices that an agent does not have are masked, and elements of a continuous action that it does not have are
+ignored. Continuous actions of agents that differ are in [-1, 1], and are scaled to the bounds of each agent.
 
 A faulty environment ends the step with one line that names the id, the environment, the agent and the step.
 """
@@ -126,11 +127,21 @@ class AgentLayout:
         row[: self.width] = found.ravel()
         return "" if np.isfinite(row[: self.width]).all() else "an observation that is not finite"
 
-    def act(self, action: Array) -> Any:
-        """Returns the action of the team's space as one of the agent."""
+    def act(self, action: Array, *, scaled: bool = False) -> Any:
+        """Returns the action of the team's space as one of the agent.
+
+        Args:
+            action: An element of the team's space.
+            scaled: Whether it is in [-1, 1], with at least as many elements as the agent has, instead of in the agent's
+                own units.
+        """
         if isinstance(self.action, spaces.Discrete):
             return int(action) + int(self.action.start)
-        return action.reshape(self.action.shape).astype(self.action.dtype)
+        own = action
+        if scaled:
+            low, high = self.action.low.ravel(), self.action.high.ravel()
+            own = low + (action.ravel()[: len(low)].clip(-1.0, 1.0) + 1.0) / 2.0 * (high - low)
+        return own.reshape(self.action.shape).astype(self.action.dtype)
 
 
 class PettingZooSimulator:
@@ -182,15 +193,15 @@ class PettingZooSimulator:
     def _build_spaces(self, *, agent_id: bool) -> None:
         layouts, agents = self._layouts, len(self._names)
         widths, choices = {one.width for one in layouts}, {one.choices for one in layouts}
-        alike = len(widths) == 1 and len(choices) == 1
+        boxes = [one.action for one in layouts if isinstance(one.action, spaces.Box)]
+        self._scaled = any(box != boxes[0] for box in boxes)
+        alike = len(widths) == 1 and len(choices) == 1 and not self._scaled
         self._shows_id = agents > 1 and (agent_id or not alike)
         self._width, most = max(widths), max(choices)
         own = self._width + agents * self._shows_id
         masked = len(choices) > 1 or any(one.masked for one in layouts)
         self._choices = most if masked else 0
-        boxes = [one.action for one in layouts if isinstance(one.action, spaces.Box)]
-        if boxes and (masked or len(boxes) < agents or any(box != boxes[0] for box in boxes)):
-            raise InvalidArgument(f"{self._id}: agents with continuous actions must all have the same action space")
+        self._check_boxes(boxes, masked=masked)
         self.observation_space = Space("continuous", (own,), torch.float32, agents=self._names)
         if masked:
             entries = Entry(OBSERVATION, VECTOR, (own,)), Entry(MASK_KEY, MASK, (most,))
@@ -198,9 +209,23 @@ class PettingZooSimulator:
                 self.observation_space, kind="composite", shape=(own + most,), entries=entries
             )
         self.action_space = Space("discrete", (), torch.int64, n=most)
-        if boxes:
+        if self._scaled:
+            most = max(prod(box.shape) for box in boxes)
+            self.action_space = Space("continuous", (most,), torch.float32, (-1.0,) * most, (1.0,) * most)
+        elif boxes:
             low, high = (tuple(map(float, bound.ravel())) for bound in (boxes[0].low, boxes[0].high))
             self.action_space = Space("continuous", boxes[0].shape, torch.float32, low, high)
+
+    def _check_boxes(self, boxes: Sequence[spaces.Box], *, masked: bool) -> None:
+        """Raises InvalidArgument unless all agents have continuous actions, or none; those that differ have bounds."""
+        if boxes and (masked or len(boxes) < len(self._names)):
+            raise InvalidArgument(
+                f"{self._id}: some agents have continuous actions, and others discrete ones or a mask"
+            )
+        if self._scaled and not all(box.is_bounded() for box in boxes):
+            raise InvalidArgument(
+                f"{self._id}: agents have different continuous actions, which need finite bounds to be made alike"
+            )
 
     def _rows(self) -> Array:
         """Returns empty observations [N, A, D], in which only the agents are marked."""
@@ -289,7 +314,7 @@ class PettingZooSimulator:
         asked = {name: environment.action_space(name).sample() for name in self._silent if name in environment.agents}
         for index, name in enumerate(self._names):
             if not absent[index]:
-                asked[name] = self._layouts[index].act(actions[index])
+                asked[name] = self._layouts[index].act(actions[index], scaled=self._scaled)
         observed, rewards, terminations, truncations, _ = self._call(number, "step", asked)
         self._steps[number] += 1
         flags[0][absent] = True

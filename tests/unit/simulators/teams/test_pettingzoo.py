@@ -71,10 +71,38 @@ class Mixed(ParallelEnv[str, Any, Any]):
         )
 
 
+class Arms(ParallelEnv[str, Any, Any]):
+    """Agent `a` moves one joint in [-2, 2], `b` two in [0, 1] and [0, 4]; the observation of `b` is what it did."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "arms"}
+
+    def __init__(self, kind: str = "") -> None:
+        self.possible_agents, self.done = ["a", "b"], {}
+        second = spaces.Box(np.array([0.0, 0.0]), np.array([1.0, np.inf if kind == "open" else 4.0]), dtype=np.float64)
+        self.action_spaces = {"a": spaces.Box(-2, 2, (1,)), "b": spaces.Discrete(2) if kind == "mixed" else second}
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-9, 9, (2,))
+
+    def action_space(self, agent: str) -> Any:
+        return self.action_spaces[agent]
+
+    def reset(self, seed: Any = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.agents = list(self.possible_agents)
+        return {name: np.zeros(2, np.float32) for name in self.agents}, {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        seen = {"a": np.repeat(actions["a"], 2).astype(np.float32), "b": actions["b"].astype(np.float32)}
+        for name, action in actions.items():
+            assert self.action_spaces[name].contains(action), (name, action)
+        flags = dict.fromkeys(self.agents, False)
+        return seen, dict.fromkeys(self.agents, 0.0), flags, flags, {}
+
+
 @pytest.fixture(autouse=True)
 def module() -> Iterator[None]:
     made: Any = ModuleType(MODULE)
-    made.parallel_env, made.other = Mixed, Mixed
+    made.parallel_env, made.other, made.arms = Mixed, Mixed, Arms
     sys.modules[MODULE] = made
     yield
     del sys.modules[MODULE]
@@ -182,3 +210,29 @@ def test_a_module_must_be_allowed() -> None:
     problem = environment_problem("pettingzoo:os:popen", {}, allowed)
     assert problem.startswith("environment.id = 'pettingzoo:os:popen': module 'os' is not allowed here")
     assert imported_module("pettingzoo:mpe2.simple_spread_v3") == "mpe2.simple_spread_v3"
+
+
+def test_different_continuous_actions_are_scaled_to_the_bounds_of_each_agent() -> None:
+    team = make(f"{ID}:arms", 1)
+    assert team.action_space.shape == (2,)
+    assert (team.action_space.low, team.action_space.high) == ((-1.0, -1.0), (1.0, 1.0))
+    team.reset(0)
+    # The second element of `a` has no meaning.
+    step = team.step(torch.tensor([[0.5, 0.7], [0.0, 1.0]]))
+    assert step.observation[:, :2].tolist() == [[1.0, 1.0], [0.5, 4.0]]
+    assert step.observation[:, 2:].tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    step = team.step(torch.tensor([[-3.0, 0.0], [-1.0, 9.0]]))
+    assert step.observation[:, :2].tolist() == [[-2.0, -2.0], [0.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("open", "agents have different continuous actions, which need finite bounds to be made alike"),
+        ("mixed", "some agents have continuous actions, and others discrete ones or a mask"),
+    ],
+)
+def test_actions_that_cannot_be_made_alike_are_refused(kind: str, problem: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        make(f"{ID}:arms", 1, {"kind": kind})
+    assert caught.value.message == f"{ID}:arms: {problem}"
