@@ -77,7 +77,7 @@ class Arms(ParallelEnv[str, Any, Any]):
     metadata: ClassVar[dict[str, Any]] = {"name": "arms"}
 
     def __init__(self, kind: str = "") -> None:
-        self.possible_agents, self.done = ["a", "b"], {}
+        self.possible_agents = ["a", "b"]
         second = spaces.Box(np.array([0.0, 0.0]), np.array([1.0, np.inf if kind == "open" else 4.0]), dtype=np.float64)
         self.action_spaces = {"a": spaces.Box(-2, 2, (1,)), "b": spaces.Discrete(2) if kind == "mixed" else second}
 
