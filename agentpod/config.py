@@ -56,6 +56,8 @@ class PodConfig:
     """Number of workers of each learner."""
     worker_address: str = ""
     """GRPC address of a worker of a third party, which is no process of the pod; empty: the pod has its own workers."""
+    worker_class: str = ""
+    """Class of a user that the workers run, `python:module:Class`; empty: that of podrace."""
     learners: int = 1
     """Number of learners, the leader included."""
     hosts: int = 1

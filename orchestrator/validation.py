@@ -26,6 +26,7 @@ from podrace.errors import DeadlineExceeded, FieldViolation, InvalidArgument, Po
 from podrace.limits.specification import check_specification
 from podrace.plugins.address import GrpcService, parse
 from podrace.specification.messages import bad_spec
+from podrace.specification.plugin_settings import is_service
 from podrace.specification.resolve import resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -103,7 +104,7 @@ class Validation:
         configured = options.docker.image if name == "docker" else ""
         problem = image_problem(spec.pod.image, name, allowed, configured)
         found = [FieldViolation("pod.image", f"= {spec.pod.image!r}: {problem}")] if problem else []
-        if spec.pod.worker and runs_images(name):
+        if is_service(spec.pod.worker) and runs_images(name):
             found.append(FieldViolation("pod.worker", f"= {spec.pod.worker!r}: {unreached(name)}"))
         return found
 

@@ -24,6 +24,7 @@ from agentpod.process.gpu_binding import bind_gpus
 from agentpod.roles.evaluation_host import EvaluationHost
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.placement import placed
+from agentpod.roles.user_worker import UserWorkerServicer
 from agentpod.roles.worker import WorkerServicer
 from agentpod.session.session import GPU_MEMORY
 from podrace import rpc, telemetry, tracing
@@ -297,7 +298,12 @@ def _services_within(config: PodConfig, role: str, planes: Sequence[Plane], comp
 def _role_services(config: PodConfig, role: str, planes: Planes, compute: ComputeThread) -> list[Service]:
     place = placed(config, role)
     if role != "evaluator":
-        servicer = WorkerServicer(planes, compute, place, config.allow, captured=config.captured)
+
+        def make(cls: type[WorkerServicer]) -> WorkerServicer:
+            return cls(planes, compute, place, config.allow, captured=config.captured)
+
+        named = config.worker_class
+        servicer = UserWorkerServicer(named, config.allow, make) if named else make(WorkerServicer)
         return [Service(SERVICES["WorkerService"], pb_grpc.add_WorkerServiceServicer_to_server, servicer)]
     return [
         Service(

@@ -110,7 +110,8 @@ class RoleClient:
         self._actions = pb.Space()
         # A worker of a third party need not have a health service.
         self._third_party = config.worker_address
-        self._worker_setting = f"pod.worker = 'grpc://{config.worker_address}'" if config.worker_address else ""
+        named = f"grpc://{config.worker_address}" if config.worker_address else config.worker_class
+        self._worker_setting = f"pod.worker = {named!r}" if named else ""
         self._addresses = [config.address(role) for role in config.workers_of(learner)]
         if self.has_evaluator:
             self._addresses.append(config.address("evaluator"))
@@ -252,8 +253,8 @@ class RoleClient:
         except DeadlineExceeded as error:
             problem = f"{error.message}: lower the hyperparameter horizon, or environment.count"
             raise RoleRefused(problem) from None
-        if self._third_party:
-            self._check(filled[0], session, grant, held)
+        if self._worker_setting:
+            self._check(filled, session, grant, held)
         return CollectedRollout(
             grant,
             held.version,
@@ -261,11 +262,14 @@ class RoleClient:
             [value for part in filled for value in part.episode_returns],
         )
 
-    def _check(self, answer: pb.CollectRolloutResponse, session: SessionSpec, grant: Grant, held: PolicySlot) -> None:
-        """Checks the rollout of a worker of a third party."""
+    def _check(
+        self, filled: Sequence[pb.CollectRolloutResponse], session: SessionSpec, grant: Grant, held: PolicySlot
+    ) -> None:
+        """Checks the rollout of workers that are not podrace's."""
         horizon = session.memory.horizon
         try:
-            check_report(answer, horizon * session.environment.count, held.version)
+            for answer in filled:
+                check_report(answer, horizon * session.environment.count, held.version)
             check_rollout(grant.region, grant.first_row, horizon, space_of(self._actions))
         except PodraceError as error:
             raise role_error(error, self._worker_setting) from None

@@ -56,4 +56,4 @@ def role_error(error: PodraceError, setting: str = "") -> PodraceError:
 def _named(message: str, setting: str) -> str:
     if not setting:
         return message
-    return f"{setting}: {one_line(message)}"
+    return f"{setting}: {one_line(message.removeprefix(f'{setting}: '))}"

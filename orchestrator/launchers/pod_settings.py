@@ -10,6 +10,7 @@ from orchestrator.launchers.images import image_problem
 from podrace.access.tokens import POD_TOKEN_SECONDS
 from podrace.errors import InvalidArgument
 from podrace.limits.config import changed_settings
+from podrace.specification.plugin_settings import is_service
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -21,6 +22,12 @@ ALL_ROLES = "pod"
 """Command of a container that runs all roles of a pod on its host as its processes."""
 LAYOUT_NAMES = {tournament_pb2.LAYOUT_SEPARATE: "separate", tournament_pb2.LAYOUT_FUSED: "fused"}
 LAYOUTS = {name: layout for layout, name in LAYOUT_NAMES.items()}
+
+
+def _worker_settings(worker: str) -> dict[str, str]:
+    if is_service(worker):
+        return {"worker_address": worker.removeprefix("grpc://")}
+    return {"worker_class": worker} if worker else {}
 
 
 def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]:
@@ -38,7 +45,7 @@ def pod_settings(pod: NewPod, pod_environment: PodEnvironment) -> dict[str, Any]
         "hosts": hosts_of(pod.spec),
         "precision": pod.spec.precision or "float32",
         "plane": pod.spec.plane or "auto",
-        **({"worker_address": pod.spec.worker.removeprefix("grpc://")} if pod.spec.worker else {}),
+        **_worker_settings(pod.spec.worker),
         "captured": pod.spec.captured or not pod.spec.HasField("captured"),
         "cores": pod.spec.cores,
         "memory_bytes": pod.spec.memory_bytes,
@@ -111,7 +118,7 @@ def check_own_worker(spec: PodSpec, launcher: str) -> None:
     Raises:
         InvalidArgument: The pod has such a worker.
     """
-    if spec.worker:
+    if is_service(spec.worker):
         raise InvalidArgument(f"pod.worker = {spec.worker!r}: {unreached(launcher)}")
 
 
@@ -142,7 +149,7 @@ def roles_of(spec: PodSpec, *, isolated: bool = False) -> tuple[str, ...]:
     """Names of a pod's processes on each of its hosts, the leader first."""
     count = (spec.learners or 1) // hosts_of(spec)
     learners = (LEADER, *(f"{LEADER}-{index}" for index in range(1, count)))
-    workers = () if spec.worker else tuple(f"worker-{index}" for index in range(spec.workers * count))
+    workers = () if is_service(spec.worker) else tuple(f"worker-{index}" for index in range(spec.workers * count))
     if spec.layout == tournament_pb2.LAYOUT_FUSED:
         return (*learners, *workers) if isolated else learners
     return (*learners, *workers, "evaluator")

@@ -3,8 +3,8 @@
     if runs_apart(spec, allowed):
         ...         # workers and evaluators have a process, and where possible a user id, of their own
 
-User code is what a specification names by `python:module:function` or `module:Name-v0`: environments, wrappers and
-evaluation functions. Packages that the operator has
+User code is what a specification names by `python:module:function` or `module:Name-v0`: environments, wrappers,
+workers and evaluation functions. Packages that the operator has
 installed are trusted, and a simulator at `grpc://` runs elsewhere.
 """
 
@@ -26,7 +26,7 @@ def runs_apart(spec: TournamentSpec, allowed: Allowed) -> bool:
 def names_user_code(spec: TournamentSpec) -> bool:
     """Returns whether the pods of a tournament import modules that its specification names."""
     named = bool(imported_module(spec.environment.id)) or spec.evaluation.evaluator.startswith(FUNCTION)
-    return named or bool(wrappers_of(spec))
+    return named or spec.pod.worker.startswith(FUNCTION) or bool(wrappers_of(spec))
 
 
 def imports_user_code(spec: TournamentSpec) -> bool:

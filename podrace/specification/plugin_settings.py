@@ -87,6 +87,8 @@ def evaluation_answer_seconds(evaluation: EvaluationSpec) -> float:
 
 def fill_worker(spec: TournamentSpec) -> None:
     """Fills in the only values that go with a worker of a third party: one pod, its own process, the plane `grpc`."""
+    if not is_service(spec.pod.worker):
+        return
     if not spec.pool.HasField("maximum_pods"):
         spec.pool.maximum_pods = 1
     if not spec.pod.HasField("plane"):
@@ -95,13 +97,21 @@ def fill_worker(spec: TournamentSpec) -> None:
         spec.pod.layout = LAYOUT_SEPARATE
 
 
+def is_service(worker: str) -> bool:
+    """Whether the value of `pod.worker` names a program of a third party, and not a class."""
+    return worker.startswith("grpc://")
+
+
 def worker_problem(spec: TournamentSpec) -> str:
     """Returns what is wrong with the worker of a third party; empty if nothing is, or there is none."""
     pod = spec.pod
     if not pod.HasField("worker"):
         return ""
-    if not isinstance(address.parse(pod.worker), address.GrpcService):
-        return f"pod.worker = {pod.worker!r}: expected grpc://host:port or grpc://unix:/path"
+    found = address.parse(pod.worker)
+    if found is None:
+        return f"pod.worker = {pod.worker!r}: expected grpc://host:port, grpc://unix:/path or python:module:Class"
+    if not isinstance(found, address.GrpcService):
+        return ""
     for key, value in (("workers", pod.workers), ("learners", pod.learners), ("hosts", pod.hosts)):
         if value != 1:
             return f"pod.{key} = {value}: pod.worker is one worker, which serves one learner; set it to 1"

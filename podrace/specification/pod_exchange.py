@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from podrace.specification.declared_algorithms import entry_of
 from podrace.specification.known.opponents import BUILT_IN, TRAINING
 from podrace.specification.known.simulators import SIMULATORS
+from podrace.specification.plugin_settings import is_service
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 LEAST_EPISODES = 8
@@ -100,7 +101,7 @@ def opponent_problems(spec: TournamentSpec) -> Iterator[str]:
             f"opponents.training = {opponents.training!r}: followers of a pod would not receive opponents; set"
             " pod.learners = 1"
         )
-    if plays and spec.pod.worker:
+    if plays and is_service(spec.pod.worker):
         yield (
             f"opponents.training = {opponents.training!r}: a worker of a third party plays against the built-in"
             " opponent; leave out pod.worker"

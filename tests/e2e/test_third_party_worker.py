@@ -51,3 +51,10 @@ def test_a_worker_that_refuses_fails_its_agents_after_three_attempts_and_then_th
     assert said in err
     assert shown["reason"] == f"3 agents failed in a row, the last one with: {said}"
     assert not home.left_behind()
+
+
+def test_the_worker_class_of_a_user_trains_in_separate_pods(home):
+    settings = ['pod.worker="python:own_workers:Counting"', "pod.layout=separate", "pool.maximum_pods=1"]
+    spec = home.spec("environment_steps = 8192")
+    trained = home.json("train", str(spec), *(part for one in settings for part in ("--set", one)))
+    assert trained["state"] == "COMPLETED", trained

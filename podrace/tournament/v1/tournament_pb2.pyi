@@ -949,8 +949,9 @@ class PodSpec(_message.Message):
     stalled_share: _builtins.float
     """The same while it does not improve. Default 0.1 with `maximum_cores`."""
     worker: _builtins.str
-    """Third-party worker that collects rollouts instead of podrace's worker: the address, `grpc://host:port` or
-    `grpc://unix:/path`, of a WorkerService on the machine of the pod that can reach the sockets of the pod. A worker
+    """Collects rollouts instead of podrace's worker. `python:module:Class` names a class that derives from it and runs in the
+    workers of any pod. `grpc://host:port` or `grpc://unix:/path` is the address of a third-party WorkerService on the
+    machine of the pod that can reach the sockets of the pod. Such a worker
     serves one session at a time, so there is one pod (`pool.maximum_pods` = 1) with one learner and one worker,
     `layout = separate` and `plane = grpc`, started by the launcher `process`. Absent: podrace's worker.
     """

@@ -13,6 +13,7 @@ from agentpod.session.role_client import RoleClient
 from agentpod.session.spaces import check_same_spaces, check_unchanged_spaces
 from orchestrator.launchers.pod_settings import check_own_worker, roles_of
 from podrace.errors import InvalidArgument
+from podrace.limits.user_code import names_user_code
 from podrace.orchestrator.v1.orchestrator_pb2 import OUTCOME_AGENT_FAILED, OUTCOME_SPEC_FAILED
 from podrace.specification import resolve as spec
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_SEPARATE, PodSpec, TournamentSpec
@@ -42,7 +43,11 @@ def test_a_worker_implies_one_pod_of_separate_processes_on_the_plane_grpc() -> N
 @pytest.mark.parametrize(
     ("pool", "pod", "said"),
     [
-        ({}, {"worker": "python:mine:Worker"}, r"pod\.worker = 'python:mine:Worker': expected grpc://host:port"),
+        (
+            {},
+            {"worker": "mine.Worker"},
+            r"pod\.worker = 'mine.Worker': expected grpc://host:port, .*python:",
+        ),
         ({}, {"workers": 2}, r"pod\.workers = 2: pod\.worker is one worker"),
         ({}, {"learners": 2}, r"pod\.learners = 2: pod\.worker is one worker"),
         ({"maximum_pods": 2}, {}, r"pool\.maximum_pods = 2: pod\.worker serves one pod at a time"),
@@ -65,6 +70,14 @@ def test_the_pod_has_no_process_for_it_and_calls_its_address() -> None:
     assert config.roles == roles_of(pod)
     assert config.address("worker-0") == "127.0.0.1:50090"
     assert config.address("evaluator").startswith("unix:")
+
+
+def test_a_class_of_a_user_runs_in_the_workers_of_any_pod_apart_from_the_leader() -> None:
+    resolved = resolve({"maximum_pods": 3}, worker="python:mine:Worker", workers=2, layout="separate")
+    assert (resolved.pool.maximum_pods, resolved.pod.workers, resolved.pod.plane) == (3, 2, "auto")
+    assert names_user_code(resolved)
+    assert roles_of(resolved.pod) == ("learner", "worker-0", "worker-1", "evaluator")
+    check_own_worker(resolved.pod, "docker")
 
 
 async def test_a_worker_that_does_not_answer_is_reported_in_one_line_and_no_lost_process(tmp_path: Path) -> None:
