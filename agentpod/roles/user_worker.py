@@ -42,10 +42,10 @@ def load_class(address: str, allowed: Allowed) -> type[WorkerServicer]:
 
 
 class UserWorkerServicer(pb_grpc.WorkerServiceServicer):
-    """Serves one worker of a pod by an instance of the user's class, which is made when a session is opened first."""
+    """Serves one worker of a pod by an instance of a user-defined class, made when the first session is opened."""
 
     def __init__(self, address: str, allowed: Allowed, make: Callable[[type[WorkerServicer]], WorkerServicer]) -> None:
-        """Imports nothing yet.
+        """Leaves the import to the first session.
 
         Args:
             address: `python:module:Class`.
