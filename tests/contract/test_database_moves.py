@@ -1,17 +1,20 @@
 """A database moves from a file to a server completely or not at all, and no service opens the file afterwards."""
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import json_schemas
 import pytest
 from postgresql_server import MISSING, PostgresqlServer, programs, running_server
 from released import HOMES, ReleasedHome
 
 from leaderboard.store import schema as board
 from orchestrator.state import database as state
+from podrace.cli import main
 from podrace.database import Database, DatabaseLocation, Format, moving, open_database
 from podrace.database.moving import move, take_back
 from podrace.errors import FailedPrecondition, NotFound
@@ -128,6 +131,19 @@ async def test_a_move_that_was_done_can_be_repeated(postgresql: PostgresqlServer
     Database.open(path, format, clock).close()
     with pytest.raises(FailedPrecondition, match="was not moved"):
         take_back(path)
+
+
+@pytest.mark.parametrize("format", [board.DATABASE_FORMAT], ids=["leaderboard"])
+def test_the_command_prints_its_published_shape(
+    postgresql: PostgresqlServer, path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = postgresql.new_url()
+    for repeated in (False, True):
+        assert main(["migrate", str(path), url, "--json"]) == 0
+        moved = json.loads(capfd.readouterr().out)
+        json_schemas.check(["migrate"], moved)
+        assert moved["moved_before"] == repeated
+        assert moved["rows"]
 
 
 class Killed(BaseException):

@@ -111,6 +111,14 @@ class Home:
         assert code == 0, err
         return json.loads(out)
 
+    def published(self, *arguments: str, seconds: float = 100.0, with_home: bool = True) -> Any:
+        """Like `json`; the output also satisfies the published schema of the command."""
+        import json_schemas  # imported only here: the programs of tests/chaos do not have its folder on their path
+
+        value = self.json(*arguments, seconds=seconds, with_home=with_home)
+        json_schemas.check(arguments, value)
+        return value
+
     def processes(self) -> dict[int, str]:
         """Returns pids and command lines of all processes of this home except the commands.
 

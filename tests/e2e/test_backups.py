@@ -47,13 +47,13 @@ def test_a_home_can_be_restored_from_its_backup(home):
     spec = home.spec("environment_steps = 8000", pool="maximum_pods = 1")
     trained = home.json("train", str(spec))
     tournament = trained["tournament_id"]
-    assert {one["service"] for one in home.json("backup")} == {"orchestrator", "leaderboard"}
+    assert {one["service"] for one in home.published("backup")} == {"orchestrator", "leaderboard"}
     standings = home.json("standings", tournament)
     for file in home.path.glob("*.sqlite*"):
         file.unlink()
     code, _, err = home.run("show", tournament)
     assert code != 0
-    assert len(home.json("restore")) == 2
+    assert len(home.published("restore")) == 2
     assert home.json("standings", tournament) == standings
     code, _, err = home.run("restore")
     assert code != 0
@@ -71,7 +71,7 @@ def test_a_running_mesh_is_backed_up_on_demand(home):
     tournament = wait_for(home.tournament_id)
     wait_for(lambda: len(home.candidates(tournament)) >= 2)
     known = {candidate.candidate_id for candidate in home.candidates(tournament)}
-    made = home.json("backup")
+    made = home.published("backup")
     assert [one["service"] for one in made] == ["orchestrator", "leaderboard"]
     assert {one["manifest_digest"] for one in made} == {one["manifest_digest"] for one in home.json("backup", "--list")}
     training.send_signal(signal.SIGINT)

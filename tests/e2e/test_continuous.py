@@ -80,7 +80,7 @@ def test_each_version_is_trained_on_once_from_the_champion_despite_kills_and_sto
         return state is not None and len(state.history) == count
 
     synthesize(home, prices, seed=1)
-    begun = home.json(*start)
+    begun = home.published(*start)
     assert (begun["name"], Path(begun["folder"])) == ("tiny", folder)
     code, _, err = home.run(*start)
     assert code == 1

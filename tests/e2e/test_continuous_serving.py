@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import json_schemas
 import pytest
 from homes import Home, wait_for
 from test_continuous import SPEC, synthesize
@@ -43,13 +44,15 @@ def test_the_served_policy_is_the_champion_before_and_after_each_verdict(home: H
     prices, spec = home.path.parent / "prices.npz", home.path.parent / "tiny.toml"
     spec.write_text(SPEC.replace("PRICES", str(prices)))
     synthesize(home, prices, seed=1)
-    home.json("continuous", "start", str(spec), "--watch", str(prices), "--poll", "0.2s")
+    home.published("continuous", "start", str(spec), "--watch", str(prices), "--poll", "0.2s")
     wait_for(lambda: read_journal(folder), what="the journal")
 
     address = f"unix:{home.path.parent}/serving.sock"
     ports = ("--rest", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--set", "poll_seconds=0.2")
     server = home.start("serve", "tiny", "--listen", address, *ports, "--json")
-    assert json.loads(server.stdout.readline())["version"] == "", "it waits for the first champion"
+    facts = json.loads(server.stdout.readline())
+    json_schemas.check(["serve"], facts)
+    assert facts["version"] == "", "it waits for the first champion"
 
     def champion() -> str:
         state = read_journal(folder)

@@ -23,7 +23,7 @@ def test_tournaments_of_a_home_continue_on_two_replicas_with_postgresql(
         url, folder = server.new_url(), Path(name)
         for service in ("orchestrator", "leaderboard"):
             database = str(home.path / f"{service}.sqlite")
-            moved = home.json("migrate", database, url, with_home=False)
+            moved = home.published("migrate", database, url, with_home=False)
             assert (moved["service"], moved["moved_before"]) == (service, False)
             assert home.json("migrate", database, url, with_home=False)["moved_before"]
         code, _, err = home.run("ls")

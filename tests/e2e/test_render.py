@@ -13,7 +13,7 @@ def test_an_episode_of_the_champion_is_drawn(home):
     code, _, err = home.run("train", str(spec), seconds=200)
     assert code == 0, err
     file = home.path.parent / "episode.gif"
-    facts = home.json("render", "latest", "--file", str(file), "--steps", "20", "--pictures", "6", seconds=200)
+    facts = home.published("render", "latest", "--file", str(file), "--steps", "20", "--pictures", "6", seconds=200)
     assert facts["steps"] == facts["episode_return"] <= 20
     with image.open(file) as shown:
         # Pillow joins equal pictures.

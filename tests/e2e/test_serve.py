@@ -5,6 +5,7 @@ import json
 import signal
 
 import gymnasium
+import json_schemas
 import numpy as np
 import pytest
 
@@ -33,13 +34,14 @@ async def played(address: str, seed: int) -> tuple[float, str]:
 
 def test_a_champion_is_served_without_its_mesh_and_gets_the_returns_of_its_export(home, tmp_path):
     trained = home.json("train", str(home.spec("environment_steps = 9000", pool="maximum_pods = 1")))
-    home.json("export", "latest", "--folder", str(tmp_path / "exported"))
+    home.published("export", "latest", "--folder", str(tmp_path / "exported"))
     played_by = {}
     for name, subject in (("tournament", trained["tournament_id"]), ("folder", str(tmp_path / "exported"))):
         address = f"unix:{tmp_path}/{name}.sock"
         ports = ("--rest", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
         process = home.start("serve", subject, "--listen", address, *ports, "--json")
         facts = json.loads(process.stdout.readline())
+        json_schemas.check(["serve"], facts)
         assert facts["grpc"] == address
         played_by[name] = [asyncio.run(played(address, seed)) for seed in range(3)]
         if name == "tournament":

@@ -84,7 +84,7 @@ def test_renewal_of_all_leaves_the_authority_and_the_revoked_ones(type_: Any, tm
 
 def test_secrets_are_those_of_services_and_pods_and_never_that_of_the_authority(type_: Any, tmp_path: Path) -> None:
     type_("certs", "make", "c")
-    listed = json.loads(type_("certs", "secrets", "c", "--namespace", "training").out)
+    listed = type_("certs", "secrets", "c", "--namespace", "training").json
     secrets = {item["metadata"]["name"]: item for item in listed["items"]}
     tls = {"podrace-orchestrator-tls", "podrace-leaderboard-tls", "podrace-agentpod-tls", "podrace-serving-tls"}
     tls.add("podrace-dashboard-tls")

@@ -46,10 +46,17 @@ def test_a_failure_exits_with_1_and_shows_the_mend(type_: Any, requests: list[Re
 
 def test_json_is_one_value_on_stdout_and_the_page_is_on_stderr(type_: Any, requests: list[Request]) -> None:
     answer = type_("qualify", "--json", "--part", "machine")
-    report = json.loads(answer.out)
+    report = answer.json
     assert report["qualified"] is True
     assert report["findings"][0]["name"] == "GPU 0"
     assert "PASS    machine" in answer.err
+
+
+@pytest.mark.long
+def test_the_report_of_a_real_machine_has_the_published_shape(type_: Any) -> None:
+    report = type_("qualify", "--json", "--quick", "--part", "machine").json
+    assert report["findings"]
+    assert {finding["part"] for finding in report["findings"]} == {"machine"}
 
 
 def test_the_report_is_written_to_a_file(type_: Any, requests: list[Request], tmp_path: Path) -> None:

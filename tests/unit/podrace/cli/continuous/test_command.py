@@ -2,12 +2,14 @@
 
 import json
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from continuous_rig import Rig, champion_of, decided
 
 from podrace.cli import session
+from podrace.cli.continuous import process
 
 
 @pytest.fixture
@@ -65,6 +67,17 @@ def test_a_start_with_wrong_arguments_fails_immediately_with_one_line(
     assert line in answer.err
     assert len(answer.err.splitlines()) == 1
     assert not list(rig.folder.glob("home/continuous/*/*.json"))
+
+
+@pytest.mark.long
+def test_a_start_prints_its_process_which_stop_ends(rig: Rig, type_: Any) -> None:
+    there = ("--home", "home", "--orchestrator", rig.mesh.address, "--json")
+    answer = type_("continuous", "start", "race.toml", "--watch", "data", *there)
+    assert answer.code == 0, answer.err
+    begun = answer.json
+    assert (begun["name"], process.running(Path(begun["folder"])).pid) == ("race", begun["pid"])  # type: ignore[union-attr]
+    assert type_("continuous", "stop", "--home", "home").code == 0
+    assert process.running(Path(begun["folder"])) is None
 
 
 def test_a_start_on_other_data_fails_in_the_foreground(rig: Rig, type_: Any) -> None:
