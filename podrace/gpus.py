@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from podrace.errors import InvalidArgument
+from podrace.errors import InvalidArgument, Unavailable
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
@@ -66,6 +66,18 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class GpuSample:
+    """How much of a GPU is used, by all processes."""
+
+    uuid: str
+    utilization_percent: int | None
+    """Share of the driver's last sampling period in which it computed; None: not reported (instances of a GPU)."""
+    memory_used_bytes: int | None
+    """None if the GPU uses the memory of the host."""
+    memory_total_bytes: int | None
+
+
+@dataclass(frozen=True)
 class Selection:
     """GPUs that a list of names selects."""
 
@@ -101,6 +113,38 @@ def read_gpus(nvml: Any = pynvml) -> Reading:
             problems.append(f"GPU {number} is partitioned (MIG), but has no instances: create some with nvidia-smi mig")
         gpus += found
     return Reading(tuple(gpus), tuple(problems))
+
+
+def sample_gpus(uuids: Sequence[str], nvml: Any = pynvml) -> tuple[GpuSample, ...]:
+    """Reads how much of the GPUs is used. Blocks as long as the driver does.
+
+    Args:
+        uuids: UUIDs of GPUs, or of instances of partitioned GPUs.
+        nvml: The module `pynvml`, or one with the same functions.
+
+    Raises:
+        Unavailable: The driver does not answer.
+    """
+    problem = _driver_problem(nvml)
+    if problem is not None:
+        raise Unavailable(problem or "there is no NVIDIA driver")
+    try:
+        return tuple(_sample(nvml, uuid) for uuid in uuids)
+    except nvml.NVMLError as error:
+        raise Unavailable(f"the NVIDIA driver does not report the use of the GPUs: {error}") from error
+
+
+def _sample(nvml: Any, uuid: str) -> GpuSample:
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    try:
+        percent = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    except nvml.NVMLError_NotSupported:
+        percent = None
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError_NotSupported:
+        return GpuSample(uuid, percent, None, None)
+    return GpuSample(uuid, percent, int(memory.total) - int(memory.free), int(memory.total))
 
 
 def select(gpus: Sequence[Gpu], names: Sequence[str], *, numbers_are_clear: bool = True) -> Selection:

@@ -19,6 +19,7 @@ from google.protobuf.duration_pb2 import Duration
 from agentpod.compute_thread import ComputeThread
 from agentpod.config import LEADER_ROLE, PodConfig
 from agentpod.fusion.shared_training import SharedTraining
+from agentpod.gpu_sampler import GpuSampler
 from agentpod.learner.agent_training import AgentTraining, TrainingContext
 from agentpod.learner.ending import EXIT_DONE, EXIT_ROLE_LOST, Ending, ending_of_error, ending_of_stop
 from agentpod.learner.evaluation_job import evaluate_policies
@@ -108,6 +109,7 @@ class Leader:
         self.roles, self._polls = Roles(config, planes, device=device), RolePolls(config)
         self.shared_training = SharedTraining(config.learners)
         self._incarnation = uuid.uuid4().hex
+        self._gpu_sampler = GpuSampler(config.gpus)
         self.lease: Lease | None = None
         self.training: AgentTraining | None = None
         self._evaluation_time = EvaluationTime()
@@ -220,7 +222,7 @@ class Leader:
         with trace, structlog.contextvars.bound_contextvars(**ids):
             async with lease:
                 self.lease = lease
-                progress = ProgressReporter(lease.progress)
+                progress = ProgressReporter(lease.progress, self._gpu_sampler.take)
                 lease.before_report = progress.stamp
                 replacement = Replacement(progress.report_roles, lease.report_stuck, lease.request_exit)
                 supervisor = Supervisor(self.config, LEADER_ROLE, self._compute.activity, self._polls.poll, replacement)
@@ -241,11 +243,7 @@ class Leader:
     async def _give_back(self, lease: Lease) -> int | None:
         """Completes an assignment whose kind of work this build does not know."""
         ending = Ending(orchestrator_pb.OUTCOME_DRAINED, "this pod does not know this kind of work")
-        _log.error(
-            "assignment of an unknown kind",
-            assignment_id=lease.assignment.assignment_id,
-            reason=ending.message,
-        )
+        _log.error("assignment of an unknown kind", assignment_id=lease.assignment.assignment_id, reason=ending.message)
         await self._complete(lease, ending)
         return ending.exit_code
 

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agentpod.learner.checkpoint_files import Counters
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -26,8 +26,14 @@ class ProgressReporter:
     progress.report_score(evaluation)
     """
 
-    def __init__(self, progress: pb.Progress) -> None:
-        self._progress = progress
+    def __init__(self, progress: pb.Progress, gpu_use: Callable[[], Sequence[pb.GpuUse]] = tuple) -> None:
+        """Writes a lease's progress.
+
+        Args:
+            progress: Progress of the lease.
+            gpu_use: Returns the latest use of the pod's GPUs, without waiting for it.
+        """
+        self._progress, self._gpu_use = progress, gpu_use
         self._began: float | None = None
         self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._recent_updates: deque[tuple[float, int]] = deque()
@@ -41,7 +47,9 @@ class ProgressReporter:
         self._began = now
 
     def stamp(self, now: float) -> None:
-        """Reports how long ago the training began and the last update was, before a message is sent."""
+        """Reports how long ago the training began and the last update was, and the GPUs, before a message is sent."""
+        del self._progress.gpus[:]
+        self._progress.gpus.extend(self._gpu_use())
         if self._began is not None:
             self._progress.training_age_seconds = max(0.0, now - self._began)
         if self._recent_updates:

@@ -135,7 +135,7 @@ class ReadHandlers:
         reasons = views.matching(feed.events, kinds=views.POOL_KINDS, limit=50)
         return answer(
             views.page([views.pod(one) for one in feed.pods], offset, limit)
-            | {"reasons": [views.event(one) for one in reasons]}
+            | {"reasons": [views.event(one) for one in reasons], "gpus": any(one.progress.gpus for one in feed.pods)}
         )
 
     async def events(self, request: web.Request) -> web.Response:

@@ -15,13 +15,15 @@ from podrace.checkpoint.v1.checkpoint_pb2 import MatchResult
 from podrace.client.enum_values import state_of, word_of
 from podrace.client.hyperparameters import hyperparameters_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, Origin
-from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod, PodActivity
+from podrace.orchestrator.v1.orchestrator_pb2 import Event, GpuUse, Pod, PodActivity
 from podrace.printable import printable
 from podrace.specification.files import to_toml, to_values
 from podrace.tournament.v1.tournament_pb2 import Layout, Tournament, TournamentState
 
 LONGEST_TEXT = 2000
 """Characters of a text in an answer, at most."""
+MOST_GPUS = 16
+"""GPUs of a pod in an answer, at most."""
 
 
 def text(value: str) -> str:
@@ -129,7 +131,18 @@ def pod(entry: Pod) -> dict[str, Any]:
         "training_return": number(progress.training_return) if progress.HasField("training_return") else None,
         "score": number(progress.score) if progress.HasField("score") else None,
         "waits": text(progress.storage_fault),
+        "gpus": [gpu(one) for one in progress.gpus[:MOST_GPUS]],
         "start_time": seconds(entry.start_time),
+    }
+
+
+def gpu(entry: GpuUse) -> dict[str, Any]:
+    """Shape of the use of a GPU; None: not reported."""
+    return {
+        "uuid": text(entry.uuid),
+        "utilization_percent": entry.utilization_percent if entry.HasField("utilization_percent") else None,
+        "memory_used_bytes": entry.memory_used_bytes if entry.HasField("memory_used_bytes") else None,
+        "memory_total_bytes": entry.memory_total_bytes if entry.HasField("memory_total_bytes") else None,
     }
 
 

@@ -112,6 +112,24 @@ def test_pods_have_a_plane_and_reasons(page: Any, gateway: GatewayProcess):
     expect_text(page, "main", "free capacity for one more pod")
 
 
+def test_the_use_of_gpus_is_shown_if_a_pod_has_any(page: Any, gateway: GatewayProcess, thread: MeshThread):
+    open_tab(page, gateway, "pool")
+    expect_text(page, ".virtual tbody", "p0")
+    expect_text(page, ".virtual thead", "Policy lag")
+    page.wait_for_selector("th.gpus", state="hidden")
+
+    def use(*percents: int) -> None:
+        tournament = thread.mesh.prepared[RUN]
+        for number, percent in enumerate(percents):
+            gpu = tournament.pods[0].progress.gpus.add(uuid=f"GPU-{number}", utilization_percent=percent)
+            gpu.memory_used_bytes, gpu.memory_total_bytes = 2**30, 2**33
+        tournament.changes.notify_all()
+
+    thread.call(use, 60, 80)
+    expect_text(page, ".virtual thead", "GPU use")
+    expect_text(page, ".virtual tbody tr:first-child", r"2 GPUs, 70 %, 2 GiB of 16 GiB")
+
+
 def test_the_log_of_a_pod_is_followed_and_its_control_characters_are_text(page: Any, gateway: GatewayProcess):
     open_tab(page, gateway, "pool")
     page.click(".virtual >> text=/^p0$/")

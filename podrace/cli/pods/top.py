@@ -19,7 +19,8 @@ from podrace.cli.terminal.output import console, show, show_json
 from podrace.cli.views import json_shapes, tables
 from podrace.client import Client
 from podrace.client.calls.tournaments import END_STATES
-from podrace.orchestrator.v1.orchestrator_pb2 import Pod, SharedExperience
+from podrace.gpus import GIB
+from podrace.orchestrator.v1.orchestrator_pb2 import GpuUse, Pod, SharedExperience
 from podrace.printable import printable
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
@@ -50,7 +51,8 @@ def top(settings: Settings, tournament: str | None, once: bool, period: float) -
     """Show the pods of running tournaments, live until Ctrl-C.
 
     For each pod: what it does, its agent with its steps and steps per second, the policy lag, and the plane on which
-    its tensors travel. TOURNAMENT limits the table to one tournament; it is an id, a prefix of one, or `latest`.
+    its tensors travel. Below, the use of each GPU. TOURNAMENT limits the table to one tournament; it is an id, a prefix
+    of one, or `latest`.
     """
 
     async def query(client: Client) -> int:
@@ -106,7 +108,19 @@ def _tournament(running: Running) -> RenderableType:
         for pod in running.pods
         if pod.progress.HasField("shared_experience")
     ]
-    return Group(tables.pods_table(running.pods, name, title=title), *waits, *learned)
+    gpus = [
+        printable(f"{formats.short(pod.pod_id, name)} {gpu.uuid}: {_use(gpu)}")
+        for pod in running.pods
+        for gpu in pod.progress.gpus
+    ]
+    return Group(tables.pods_table(running.pods, name, title=title), *gpus, *waits, *learned)
+
+
+def _use(gpu: GpuUse) -> str:
+    parts = [f"{gpu.utilization_percent} %"] if gpu.HasField("utilization_percent") else []
+    if gpu.HasField("memory_used_bytes"):
+        parts.append(f"{gpu.memory_used_bytes / GIB:.1f} of {gpu.memory_total_bytes / GIB:.1f} GiB")
+    return ", ".join(parts) or "use not reported"
 
 
 def _shared(experience: SharedExperience) -> str:
@@ -130,7 +144,17 @@ def as_json(running: Running) -> dict[str, Any]:
                 "storage_fault": pod.progress.storage_fault or None,
                 "foreign_steps": pod.progress.shared_experience.environment_steps,
                 "left_out": pod.progress.shared_experience.left_out or None,
+                "gpus": [_gpu(gpu) for gpu in pod.progress.gpus],
             }
             for pod in running.pods
         ],
+    }
+
+
+def _gpu(gpu: GpuUse) -> dict[str, Any]:
+    return {
+        "uuid": gpu.uuid,
+        "utilization_percent": gpu.utilization_percent if gpu.HasField("utilization_percent") else None,
+        "memory_used_bytes": gpu.memory_used_bytes if gpu.HasField("memory_used_bytes") else None,
+        "memory_total_bytes": gpu.memory_total_bytes if gpu.HasField("memory_total_bytes") else None,
     }

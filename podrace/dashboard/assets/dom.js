@@ -25,14 +25,19 @@ export function problem(error) {
 export function table(caption, columns, rows, properties = {}) {
   return h("table", properties,
     h("caption", {}, caption),
-    h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.number ? "number" : null }, column.title)))),
+    h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: kindOf(column) }, column.title)))),
     h("tbody", {}, rows.map((row) => tableRow(columns, row))));
+}
+
+// The class of the cells of a column.
+export function kindOf(column) {
+  return column.kind ?? (column.number ? "number" : null);
 }
 
 export function tableRow(columns, row, properties = {}) {
   return h("tr", properties, columns.map((column, place) => {
     const content = column.cell(row);
-    return h(place === 0 ? "th" : "td", { scope: place === 0 ? "row" : null, class: column.number ? "number" : null }, content ?? "–");
+    return h(place === 0 ? "th" : "td", { scope: place === 0 ? "row" : null, class: kindOf(column) }, content ?? "–");
   }));
 }
 

@@ -37,6 +37,19 @@ export function bytes(value) {
   return `${value} B`;
 }
 
+// Use of the GPUs of a pod: mean utilization, and memory over all of them.
+export function gpus(list) {
+  const busy = list.map((one) => one.utilization_percent).filter((value) => value !== null);
+  const sized = list.filter((one) => one.memory_total_bytes !== null);
+  const sum = (values) => values.reduce((total, value) => total + value, 0);
+  const parts = [
+    list.length > 1 ? `${list.length} GPUs` : "",
+    busy.length ? `${Math.round(sum(busy) / busy.length)} %` : "",
+    sized.length ? `${bytes(sum(sized.map((one) => one.memory_used_bytes)))} of ${bytes(sum(sized.map((one) => one.memory_total_bytes)))}` : "",
+  ];
+  return parts.filter(Boolean).join(", ") || "–";
+}
+
 export function short(name, tournament) {
   return name.startsWith(`${tournament}-`) ? name.slice(tournament.length + 1) : name;
 }

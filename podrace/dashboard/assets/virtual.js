@@ -1,6 +1,6 @@
 // A table with any number of rows, of which only the visible ones exist. Rows are fetched in pages.
 
-import { h, replace, tableRow } from "./dom.js";
+import { h, kindOf, replace, tableRow } from "./dom.js";
 
 const ROW = 32;
 const PAGE = 100;
@@ -15,7 +15,7 @@ export function virtualTable(caption, columns, fetchPage) {
   const body = h("tbody", {});
   const element = h("div", { class: "scroll virtual", role: "region", "aria-label": caption, tabindex: "0", onscroll: () => draw() },
     h("table", { "aria-rowcount": "0" }, h("caption", {}, caption),
-      h("thead", {}, h("tr", { "aria-rowindex": "1" }, columns.map((column) => h("th", { scope: "col", class: column.number ? "number" : null }, column.title)))), body));
+      h("thead", {}, h("tr", { "aria-rowindex": "1" }, columns.map((column) => h("th", { scope: "col", class: kindOf(column) }, column.title)))), body));
 
   async function need(page) {
     if (pages.has(page) || waiting.has(page)) return;

@@ -1703,6 +1703,7 @@ class Progress(_message.Message):
     UPDATE_AGE_SECONDS_FIELD_NUMBER: _builtins.int
     TRAINING_AGE_SECONDS_FIELD_NUMBER: _builtins.int
     SHARED_EXPERIENCE_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
     activity: Global___PodActivity.ValueType
     """What the pod is doing."""
     environment_steps: _builtins.int
@@ -1745,6 +1746,12 @@ class Progress(_message.Message):
     def shared_experience(self) -> Global___SharedExperience:
         """What it has received of the experience of other agents; absent unless it is shared."""
 
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuUse]:
+        """Use of the GPUs of the pod on the host of its leader, sampled by the leader since its previous report. Empty if it
+        has none, if the driver does not answer, and in the first report.
+        """
+
     def __init__(
         self,
         *,
@@ -1762,10 +1769,11 @@ class Progress(_message.Message):
         update_age_seconds: _builtins.float | None = ...,
         training_age_seconds: _builtins.float | None = ...,
         shared_experience: Global___SharedExperience | None = ...,
+        gpus: _abc.Iterable[Global___GpuUse] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "score", b"score", "shared_experience", b"shared_experience", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "roles", b"roles", "score", b"score", "shared_experience", b"shared_experience", "steps_per_second", b"steps_per_second", "storage_fault", b"storage_fault", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "gpus", b"gpus", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "roles", b"roles", "score", b"score", "shared_experience", b"shared_experience", "steps_per_second", b"steps_per_second", "storage_fault", b"storage_fault", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
@@ -1785,6 +1793,53 @@ class Progress(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__update_age_seconds) -> _WhichOneofReturnType__update_age_seconds | None: ...
 
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
+
+@_typing.final
+class GpuUse(_message.Message):
+    """Use of a GPU, as its driver reports it. It includes what other processes use."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UUID_FIELD_NUMBER: _builtins.int
+    UTILIZATION_PERCENT_FIELD_NUMBER: _builtins.int
+    MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    """UUID of the GPU, or of the instance of a partitioned GPU."""
+    utilization_percent: _builtins.int
+    """Percentage of the driver's last sampling period, which is at most one second, in which the GPU computed. Absent if the
+    driver does not report it, as for instances of partitioned GPUs.
+    """
+    memory_used_bytes: _builtins.int
+    """Bytes of its memory that are used; absent if it uses the memory of the host."""
+    memory_total_bytes: _builtins.int
+    """Bytes of memory that it has; absent if it uses the memory of the host."""
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+        utilization_percent: _builtins.int | None = ...,
+        memory_used_bytes: _builtins.int | None = ...,
+        memory_total_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_utilization_percent", b"_utilization_percent", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_utilization_percent", b"_utilization_percent", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__memory_total_bytes: _TypeAlias = _typing.Literal["memory_total_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_total_bytes: _TypeAlias = _typing.Literal["_memory_total_bytes", b"_memory_total_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_used_bytes: _TypeAlias = _typing.Literal["memory_used_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_used_bytes: _TypeAlias = _typing.Literal["_memory_used_bytes", b"_memory_used_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__utilization_percent: _TypeAlias = _typing.Literal["utilization_percent"]  # noqa: Y015
+    _WhichOneofArgType__utilization_percent: _TypeAlias = _typing.Literal["_utilization_percent", b"_utilization_percent"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_total_bytes) -> _WhichOneofReturnType__memory_total_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_used_bytes) -> _WhichOneofReturnType__memory_used_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_percent) -> _WhichOneofReturnType__utilization_percent | None: ...
+
+Global___GpuUse: _TypeAlias = GpuUse  # noqa: Y015
 
 @_typing.final
 class SharedExperience(_message.Message):

@@ -5,8 +5,8 @@ import re
 import pytest
 from fake_nvml import GIB, DriverNotLoaded, FakeGpu, FakeNvml, NVMLError
 
-from podrace.errors import InvalidArgument
-from podrace.gpus import Gpu, check_selection, read_gpus, select, visible
+from podrace.errors import InvalidArgument, Unavailable
+from podrace.gpus import Gpu, GpuSample, check_selection, read_gpus, sample_gpus, select, visible
 
 A100 = "NVIDIA A100-SXM4-80GB"
 H100 = "NVIDIA H100 80GB HBM3"
@@ -141,3 +141,30 @@ def test_an_ambiguous_number_is_refused_with_what_to_set() -> None:
     present = gpus(A100, H100)
     with pytest.raises(InvalidArgument, match="'1' may mean several GPUs; name them by UUID, or set CUDA_DEVICE_ORDER"):
         check_selection(select(present, ["1"], numbers_are_clear=False), present, "KEY", "1")
+
+
+def test_the_use_of_the_named_gpus_is_sampled_in_their_order_as_far_as_they_report_it() -> None:
+    nvml = FakeNvml(
+        FakeGpu("GPU-a", "0", free=30 * GIB, utilization=63),
+        FakeGpu("GPU-b", "1", utilization=99),
+        FakeGpu("GPU-c", "2", mig=True, instances={1: "MIG-c1"}),
+        FakeGpu("GPU-d", "3", "NVIDIA GB10", free=None, utilization=7),
+    )
+    assert sample_gpus(["MIG-c1", "GPU-a", "GPU-d"], nvml) == (
+        GpuSample("MIG-c1", None, 71 * GIB, 80 * GIB),
+        GpuSample("GPU-a", 63, 50 * GIB, 80 * GIB),
+        GpuSample("GPU-d", 7, None, None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("nvml", "why"),
+    [
+        (FakeNvml(refusal=DriverNotLoaded()), "there is no NVIDIA driver"),
+        (FakeNvml(FakeGpu("GPU-a", "0"), refusal=NVMLError("version mismatch")), "version mismatch"),
+        (FakeNvml(FakeGpu("GPU-a", "0", lost=True)), "GPU is lost"),
+    ],
+)
+def test_a_driver_that_does_not_report_the_use_is_unavailable(nvml: FakeNvml, why: str) -> None:
+    with pytest.raises(Unavailable, match=why):
+        sample_gpus(["GPU-a"], nvml)

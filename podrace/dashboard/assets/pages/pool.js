@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { h, replace, scroller, table } from "../dom.js";
-import { count, number, short, time } from "../formats.js";
+import { count, gpus, number, short, time } from "../formats.js";
 import { virtualTable } from "../virtual.js";
 
 export function pool(root, id) {
@@ -19,10 +19,12 @@ export function pool(root, id) {
     { title: "Training return", number: true, cell: (one) => number(one.training_return) },
     { title: "Last score", number: true, cell: (one) => number(one.score) },
     { title: "Policy lag", number: true, cell: (one) => number(one.policy_lag) },
+    { title: "GPU use", kind: "gpus", cell: (one) => h("span", { title: one.gpus.map((gpu) => `${gpu.uuid}: ${gpus([gpu])}`).join("\n") }, gpus(one.gpus)) },
     { title: "Started", cell: (one) => time(one.start_time) },
     { title: "Waits for", cell: (one) => one.waits || "–" },
   ], async (offset, limit) => {
     const found = await get(`tournaments/${id}/pods`, { offset, limit });
+    rows.element.classList.toggle("without-gpus", !found.gpus);
     const now = JSON.stringify(found.reasons);
     if (now !== seen) {
       seen = now;

@@ -7,7 +7,7 @@ import pytest
 from podrace.checkpoint.v1.checkpoint_pb2 import MatchResult
 from podrace.dashboard import views
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
-from podrace.orchestrator.v1.orchestrator_pb2 import Event, Pod
+from podrace.orchestrator.v1.orchestrator_pb2 import Event, GpuUse, Pod
 from podrace.tournament.v1.tournament_pb2 import Tournament
 
 
@@ -66,3 +66,16 @@ def test_events_match_all_filters(filters, expected):
 
 def test_a_page_states_how_many_entries_there_are():
     assert views.page(list(range(10)), 4, 3) == {"entries": [4, 5, 6], "total": 10, "offset": 4}
+
+
+def test_a_pod_has_the_use_of_its_gpus_and_null_for_what_is_not_reported():
+    entry = Pod()
+    assert views.pod(entry)["gpus"] == []
+    entry.progress.gpus.add(uuid="GPU-a", utilization_percent=0, memory_used_bytes=5, memory_total_bytes=9)
+    entry.progress.gpus.add(uuid="MIG-b\x1b")
+    assert views.pod(entry)["gpus"] == [
+        {"uuid": "GPU-a", "utilization_percent": 0, "memory_used_bytes": 5, "memory_total_bytes": 9},
+        {"uuid": "MIG-b\\x1b", "utilization_percent": None, "memory_used_bytes": None, "memory_total_bytes": None},
+    ]
+    entry.progress.gpus.extend([GpuUse(uuid="x")] * 100)
+    assert len(views.pod(entry)["gpus"]) == views.MOST_GPUS

@@ -26,6 +26,7 @@ def test_only_running_tournaments_are_listed(type_: Any, mesh: Any, known: Any, 
 def test_json_has_the_same_with_the_reason_why_a_pod_waits(type_: Any, mesh: Any, known: Any, canned: Any) -> None:
     known.tournaments = [canned.tournament("cartpole-abc123", "RUNNING")]
     known.pods[0].progress.storage_fault = "the store is full"
+    known.pods[0].progress.gpus.add(uuid="GPU-a", utilization_percent=63)
     (found,) = type_("top", "latest", "--json", "--orchestrator", mesh.address).json
     assert (found["tournament_id"], found["state"]) == ("cartpole-abc123", "RUNNING")
     assert found["pods"][0]["storage_fault"] == "the store is full"
@@ -42,3 +43,17 @@ def test_a_pod_that_waits_and_a_paused_tournament_say_why(capsys: pytest.Capture
     assert "paused: the disk is full" in out
     assert "p3 waits: no answer\\x1b" in out
     assert as_json(Running(tournament, []))["pause_reason"] == "the disk is full"
+
+
+def test_the_use_of_each_gpu_is_shown(capsys: pytest.CaptureFixture[str], canned: Any) -> None:
+    pod = pb.Pod(pod_id="t-p3")
+    pod.progress.gpus.add(uuid="GPU-a", utilization_percent=63, memory_used_bytes=41 << 30, memory_total_bytes=80 << 30)
+    pod.progress.gpus.add(uuid="MIG-b")
+    running = Running(canned.tournament("t", "RUNNING"), [pod])
+    console().print(render([running]))
+    out = capsys.readouterr().out
+    assert "p3 GPU-a: 63 %, 41.0 of 80.0 GiB" in out
+    assert "p3 MIG-b: use not reported" in out
+    first, second = as_json(running)["pods"][0]["gpus"]
+    assert (first["uuid"], first["utilization_percent"], first["memory_used_bytes"]) == ("GPU-a", 63, 41 << 30)
+    assert (second["utilization_percent"], second["memory_total_bytes"]) == (None, None)
