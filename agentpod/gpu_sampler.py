@@ -1,4 +1,4 @@
-"""Samples the use of the GPUs of a pod beside the training, for the reports of its leader."""
+"""Samples the use of the GPUs of a pod in a thread, for the reports of its leader."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ MEMORY_USED = prometheus_client.Gauge(
 
 
 class GpuSampler:
-    """Samples GPUs in a thread of its own, so that a slow driver delays neither a report nor the training.
+    """Samples GPUs in a separate thread, so that a slow driver delays neither a report nor the training.
 
     sampler = GpuSampler(config.gpus)
     progress.gpus.extend(sampler.take())
 
     Each call of `take` starts one sample, which the next call returns. A sample that takes longer than the time between
-    two calls is not returned, and none is started beside it.
+    two calls is not returned, and no second one is started.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The use of GPUs is sampled beside the training, and whatever the driver does, nothing waits for it."""
+"""The use of GPUs is sampled in a thread. A driver that fails or hangs delays neither a report nor the training."""
 
 import threading
 from collections.abc import Sequence
