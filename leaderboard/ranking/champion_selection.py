@@ -11,9 +11,9 @@ that bias:
 3.  The champion alone plays set B. Its mean return there is the reported score. It is unbiased, because these episodes
     were not used for selection. The mean by which the champion was selected is the highest of several, and too high.
 
-If candidates are rated by games (`opponents.rated`), a round robin of the contenders takes the place of step 1, see
-leaderboard.ranking.round_robin, and there is no step 2. The reported score is the mean return against the built-in
-opponent.
+If candidates are rated by games (`opponents.rated`), a round robin of the contenders and the built-in opponent takes
+the place of step 1, see leaderboard.ranking.round_robin, and there is no step 2. The reported score is the mean return
+against the built-in opponent, in other games.
 
 Equal contenders are ordered by rank on the board; an ensemble that is only equal to the best contender is not taken.
 """
@@ -25,7 +25,7 @@ from leaderboard.ranking.board import Board, named
 from leaderboard.ranking.contenders import contenders_of
 from leaderboard.ranking.ensemble_members import Scored, choose_members
 from leaderboard.ranking.fresh_scores import FreshScore, fresh_of, lead, shrunken, usable
-from leaderboard.ranking.round_robin import MOST_PLAYERS, pairings, table, winner
+from leaderboard.ranking.round_robin import MOST_PLAYERS, against_built_in, pairings, table, winner
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Contender, FreshEvaluation, NameChampionResponse
 from podrace.seeding import purpose_seed
@@ -94,18 +94,32 @@ def _by_games(
     """Selects the winner of a round robin, in place of the contender with the best mean return."""
     choice = _first_of(board)
     if len(contenders) > 1:
-        if games := table(contenders, results):
+        others = results_of(evaluations, built_in_seed(spec))
+        if games := table(contenders, [results, others]):
             champion, share, reason = winner(contenders, games)
             choice = Choice((champion,), share, reason)
-        if missing := {team[0].candidate_id for team in _missing([(one,) for one in contenders], results)}:
-            wanted = pairings(contenders, choice_seed(spec), spec.champion.reevaluate_episodes)
-            return _answer(choice, [one for one in wanted if one.candidate.candidate_id in missing])
+        episodes = spec.champion.reevaluate_episodes
+        missing = [
+            *_unplayed(pairings(contenders, choice_seed(spec), episodes), results),
+            *_unplayed(against_built_in(contenders, built_in_seed(spec), episodes), others),
+        ]
+        if missing:
+            return _answer(choice, missing)
     return _reported(spec, choice, results_of(evaluations, report_seed(spec)))
+
+
+def _unplayed(wanted: Sequence[Contender], results: Results) -> list[Contender]:
+    return [one for one in wanted if (one.candidate.candidate_id,) not in results]
 
 
 def choice_seed(spec: TournamentSpec) -> int:
     """Returns the seed of the episodes that choose the best contender (set A)."""
     return purpose_seed(spec.seed, "champion", 0)
+
+
+def built_in_seed(spec: TournamentSpec) -> int:
+    """Returns the seed of the games against the built-in opponent in a round robin."""
+    return purpose_seed(spec.seed, "champion-built-in", 0)
 
 
 def ensemble_seed(spec: TournamentSpec) -> int:

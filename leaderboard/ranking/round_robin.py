@@ -1,15 +1,18 @@
 """Selects the champion of a tournament of games by a round robin of the contenders. Pure.
 
-Each contender plays the same number of games against every other one. The one with the largest share of the points
-wins; equal ones are ordered by rank on the board. If the winner is part of a cycle (see leaderboard.ranking.ratings),
-the reason names it: the champion of a cycle is no better than the others.
+Each contender plays the same number of games against every other one and against the built-in opponent of the
+simulator. The contender with the largest share of the points wins; equal ones are ordered by rank on the board. Without
+the built-in opponent, a policy that has learned little could win by beating the few others.
+
+If the winner is part of a cycle (see leaderboard.ranking.ratings), the reason names it: the champion of a cycle is no
+better than the others.
 """
 
 from collections.abc import Mapping, Sequence
 
 from leaderboard.ranking.board import named
 from leaderboard.ranking.fresh_scores import FreshScore
-from leaderboard.ranking.ratings import Ratings, Result, circle
+from leaderboard.ranking.ratings import BUILT_IN, Ratings, Result, circle
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, Contender
 
@@ -39,11 +42,28 @@ def pairings(contenders: Sequence[Candidate], seed: int, games: int) -> list[Con
     ]
 
 
-def table(contenders: Sequence[Candidate], results: Mapping[tuple[str, ...], Evaluation]) -> list[Result]:
-    """Returns the games among the contenders."""
-    names = {one.candidate_id for one in contenders}
+def against_built_in(contenders: Sequence[Candidate], seed: int, games: int) -> list[Contender]:
+    """Returns what each contender plays against the built-in opponent: as many games as against each other contender.
+
+    Args:
+        contenders: At least two.
+        seed: Seed of the games.
+        games: As for `pairings`, where both contenders of a pair play this number.
+    """
+    return [Contender(candidate=one, episodes=2 * games, seed=seed) for one in contenders]
+
+
+def table(contenders: Sequence[Candidate], evaluations: Sequence[Mapping[tuple[str, ...], Evaluation]]) -> list[Result]:
+    """Returns the games among the contenders and against the built-in opponent.
+
+    Args:
+        contenders: The contenders.
+        evaluations: Sets of evaluations, by contender.
+    """
+    names = {one.candidate_id for one in contenders} | {BUILT_IN}
     return [
         Result(one.candidate_id, match.opponent_candidate_id, match.wins, match.draws, match.losses)
+        for results in evaluations
         for one in contenders
         if (one.candidate_id,) in results
         for match in results[one.candidate_id,].matches
@@ -53,12 +73,13 @@ def table(contenders: Sequence[Candidate], results: Mapping[tuple[str, ...], Eva
 
 def shares(contenders: Sequence[Candidate], games: Sequence[Result]) -> list[FreshScore]:
     """Returns the share of the points that each contender won, with its standard error; 0 without games."""
-    points = {one.candidate_id: [0.0, 0.0] for one in contenders}
+    points = {name: [0.0, 0.0] for name in (*(one.candidate_id for one in contenders), BUILT_IN)}
     for one in games:
         points[one.player][0] += one.points
         points[one.player][1] += one.games
         points[one.opponent][0] += one.games - one.points
         points[one.opponent][1] += one.games
+    del points[BUILT_IN]
     found = []
     for won, played in points.values():
         share = won / played if played else 0.0
@@ -78,8 +99,11 @@ def winner(contenders: Sequence[Candidate], games: Sequence[Result]) -> tuple[Ca
     scores = shares(contenders, games)
     best = max(range(len(contenders)), key=lambda index: (scores[index].score, -index))
     champion, score = contenders[best], scores[best]
+    players = f"{len(contenders)}"
+    if any(one.opponent == BUILT_IN for one in games):
+        players += " and the built-in opponent"
     reason = (
-        f"{named(champion)} won the round robin of {len(contenders)} with {100 * score.score:.1f} % of the points of"
+        f"{named(champion)} won the round robin of {players} with {100 * score.score:.1f} % of the points of"
         f" {score.episodes} games"
     )
     return champion, score, reason + _cycle(contenders, games, champion)
@@ -88,6 +112,7 @@ def winner(contenders: Sequence[Candidate], games: Sequence[Result]) -> tuple[Ca
 def _cycle(contenders: Sequence[Candidate], games: Sequence[Result], champion: Candidate) -> str:
     """Returns why the results do not support the order of the contenders; empty if they do."""
     misfit, agents = Ratings(games).misfit(), {one.candidate_id: f"a{one.agent_number}" for one in contenders}
+    agents[BUILT_IN] = "the built-in opponent"
     if not misfit.large:
         return ""
     text = f"; ratings do not describe these games well (misfit {misfit.value:.0f}, expected {misfit.freedom})"

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from leaderboard.ranking.board import Board
-from leaderboard.ranking.champion_selection import choice_seed, name_champion, report_seed
-from leaderboard.ranking.ratings import Result
-from leaderboard.ranking.round_robin import pairings, shares, winner
+from leaderboard.ranking.champion_selection import built_in_seed, choice_seed, name_champion, report_seed
+from leaderboard.ranking.ratings import BUILT_IN, Result
+from leaderboard.ranking.round_robin import against_built_in, pairings, shares, winner
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, MatchResult
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, FreshEvaluation
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -38,6 +38,36 @@ def test_the_largest_share_of_the_points_wins() -> None:
     assert reason == "a1 (299 ± 0) won the round robin of 3 with 70.0 % of the points of 20 games"
 
 
+def test_a_pair_of_contenders_and_a_contender_and_the_built_in_opponent_play_equally_often() -> None:
+    wanted = against_built_in(PLAYERS, seed=5, games=10)
+    assert [(one.candidate.candidate_id, one.episodes, one.seed, len(one.opponents)) for one in wanted] == [
+        ("a", 20, 5, 0),
+        ("b", 20, 5, 0),
+        ("c", 20, 5, 0),
+    ]
+
+
+def test_games_against_the_built_in_opponent_count_and_it_is_never_champion() -> None:
+    """A policy that beats the others, but little else, is not the champion."""
+    among = [Result("c", "a", 12, 0, 8), Result("c", "b", 12, 0, 8), Result("a", "b", 10, 0, 10)]
+    assert winner(PLAYERS, among)[0].candidate_id == "c"
+    games = [*among, Result("a", BUILT_IN, 19, 0, 1), Result("b", BUILT_IN, 10, 0, 10), Result("c", BUILT_IN, 8, 0, 12)]
+    champion, share, reason = winner(PLAYERS, games)
+    assert (champion.candidate_id, share.episodes) == ("a", 60)
+    assert reason.startswith(
+        "a0 (300 ± 0) won the round robin of 3 and the built-in opponent with 61.7 % of the points"
+    )
+    assert len(shares(PLAYERS, games)) == 3
+    lost = [Result(one.candidate_id, BUILT_IN, 0, 0, 20) for one in PLAYERS]
+    assert winner(PLAYERS, lost)[0].candidate_id == "a"
+
+
+def test_a_circle_with_the_built_in_opponent_names_it() -> None:
+    circle = [Result("a", "b", 60, 0, 4), Result("b", BUILT_IN, 60, 0, 4), Result("a", BUILT_IN, 4, 0, 60)]
+    reason = winner(PLAYERS[:2], circle)[2]
+    assert "beats the built-in opponent beats" in reason
+
+
 def test_equal_players_are_ordered_by_rank() -> None:
     champion, share, _ = winner(PLAYERS, [Result("c", "b", 5, 0, 5), Result("a", "b", 5, 0, 5)])
     assert champion.candidate_id == "a"
@@ -57,11 +87,12 @@ def test_the_champion_of_rated_candidates_is_the_winner(make_spec: Callable[...,
     spec.opponents.rated = True
     board: Board = tuple(PLAYERS)
     first = name_champion(spec, board, {}, [])
-    assert [one.episodes for one in first.contenders] == [20, 20, 20]
+    assert [one.episodes for one in first.contenders] == [20] * 6
+    assert [one.seed for one in first.contenders] == [choice_seed(spec)] * 3 + [built_in_seed(spec)] * 3
     played = [
         FreshEvaluation(
             candidate_id=one.candidate.candidate_id,
-            seed=choice_seed(spec),
+            seed=one.seed,
             evaluation=Evaluation(
                 episodes=20,
                 matches=[
@@ -76,8 +107,8 @@ def test_the_champion_of_rated_candidates_is_the_winner(make_spec: Callable[...,
         )
         for one in first.contenders
     ]
-    partly = name_champion(spec, board, {}, played[2:])
-    assert [one.candidate.candidate_id for one in partly.contenders] == ["a", "b"]
+    partly = name_champion(spec, board, {}, played[2:4])
+    assert [one.candidate.candidate_id for one in partly.contenders] == ["a", "b", "b", "c"]
     chosen = name_champion(spec, board, {}, played)
     assert chosen.champion.candidate_id == "c"
     (report,) = chosen.contenders
