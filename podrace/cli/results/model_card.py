@@ -117,6 +117,8 @@ def card_text(facts: Mapping[str, Any]) -> str:
 
 
 def _score(score: Mapping[str, Any]) -> str:
+    if score["standard_error"] is None:
+        return f"{score['mean_return']:.6g} in one episode"
     return f"{score['mean_return']:.6g} ± {score['standard_error']:.2g} over {score['episodes']} episodes"
 
 

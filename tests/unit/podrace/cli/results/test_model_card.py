@@ -61,3 +61,9 @@ def test_no_score_is_claimed_for_another_candidate_or_without_fresh_episodes() -
     facts = card(tournament(0), [member()], RESULT)
     assert facts["score_on_fresh_episodes"] is None
     assert "fresh episodes: not measured" in card_text(facts)
+
+
+def test_the_score_of_a_single_episode_has_no_error() -> None:
+    once = member()
+    once.manifest.evaluation.episodes = 1
+    assert "Score on the board: 500 in one episode." in card_text(card(tournament(64), [once], RESULT))
