@@ -147,6 +147,10 @@ def create_secrets(certificates: Path, namespace: str) -> None:
     subprocess.run([KUBECTL, "apply", "-f", "-"], input=secrets, check=True, capture_output=True)
 
 
+OWN_IMAGE = "podrace-test/own:1"
+"""An image that specifications may name."""
+
+
 def make_data(folder: Path) -> None:
     """Makes a folder of the node for databases, and one in it for what user code of the tests reports."""
     reports = folder / "reports"
@@ -234,7 +238,10 @@ def write_overlay(folder: Path, name: str, data: Path, modules: Sequence[Path]) 
     allowed = {
         "name": "podrace-orchestrator",
         "behavior": "merge",
-        "literals": [f"PODRACE_ORCHESTRATOR__ALLOW__MODULES={modules[0].stem}"],
+        "literals": [
+            f"PODRACE_ORCHESTRATOR__ALLOW__MODULES={modules[0].stem}",
+            f"PODRACE_ORCHESTRATOR__LAUNCHERS__KUBERNETES__IMAGES={OWN_IMAGE}",
+        ],
     }
     overlay = {
         "namespace": name,

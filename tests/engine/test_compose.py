@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import container_spy
+import grpc
 import pytest
 import served_policy
 from compose_stack import REPOSITORY, Stack, environment_of, running
@@ -112,6 +113,31 @@ def test_a_killed_worker_of_a_separate_pod_is_restarted(stack: Stack) -> None:
     seen = stack.watch(name, lambda seen: seen.tournament.state == COMPLETED, "the end")
     assert "pod_died" not in seen.kinds()
     no_pods(stack)
+
+
+def test_pods_run_in_an_image_that_the_specification_names_if_the_operator_allows_it(
+    stack: Stack, tmp_path: Path
+) -> None:
+    """It is podrace's image with one more module, made as docs/extending.md says."""
+    (tmp_path / "own_task.py").write_text(
+        "import gymnasium\n\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
+    )
+    (tmp_path / "Dockerfile").write_text("FROM podrace-test/agentpod:latest\nCOPY own_task.py /opt/own/\n")
+    image = "podrace-test/own:1"
+    stack.run("build", "--tag", image, str(tmp_path))
+    environment = {"environment": {"id": "python:own_task:make", "count": 8}}
+    with pytest.raises(grpc.RpcError, match=r"pod.image = 'podrace-test/other:1': this image is not allowed here"):
+        stack.create(pods=(1, 1), objective=ENDLESS, sections=environment, image="podrace-test/other:1", **SMALL)
+    try:
+        name = stack.create(pods=(1, 1), objective=ENDLESS, sections=environment, image=image, **SMALL)
+        stack.watch(name, lambda seen: seen.training(), "a pod training")
+        (container,) = stack.containers(role="learner")
+        assert stack.run("inspect", "--format", "{{.Config.Image}}", container).strip() == image
+        stack.update(name, target=100.0)
+        stack.watch(name, lambda seen: seen.tournament.state == COMPLETED, "the end")
+        no_pods(stack)
+    finally:
+        stack.run("rmi", "--force", image)
 
 
 def test_a_pod_that_is_frozen_is_replaced(stack: Stack) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import container_spy
 import pytest
-from k8s_mesh import ADDRESSES, AGENT_PODS, COMPLETED, KUBECTL, SMALL, Mesh, grown, handed_back, until
+from k8s_mesh import ADDRESSES, AGENT_PODS, COMPLETED, KUBECTL, OWN_IMAGE, SMALL, Mesh, grown, handed_back, until
 
 from agentpod.qualification.plane_trials import launched
 from agentpod.qualification.plane_trials.cases import CASES, PlaneCase
@@ -60,9 +60,15 @@ ENDLESS = {
 
 
 async def test_two_pods_train_cartpole_and_everything_is_removed(mesh: Mesh, record: Record) -> None:
-    tournament = await mesh.create(pool__minimum_pods=2, pool__maximum_pods=2, **SMALL)
+    """In an image that the specification names and the operator allows."""
+    subprocess.run(["docker", "tag", "podrace-test/agentpod:local", OWN_IMAGE], check=True, capture_output=True)
+    tournament = await mesh.create(pool__minimum_pods=2, pool__maximum_pods=2, pod__image=OWN_IMAGE, **SMALL)
     record("create_tournament_to_first_environment_step", await until(lambda: mesh.steps(tournament), "steps"))
     await until(lambda: len(mesh.running()) == 2, "two pods")
+    images = mesh.kubectl(
+        "get", "pods", "--selector", AGENT_PODS, "-o", "jsonpath={.items[*].spec.containers[*].image}"
+    )
+    assert set(images.split()) == {OWN_IMAGE}
 
     async def over() -> bool:
         return bool((await mesh.get(tournament)).state == COMPLETED)
