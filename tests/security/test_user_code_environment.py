@@ -155,7 +155,7 @@ def test_the_fork_server_has_no_key_of_the_store_and_passes_them_on_to_leaders(t
 def test_only_the_container_of_the_leader_has_the_keys_of_a_pod_template(role: str, has: bool) -> None:
     """Every container of a pod had the variables of the template."""
     base = {"env": [{"name": "PODRACE_STORE_SECRET_KEY", "value": "hunter2"}, {"name": "OTHER", "value": "x"}]}
-    container = jobs._container(base, role, command=role, environment=[], ports=[], resources={})
+    container = jobs._container(base, role, image="", command=role, environment=[], ports=[], resources={})
     names = [each["name"] for each in container["env"]]
     assert ("PODRACE_STORE_SECRET_KEY" in names) is has
     assert "OTHER" in names

@@ -28,8 +28,8 @@ from simulators.wrappers.wrapper import Wrapper
 class Counted(Wrapper):
     """A simulator that records whether it is open."""
 
-    def __init__(self, living: set["Counted"]) -> None:
-        super().__init__(make("cartpole", 2))
+    def __init__(self, living: set["Counted"], environment: str) -> None:
+        super().__init__(make("pendulum" if environment == "pendulum" else "cartpole", 2))
         self._living = living
         living.add(self)
 
@@ -50,7 +50,8 @@ class Role:
         self.free = threading.Event()
         self.free.set()
         monkeypatch.setattr(
-            f"agentpod.roles.{kind}.make_simulator", lambda *_: self.free.wait(10) and Counted(self.living)
+            f"agentpod.roles.{kind}.make_simulator",
+            lambda environment, *_: self.free.wait(10) and Counted(self.living, environment.id),
         )
 
     async def open(self, session: str, head: str = "stochastic", environment: str = "cartpole") -> Any:
@@ -105,7 +106,7 @@ async def test_a_role_has_one_simulator_at_a_time_and_none_after_close(role: Rol
 
 async def test_a_policy_that_cannot_act_in_the_environment_leaves_no_simulator_open(role: Role) -> None:
     with pytest.raises(InvalidArgument):
-        await role.open("s", head="deterministic")
+        await role.open("s", head="values", environment="pendulum")
     assert not role.living
     await role.open("t")
     assert len(role.living) == 1

@@ -57,7 +57,7 @@ def test_a_certificate_carries_role_and_hosts_and_its_authority_signed_it(folder
 
 def test_a_person_cannot_serve_with_a_certificate_unless_it_names_hosts(folder: CertificateFolder) -> None:
     folder.add(ALICE, [], NOW, YEAR)
-    folder.add(SpiffeName("operator", "dashboard"), ["dashboard"], NOW, YEAR)
+    folder.add(SpiffeName("viewer", "dashboard"), ["dashboard"], NOW, YEAR)
     folder.add(SpiffeName("orchestrator"), [], NOW, YEAR)
     purposes = {
         path: {
