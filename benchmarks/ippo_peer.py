@@ -64,7 +64,6 @@ SB3 = {
     "ent_coef": 0.01,
     "n_epochs": 10,
     "batch_size": 600,
-    "gamma": 0.99,
     "gae_lambda": 0.95,
     "clip_range": 0.2,
     "vf_coef": 0.5,
@@ -163,10 +162,10 @@ def scores(tensors: Mapping[str, Tensor], observation: Tensor) -> Tensor:
     return observation
 
 
-def train_own(simulator: Any, seed: int, steps: int) -> tuple[Any, int]:
+def train_own(simulator: Any, seed: int, steps: int, discount: float) -> tuple[Any, int]:
     """Trains `ippo` for at least so many environment steps; returns its policy and the steps."""
     spaces = simulator.observation_space, simulator.action_space
-    algorithm: Any = make("ippo", *spaces, IPPO, seed)
+    algorithm: Any = make("ippo", *spaces, {**IPPO, "discount": discount}, seed)
     horizon, count, agents = algorithm.memory.horizon, simulator.count, spaces[0].lanes
     fields = rollout_fields(*spaces, horizon, count)
     tensors = {name: torch.zeros(field.shape, dtype=field.dtype) for name, field in fields.items()}
@@ -179,15 +178,19 @@ def train_own(simulator: Any, seed: int, steps: int) -> tuple[Any, int]:
     return algorithm.policy, taken
 
 
-def train_sb3(task: Task, contender: str, seed: int, steps: int, python: str) -> tuple[Actor, int, float]:
+def train_sb3(
+    task: Task, contender: str, seed: int, steps: int, discount: float, python: str
+) -> tuple[Actor, int, float]:
     """Trains in another interpreter; returns the actor, environment steps and processor seconds."""
+    variant = SB3_CONTENDERS[contender]
     request = {
         "module": task.module,
         "options": task.options,
         "silent": task.silent,
         "seed": seed,
         "steps": steps,
-        **SB3_CONTENDERS[contender],
+        **variant,
+        "settings": {**variant["settings"], "gamma": discount},
     }
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "policy.pt"
@@ -198,19 +201,20 @@ def train_sb3(task: Task, contender: str, seed: int, steps: int, python: str) ->
         return Perceptron(torch.load(file)), answer["steps"], answer["seconds"]
 
 
-def run(name: str, contender: str, seed: int, steps: int, episodes: int, python: str) -> Run:
+def run(name: str, contender: str, seed: int, options: argparse.Namespace) -> Run:
     """Trains a contender and plays the episodes that are the same for all."""
+    steps, episodes, discount = options.steps, options.episodes, options.discount
     task, taken, seconds = TASKS[name], 0, 0.0
     evaluated = task.make_mpe2(episodes)
     actor: Actor
     if contender == "random":
         actor = Random(evaluated.action_space.n)
     elif contender in SB3_CONTENDERS:
-        actor, taken, seconds = train_sb3(task, contender, seed, steps, python)
+        actor, taken, seconds = train_sb3(task, contender, seed, steps, discount, options.python)
     else:
         began = time.process_time()
         simulator = task.make_mpe2(COUNT) if contender == "ippo-mpe2" else task.make_own(COUNT)
-        policy, taken = train_own(simulator, seed, steps)
+        policy, taken = train_own(simulator, seed, steps, discount)
         seconds = time.process_time() - began
         actor = PolicyActor(policy, evaluated.count, torch.Generator(), greedy=True)
     with torch.no_grad():
@@ -253,19 +257,21 @@ def main() -> None:
     parser.add_argument("--contenders", default="random,ippo,sb3", help=", ".join(CONTENDERS))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=300_000, help="environment steps of a training")
+    parser.add_argument("--discount", type=float, default=0.99, help="of all contenders")
     parser.add_argument("--episodes", type=int, default=256, help="episodes of an evaluation")
     options = parser.parse_args()
     configure_logging(TelemetryConfig(log_level="error"))
     torch.set_num_threads(1)
-    seeds, steps, episodes = (1, 2000, 16) if options.quick else (options.seeds, options.steps, options.episodes)
+    if options.quick:
+        options.seeds, options.steps, options.episodes = 1, 2000, 16
     runs = []
     tasks = chosen(options.tasks, list(TASKS), "--tasks")
     contenders = chosen(options.contenders, CONTENDERS, "--contenders")
     for name in tasks:
-        for seed in range(1, seeds + 1):
+        for seed in range(1, options.seeds + 1):
             # A random policy is not trained, so one seed says all.
             for contender in contenders if seed == 1 else [one for one in contenders if one != "random"]:
-                runs.append(run(name, contender, seed, steps, episodes, options.python))
+                runs.append(run(name, contender, seed, options))
                 print(json.dumps(vars(runs[-1])), flush=True)
     print("\n" + table(runs))
 
