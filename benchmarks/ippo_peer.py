@@ -14,7 +14,7 @@ Contenders, all with the team's reward for each agent:
     sb3-tutorial  Stable-Baselines3 with its defaults and batch_size = 256, 8 environments, nothing normalized
     random        acts at random; not trained
 
-The other library is in an environment of its own:
+The other library needs a separate Python environment:
 
     python3 -m venv peer
     peer/bin/pip install torch==2.13.0 stable-baselines3==2.9.2 supersuit==3.11.0 mpe2==1.1.1 gymnasium==1.4.0
