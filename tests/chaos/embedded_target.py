@@ -14,6 +14,8 @@ from homes import Home, wait_for
 
 STORE_MIB = 256
 START_SECONDS = 180.0
+STOP_SECONDS = 600.0
+"""The command writes its reports before it ends, also for hundreds of agents."""
 END_SECONDS = 60.0
 PROCESS_SECONDS = 60.0
 
@@ -99,7 +101,7 @@ class EmbeddedTarget:
         """See Target."""
         ended = self._training.poll() is not None
         self._training.send_signal(signal.SIGINT)
-        _, err = self._training.communicate(timeout=120)
+        _, err = self._training.communicate(timeout=STOP_SECONDS)
         deadline = time.monotonic() + END_SECONDS
         while self.home.left_behind() and time.monotonic() < deadline:
             time.sleep(0.5)

@@ -126,7 +126,7 @@ def soak(target: EmbeddedTarget, hours: float, period: float, pods: int) -> dict
     events = observer.events()
     processes, counts = growth_of_processes(window), growth_of_counts(window)
     agents = counts["orchestrator.agents"]
-    return {
+    measured = {
         "seconds": round(samples[-1].seconds - samples[0].seconds),
         "window_seconds": round(window[-1].seconds - window[0].seconds),
         "samples": len(samples),
@@ -140,13 +140,16 @@ def soak(target: EmbeddedTarget, hours: float, period: float, pods: int) -> dict
         "counts_at_the_end": dict(samples[-1].counts),
         "growth_of_counts": counts,
         "grows": faults(processes, counts, agents),
-        "must_be_zero": {
-            "failed_agents": int(found.failed_agents),
-            "tournaments_ended": int(found.state != tournament_pb2.TOURNAMENT_STATE_RUNNING),
-            "pods_lost": sum(event.kind in ("pod_died", "pod_killed") for event in events),
-            **target.finish(),
-        },
     }
+    # What was measured in hours is not lost if the end fails.
+    print(json.dumps(measured, indent=2), file=sys.stderr, flush=True)
+    must_be_zero = {
+        "failed_agents": int(found.failed_agents),
+        "tournaments_ended": int(found.state != tournament_pb2.TOURNAMENT_STATE_RUNNING),
+        "pods_lost": sum(event.kind in ("pod_died", "pod_killed") for event in events),
+        **target.finish(),
+    }
+    return {**measured, "must_be_zero": must_be_zero}
 
 
 def main() -> int:
