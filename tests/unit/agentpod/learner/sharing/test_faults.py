@@ -11,7 +11,6 @@ from replay_world import DISCRETE, OBSERVED
 from sharing_world import COUNT, HORIZON, MEMORY, WINDY, Board, Other, experienced, numbers, published
 from torch import Tensor
 
-from agentpod.experience import replay_view
 from agentpod.experience.foreign_memory import ForeignMemory
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_restoring import BLOCK_ROWS
@@ -62,13 +61,6 @@ class FaultyStore(FolderStore):
             torn.mkdir(exist_ok=True)
             (torn / f"torn-{self.writes}").write_bytes(data[: len(data) // 2])
             raise Killed
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_view, "PIECE_BYTES", 2_000)
-    monkeypatch.setattr(replay_view, "MINIMUM_PIECES", 1)
-    monkeypatch.setattr(replay_view, "SMALLEST_SAMPLE_STEPS", 12)
 
 
 @pytest.fixture

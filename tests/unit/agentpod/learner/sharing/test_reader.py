@@ -7,7 +7,6 @@ import torch
 from replay_world import World
 from sharing_world import COUNT, HORIZON, MEMORY, WINDY, Board, Other, experienced, numbers, published
 
-from agentpod.experience import replay_view
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_restoring import BLOCK_ROWS
 from agentpod.experience.replay_view import ReplayView
@@ -19,13 +18,6 @@ from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.replay_parts import STATE
 from podrace.errors import Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
-
-
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_view, "PIECE_BYTES", 2_000)
-    monkeypatch.setattr(replay_view, "MINIMUM_PIECES", 1)
-    monkeypatch.setattr(replay_view, "SMALLEST_SAMPLE_STEPS", 12)
 
 
 @pytest.fixture
