@@ -1,6 +1,7 @@
 """Provides a scripted mesh, the gateway of a dashboard, and a page in headless Chromium."""
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 import tempfile
@@ -90,20 +91,27 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
-def page(chromium: Any, gateway: GatewayProcess) -> Iterator[Any]:
-    """A page that has opened the dashboard. A test fails on any error in the console, but those of broken requests."""
+@contextlib.contextmanager
+def opened_page(chromium: Any, url: str) -> Iterator[Any]:
+    """A page that has opened an address. Fails at the end on any error in the console, but those of broken requests."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
     found = context.new_page()
     found.set_default_timeout(15_000)
     problems: list[str] = []
     found.on("pageerror", lambda error: problems.append(str(error)))
     found.on("console", lambda line: problems.append(line.text) if is_problem(line) else None)
-    found.goto(gateway.url)
-    found.wait_for_selector("#connection[data-state=live]")
+    found.goto(url)
     yield found
     context.close()
     assert problems == []
+
+
+@pytest.fixture
+def page(chromium: Any, gateway: GatewayProcess) -> Iterator[Any]:
+    """A page that has opened the dashboard."""
+    with opened_page(chromium, gateway.url) as found:
+        found.wait_for_selector("#connection[data-state=live]")
+        yield found
 
 
 def is_problem(line: Any) -> bool:

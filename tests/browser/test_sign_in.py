@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RUN, MeshThread, is_problem
+from conftest import RUN, MeshThread, opened_page
 from gateway_process import GatewayProcess
 from scripted_mesh import fill
 from test_accessibility import violations
@@ -45,17 +45,9 @@ def gateway(folder: Path, thread: MeshThread) -> Iterator[GatewayProcess]:
 @pytest.fixture
 def page(chromium: Any, gateway: GatewayProcess) -> Iterator[Any]:
     """A page that has opened the tournament, and is asked for a token."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB", timezone_id="UTC")
-    found = context.new_page()
-    found.set_default_timeout(15_000)
-    problems: list[str] = []
-    found.on("pageerror", lambda error: problems.append(str(error)))
-    found.on("console", lambda line: problems.append(line.text) if is_problem(line) else None)
-    found.goto(f"{gateway.url}#/t/{RUN}/board")
-    expect_text(found, "h1", "^Sign in$")
-    yield found
-    context.close()
-    assert problems == []
+    with opened_page(chromium, f"{gateway.url}#/t/{RUN}/board") as found:
+        expect_text(found, "h1", "^Sign in$")
+        yield found
 
 
 def token(key: MeshKey, name: str, role: str) -> str:
