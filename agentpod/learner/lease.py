@@ -8,7 +8,7 @@ same future, `stop`.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +22,8 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 
 _log = structlog.get_logger(__name__)
+FIRST_RENEWAL_SECONDS = 1.0
+"""An agent may be trained within less than a third of the lease; its progress is seen nevertheless."""
 RENEW_DEADLINE_SECONDS = 5.0
 COMPLETE_DEADLINE_SECONDS = 10.0
 MOST_REPORTS = 16
@@ -59,6 +61,7 @@ class Lease:
         pod_id: str = "",
         on_token: Callable[[str], None] = lambda token: None,
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Holds an assignment that was just acquired.
 
@@ -69,6 +72,7 @@ class Lease:
             pod_id: The pod; empty: requests do not name it.
             on_token: Receives the `pod_token` of each renewal.
             clock: Monotonic clock in seconds.
+            pause: Waits for a number of seconds.
         """
         self.assignment = assignment
         self._on_token, self._pod_id = on_token, pod_id
@@ -81,7 +85,7 @@ class Lease:
         self.stopped_early = False
         self._orchestrator = orchestrator
         self._orphan_seconds = orphan_seconds
-        self._clock = clock
+        self._clock, self._pause = clock, pause
         self._last_answer = clock()
         self._lease_seconds = assignment.lease_duration.ToTimedelta().total_seconds()
         self._running: tuple[float, float] | None = None
@@ -179,9 +183,10 @@ class Lease:
         await rpc.call(self._orchestrator.CompleteAssignment, request, deadline_seconds=COMPLETE_DEADLINE_SECONDS)
 
     async def _renew_forever(self) -> None:
+        await self._pause(min(FIRST_RENEWAL_SECONDS, self._lease_seconds / 3))
         while True:
-            await asyncio.sleep(self._lease_seconds / 3)
             await self.renew()
+            await self._pause(self._lease_seconds / 3)
 
     async def report_stuck(self, stuck: pb.StuckRole) -> None:
         """Reports a stuck role with a renewal now, or with a later one if the orchestrator does not answer."""

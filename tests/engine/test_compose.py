@@ -46,6 +46,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def ended_tournaments(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Cancels what a failed test has left running, so that later tests find no pods of other tournaments."""
+    yield
+    if "stack" in request.fixturenames:
+        request.getfixturevalue("stack").cancel_tournaments()
+
+
 def no_pods(stack: Stack) -> None:
     stack.until(lambda: not stack.containers() and not stack.volumes(), "the pods to be removed")
 

@@ -335,10 +335,11 @@ class OrchestratorServiceServicer:
 
     def RenewAssignment(self, request, context):
         """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
-        of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
-        unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
-        without publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well.
-        Deadline: 5 s.
+        of the pod every third of `lease_duration`. Pods of podrace renew for the first time after one second, so that the
+        progress of a short training is seen. Does not block: the renewal is kept in memory only. NOT_FOUND for an unknown
+        assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop without
+        publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well. Deadline:
+        5 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

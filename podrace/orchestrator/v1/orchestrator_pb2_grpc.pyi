@@ -143,10 +143,11 @@ class OrchestratorServiceStub:
     """
     RenewAssignment: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.RenewAssignmentRequest, _orchestrator_pb2.RenewAssignmentResponse]
     """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
-    of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
-    unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
-    without publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well.
-    Deadline: 5 s.
+    of the pod every third of `lease_duration`. Pods of podrace renew for the first time after one second, so that the
+    progress of a short training is seen. Does not block: the renewal is kept in memory only. NOT_FOUND for an unknown
+    assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop without
+    publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well. Deadline:
+    5 s.
     """
     CompleteAssignment: _grpc.UnaryUnaryMultiCallable[_orchestrator_pb2.CompleteAssignmentRequest, _orchestrator_pb2.CompleteAssignmentResponse]
     """Ends an assignment and reports its outcome. Called by the leader of the pod. Answers once the outcome is durable; a
@@ -275,10 +276,11 @@ class OrchestratorServiceAsyncStub(OrchestratorServiceStub):
     """
     RenewAssignment: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.RenewAssignmentRequest, _orchestrator_pb2.RenewAssignmentResponse]  # type: ignore[assignment]
     """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
-    of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
-    unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
-    without publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well.
-    Deadline: 5 s.
+    of the pod every third of `lease_duration`. Pods of podrace renew for the first time after one second, so that the
+    progress of a short training is seen. Does not block: the renewal is kept in memory only. NOT_FOUND for an unknown
+    assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop without
+    publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well. Deadline:
+    5 s.
     """
     CompleteAssignment: _aio.UnaryUnaryMultiCallable[_orchestrator_pb2.CompleteAssignmentRequest, _orchestrator_pb2.CompleteAssignmentResponse]  # type: ignore[assignment]
     """Ends an assignment and reports its outcome. Called by the leader of the pod. Answers once the outcome is durable; a
@@ -512,10 +514,11 @@ class OrchestratorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_orchestrator_pb2.RenewAssignmentResponse, _abc.Awaitable[_orchestrator_pb2.RenewAssignmentResponse]]:
         """Renews a lease. The request reports progress, and the answer carries a directive for the pod. Called by the leader
-        of the pod every third of `lease_duration`. Does not block: the renewal is kept in memory only. NOT_FOUND for an
-        unknown assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop
-        without publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well.
-        Deadline: 5 s.
+        of the pod every third of `lease_duration`. Pods of podrace renew for the first time after one second, so that the
+        progress of a short training is seen. Does not block: the renewal is kept in memory only. NOT_FOUND for an unknown
+        assignment. FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod: stop without
+        publishing. PERMISSION_DENIED if `lease_token` is missing or is not that of the assignment: stop as well. Deadline:
+        5 s.
         """
 
     @_abc_1.abstractmethod

@@ -1,8 +1,10 @@
 """What a pod does with the answer to a renewal."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from agentpod.learner.lease import Lease
 from podrace.errors import PermissionDenied, Unavailable
@@ -31,6 +33,28 @@ async def test_the_evaluation_epoch_is_the_one_that_was_reported_last():
     assert lease.evaluation_epoch == 2
     await lease.renew()
     assert lease.evaluation_epoch == 3
+
+
+@pytest.mark.parametrize(("lease_seconds", "pauses"), [(30.0, [1.0, 10.0, 10.0]), (1.5, [0.5, 0.5, 0.5])])
+async def test_a_lease_is_renewed_within_a_second_and_then_every_third_of_its_duration(lease_seconds, pauses):
+    slept: list[float] = []
+    duration = Duration(seconds=int(lease_seconds), nanos=int(lease_seconds % 1 * 1e9))
+    third_pause = asyncio.Event()
+
+    async def renew(request: pb.RenewAssignmentRequest, timeout: float) -> pb.RenewAssignmentResponse:
+        return pb.RenewAssignmentResponse(directive=pb.DIRECTIVE_CONTINUE, lease_duration=duration)
+
+    async def pause(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            third_pause.set()
+            await asyncio.Event().wait()
+
+    orchestrator = SimpleNamespace(RenewAssignment=renew)
+    assignment = pb.Assignment(assignment_id="t-a0.1", lease_duration=duration)
+    async with Lease(orchestrator, assignment, orphan_seconds=60.0, pause=pause):
+        await third_pause.wait()
+    assert slept == pytest.approx(pauses)
 
 
 async def test_a_pod_sends_the_token_of_its_lease_and_the_one_that_replaced_it():
