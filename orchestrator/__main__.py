@@ -21,6 +21,7 @@ from orchestrator.discovery import with_discovery
 from orchestrator.launchers import EXTERNAL, LAUNCHERS
 from orchestrator.launchers.base import EventSink, Launcher, LauncherContext, PodEnvironment
 from orchestrator.launchers.external import ExternalLauncher
+from orchestrator.launchers.pod_settings import unstartable
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool.log_folder import LogFolder
 from orchestrator.pool.prometheus_targets import PATH, PrometheusTargets
@@ -198,6 +199,7 @@ def _tournaments(config: Config, state: StateDatabase, runtime: RuntimeState) ->
         random_bytes=secrets.token_bytes,
         allowed=config.allow,
         limits=config.quota,
+        unstartable=lambda pod: unstartable(pod, config.launcher, config.launchers),
     )
 
 

@@ -14,8 +14,7 @@ from orchestrator.decisions.specification_fit import unfit
 from orchestrator.inspection_queue import InspectionQueue
 from orchestrator.launchers import EXTERNAL
 from orchestrator.launchers.base import Inspector, Launcher
-from orchestrator.launchers.images import image_problem, runs_images
-from orchestrator.launchers.pod_settings import unreached
+from orchestrator.launchers.pod_settings import unstartable
 from podrace import rpc
 from podrace.access.authenticators.unix_socket import local_user
 from podrace.access.ownership import Ownership, ownership_for
@@ -26,7 +25,6 @@ from podrace.errors import DeadlineExceeded, FieldViolation, InvalidArgument, Po
 from podrace.limits.specification import check_specification
 from podrace.plugins.address import GrpcService, parse
 from podrace.specification.messages import bad_spec
-from podrace.specification.plugin_settings import is_service
 from podrace.specification.resolve import resolve
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -86,7 +84,7 @@ class Validation:
             findings.violations += error.violations or [FieldViolation("spec", error.message)]
             await self._check_mesh(findings)
         else:
-            findings.violations += self._launcher_violations(resolved)
+            findings.violations += unstartable(resolved.pod, self._config.launcher, self._config.launchers)
             launcher = await asyncio.shield(self._launcher)
             await asyncio.gather(
                 self._check_mesh(findings),
@@ -96,17 +94,6 @@ class Validation:
             )
         findings.refuse()
         return resolved, sorted(findings.unchecked)
-
-    def _launcher_violations(self, spec: TournamentSpec) -> list[FieldViolation]:
-        """Returns what the launcher of this mesh cannot start, whatever its machines have."""
-        name, options = self._config.launcher, self._config.launchers
-        allowed = {"docker": options.docker.images, "kubernetes": options.kubernetes.images}.get(name, ())
-        configured = options.docker.image if name == "docker" else ""
-        problem = image_problem(spec.pod.image, name, allowed, configured)
-        found = [FieldViolation("pod.image", f"= {spec.pod.image!r}: {problem}")] if problem else []
-        if is_service(spec.pod.worker) and runs_images(name):
-            found.append(FieldViolation("pod.worker", f"= {spec.pod.worker!r}: {unreached(name)}"))
-        return found
 
     async def _check_mesh(self, findings: Findings) -> None:
         """Checks the services that every tournament needs, which no key of a specification names."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.launchers.base import NewPod, PodEnvironment
-from orchestrator.launchers.images import image_problem
+from orchestrator.launchers.images import image_problem, runs_images
+from orchestrator.launchers.options import LauncherOptions
 from podrace.access.tokens import POD_TOKEN_SECONDS
-from podrace.errors import InvalidArgument
+from podrace.errors import FieldViolation, InvalidArgument
 from podrace.limits.config import changed_settings
 from podrace.specification.plugin_settings import is_service
 from podrace.tournament.v1 import tournament_pb2
@@ -138,6 +139,23 @@ def check_image(spec: PodSpec, launcher: str, allowed: Sequence[str] = (), confi
     """
     if problem := image_problem(spec.image, launcher, allowed, configured):
         raise InvalidArgument(f"pod.image = {spec.image!r}: {problem}")
+
+
+def unstartable(spec: PodSpec, launcher: str, options: LauncherOptions) -> list[FieldViolation]:
+    """Returns what a launcher cannot start, whatever its machines have.
+
+    Args:
+        spec: The pods of a specification.
+        launcher: Name of the launcher.
+        options: Of all launchers.
+    """
+    allowed = {"docker": options.docker.images, "kubernetes": options.kubernetes.images}.get(launcher, ())
+    configured = options.docker.image if launcher == "docker" else ""
+    problem = image_problem(spec.image, launcher, allowed, configured)
+    found = [FieldViolation("pod.image", f"= {spec.image!r}: {problem}")] if problem else []
+    if is_service(spec.worker) and runs_images(launcher):
+        found.append(FieldViolation("pod.worker", f"= {spec.worker!r}: {unreached(launcher)}"))
+    return found
 
 
 def is_isolated(pod: NewPod, pod_environment: PodEnvironment) -> bool:

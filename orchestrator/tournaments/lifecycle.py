@@ -1,7 +1,7 @@
 """Executes the requests of users: creates, changes, pauses, cancels and resumes tournaments, and queues evaluations."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.decisions import quotas
@@ -27,7 +27,7 @@ from podrace.access.authenticators.unix_socket import local_user
 from podrace.access.ownership import Ownership, Reach, ownership_for, reach
 from podrace.access.principal import Principal
 from podrace.access.v1 import access_pb2
-from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from podrace.errors import FailedPrecondition, FieldViolation, InvalidArgument, NotFound, Unavailable
 from podrace.limits.config import NOTHING, Allowed
 from podrace.limits.specification import check_specification
 from podrace.listing.labels import check_labels
@@ -36,7 +36,7 @@ from podrace.printable import printable
 from podrace.specification.ancestor import KEY, tournament_of
 from podrace.specification.messages import bad_spec
 from podrace.specification.resolve import resolve
-from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
 
 ID_CHARACTERS = 6
 
@@ -54,6 +54,7 @@ class Tournaments:
         random_bytes: Callable[[int], bytes],
         allowed: Allowed = NOTHING,
         limits: Quotas = NO_QUOTAS,
+        unstartable: Callable[[PodSpec], Sequence[FieldViolation]] = lambda spec: (),
     ) -> None:
         """Creates the service of one mesh.
 
@@ -65,7 +66,9 @@ class Tournaments:
             random_bytes: Returns the given number of random bytes, for tournament ids.
             allowed: What specifications may name.
             limits: What each owner may have.
+            unstartable: Returns what the launcher cannot start of the pods of a specification.
         """
+        self._unstartable = unstartable
         self._state, self._runtime, self._allowed, self._limits = state, runtime, allowed, limits
         self._mesh_id, self._start_pods, self._random_bytes = mesh_id, start_pods, random_bytes
         self._closing = False
@@ -82,8 +85,8 @@ class Tournaments:
             caller: Who makes the request; None: the user of this process.
 
         Raises:
-            InvalidArgument: The specification is invalid, or names what the operator does not allow, or an agent that
-                the caller may not see (BAD_SPEC).
+            InvalidArgument: The specification is invalid, or names what the operator does not allow, what the launcher
+                cannot start, or an agent that the caller may not see (BAD_SPEC).
             FailedPrecondition: This orchestrator starts no pods.
             ResourceExhausted: The caller has as much as one owner may have (QUOTA_EXCEEDED).
             Unavailable: The orchestrator is stopping.
@@ -91,6 +94,8 @@ class Tournaments:
         self.check_accepting()
         spec = resolve(request.spec)
         check_specification(spec, self._allowed)
+        if violations := self._unstartable(spec.pod):
+            raise bad_spec("; ".join(map(str, violations)), violations)
         check_labels(request.labels)
         caller = caller or local_user()
         self.check_limits(spec, caller)

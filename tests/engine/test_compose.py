@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import container_spy
+import grpc
 import pytest
 import served_policy
 from compose_stack import REPOSITORY, Stack, environment_of, running
@@ -133,9 +134,10 @@ def test_pods_run_in_an_image_that_the_specification_names_if_the_operator_allow
     image = "podrace-test/own:1"
     stack.run("build", "--tag", image, str(tmp_path))
     environment = {"environment": {"id": "python:own_task:make", "count": 8}}
-    other = stack.create(pods=(1, 1), objective=ENDLESS, sections=environment, image="podrace-test/other:1", **SMALL)
-    refused = stack.watch(other, lambda seen: seen.tournament.state == FAILED, "the end")
-    assert refused.tournament.reason.startswith("pod.image = 'podrace-test/other:1': this image is not allowed here")
+    with pytest.raises(grpc.RpcError) as refused:
+        stack.create(pods=(1, 1), objective=ENDLESS, sections=environment, image="podrace-test/other:1", **SMALL)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.value.details().startswith("pod.image = 'podrace-test/other:1': this image is not allowed here")
     try:
         name = stack.create(pods=(1, 1), objective=ENDLESS, sections=environment, image=image, **SMALL)
         stack.watch(name, lambda seen: seen.training(), "a pod training")

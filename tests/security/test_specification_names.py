@@ -14,7 +14,8 @@ from agentpod.roles.user_evaluator import UserEvaluator, UserEvaluatorSettings
 from leaderboard.config import PluginConfig
 from leaderboard.plugins.plugin_pool import PluginPool
 from orchestrator.launchers.base import NewPod, PodEnvironment
-from orchestrator.launchers.pod_settings import environment, pod_settings
+from orchestrator.launchers.options import LauncherOptions
+from orchestrator.launchers.pod_settings import environment, pod_settings, unstartable
 from orchestrator.state.database import StateDatabase
 from orchestrator.state.runtime import RuntimeState
 from orchestrator.tournaments.lifecycle import Tournaments
@@ -94,6 +95,30 @@ async def test_a_standing_service_refuses_what_the_operator_has_not_allowed(
             await tournaments.create(pb.CreateTournamentRequest(spec=spec(**sections)))
         assert caught.value.reason == BAD_SPEC
         assert "\n" not in caught.value.message
+        assert not (await Queries(state, RuntimeState(10.0)).page(pb.ListTournamentsRequest(), None)).records
+    finally:
+        state.close()
+
+
+@pytest.mark.parametrize(("launcher", "keys"), [("docker", ["pod.image", "pod.worker"]), ("process", ["pod.image"])])
+async def test_what_the_launcher_cannot_start_is_refused_without_a_check_before_it(
+    launcher: str, keys: list[str], tmp_path: Path
+) -> None:
+    state = StateDatabase.open(tmp_path / "o.sqlite", Clock())
+    try:
+        tournaments = Tournaments(
+            *(state, RuntimeState(10.0)),
+            mesh_id="",
+            start_pods=True,
+            random_bytes=bytes,
+            allowed=EVERYTHING,
+            unstartable=lambda pod: unstartable(pod, launcher, LauncherOptions()),
+        )
+        pod = {"pod": {"image": "team/robots:2", "worker": "grpc://127.0.0.1:50090"}}
+        with pytest.raises(InvalidArgument) as caught:
+            await tournaments.create(pb.CreateTournamentRequest(request_id="a", spec=spec(**pod)))
+        assert [violation.field for violation in caught.value.violations] == keys
+        assert caught.value.reason == BAD_SPEC
         assert not (await Queries(state, RuntimeState(10.0)).page(pb.ListTournamentsRequest(), None)).records
     finally:
         state.close()
