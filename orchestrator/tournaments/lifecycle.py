@@ -68,10 +68,9 @@ class Tournaments:
             limits: What each owner may have.
             unstartable: Returns what the launcher cannot start of the pods of a specification.
         """
-        self._unstartable = unstartable
         self._state, self._runtime, self._allowed, self._limits = state, runtime, allowed, limits
         self._mesh_id, self._start_pods, self._random_bytes = mesh_id, start_pods, random_bytes
-        self._closing = False
+        self._unstartable, self._closing = unstartable, False
 
     def close(self) -> None:
         """Rejects new tournaments and evaluations from here on."""
