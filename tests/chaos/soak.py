@@ -44,7 +44,7 @@ def usage_of(pid: int) -> Usage:
     """
     process = Path(f"/proc/{pid}")
     rollup = (process / "smaps_rollup").read_text().split("\n")
-    memory = next(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
+    memory = sum(int(line.split()[1]) for line in rollup if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
     threads = len(list((process / "task").iterdir()))
     return Usage(memory * KIBIBYTE, len(list((process / "fd").iterdir())), threads)
 

@@ -26,7 +26,10 @@ class Usage:
     """What one process uses."""
 
     memory_bytes: int
-    """Proportional set size: its own pages, and its share of pages that several processes use."""
+    """Proportional set size: its own pages, and its share of pages that several processes use.
+
+    Without pages of files: libraries do not grow, and the share of a process in them depends on what else runs.
+    """
     handles: int
     """Open file descriptors."""
     threads: int
