@@ -13,7 +13,7 @@ from podrace.tasks import wait_at_most
 STOPPED_STATES = ("T", "t")
 """States of a process that a signal (SIGSTOP) or a debugger has stopped."""
 DEAD_STATES = ("Z", "X")
-"""States in /proc/PID/stat of a process that has exited. A zombie keeps its entry until its parent reaps it."""
+"""States in /proc/PID/stat of a main thread that has exited. A zombie keeps its entry until its parent reaps it."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +27,22 @@ class Process:
     @classmethod
     def find(cls, pid: int) -> "Process | None":
         """Returns the process that has this pid now; None if there is none."""
-        _, ticks = _status(pid)
+        _, ticks, _ = _status(pid)
         return cls(pid, ticks) if ticks else None
 
     @property
     def lives(self) -> bool:
-        """Whether the process is running."""
-        state, ticks = _status(self.pid)
-        return ticks == self.start_ticks and state not in DEAD_STATES
+        """Whether a thread of the process is running.
+
+        The main thread may exit before the others. Until they have exited as well, the parent cannot reap the process.
+        """
+        state, ticks, threads = _status(self.pid)
+        return ticks == self.start_ticks and (state not in DEAD_STATES or threads > 1)
 
     @property
     def stopped(self) -> bool:
         """Whether the process is stopped, for instance by SIGSTOP."""
-        state, ticks = _status(self.pid)
+        state, ticks, _ = _status(self.pid)
         return ticks == self.start_ticks and state in STOPPED_STATES
 
     def signal(self, number: signal.Signals) -> None:
@@ -92,11 +95,11 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _status(pid: int) -> tuple[str, int]:
-    """Returns state and start ticks of a process; "" and 0 if it does not exist."""
+def _status(pid: int) -> tuple[str, int, int]:
+    """Returns state of the main thread, start ticks and number of threads of a process; "", 0 and 0 if there is none."""
     try:
         # The name in parentheses may contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return "", 0
-    return fields[0], int(fields[19])
+        return "", 0, 0
+    return fields[0], int(fields[19]), int(fields[17])
