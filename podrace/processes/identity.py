@@ -96,7 +96,7 @@ def boot_id() -> str:
 
 
 def _status(pid: int) -> tuple[str, int, int]:
-    """Returns state of the main thread, start ticks and number of threads of a process; "", 0 and 0 if there is none."""
+    """Returns the main thread's state, start ticks and number of threads; "", 0 and 0 if there is no such process."""
     try:
         # The name in parentheses may contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
