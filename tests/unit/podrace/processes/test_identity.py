@@ -37,5 +37,5 @@ def test_a_process_lives_until_its_last_thread_has_exited_because_it_cannot_be_r
         assert started.stdin is not None
         started.stdin.close()
         os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
-        assert state_of(started.pid) == "Z", "nobody has reaped it yet"
+        assert state_of(started.pid) == "Z", "it is not reaped yet"
         assert not process.lives
