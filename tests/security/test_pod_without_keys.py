@@ -39,7 +39,7 @@ VALUES = {
     "environment": {"id": "cartpole", "count": 8},
     "algorithms": {"dqn": {"hyperparameters": {"hidden_sizes": [16], "replay_capacity": 4096, "warmup_steps": 512}}},
     "objective": {"environment_steps": 10**9},
-    "assignment": {"environment_steps": 2048},
+    "assignment": {"environment_steps": 8192},
     "evaluation": {"episodes": 4},
 }
 
