@@ -72,7 +72,7 @@ test-profile: install
 
 # Only tests that start no processes and take less than a second.
 test-unit: install
-	$(BIN)/python -m pytest --numprocesses auto -m 'not slow and not gpu and not engine and not docs and not browser and not long' tests/unit
+	$(BIN)/python -m pytest --numprocesses $$(($$(nproc) + 1)) -m 'not slow and not gpu and not engine and not docs and not browser and not long' tests/unit
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(TESTS)

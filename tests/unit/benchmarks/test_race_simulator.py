@@ -32,12 +32,14 @@ def test_every_strategy_of_the_leaderboard_takes_part():
     assert set(known()) == (set(STRATEGIES) - {"random-search"}) | set(CONTROLS) | set(GROWING)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAST)
 def test_the_same_seed_gives_the_same_race(name: str):
     assert race(name).run() == race(name).run()
     assert race(name).run() != race(name, seed=2).run()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in FAST if name not in GROWING])
 @pytest.mark.parametrize("pods", [1, 3])
 def test_every_contender_uses_the_pod_time_it_has_and_no_more(name: str, pods: int):

@@ -92,6 +92,7 @@ def test_no_alert_fires_on_a_healthy_mesh(tmp_path: Path) -> None:
     assert firing(HEALTHY, tmp_path) == set()
 
 
+@pytest.mark.long
 @needs_promtool
 @pytest.mark.parametrize("name", ALERTS)
 def test_an_alert_fires_on_its_fault_and_no_other_does(name: str, tmp_path: Path) -> None:

@@ -398,6 +398,7 @@ def short(folder: Path) -> Path:
     return link / "s"
 
 
+@pytest.mark.long
 async def test_a_replica_that_does_not_lead_refuses_calls_and_clients_use_the_leader():
     leading = [True, False]
     boards = [Board(), Board()]

@@ -35,6 +35,7 @@ def assert_same_bits(one: Algorithm, other: Algorithm) -> None:
         assert torch.equal(tensor, found[name]), name
 
 
+@pytest.mark.long
 @EVERY_ALGORITHM
 def test_a_resumed_algorithm_continues_bitwise_equal(name: str, kind: str) -> None:
     straight = new_algorithm(name, kind)
@@ -52,6 +53,7 @@ def test_a_resumed_algorithm_continues_bitwise_equal(name: str, kind: str) -> No
     assert straight.update_number == 6
 
 
+@pytest.mark.long
 @EVERY_ALGORITHM
 def test_updates_depend_on_the_state(name: str, kind: str) -> None:
     straight, forgetful = new_algorithm(name, kind), new_algorithm(name, kind)
@@ -75,6 +77,7 @@ def test_a_state_dict_is_contiguous_and_shares_no_memory(name: str, kind: str) -
     assert all(torch.equal(tensor, before[key]) for key, tensor in everything(algorithm).items())
 
 
+@pytest.mark.long
 @EVERY_ALGORITHM
 def test_the_seed_determines_everything(name: str, kind: str) -> None:
     one, same, other = (new_algorithm(name, kind, seed) for seed in (1, 1, 2))
@@ -126,6 +129,7 @@ def test_final_observations_are_used_only_where_truncated(name: str, kind: str) 
     assert not torch.equal(clean.policy.flat, other.policy.flat)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), [case for case in EVERY_CASE if case[0] not in FINITE_FOR_ANY_REWARD])
 def test_an_update_that_is_not_finite_is_reported_and_undone(name: str, kind: str) -> None:
     algorithm, untouched = new_algorithm(name, kind), new_algorithm(name, kind)
@@ -160,6 +164,7 @@ class LosesALearner:
             raise MemberLost("a learner was lost")
 
 
+@pytest.mark.long
 @EVERY_ALGORITHM
 def test_an_update_is_undone_if_its_averages_turn_out_undefined_at_its_end(name: str, kind: str) -> None:
     algorithm, untouched = new_algorithm(name, kind), new_algorithm(name, kind)

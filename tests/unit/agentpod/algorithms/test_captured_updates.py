@@ -45,6 +45,7 @@ def state_of(algorithm: Any) -> dict[str, torch.Tensor]:
     return {"policy": algorithm.policy.flat, **algorithm.state_dict()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_replayed_updates_equal_eager_ones(case: str) -> None:
     name, hyperparameters = CASES[case]
@@ -59,6 +60,7 @@ def test_replayed_updates_equal_eager_ones(case: str) -> None:
     assert [key for key in expected if not torch.equal(expected[key], found[key])] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CAPTURED)
 def test_a_replayed_step_uses_the_learning_rate_of_the_moment(name: str) -> None:
     experience = trials.collected(name)
@@ -73,6 +75,7 @@ def test_a_replayed_step_uses_the_learning_rate_of_the_moment(name: str) -> None
     assert all(torch.equal(one, each.parameters) for one, each in zip(before, optimizers, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CAPTURED)
 def test_a_gradient_step_stays_within_its_budget_of_operations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     experience, counts = trials.collected(name), list[int]()
@@ -134,6 +137,7 @@ class Halving:
         pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ppo", "a2c", "td3", "sac", "d3qn"])
 def test_shared_gradients_are_averaged_between_the_graphs_of_a_replayed_step(name: str) -> None:
     experience, found = trials.collected(name), []

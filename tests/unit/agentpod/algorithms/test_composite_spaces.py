@@ -73,6 +73,7 @@ def picking_places() -> Picking:
     return Picking(continuous=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recurrent_size", [0, 8])
 def test_ppo_learns_two_masked_choices_from_a_dict(recurrent_size: int) -> None:
     trained = train("ppo", SORTING, {**ON_ROLLOUTS, "recurrent_size": recurrent_size}, 1, 16_000)
@@ -85,6 +86,7 @@ FOR_CHOICES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(FOR_CHOICES))
 def test_algorithms_for_choices_learn_from_a_dict_with_a_mask(name: str) -> None:
     settings = ON_REPLAY if ALGORITHMS[name].settings_type().memory.replay_capacity else dict(ON_ROLLOUTS)
@@ -100,6 +102,7 @@ def test_algorithms_for_choices_learn_from_a_dict_with_a_mask(name: str) -> None
     assert evaluate(id, trained.policy) > 8.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
 def test_algorithms_for_continuous_actions_learn_from_a_dict(name: str) -> None:
     id = f"python:{__name__}:picking_places"

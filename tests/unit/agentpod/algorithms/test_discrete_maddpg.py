@@ -153,6 +153,7 @@ def test_updates_are_reproducible_to_the_bit() -> None:
     assert torch.equal(*flats)
 
 
+@pytest.mark.long
 def test_the_safe_return_of_the_two_step_game_is_learned() -> None:
     settings: dict[str, object] = {
         "hidden_sizes": [32],

@@ -86,6 +86,7 @@ def picking_alone_after_a_step(count: int) -> Picking:
     return Picking(count, leaves=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(SETTINGS))
 @pytest.mark.parametrize("factory", [picking, picking_alone_after_a_step])
 def test_a_team_learns_and_no_agent_takes_an_invalid_action(name: str, factory: Callable[[int], Picking]) -> None:
@@ -99,6 +100,7 @@ def test_a_team_learns_and_no_agent_takes_an_invalid_action(name: str, factory: 
     assert float(play(simulator, actor, 32, 1).returns.mean()) > (8.0 if factory is picking else 4.8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["vdn", "qmix"])
 @pytest.mark.parametrize("factory", [picking, picking_alone_after_a_step])
 def test_no_agent_of_a_recurrent_team_takes_an_invalid_action(name: str, factory: Callable[[int], Picking]) -> None:

@@ -196,6 +196,7 @@ def trained_return(name: str, simulator: Simulator, segments: int, **settings: o
     return float(play(simulator, actor, 64, 1).returns.mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "id", "expected"),
     [
@@ -209,6 +210,7 @@ def test_the_games_of_the_papers_end_as_published(name: str, id: str, expected: 
     assert trained_return(name, make(id, 16), 220) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["vdn", "qmix"])
 def test_only_a_recurrent_team_remembers(name: str) -> None:
     returns = {size: trained_return(name, TeamRecall(64), 160, recurrent_size=size) for size in (16, 0)}

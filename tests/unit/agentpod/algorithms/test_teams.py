@@ -141,6 +141,7 @@ def test_the_gradient_of_the_centralised_critic_is_that_of_the_squared_error() -
     assert scale <= 1.0 + 1e-4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ippo", "mappo"])
 def test_the_two_step_game_is_solved(name: str) -> None:
     simulator = make("matrix:two-step", 16)

@@ -170,6 +170,7 @@ def trained_return(name: str, id: str) -> float:
     return float(play(simulator, actor, 16, 1).returns.mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "id", "expected"),
     [

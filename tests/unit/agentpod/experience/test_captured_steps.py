@@ -55,6 +55,7 @@ def rollouts(case: str, *, captured: bool, replay: bool) -> list[tuple[dict[str,
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_replayed_steps_give_the_same_rollouts(case: str) -> None:
     replay = not case.startswith("ppo")

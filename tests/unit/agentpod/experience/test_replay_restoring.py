@@ -126,6 +126,7 @@ def matches(steps: list[Transition], batch: Any, at: int) -> bool:
 LAYOUTS = [(1, 3, 500), (4, 3, 100), (2, 1, 900), (8, 2, 60), (2, 5, 100), (96, 1, 8)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", [None, COPY])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_memory_of_another_layout_has_only_transitions_that_were_observed(

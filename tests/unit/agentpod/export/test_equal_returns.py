@@ -113,6 +113,7 @@ def both() -> Iterator[Pair]:
         one.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("actor_type", [ExportedActor, ServedActor])
 @pytest.mark.parametrize(
     ("environment", "network"),
@@ -128,6 +129,7 @@ def test_returns_are_equal_episode_by_episode(both: Pair, environment: str, netw
     assert (found.returns - wanted.returns).abs().max() < 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("actor_type", [ExportedActor, ServedActor])
 @pytest.mark.parametrize(
     ("environment", "network", "options"),
@@ -145,6 +147,7 @@ def test_the_paired_interval_of_the_difference_contains_zero(
     assert contains_zero(found, wanted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("actor_type", [ExportedActor, ServedActor])
 def test_ant_is_equal_for_ten_steps_and_its_paired_interval_contains_zero_afterwards(
     both: Pair, actor_type: Any

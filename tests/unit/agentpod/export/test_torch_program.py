@@ -12,6 +12,7 @@ from podrace.policy.runtime import Policy
 from simulators import make
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "case",
     [
@@ -34,6 +35,7 @@ def test_the_module_acts_as_the_policy(case: str) -> None:
         assert comparison.compare_random([policy], PolicyProgram(policy)).checked(case).actions > 0
 
 
+@pytest.mark.long
 def test_an_ensemble_of_recurrent_policies_is_traced_for_any_number_of_rows() -> None:
     policies = [published("recurrent", seed).policy for seed in range(3)]
     with torch.no_grad():

@@ -103,6 +103,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[Policy]:
         yield made(replace(c51, network_options=options), kind="discrete")
 
 
+@pytest.mark.long
 def test_exported_files_act_as_the_policy(case: Policy) -> None:
     vectors = description.test_vectors(case)
     exported(case).check({name: tensor.numpy() for name, tensor in vectors.items()})

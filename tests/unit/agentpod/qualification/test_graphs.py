@@ -37,6 +37,7 @@ def test_both_simulators_step_equally_on_the_processor() -> None:
     assert min(found.eager_seconds, found.captured_seconds) > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("measure", "name"), [(graphs.measure_rollout, "cartpole"), (graphs.measure_update, "ppo")])
 def test_captured_rollouts_and_updates_equal_eager_ones_on_the_processor(
     measure: Callable[[str, str], Captured], name: str, monkeypatch: pytest.MonkeyPatch

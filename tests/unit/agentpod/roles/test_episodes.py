@@ -104,6 +104,7 @@ def test_another_seed_gives_other_episodes():
     assert returns([1, 1], 2) != play(Countdown([1, 1]), Idle(), 2, 8).returns.tolist()
 
 
+@pytest.mark.long
 def test_lanes_that_were_not_asked_for_are_not_waited_for():
     simulator = Countdown([2, 10_000])
     assert play(simulator, Idle(), 1, 7).lengths.tolist() == [2]

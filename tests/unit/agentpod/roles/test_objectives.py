@@ -71,6 +71,7 @@ def test_an_agent_that_is_good_in_all_folds_leads_one_that_is_very_good_in_one()
     assert fmean(score_folds(lucky, folds, 0.5).values) < fmean(score_folds(steady, folds, 0.5).values)
 
 
+@pytest.mark.long
 def test_paired_differences_of_penalized_episodes_vary_as_differences_of_scores_do() -> None:
     """The delta method: its variance, compared with 4,000 evaluations of two agents on common episodes."""
     generator = random.Random(3)

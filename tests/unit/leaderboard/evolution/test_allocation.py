@@ -181,6 +181,7 @@ def test_a_failing_algorithm_leaves_and_its_turns_go_to_the_others(
     assert strategy != CONTROL or last["ppo"] == last["a2c"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", EVERY)
 def test_halving_moves_agents_to_the_better_algorithm(make_race: Callable[..., Any], strategy: str) -> None:
     searched = {"learning_rate": {"low": 1e-6, "high": 1e-1, "value": 1e-3}}

@@ -70,6 +70,7 @@ def test_the_same_seed_gives_the_same_population_and_another_seed_another(
     assert [one.hyperparameters for one in agents_of(other)] != [one.hyperparameters for one in agents_of(raced)]
 
 
+@pytest.mark.long
 def test_a_replay_of_the_log_finds_no_difference(raced: Any) -> None:
     assert list(differences(raced.log())) == []
 
@@ -82,6 +83,7 @@ def test_a_replay_finds_a_decision_that_was_altered(raced: Any) -> None:
     assert [line.partition(":")[0] for line in differences(altered.log())] == [f"agent {last.agent_id}"]
 
 
+@pytest.mark.long
 def test_decisions_do_not_depend_on_the_order_of_the_history(raced: Any) -> None:
     number = len(raced.generations)
     unfinished = list(raced.training)
@@ -160,6 +162,7 @@ def ended_of(generation: Generation) -> float:
     return math.inf if generation.ended is None else generation.ended
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", WITH_SEATS)
 def test_no_seat_of_a_population_of_seats_has_two_agents_at_a_time(make_race: MakeRace, strategy: str) -> None:
     raced = make_race(settings_of(strategy, population_size=6), algorithms=MIX, seed=3, noise=2.0).run(AGENTS)

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -246,6 +247,7 @@ def test_freed_capacity_goes_to_the_owner_below_its_share() -> None:
     assert cluster.counts == {"a": 6, "b": 2}
 
 
+@pytest.mark.long
 def test_a_thousand_tournaments_of_one_person_do_not_take_the_cluster() -> None:
     cluster = Cluster(16)
     crowd = [wants(f"a{number}", ALICE, 5) for number in range(1000)]

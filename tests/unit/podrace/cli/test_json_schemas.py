@@ -74,6 +74,7 @@ def test_certificates_have_the_same_published_shape_in_every_command(type_: Any)
     assert type_("certs", "revoke", "c", "viewer/dashboard", "--json").json
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", evolution_settings.SETTINGS)
 @pytest.mark.parametrize("objective", [{"target_return": 475}, {"wall_clock_duration": "5m"}])
 def test_specifications_of_every_strategy_have_the_published_shape(strategy: str, objective: dict[str, object]) -> None:

@@ -71,6 +71,7 @@ def test_stages_double_up_to_all_episodes():
     assert len(stages(100_000)) == racing.MOST_STAGES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("paired", [True, False])
 def test_equal_policies_are_decided_apart_as_often_as_stated(paired):
     random, decided, trials = Random(7), 0, 3000
@@ -91,6 +92,7 @@ def test_a_better_policy_is_rarely_decided_to_be_behind():
     assert wrong / 2000 < 0.005
 
 
+@pytest.mark.long
 def test_an_obviously_worse_policy_stops_after_the_first_stages():
     random = Random(9)
     counts = []

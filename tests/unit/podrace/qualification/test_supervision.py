@@ -40,6 +40,7 @@ async def test_a_part_without_findings_is_a_failure() -> None:
     assert (found.grade, found.measured) == (Grade.FAIL, "reported nothing")
 
 
+@pytest.mark.long
 async def test_a_part_that_hangs_is_killed_with_its_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     short = replace(parts.PARTS["machine"], limit_seconds=3.0)
     monkeypatch.setitem(parts.PARTS, "machine", short)  # type: ignore[arg-type]

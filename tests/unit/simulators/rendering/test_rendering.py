@@ -131,6 +131,7 @@ def test_an_episode_ends_with_its_environment_or_after_the_most_steps(made: Any)
     assert (cut.steps, cut.ended) == (3, False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pictures", [1, 7, 8, 9, 100])
 def test_an_animation_keeps_an_even_spread_of_at_most_the_given_number(tmp_path: Path, pictures: int) -> None:
     animation, drawn = Animation(8), 0

@@ -127,6 +127,7 @@ def test_an_account_has_no_debt_and_only_whole_lots(account: dict[str, Any]) -> 
     assert torch.equal(shares % account["lot_size"], torch.zeros_like(shares))
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(accounts())
 def test_value_is_lost_only_to_fees(account: dict[str, Any]) -> None:

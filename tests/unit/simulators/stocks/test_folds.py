@@ -126,6 +126,7 @@ def same(one: Market, other: Market) -> bool:
     return torch.equal(one.close, other.close) and torch.equal(one.features, other.features)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["scaled", "finrl"])
 def test_prices_of_a_fold_change_nothing_in_training_and_the_reverse(
     random_prices: pd.DataFrame, write_prices: WriteFrame, layout: str

@@ -190,6 +190,7 @@ def test_a_stack_of_vectors_or_channels_joins_them(shape: tuple[int, ...], stack
 # --- running statistics
 
 
+@pytest.mark.long
 def test_observations_are_normalized_by_all_that_were_acted_upon() -> None:
     simulator, twin = wrapped(Numbered(), {"name": "normalize_observations", "clip": 1.5}), Numbered()
     seen = [twin.reset(0)]
@@ -365,6 +366,7 @@ def test_options_name_wrappers_and_the_simulators_own_options() -> None:
     assert [bool(simulator.step(torch.zeros(3, 1)).truncated.all()) for _ in range(2)] == [False, True]
 
 
+@pytest.mark.long
 def test_no_wrapper_waits_for_the_device() -> None:
     # Tensors on the meta device have no values: any operation that reads one fails.
     class Meta(Numbered):

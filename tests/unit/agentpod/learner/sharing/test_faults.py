@@ -111,6 +111,7 @@ def writes_of_a_checkpoint(folder: Path) -> int:
     return store.writes - before
 
 
+@pytest.mark.long
 async def test_a_publisher_that_is_killed_at_any_write_loses_no_step_and_publishes_none_twice(tmp_path: Path) -> None:
     writes = writes_of_a_checkpoint(tmp_path / "dry")
     assert writes > 5
@@ -202,6 +203,7 @@ LAYOUTS: dict[str, tuple[Damage, str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", sorted(LAYOUTS))
 async def test_a_segment_of_another_layout_is_named_and_left_out(store: FaultyStore, case: str) -> None:
     damage, reason = LAYOUTS[case]
@@ -225,6 +227,7 @@ NUMBERS: dict[str, tuple[Damage, str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", sorted(NUMBERS))
 async def test_a_segment_with_impossible_numbers_is_named_and_never_sampled(store: FaultyStore, case: str) -> None:
     damage, reason = NUMBERS[case]

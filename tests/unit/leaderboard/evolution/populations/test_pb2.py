@@ -41,6 +41,7 @@ def test_values_are_standardized_and_clipped() -> None:
     assert standardized([4.0, 4.0]) == [0.0, 0.0]
 
 
+@pytest.mark.long
 def test_the_bound_is_highest_where_values_were_high() -> None:
     tried = points(*(n / 10 for n in range(11)))
     values = [-((point.position[0] - 0.7) ** 2) for point in tried]
@@ -153,6 +154,7 @@ def linked(situation: Any) -> Any:
     return situation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("best", [0.2, 0.8])
 def test_a_replaced_agent_gets_the_most_promising_values(make_population: MakePopulation, row: Row, best: float) -> None:
     sections: dict[str, Any] = {

@@ -24,6 +24,7 @@ def test_a_new_seat_is_taken_by_a_fresh_agent(make_population: MakePopulation, r
     assert STRATEGIES[strategy].propose(situation, Random(0)) == Fresh("seat 2 is new", "ppo", 2)
 
 
+@pytest.mark.long
 def test_seats_have_the_ratio_of_the_specification(make_race: Callable[..., Any], strategy: str) -> None:
     mix = {"ppo": {"ratio": 2}, "a2c": {"ratio": 1}}
     race = make_race(evolution(strategy, 6), algorithms=mix, pods=2, slow={"a2c": 7}).run(42)

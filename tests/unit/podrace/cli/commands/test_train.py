@@ -47,6 +47,7 @@ def test_train_prints_one_json_object_with_the_documented_keys(type_: Any, mesh:
     assert answer.json["selection_score"] is None, "this champion was not evaluated again"
 
 
+@pytest.mark.long
 def test_the_orchestrator_receives_a_resolved_specification(type_: Any, mesh: Any, spec: str) -> None:
     type_("train", spec, "--set", "seed=7", "--set", "pool.maximum_pods=2", "--orchestrator", mesh.address, "--json")
     (request,) = mesh.known.asked(pb.CreateTournamentRequest)

@@ -55,6 +55,7 @@ def test_policy_servers_get_a_champion_that_passed_the_comparison_and_no_challen
     assert rig.delivered == [champion_of(first), champion_of(third)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("killed_at", range(1, 9))
 def test_a_champion_is_recorded_only_after_policy_servers_got_it(rig: Rig, killed_at: int, written: bool) -> None:

@@ -53,6 +53,7 @@ def names(spec: str, *axes: str) -> list[str]:
     return [cell.spec.name for cell in make_cells(read_toml(Path(spec)), parse_axes(axes), source=spec)]
 
 
+@pytest.mark.long
 def test_every_cell_becomes_a_tournament_and_the_result_compares_them(type_: Any, mesh: Any, spec: str) -> None:
     scores = iter([400.0, 480.0, 100.0, 100.0])
 
@@ -96,6 +97,7 @@ def test_results_are_in_the_reported_folder(type_: Any, mesh: Any, spec: str, tm
     assert "480.0   480.0 to 480.0" in answer.out
 
 
+@pytest.mark.long
 def test_the_same_command_again_runs_no_tournament_and_has_the_same_result(type_: Any, mesh: Any, spec: str) -> None:
     arguments = "grid", spec, "seed=0..2", "--orchestrator", mesh.address, "--json"
     first = type_(*arguments)

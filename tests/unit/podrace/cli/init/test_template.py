@@ -37,6 +37,7 @@ def resolved(chosen: Choices) -> TournamentSpec:
     return resolve.resolve(resolve.parse(tomllib.loads(text), source="test"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("environment", dict.fromkeys(ENVIRONMENT_IDS))
 def test_every_combination_is_accepted_by_the_resolver(environment: str) -> None:
     for algorithm, (wall_clock, target) in product(suitable_algorithms(environment), ENDS):

@@ -13,6 +13,7 @@ def trace(*values: float, labels: list[str] | None = None) -> Trace:
     return Trace(values=values, labels=labels or [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("labels", [["2010-01-04", "2010-01-05", "2010-01-06"], ["one", "two", "three"], None])
 def test_an_account_is_drawn_by_date_or_by_step(tmp_path: Path, labels: list[str] | None) -> None:
     path = tmp_path / "account.png"
@@ -23,6 +24,7 @@ def test_an_account_is_drawn_by_date_or_by_step(tmp_path: Path, labels: list[str
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.long
 def test_learning_curves_are_drawn(tmp_path: Path, known: Any) -> None:
     path = tmp_path / "curves.png"
     plots.draw_learning_curves(path, known.tournaments[0], known.submissions)
