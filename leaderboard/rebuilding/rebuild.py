@@ -1,7 +1,7 @@
 """Rebuilds an empty database from the checkpoint store, before the service answers calls."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -39,18 +39,18 @@ class Rebuilt:
 async def rebuild(state: Database, store: CheckpointStore) -> list[Rebuilt]:
     """Records what the store proves, if the database has no tournament; returns what was recorded.
 
-    A database with a tournament is left as it is, so a repetition has no effect. Each tournament is one transaction.
+    A database with a tournament is left as it is, so a repetition has no effect. All is one transaction: the garbage
+    collection would delete the checkpoints of tournaments that an interrupted rebuild had left out.
 
     Raises:
-        PodraceError: The store cannot be read.
+        PodraceError: The store cannot be read, or the database cannot be written; nothing was recorded.
     """
     if not await state.transact(is_empty):
         return []
     manifests = await asyncio.to_thread(read_manifests, store)
-    rebuilt = []
-    for tournament in prove(manifests):
-        done = await state.transact(record_tournament, tournament, manifests)
-        rebuilt.append(done)
+    proven = prove(manifests)
+    rebuilt = await state.transact(record_all, proven, manifests)
+    for tournament, done in zip(proven, rebuilt, strict=True):
         _log.warning(
             "tournament rebuilt from the checkpoint store",
             tournament_id=done.tournament_id,
@@ -80,6 +80,13 @@ def _manifests(store: CheckpointStore) -> Iterator[tuple[str, Manifest]]:
             data = store.within(place).get_object(stored.digest, LARGEST_MANIFEST_BYTES)
             if data.startswith(b"{"):
                 yield stored.digest, manifest_from_bytes(data)
+
+
+def record_all(
+    transaction: Transaction, proven: Sequence[ProvenTournament], manifests: Mapping[str, Manifest]
+) -> list[Rebuilt]:
+    """Records tournaments; see record_tournament."""
+    return [record_tournament(transaction, one, manifests) for one in proven]
 
 
 def record_tournament(transaction: Transaction, proven: ProvenTournament, manifests: Mapping[str, Manifest]) -> Rebuilt:

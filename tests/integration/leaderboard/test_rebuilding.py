@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+from leaderboard.rebuilding import rebuild as rebuilding
 from leaderboard.rebuilding.proof import REASON, prove
-from leaderboard.rebuilding.rebuild import rebuild
+from leaderboard.rebuilding.rebuild import rebuild, record_tournament
 from leaderboard.store import records
+from leaderboard.store.known_records import is_empty
 from leaderboard.store.schema import DATABASE_FORMAT
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, publish, read_manifest
 from podrace.database import Database
-from podrace.errors import NotFound
+from podrace.errors import NotFound, ResourceExhausted
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 
 TOURNAMENT = "cartpole-abc123"
@@ -91,6 +93,29 @@ async def test_what_contradicts_itself_is_not_recorded_and_damage_is_skipped(
     (done,) = await rebuild(state, store)
     assert (done.candidates, done.refused) == (1, 1)
     assert [one.candidate_id for one in await state.transact(records.read_board, TOURNAMENT)] == [good.candidate_id]
+    state.close()
+
+
+async def test_a_rebuild_that_was_interrupted_between_two_tournaments_is_complete_after_the_next_start(
+    client: Any, store: FolderStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the garbage collection would delete the checkpoints of the tournaments that are missing."""
+    names = [TOURNAMENT, "cartpole-def456"]
+    for name in names:
+        await client.submit(await client.generate(0, name), 5.0)
+    state = Database.open(folder / "again.sqlite", DATABASE_FORMAT, lambda: 5.0)
+
+    def record_the_first(transaction: Any, proven: Any, manifests: Any) -> Any:
+        if proven.tournament_id != TOURNAMENT:
+            raise ResourceExhausted("the disk is full")
+        return record_tournament(transaction, proven, manifests)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rebuilding, "record_tournament", record_the_first)
+        with pytest.raises(ResourceExhausted):
+            await rebuild(state, store)
+    assert await state.transact(is_empty), "nothing of an interrupted rebuild is kept"
+    assert [one.tournament_id for one in await rebuild(state, store)] == names
     state.close()
 
 
