@@ -173,9 +173,8 @@ class Backups:
             if unfinished.stat().st_size != backup.size_bytes:
                 raise DataLoss(f"backup {digest}: {unfinished.stat().st_size} of {backup.size_bytes} bytes")
             check_file(unfinished, backup.database_id)
-            epoch = self.epoch() + 1
-            mark_restored(unfinished, epoch)
-            self.claim(epoch)
+            # The claimed epoch is the recorded one, so two restorations of one backup get different ones.
+            self.claim(mark_restored(unfinished, self.epoch() + 1))
             unfinished.rename(path)
         except OSError as error:
             raise FailedPrecondition(f"database {path}: cannot be written: {error.strerror}") from None

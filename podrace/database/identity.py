@@ -62,11 +62,20 @@ def check_file(path: Path, database_id: str) -> None:
         raise DataLoss(f"database {path}: is damaged: {damage}")
 
 
-def mark_restored(path: Path, epoch: int) -> None:
-    """Records durably in the file of a restored database with which epoch it was restored."""
+def mark_restored(path: Path, epoch: int) -> int:
+    """Records durably in the file of a restored database with which epoch it was restored, and returns that epoch.
+
+    Args:
+        path: The file, which nothing has open.
+        epoch: The lowest epoch to record. The epoch is higher than the one of the restoration before it in any case:
+            epochs of backups begin again in another store or with another name, but lease epochs must not.
+    """
     with closing(sqlite3.connect(path, isolation_level=None)) as opened:
         opened.execute("PRAGMA synchronous = FULL")
+        (restored,) = opened.execute("SELECT restored_epoch FROM identity").fetchone()
+        epoch = max(epoch, restored + 1)
         opened.execute("UPDATE identity SET backup_epoch = ?, restored_epoch = ?", (epoch, epoch))
         opened.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("rb") as file:
         os.fsync(file.fileno())
+    return epoch

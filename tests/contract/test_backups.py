@@ -29,6 +29,17 @@ def numbers(path: Path) -> list[int]:
         return [number for (number,) in opened.execute("SELECT number FROM numbers ORDER BY number")]
 
 
+def set_restored_epoch(transaction: Transaction, epoch: int) -> None:
+    transaction.execute("UPDATE identity SET restored_epoch = ?", epoch)
+
+
+def epochs(path: Path) -> tuple[int, int]:
+    """Returns the epochs with which a database is backed up and was restored."""
+    with contextlib.closing(sqlite3.connect(path)) as opened:
+        backup, restored = opened.execute("SELECT backup_epoch, restored_epoch FROM identity").fetchone()
+        return int(backup), int(restored)
+
+
 def identity(path: Path) -> str:
     with contextlib.closing(sqlite3.connect(path)) as opened:
         return str(opened.execute("SELECT database_id FROM identity").fetchone()[0])
@@ -59,6 +70,23 @@ async def test_a_restored_file_has_what_was_copied(backups: Backups, copy: Path,
     assert backups.restore(tmp_path / "restored.sqlite") == written == backups.newest()
     assert numbers(tmp_path / "restored.sqlite") == [1]
     assert not list(tmp_path.glob("*.restoring"))
+
+
+async def test_each_restoration_gets_a_higher_epoch_also_with_a_new_name_of_the_backups(
+    store: CheckpointStore, database: Database, tmp_path: Path
+) -> None:
+    """Epochs of a new name begin at 1, but work must not get a lease epoch that was given before."""
+    await database.transact(set_restored_epoch, 41)
+    await database.copy_to(tmp_path / "copy.sqlite")
+    renamed = Backups(store, "renamed", "orchestrator")
+    renamed.claim(1)
+    renamed.write(tmp_path / "copy.sqlite", 1, identity(tmp_path / "copy.sqlite"), NOW, hours=0)
+    restored = []
+    for number in range(3):
+        renamed.restore(tmp_path / f"restored-{number}.sqlite")
+        restored.append(epochs(tmp_path / f"restored-{number}.sqlite"))
+        assert restored[-1] == (renamed.epoch(), renamed.epoch())
+    assert 41 < restored[0][1] < restored[1][1] < restored[2][1]
 
 
 async def test_without_a_backup_nothing_is_restored(backups: Backups, tmp_path: Path) -> None:
