@@ -20,7 +20,7 @@ from orchestrator.launchers.kubernetes.event_recorder import EventRecorder
 from orchestrator.launchers.kubernetes.hosts import leader_pods
 from orchestrator.launchers.kubernetes.jobs import CONTAINER, job_name, job_of, listed_of, owner_name, owner_of
 from orchestrator.launchers.kubernetes.nodes import ClusterObjects, capacity_of
-from orchestrator.launchers.kubernetes.pod_secrets import secret_of
+from orchestrator.launchers.kubernetes.pod_secrets import secret_of, secret_of_listed
 from orchestrator.launchers.kubernetes.pod_states import (
     JobState,
     address_of,
@@ -42,6 +42,8 @@ PODLESS_SECONDS = 3.0
 """The events of a Job without a pod are read after this long."""
 SETTLING_SECONDS = 5.0
 """A started pod counts for this long, even if a list that was requested earlier does not include it."""
+SECRET_SECONDS = 60.0
+"""A pod whose Secret cannot be created is killed after this long."""
 
 _log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
@@ -78,6 +80,8 @@ class KubernetesLauncher:
         self._reserved: dict[str, Resources] = {}
         self._started: dict[str, tuple[Resources, float]] = {}
         self._waiting: dict[str, str] = {}
+        # Names of Jobs whose Secret exists, or that need none.
+        self._complete: set[str] = set()
         self._owners_used: set[str] = set()
         self._objects: ClusterObjects | None = None
         self._sensed_at = 0.0
@@ -141,12 +145,16 @@ class KubernetesLauncher:
         self._clean_up([job for job in jobs if states[_name(job)].finished], states, pods)
         self._reserved = {_name(job): listed_of(job).reserved for job in living}
         self._waiting = self._waiting_reasons(living, states, pods)
-        for job in living:
+        listed = [listed_of(job, address_of(pods[_name(job)])) for job in living]
+        for job, listed_pod in zip(living, listed, strict=True):
+            if not listed_pod.started and not states[_name(job)].terminating:
+                self._complete_start(job, listed_pod)
             self._stop_broken_job(job, states[_name(job)])
         names = {_name(job) for job in jobs}
+        self._complete &= names
         self._since = {key: since for key, since in self._since.items() if key[0] == "unused" or key[1] in names}
         self._owners_used = {job["metadata"]["labels"].get("podrace/tournament", "") for job in jobs}
-        return [listed_of(job, address_of(pods[_name(job)])) for job in living]
+        return listed
 
     def _clean_up(
         self, finished: Sequence[Object], states: Mapping[str, JobState], pods: Mapping[str, Sequence[Object]]
@@ -220,6 +228,28 @@ class KubernetesLauncher:
             # Its containers would wait for the Secret forever.
             self._cluster().delete(*JOBS, job_name(pod.pod_id), propagation="Background")
             raise
+        self._complete.add(job_name(pod.pod_id))
+
+    def _complete_start(self, job: Object, pod: ListedPod) -> None:
+        """Creates the Secret of a Job whose orchestrator died before it did; kills the Job if that fails for a while.
+
+        This service may create Secrets, but not read them: each one that may be missing is created once, which has no
+        effect if it exists.
+        """
+        name = _name(job)
+        if name in self._complete:
+            return
+        secret = secret_of_listed(pod, self._pod_environment, job)
+        try:
+            if secret and self._cluster().create(*SECRETS, secret):
+                _log.warning("completed the start of a pod that was interrupted", job=name)
+        except PodraceError as error:
+            if self._holds_for("without secret", name, True, SECRET_SECONDS):
+                self._last_log_line[name] = f"its Secret cannot be created: {error.message}"
+                _log.warning("killed a pod whose Secret cannot be created", job=name, error=error.message)
+                self._kill(name)
+            return
+        self._complete.add(name)
 
     def _terminate(self, name: str) -> None:
         # With foreground deletion the Job exists, and is listed, until its pod has stopped.

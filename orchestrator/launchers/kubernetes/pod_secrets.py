@@ -6,10 +6,11 @@ the description of the Job, which more people may read.
 
 from typing import Any
 
-from orchestrator.launchers.base import NewPod, PodEnvironment
+from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.kubernetes.api_client import Object
 from orchestrator.launchers.kubernetes.hosts import PREFIX
 from orchestrator.launchers.pod_settings import LEADER, host_settings, leader_settings
+from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 LAUNCH_SECONDS = 86_400.0
 """Lifetime of the token that a pod starts with: a pod may wait this long for a node. The token is useless before the
@@ -37,6 +38,12 @@ def secret_of(pod: NewPod, pod_environment: PodEnvironment, job: Object) -> dict
         "type": "Opaque",
         "stringData": content,
     }
+
+
+def secret_of_listed(pod: ListedPod, pod_environment: PodEnvironment, job: Object) -> dict[str, Any] | None:
+    """Builds the Secret of a pod that was listed; see `secret_of`. It has the same keys as that of the start."""
+    new = NewPod(pod.pod_id, pod.tournament_id, PodSpec(hosts=pod.reserved.hosts))
+    return secret_of(new, pod_environment, job)
 
 
 def secret_environment(pod: NewPod, pod_environment: PodEnvironment, secret: str, role: str) -> list[dict[str, Any]]:
