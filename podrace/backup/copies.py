@@ -13,7 +13,7 @@ its successor. The garbage collector keeps what these pointers name, as it does 
 import json
 import os
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,10 +72,14 @@ class Backups:
         """Makes an epoch the only one that can write; raises FailedPrecondition (STALE_EPOCH) if a higher one has."""
         claim(self._store, self._pointer(0), epoch)
 
+    def exist(self) -> bool:
+        """Returns whether there are backups, which may be damaged."""
+        return bool(self._newest_two())
+
     def newest(self) -> Backup | None:
-        """Returns the newest backup; None if there is none."""
-        found = self._store.read_pointer(self._pointer(0))
-        return self._read(found[0].manifest_digest)[0] if found and found[0].manifest_digest else None
+        """Returns the newest backup whose manifest can be read; None if there is none."""
+        found = self._newest()
+        return found[0] if found else None
 
     def list(self) -> list[Backup]:
         """Returns all backups that can be read, newest first."""
@@ -114,10 +118,9 @@ class Backups:
                 reason=STALE_EPOCH,
             )
         known: Collection[str] = ()
-        if pointer.manifest_digest:
-            newest, manifest = self._read(pointer.manifest_digest)
-            self.refuse_another(newest, database_id)
-            known = {part.digest for part in manifest.parts}
+        if newest := self._newest():
+            self.refuse_another(newest[0], database_id)
+            known = {part.digest for part in newest[1].parts}
         pieces = [self._piece(number, data, known) for number, data in enumerate(_pieces(copy))]
         facts = {"service": self._service, "database_id": database_id, "time": now, "size_bytes": copy.stat().st_size}
         manifest = Manifest(tournament_id=self._place)
@@ -146,17 +149,16 @@ class Backups:
         """
         if path.exists():
             raise FailedPrecondition(f"database {path}: exists; move it away first")
-        found = self._store.read_pointer(self._pointer(0))
-        pointer = found[0] if found else Pointer()
-        wanted = [manifest_digest] if manifest_digest else [pointer.manifest_digest, pointer.previous_manifest_digest]
         failure: DataLoss | NotFound | None = None
-        for digest in filter(None, wanted):
+        for digest in [manifest_digest] if manifest_digest else self._newest_two():
             try:
                 return self._write_file(digest, path)
             except (DataLoss, NotFound) as error:
                 failure = failure or error
         if failure:
-            raise DataLoss(f"backup of the {self._service}: {failure.message}; name an older one")
+            raise DataLoss(
+                f"backup of the {self._service}: {failure.message}; restore an older one (podrace restore --at)"
+            )
         return None
 
     def _write_file(self, digest: str, path: Path) -> Backup:
@@ -208,6 +210,21 @@ class Backups:
         if part.digest not in known:
             self._store.put_object(compressed, part.digest)
         return part
+
+    def _newest_two(self) -> Sequence[str]:
+        """Returns the digests of the newest backup and the one before."""
+        found = self._store.read_pointer(self._pointer(0))
+        digests = (found[0].manifest_digest, found[0].previous_manifest_digest) if found else ()
+        return [digest for digest in digests if digest]
+
+    def _newest(self) -> tuple[Backup, Manifest] | None:
+        """Returns the newest backup that can be read: a damaged one must not prevent that further ones are made."""
+        newest_two = self._newest_two()
+        for digest in newest_two:
+            with suppress(DataLoss, NotFound):
+                return self._read(digest)
+        older = self.list() if newest_two else []
+        return self._read(older[0].manifest_digest) if older else None
 
     def _read(self, manifest_digest: str) -> tuple[Backup, Manifest]:
         manifest = read_manifest(self._store, manifest_digest)

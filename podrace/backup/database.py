@@ -105,15 +105,15 @@ class BackedUpDatabase:
         """Claims the next epoch, unless another service was restored from a backup of this file."""
         identity = await self.database.transact(read_identity)
         self._database_id, own_epoch = identity.database_id, identity.backup_epoch
-        newest, claimed = await asyncio.to_thread(lambda: (backups.newest(), backups.epoch()))
+        newest, exist, claimed = await asyncio.to_thread(lambda: (backups.newest(), backups.exist(), backups.epoch()))
         if newest:
             backups.refuse_another(newest, self._database_id)
-            if claimed > own_epoch:
-                raise FailedPrecondition(
-                    f"database {self._path}: is out of date: another service was restored from its backup (epoch"
-                    f" {claimed}, this file has {own_epoch}); move the file away to start from the newest backup",
-                    reason=STALE_EPOCH,
-                )
+        if exist and claimed > own_epoch:
+            raise FailedPrecondition(
+                f"database {self._path}: is out of date: another service was restored from its backup (epoch"
+                f" {claimed}, this file has {own_epoch}); move the file away to start from the newest backup",
+                reason=STALE_EPOCH,
+            )
         self._epoch = claimed + 1
         # Before the claim: a file that is left after a crash in between must not count as out of date.
         await self.database.transact(set_backup_epoch, self._epoch)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podrace.backup.config import BackupConfig
-from podrace.backup.copies import HOUR_SECONDS, Backups
+from podrace.backup.copies import HOUR_SECONDS, Backup, Backups
 from podrace.backup.database import BackedUpDatabase
 from podrace.checkpoint_store.collect import collect
 from podrace.checkpoint_store.store import CheckpointStore
@@ -126,6 +127,80 @@ async def test_a_damaged_newest_backup_gives_way_to_the_one_before(
     assert view.delete_object(first.manifest_digest, -HOUR_SECONDS)
     with pytest.raises(DataLoss):
         backups.restore(tmp_path / "again.sqlite")
+
+
+async def open_state(path: Path, store: CheckpointStore, period_seconds: float = 60.0) -> BackedUpDatabase:
+    config = BackupConfig(period_seconds=period_seconds)
+    return await BackedUpDatabase.open(DatabaseLocation(path), FORMAT, lambda: NOW, config, store.uri)
+
+
+def lose(store: CheckpointStore, backup: Backup) -> None:
+    """Removes the manifest of a backup, as a damaged disk does."""
+    assert store.within("podrace-backup-main-orchestrator").delete_object(backup.manifest_digest, -math.inf)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_a_service_starts_and_makes_backups_although_the_newest_ones_are_damaged(
+    backups: Backups, store: CheckpointStore, tmp_path: Path, lost: int
+) -> None:
+    path = tmp_path / "volume" / "state.sqlite"
+    first = await open_state(path, store)
+    made = [await first.back_up() for _ in range(3)]
+    first.database.close()
+    for backup in made[-lost:]:
+        lose(store, backup)
+    again = await open_state(path, store)
+    assert again.restored is None
+    newest = await again.back_up()
+    again.database.close()
+    assert backups.newest() == newest
+    assert backups.restore(tmp_path / "restored.sqlite") == newest
+
+
+async def test_a_service_without_its_file_starts_from_the_backup_before_a_damaged_one(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    first = await open_state(tmp_path / "a" / "state.sqlite", store)
+    made = [await first.back_up() for _ in range(2)]
+    first.database.close()
+    lose(store, made[1])
+    second = await open_state(tmp_path / "b" / "state.sqlite", store)
+    assert second.restored == made[0]
+    assert (await second.back_up()).epoch > made[0].epoch
+    second.database.close()
+    with pytest.raises(FailedPrecondition, match="is out of date"):
+        await open_state(tmp_path / "a" / "state.sqlite", store)
+
+
+async def test_without_a_backup_that_can_be_read_only_a_new_file_is_refused(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    """A service whose state is only in lost backups must not start without it."""
+    first = await open_state(tmp_path / "a" / "state.sqlite", store)
+    made = [await first.back_up() for _ in range(2)]
+    first.database.close()
+    for backup in made:
+        lose(store, backup)
+    with pytest.raises(DataLoss, match="restore an older one"):
+        await open_state(tmp_path / "b" / "state.sqlite", store)
+    Database.open(tmp_path / "b" / "state.sqlite", FORMAT, lambda: NOW).close()
+    with pytest.raises(FailedPrecondition, match="is out of date"):
+        await open_state(tmp_path / "b" / "state.sqlite", store)
+    again = await open_state(tmp_path / "a" / "state.sqlite", store)
+    await again.back_up()
+    again.database.close()
+
+
+async def test_a_damaged_backup_does_not_hide_that_the_database_is_another_one(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    first = await open_state(tmp_path / "a" / "state.sqlite", store)
+    made = [await first.back_up() for _ in range(2)]
+    first.database.close()
+    lose(store, made[1])
+    Database.open(tmp_path / "b" / "state.sqlite", FORMAT, lambda: NOW).close()
+    with pytest.raises(FailedPrecondition, match="has backups of another database"):
+        await open_state(tmp_path / "b" / "state.sqlite", store)
 
 
 async def test_the_newest_two_and_one_of_each_hour_survive_the_garbage_collection(

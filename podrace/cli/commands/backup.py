@@ -162,7 +162,7 @@ def _restore_all(store: CheckpointStore, name: str, folders: Folders, at: str, *
     restored = []
     for service, path in wanted.items():
         backups = Backups(store, name, service)
-        if backups.newest() is None:
+        if not backups.exist():
             continue
         for file in path.parent.glob(f"{path.name}*"):
             if file.name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):

@@ -51,6 +51,20 @@ def test_a_restored_database_is_that_of_its_backup(type_: Any, home: Path) -> No
     assert [one["manifest_digest"] for one in listed] == [one["manifest_digest"] for one in made]
 
 
+def test_a_damaged_newest_backup_is_replaced_by_the_one_before_it_or_by_a_named_one(type_: Any, home: Path) -> None:
+    file = home / "leaderboard.sqlite"
+    made = []
+    for number in range(2):
+        insert(file, number)
+        made.append(type_("backup", "--home", str(home), "--json").json[1]["manifest_digest"])
+    (manifest,) = home.rglob(f"objects/*/{made[1]}")
+    manifest.write_bytes(b"damaged")
+    assert type_("restore", "--home", str(home), "--replace", "--json").json[1]["manifest_digest"] == made[0]
+    assert numbers(file) == [0]
+    (restored,) = type_("restore", "--home", str(home), "--replace", "--at", made[0], "--json").json
+    assert restored["manifest_digest"] == made[0]
+
+
 def test_a_file_that_was_moved_can_be_opened_again_after_undo(type_: Any, home: Path) -> None:
     pytest.importorskip("psycopg")
     file = home / "leaderboard.sqlite"
