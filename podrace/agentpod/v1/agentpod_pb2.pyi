@@ -950,7 +950,7 @@ class GetTrainingRequest(_message.Message):
     """
     @_builtins.property
     def wait_duration(self) -> _duration_pb2.Duration:
-        """How long to wait for another session; at most 30 s count."""
+        """How long to wait for another session; values above 30 s count as 30 s."""
 
     def __init__(
         self,

@@ -996,7 +996,7 @@ class WaitEvaluationRequest(_message.Message):
     """The evaluation."""
     @_builtins.property
     def wait_duration(self) -> _duration_pb2.Duration:
-        """How long to wait; at most 30 s count."""
+        """How long to wait; values above 30 s count as 30 s."""
 
     def __init__(
         self,
@@ -1467,7 +1467,7 @@ class AcquireAssignmentRequest(_message.Message):
     """The agent of an answer `prepare` for which the pod is ready: its roles are open. Empty: for none."""
     @_builtins.property
     def wait_duration(self) -> _duration_pb2.Duration:
-        """How long to wait for work; at most 30 s count."""
+        """How long to wait for work; values above 30 s count as 30 s."""
 
     def __init__(
         self,
@@ -1593,7 +1593,9 @@ class EvaluationWork(_message.Message):
     stochastic: _builtins.bool
     """Whether to sample actions instead of taking the most likely one."""
     lanes: _builtins.int
-    """Number of environments that play at the same time; 0: as many as episodes, at most 64."""
+    """Number of environments that play at the same time; 0: as many as episodes, at most 64, or at most 8 where the
+    simulator steps them one by one.
+    """
     @_builtins.property
     def checkpoint(self) -> _checkpoint_pb2.Checkpoint:
         """The checkpoint to score."""

@@ -171,10 +171,11 @@ Global___TournamentState: _TypeAlias = TournamentState  # noqa: Y015
 
 @_typing.final
 class TournamentSpec(_message.Message):
-    """Specification of a tournament: a population of agents learns one environment, the best are kept on a board (the
-    leaderboard of the tournament), and new agents descend from them. An agent is one member of the population: an
-    algorithm with its hyperparameters, and the networks that it trains. A pod is a group of processes that trains one
-    agent at a time: learners update the policy, workers collect experience with it, and an evaluator scores it.
+    """Specification of a tournament: a population of agents learns one environment, the best candidates are kept on a board
+    (a ranked list in the leaderboard service), and new agents descend from them. An agent is one member of the
+    population: an algorithm with its hyperparameters, and the networks that it trains. A pod is a group of processes that
+    trains one agent at a time: learners update the policy, workers collect experience with it, and an evaluator scores
+    it.
 
     Optional fields have a default, stated at each. CreateTournament fills in every default, and GetTournament
     returns the filled-in specification, which is called resolved. A TOML specification has exactly this shape, with the
@@ -786,7 +787,9 @@ class ObjectiveSpec(_message.Message):
     """Environment steps of all agents together."""
     @_builtins.property
     def wall_clock_duration(self) -> _duration_pb2.Duration:
-        """Running time since the tournament was created, without pauses."""
+        """Running time since the tournament was created, without pauses. This and `environment_steps` are the budget of the
+        tournament.
+        """
 
     def __init__(
         self,
@@ -1113,8 +1116,9 @@ class AssignmentSpec(_message.Message):
     TOURNAMENT_CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
     environment_steps: _builtins.int
     """Environment steps to train, of all learners of the agent together. With several learners the agent ends with the
-    fusion round that reaches this number. With a budget in `objective`: four times the derived
-    `evaluation.every_environment_steps`, and at least that key. Default 200,000 without a budget.
+    fusion round that reaches this number. If the tournament has a budget (see `objective`): four times the derived
+    period of evaluations, but at least `evaluation.every_environment_steps` if that is given. Default 200,000 without
+    a budget.
     """
     replay_bytes: _builtins.int
     """Most bytes of replay memory to store with one checkpoint of an off-policy agent. If the memory is larger, a sample
@@ -1124,9 +1128,10 @@ class AssignmentSpec(_message.Message):
     """
     tournament_replay_bytes: _builtins.int
     """Most bytes of replay memory to keep in the checkpoint store for the whole tournament. Checkpoints share what did
-    not change between them, which counts once. Above it, the leaderboard's garbage collection reduces the memories of
-    the candidates on the board to samples of equal size, and deletes those of other checkpoints first. Memories of
-    agents that are not finished are never reduced. 0: no replay memory is stored. Default 16 GiB.
+    not change between them, which counts once. Above it, the leaderboard's garbage collection reduces memories to
+    samples: first those of checkpoints off the board, then those of the candidates on the board, all of these to the
+    same size. A memory may be reduced to nothing. Memories of agents that are not finished are never reduced. 0: no
+    replay memory is stored. Default 16 GiB.
     """
     tournament_checkpoint_bytes: _builtins.int
     """Most bytes of checkpoint files to keep in the checkpoint store for the whole tournament: candidates, snapshots, newest
@@ -1313,11 +1318,11 @@ class EvaluationSpec(_message.Message):
     """How policies are scored.
 
     All agents of a tournament are scored on the same episodes, so that a difference between two scores is not due to
-    different episodes. The episodes change eight times in a tournament, because agents selected on fixed episodes would
-    adapt to them. Each such period is an evaluation epoch, numbered from 0: epoch e begins when e/8 of the objective is
-    reached (running time or environment steps, whichever is further). A tournament whose only objective is
-    `target_return` stays in epoch 0. When `synchronous`, the epoch of a round depends only on the environment steps that
-    the earlier rounds were assigned.
+    different episodes. A tournament has eight evaluation epochs, each with other episodes, because agents selected on
+    fixed episodes would adapt to them. They are numbered from 0: epoch e begins when e/8 of the objective is reached
+    (running time or environment steps, whichever is further). A tournament whose only objective is `target_return` stays
+    in epoch 0. When `synchronous`, the epoch of a round depends only on the environment steps that the earlier rounds
+    were assigned.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1338,9 +1343,9 @@ class EvaluationSpec(_message.Message):
     """Largest number of finished episodes; their mean return is the score. See `racing`. Default 64."""
     every_environment_steps: _builtins.int
     """Environment steps between two evaluations of an agent. If neither this nor `assignment.environment_steps` is given,
-    and `objective` has a budget: a 48th of the steps that the budget leaves for each pod, from 2,000 to 250,000, and at
-    most 50,000 with `objective.target_return`. A wall clock counts with a typical rate of the simulator and the
-    algorithms. Default: a quarter of `assignment.environment_steps`.
+    and the tournament has a budget (see `objective`): a 48th of the steps that the budget leaves for each pod, from
+    2,000 to 250,000, and at most 50,000 with `objective.target_return`. A wall clock counts with a typical rate of the
+    simulator and the algorithms. Default: a quarter of `assignment.environment_steps`.
     """
     share: _builtins.float
     """Largest share of the pod's wall-clock time to spend on evaluations. An evaluation that would exceed it is skipped,
@@ -1357,8 +1362,9 @@ class EvaluationSpec(_message.Message):
     an event record why, and the plugin is called again later. Default: no plugin.
     """
     racing: _builtins.bool
-    """Whether an evaluation may stop after 8, 16, 32 ... of `episodes` episodes, once it is clear whether the candidate
-    enters the board, and that it does not become its first (group-sequential test, bounds of O'Brien and Fleming).
+    """Whether an evaluation may stop after 8, 16, 32 ... of at most `episodes` episodes, once it is clear that the
+    candidate does not enter the board, or that it enters but does not become the first (group-sequential test, bounds
+    of O'Brien and Fleming).
     Simulators that step all environments as one batch on a GPU, such as `cartpole` or `stocks`, play up to 64 episodes
     at a time, so there it has an effect only with more episodes. Refused with `evaluator` and when `synchronous`.
     Default true, where it is not refused.
@@ -1546,8 +1552,9 @@ class EvolutionSpec(_message.Message):
     """`tournament`, `softmax`: largest number of unfinished children of one parent. Default 2."""
     population_size: _builtins.int
     """`truncation`, `dexpbt`, `mf-pbt`, `pb2`, `gpbt`: number of seats. `generational`: number of agents of a generation.
-    The first agents, this many, are fresh. With a budget in `objective`: a sixth of the assignments that the budget
-    holds, from 4 to 32, and at least the number of pods and of `starts`. Default 8 without a budget.
+    The first agents, this many, are fresh. If the tournament has a budget (see `objective`): a sixth of the
+    assignments that the budget holds, from 4 to 32, and at least the number of pods and of `starts`. Default 8 without
+    a budget.
     """
     temperature: _builtins.float
     """`softmax`: selection weight of a candidate is exp(z / temperature), where z is its score in standard deviations.
@@ -2093,7 +2100,9 @@ class Tournament(_message.Message):
     best_agent_id: _builtins.str
     """Agent of that candidate."""
     champion_manifest_digest: _builtins.str
-    """Digest of the manifest of that candidate, which names its checkpoint."""
+    """Digest of the manifest of that candidate: the champion (of an ensemble its first member), or the first candidate of
+    the board while there is no champion.
+    """
     steps_per_second: _builtins.float
     """Recent rate of environment steps of all pods together."""
     leaderboard_address: _builtins.str

@@ -1,4 +1,4 @@
-"""Evaluation episodes change eight times, by whichever of clock and steps is further."""
+"""Evaluation episodes change seven times, by whichever of clock and steps is further."""
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
