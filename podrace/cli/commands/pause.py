@@ -33,7 +33,7 @@ def pause(settings: Settings, tournament: str, reason: str) -> int:
 @click.argument("tournament")
 @mesh_options
 def resume(settings: Settings, tournament: str) -> int:
-    """Resume a tournament that was paused or stopped.
+    """Resume a tournament that was paused or stopped, or that failed.
 
     TOURNAMENT is an id, a prefix of one, or `latest`. The orchestrator must be running. `podrace train --resume` starts
     one if necessary, and follows the tournament.
