@@ -54,7 +54,14 @@ class Growth:
         improvement = improvement_of(trials) if trials is not None else None
         if improvement is None:
             return None
-        promise = Promise(improvement.agent_id, improvement.improving, improvement.scores, improvement.reason)
+        trial = trials.of(improvement.agent_id) if trials is not None else None
+        promise = Promise(
+            improvement.agent_id,
+            improvement.improving,
+            improvement.scores,
+            improvement.reason,
+            trial.number if trial else None,
+        )
         limits = SizeLimits(1.0, 1.0, float(self.pods), IMPROVING_SHARE, STALLED_SHARE)
         room = Room(free_cores, PLENTY_BYTES, shared=self.rules.shared)
         history = ChangeHistory(

@@ -19,6 +19,7 @@ from benchmarks.race_simulator.growth import Growth, GrowthRules
 from benchmarks.race_simulator.learning import Learner, Luck, Point, State, World
 from benchmarks.race_simulator.records import Records
 from leaderboard.evolution.space import Range, plain, spaces_of
+from orchestrator.decisions.dispatch import AssignExisting, DispatchState, Holder, PausedIncumbent, WorkItem, choose
 from orchestrator.decisions.pod_sizes import SizedPod
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.leaderboard.v1.leaderboard_pb2 import Contender as ChampionContender
@@ -125,7 +126,13 @@ class Race:
         pods = [self._new_pod() for _ in range(self.contender.pods(self.pods))]
         curve = []
         for now in range(QUANTA):
+            if self._growth:
+                # A grown pod asks for work first: the others leave the next agent of the incumbent to it.
+                for pod in sorted(pods, key=lambda one: -one.cores):
+                    self._assign(pod, now, pods)
             for pod in pods:
+                if not self._growth:
+                    self._assign(pod, now, pods)
                 self._train(pod, now)
             if self._growth:
                 pods = self._resized(self._growth, pods, now)
@@ -151,7 +158,9 @@ class Race:
     def _resized(self, growth: Growth, pods: list[_Pod], now: int) -> list[_Pod]:
         """Returns the pods after the change that is due, if any; free cores become pods of one core."""
         free = self.pods - sum(pod.cores for pod in pods)
-        change = growth.decide(self._records.trials, [_sized(pod) for pod in pods], free, (now + 1) * QUANTUM_SECONDS)
+        change = growth.decide(
+            self._records.trials, [self._sized(pod) for pod in pods], free, (now + 1) * QUANTUM_SECONDS
+        )
         if change:
             for pod in pods:
                 if pod.name == change.pod_id:
@@ -162,19 +171,43 @@ class Race:
         free = self.pods - sum(pod.cores for pod in pods)
         return [*pods, *(self._new_pod() for _ in range(int(free)))]
 
-    def _train(self, pod: _Pod, now: int) -> None:
-        """Trains the pod's agent for a quantum and scores it; a pod without an agent gets the next one, if any."""
-        if pod.agent is None and self._paused:
-            # An agent that no pod trains continues before another one is generated.
-            paused = self._paused.pop(0)
+    def _resume(self, pod: _Pod, pods: Sequence[_Pod]) -> None:
+        """Continues an agent that no pod trains, if that comes before a new one."""
+        leading = self._records.leading_trial
+        # Stable: the agents of the incumbent first, then in the order in which they were paused.
+        agents = [one.agent for one in self._paused if one.agent is not None]
+        agents.sort(key=lambda agent: self._records.trial_number(agent) != (leading and leading.number))
+        seat = next((one.name for one in pods if one.cores > 1 and one.agent is None), "")
+        state = DispatchState(
+            drain_reason="",
+            end_reason="",
+            evaluations=(),
+            agents=[WorkItem(agent.agent_id, None) for agent in agents],
+            next_number=len(self._records.agents),
+            rounds=None,
+            paused_incumbent=PausedIncumbent(seat) if self._growth and leading and not leading.training else None,
+        )
+        choice = choose(Holder(pod.name, ""), state)
+        if isinstance(choice, AssignExisting):
+            paused = next(one for one in self._paused if one.agent and one.agent.agent_id == choice.work_id)
+            self._paused.remove(paused)
             pod.agent, pod.learner = paused.agent, paused.learner
             pod.steps, pod.length, pod.seconds = paused.steps, paused.length, paused.seconds
-        if pod.agent is None or pod.learner is None:
+
+    def _assign(self, pod: _Pod, now: int, pods: Sequence[_Pod]) -> None:
+        """Gives a pod without an agent the next one, if any."""
+        if pod.agent is None and self._paused:
+            self._resume(pod, pods)
+        if pod.agent is None:
             pod.agent = self._records.generate(pod.name, now * QUANTUM_SECONDS)
-            if pod.agent is None:
-                return
-            pod.learner = self._begun(pod.agent)
-            pod.steps, pod.length, pod.seconds = 0, self._length_of(pod.agent), 0.0
+            if pod.agent is not None:
+                pod.learner = self._begun(pod.agent)
+                pod.steps, pod.length, pod.seconds = 0, self._length_of(pod.agent), 0.0
+
+    def _train(self, pod: _Pod, now: int) -> None:
+        """Trains the pod's agent for a quantum and scores it."""
+        if pod.agent is None or pod.learner is None:
+            return
         lost, pod.interrupted_seconds = pod.interrupted_seconds / QUANTUM_SECONDS, 0.0
         speed = self._speed * self.rules.speed(pod.cores) * (1.0 - lost)
         self._world.train(pod.learner, speed)
@@ -216,6 +249,13 @@ class Race:
             epoch += 1
         return answer.champion, answer.score
 
+    def _sized(self, pod: _Pod) -> SizedPod:
+        scored = pod.learner is not None and pod.steps > 0
+        score = pod.learner.state.true_return if pod.learner is not None and scored else None
+        if pod.agent is None:
+            return SizedPod(pod.name, pod.cores, "", score)
+        return SizedPod(pod.name, pod.cores, pod.agent.agent_id, score, trial=self._records.trial_number(pod.agent))
+
     def _true_return(self, candidate: Candidate) -> float:
         return self._checkpoints[candidate.candidate_id].state.true_return
 
@@ -223,9 +263,3 @@ class Race:
 def share_until(curve: Sequence[float], target: float) -> float:
     """Returns the share of the clock after which a curve reaches a target; 1 if it never does."""
     return next((index + 1 for index, value in enumerate(curve) if value >= target), len(curve)) / len(curve)
-
-
-def _sized(pod: _Pod) -> SizedPod:
-    scored = pod.learner is not None and pod.steps > 0
-    score = pod.learner.state.true_return if pod.learner is not None and scored else None
-    return SizedPod(pod.name, pod.cores, pod.agent.agent_id if pod.agent else "", score)

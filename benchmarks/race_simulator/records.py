@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from leaderboard.evolution import agents
 from leaderboard.evolution.history import NOTHING, History, history_of
+from leaderboard.evolution.incumbent.race import IncumbentRace
 from leaderboard.evolution.strategy import NoWork
-from leaderboard.evolution.trials import ClockReading, Trials
+from leaderboard.evolution.trials import ClockReading, Trial, Trials
 from leaderboard.ranking.board import Board, judge
 from leaderboard.ranking.champion_selection import name_champion
 from leaderboard.ranking.contenders import newest_by_trial
@@ -147,6 +148,15 @@ class Records:
     def trials(self) -> Trials | None:
         """The log so far, folded; None if the strategy has no fold."""
         return self._trials
+
+    @property
+    def leading_trial(self) -> Trial | None:
+        """The incumbent of a race; None for other strategies."""
+        return self._trials.incumbent if isinstance(self._trials, IncumbentRace) else None
+
+    def trial_number(self, agent: Agent) -> int:
+        """Returns the number of the trial of an agent."""
+        return agents.trial_of(agent)
 
     def continues(self, agent: Agent) -> bool:
         """Whether an agent continues another one unchanged, instead of being its child."""

@@ -194,7 +194,8 @@ class Assignments:
     async def _assign_to_launched_pod(self, requester: Holder, prepared_agent_id: str) -> successors.Answer:
         expired = self._runtime.leases.expired(self._clock.monotonic())
         works = self._runtime.cache.assignable_work(requester.pod_id, (work_id for work_id, _ in expired))
-        inputs = transactions.DispatchInputs(expired, dict(self._runtime.judged_rounds), works)
+        incumbents = {name: one.agent_id for name, one in self._runtime.incumbents.items()}
+        inputs = transactions.DispatchInputs(expired, dict(self._runtime.judged_rounds), works, incumbents)
         return await self._state.transact(successors.assign_work, requester, inputs, prepared_agent_id)
 
     async def _generate(self, tournament: TournamentRecord, agent: AgentRecord) -> AcquireResult:

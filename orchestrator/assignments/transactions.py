@@ -1,9 +1,9 @@
 """Assigns work and completes leases in the database, each in one transaction; the rules are in `decisions.dispatch`."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from orchestrator.assignments import given_back
+from orchestrator.assignments import given_back, incumbents
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
 from orchestrator.decisions.restoration import attempts, next_epoch
@@ -61,6 +61,8 @@ class DispatchInputs:
     works: Sequence[WorkRecord] = ()
     """Work that may be assigned, in the order in which it is offered, as of recently. No other work can be free, except
     what became free since then, which goes to the next pod that requests work."""
+    incumbents: Mapping[str, str] = field(default_factory=dict)
+    """Newest agent of the trial that leads, by tournament, as the leaderboard reported it last."""
 
 
 # --- assigning ---------------------------------------------------------------------------------------------------
@@ -86,6 +88,8 @@ def assign_from_tournament(
 ) -> AssignedWork | dispatch.Wait | dispatch.Drain:
     """Decides what a pod gets that may work for the given tournament, and stores it."""
     tournament = records.find_tournament(transaction, tournament_id)
+    leading = incumbents.leading_trial(transaction, tournament, inputs.incumbents.get(tournament_id, ""))
+    inputs = replace(inputs, works=incumbents.in_order(inputs.works, leading))
     works = _assignable_work(transaction, requester, inputs)
     state = dispatch.DispatchState(
         drain_reason="",
@@ -95,6 +99,7 @@ def assign_from_tournament(
         next_number=tournament.next_agent,
         rounds=_rounds(transaction, tournament, inputs),
         selects_champion=tournament.selects_champion,
+        paused_incumbent=leading.paused if leading else None,
     )
     choice = dispatch.choose(requester, state)
     if isinstance(choice, dispatch.AssignNew):

@@ -3,6 +3,8 @@
 Rules:
 - A pod gets, in this order: the work it already holds, a queued evaluation, an agent without a valid lease, the next
   new agent.
+- If that new agent would continue the incumbent of a tournament whose pods may grow, it comes before the agents without
+  a lease: those that stopped so that a pod could grow must not take that pod. The grown pod gets it.
 - Time decides only which agents are offered again. The lease epoch, which increases each time work is assigned,
   decides which pod may publish.
 - A round of a synchronous tournament starts after the objective was checked on all results of the previous round.
@@ -51,6 +53,14 @@ class RoundProgress:
 
 
 @dataclass(frozen=True)
+class PausedIncumbent:
+    """The trial that leads, while none of its agents is unfinished; the next new agent continues it."""
+
+    pod_id: str = ""
+    """Grown pod in which it continues, and which trains no agent now; empty: any pod."""
+
+
+@dataclass(frozen=True)
 class DispatchState:
     """The work of one tournament, as seen by a pod that requests work."""
 
@@ -68,6 +78,8 @@ class DispatchState:
     """None for a tournament that is not synchronous."""
     selects_champion: bool = False
     """Whether evaluations that select the champion may still be queued although no agents are trained."""
+    paused_incumbent: PausedIncumbent | None = None
+    """None if the incumbent is trained, or pods do not grow."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +118,8 @@ Choice = AssignExisting | AssignNew | Wait | Drain
 def choose(requester: Holder, state: DispatchState) -> Choice:
     """Decides what a pod that requests work gets.
 
-    The order is: work that this pod already holds (the previous response was lost), a queued evaluation, an agent that
-    no pod trains any more, the next new agent.
+    The order is: work that this pod already holds (the previous response was lost), a queued evaluation, the next agent
+    of a paused incumbent, an agent that no pod trains any more, the next new agent.
     """
     if state.drain_reason:
         return Drain(state.drain_reason)
@@ -115,13 +127,17 @@ def choose(requester: Holder, state: DispatchState) -> Choice:
     for work in works:
         if work.holder == requester:
             return AssignExisting(work.work_id, "the request was repeated", repeated=True)
-    for work in works:
+    paused = None if state.end_reason else state.paused_incumbent
+    continues = paused is not None and paused.pod_id in ("", requester.pod_id)
+    for work in state.evaluations if continues else works:
         reason = why_free(work, requester)
         if reason:
             return AssignExisting(work.work_id, reason)
     if state.end_reason:
         # The next evaluation follows from the last one: without a wait, each would need another pod.
         return Wait("the champion is being selected") if state.selects_champion else Drain(state.end_reason)
+    if paused is not None and not continues:
+        return Wait(f"the incumbent continues in {paused.pod_id}, which is between two agents")
     waiting = why_round_is_closed(state.next_number, state.rounds)
     return Wait(waiting) if waiting else AssignNew(state.next_number)
 

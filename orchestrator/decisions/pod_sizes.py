@@ -62,6 +62,12 @@ class Promise:
     """Number of scores of incumbents so far; it only rises."""
     reason: str
     """Why it improves or not."""
+    trial: int | None = None
+    """Number of its trial; None if unknown."""
+
+    def leads(self, pod: "SizedPod") -> bool:
+        """Whether a pod trains the incumbent."""
+        return pod.agent_id == self.agent_id or (self.trial is not None and pod.trial == self.trial)
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,8 @@ class SizedPod:
     score: float | None = None
     """Score of that agent; None before the first."""
     start_time: float = 0.0
+    trial: int | None = None
+    """Number of the trial of that agent; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -191,17 +199,12 @@ def decide(
     """
     if why_not := _why_not_now(promise, history):
         return None, why_not
-    own = next((pod for pod in pods if pod.agent_id == promise.agent_id), None)
-    if own is None:
-        # It is between two agents, of which the leaderboard has not reported the next.
-        return None, f"no pod trains the incumbent {promise.agent_id}"
+    own = next((pod for pod in pods if promise.leads(pod)), None)
     others = sorted((pod for pod in pods if pod is not own), key=_least_valuable_first)
-    for pod in others:
-        if pod.cores > limits.cores + _TOLERANCE and pod.agent_id:
-            retired = _retired_for(limits.cores, pod, [other for other in others if other is not pod], room, limits)
-            if retired is not None:
-                reason = f"{pod.agent_id} does not lead: its pod shrinks from {pod.cores:g} to {limits.cores:g} cores"
-                return Resize(pod.pod_id, limits.cores, retired, reason), reason
+    if shrunk := _shrink_overtaken(promise, own, others, room, limits):
+        return shrunk, shrunk.reason
+    if own is None:
+        return None, f"no pod trains the incumbent {promise.agent_id}"
     total = sum(pod.cores for pod in pods) + max(0.0, room.cores)
     wanted = min(wanted_cores(promise, total, limits), _largest(own.cores, room, limits))
     cores, retired = _affordable(own, wanted, others, room, limits)
@@ -212,6 +215,29 @@ def decide(
         f"the pod of {promise.agent_id} {verb} from {own.cores:g} to {cores:g} of {total:g} cores: {promise.reason}"
     )
     return Resize(own.pod_id, cores, retired, reason), reason
+
+
+def _shrink_overtaken(
+    promise: Promise, own: SizedPod | None, others: Sequence[SizedPod], room: Room, limits: SizeLimits
+) -> Resize | None:
+    """Returns the change by which a grown pod shrinks that trains another agent than the incumbent.
+
+    Args:
+        promise: What the incumbent promises.
+        own: The pod with the incumbent. If no pod is known to have it, an agent of an unknown trial may be its next
+            one, which the leaderboard has not reported yet.
+        others: Pods without the incumbent, the least valuable first.
+        room: What is free.
+        limits: Limits of the specification.
+    """
+    for pod in others:
+        overtaken = own is not None or None not in (pod.trial, promise.trial)
+        if pod.cores > limits.cores + _TOLERANCE and pod.agent_id and overtaken:
+            retired = _retired_for(limits.cores, pod, [other for other in others if other is not pod], room, limits)
+            if retired is not None:
+                reason = f"{pod.agent_id} does not lead: its pod shrinks from {pod.cores:g} to {limits.cores:g} cores"
+                return Resize(pod.pod_id, limits.cores, retired, reason)
+    return None
 
 
 def _why_not_now(promise: Promise, history: ChangeHistory) -> str:

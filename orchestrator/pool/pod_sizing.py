@@ -13,10 +13,13 @@ from orchestrator.decisions.pool_size import PodView
 from orchestrator.decisions.resources import Capacity
 from orchestrator.launchers.base import NewPod
 from orchestrator.pool import resizes
+from orchestrator.state import records
 from orchestrator.state.database import StateDatabase
 from orchestrator.state.observation import Observation
+from orchestrator.state.records import AgentRecord
 from orchestrator.state.resize_records import ResizePhase, ResizeRecord
 from orchestrator.state.runtime import RuntimeState
+from podrace.leaderboard.v1.leaderboard_pb2 import Incumbent
 
 _log = structlog.get_logger(__name__)
 
@@ -80,7 +83,7 @@ class PodSizing:
             largest = max((node.cores for node in capacity.unoccupied.nodes), default=0.0)
             memory, shared = capacity.available_memory_bytes, capacity.free is None
             room = Room(max(0, spare) * limits.cores, memory, shared=shared, largest_cores=largest)
-            promise = Promise(incumbent.agent_id, incumbent.improving, incumbent.scores, incumbent.reason)
+            promise = await self._promise(incumbent)
             pods = [self._sized(view) for view in own]
             change, reason = pod_sizes.decide(promise, pods, room, limits, self._history(name, now))
             # The numbers in a reason change all the time.
@@ -91,6 +94,11 @@ class PodSizing:
                 pod = await self._state.transact(resizes.begin, name, change, promise.scores)
                 begun += [pod] if pod else []
         return begun
+
+    async def _promise(self, incumbent: Incumbent) -> Promise:
+        newest = await self._state.transact(records.find, AgentRecord, incumbent.agent_id)
+        trial = newest.trial if newest else None
+        return Promise(incumbent.agent_id, incumbent.improving, incumbent.scores, incumbent.reason, trial)
 
     def _history(self, tournament_id: str, now: float) -> ChangeHistory:
         found = self._resizes[tournament_id]
@@ -107,4 +115,6 @@ class PodSizing:
         trains = lease is not None and lease.trains
         score = lease.progress.score if lease and trains and lease.progress.HasField("score") else None
         agent_id = lease.work_id if lease and trains else ""
-        return SizedPod(view.pod_id, view.reserved.cores, agent_id, score, view.start_time)
+        agent = self._runtime.cache.works.get(agent_id)
+        trial = agent.trial if isinstance(agent, AgentRecord) else None
+        return SizedPod(view.pod_id, view.reserved.cores, agent_id, score, view.start_time, trial)

@@ -150,6 +150,11 @@ class AgentRecord:
     """None until the generator has responded."""
 
     @property
+    def trial(self) -> int | None:
+        """Number of the first agent of its trial; None until the generator has responded."""
+        return self.agent and (self.agent.trial if self.agent.HasField("trial") else self.number)
+
+    @property
     def work_id(self) -> str:
         """Id of the work."""
         return self.agent_id

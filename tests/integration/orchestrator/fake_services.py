@@ -66,6 +66,7 @@ class FakeLeaderboard(
         self.registrations: asyncio.Queue[list[str]] = asyncio.Queue()
         self.register_refusal: PodraceError | None = None
         self.forgetful = False
+        self.continued_trial: int | None = None
 
     def score(self, tournament_id: str, score: float, agent: int = 0) -> None:
         self.best[tournament_id] = leaderboard_pb2.Candidate(
@@ -172,5 +173,6 @@ class FakeLeaderboard(
             number=request.number,
             algorithm="ppo",
             reason="fresh",
+            trial=self.continued_trial if self.continued_trial is not None else request.number,
         )
         return leaderboard_pb2.GenerateAgentResponse(agent=agent)

@@ -1,11 +1,12 @@
 """An agent changes to a pod of another size: every step, and a loss of each party at every step."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.state import records
 from orchestrator.state.records import PodPhase
 from podrace.errors import FailedPrecondition, Unavailable
@@ -246,14 +247,16 @@ async def test_a_loss_while_a_pod_shrinks_loses_no_agent(race: Race, step: str, 
     assert (taken.train.agent_id, taken.lease_epoch) == (third.train.agent_id, 4 if step == "taken" else 3)
 
 
-async def test_an_agent_that_ends_during_the_change_leaves_a_pod_like_any_other(race: Race) -> None:
+async def test_the_new_pod_continues_an_incumbent_that_ends_during_the_change(race: Race) -> None:
     first, second = await grow(race)
     await race.leave(1, second)
     await race.prepared(2)
+    race.mesh.leaderboard.continued_trial = 0
     await race.mesh.complete(first, pb.OUTCOME_FINISHED)
     race.kill(0)
     await race.mesh.cycle()
-    assert (await race.acquire(2)).assignment.train.agent_id == second.train.agent_id
+    assert (await race.acquire(2)).assignment.train.agent_id == f"{race.name}-a2"
+    assert race.mesh.runtime.cache.works[f"{race.name}-a2"].trial == 0
 
 
 async def test_a_new_pod_that_is_not_ready_in_time_stops_and_the_old_one_continues(race: Race) -> None:
@@ -327,3 +330,92 @@ async def test_without_the_setting_the_promise_changes_nothing(mesh: Any, spec: 
     await mesh.assigned(race.pod(0))
     await race.promise(improving=True)
     assert race.layouts() == {race.pod(0): (1.0, FUSED), race.pod(1): (1.0, FUSED)}
+
+
+# --- the incumbent stays in the grown pod -----------------------------------------------------------------------
+
+
+@dataclass
+class Field:
+    """A tournament on eight cores; agent 0 leads, and its pod 8 has the cores of pods that stopped for it."""
+
+    race: Race
+    grown: pb.Assignment
+    """The incumbent, in pod 8."""
+
+    async def finish(self) -> None:
+        """The incumbent's assignment ends, so the next new agent continues it."""
+        self.race.mesh.leaderboard.continued_trial = 0
+        await self.race.mesh.complete(self.grown, pb.OUTCOME_FINISHED)
+        await self.race.mesh.cycle()
+
+
+@pytest.fixture
+async def field(mesh: Any, spec: Callable[..., Any]) -> Field:
+    mesh.capacity.append(Capacity(Resources(8.0, 64 << 30, 0), 64 << 30))
+    pod = PodSpec(cores=1.0, maximum_cores=6.0, improving_share=0.75)
+    name = await mesh.create(spec(pod=pod, objective=ObjectiveSpec(environment_steps=1_000_000_000)))
+    await mesh.cycle()
+    mesh.runtime.running_time.add([name], RUN_SECONDS)
+    race = Race(mesh, name)
+    works = {race.pod(number): await mesh.assigned(race.pod(number)) for number in range(8)}
+    await race.promise(improving=True)
+    assert race.layouts()[race.pod(8)] == (6.0, SEPARATE)
+    for number in range(1, 8):
+        if (await mesh.renew(works[race.pod(number)])).directive == pb.DIRECTIVE_DRAIN:
+            await race.leave(number, works[race.pod(number)])
+    await race.prepared(8)
+    await race.leave(0, works[race.pod(0)])
+    return Field(race, (await race.acquire(8)).assignment)
+
+
+async def test_the_grown_pod_continues_the_incumbent_before_the_challengers_that_stopped_for_it(field: Field) -> None:
+    race = field.race
+    assert field.grown.train.agent_id == f"{race.name}-a0"
+    await field.finish()
+    assert (await race.mesh.assigned(race.pod(8))).train.agent_id == f"{race.name}-a8"
+    record = race.mesh.runtime.cache.works[f"{race.name}-a8"]
+    assert record.trial == 0
+
+
+async def test_small_pods_leave_the_incumbent_to_the_grown_pod(field: Field) -> None:
+    race = field.race
+    await field.finish()
+    small = [race.pod(number) for number in (6, 7)]
+    for pod in small:
+        held = await race.mesh.assigned(pod)
+        await race.mesh.complete(held, pb.OUTCOME_FINISHED)
+        taken = (await race.mesh.assigned(pod)).train.agent_id
+        assert taken in {f"{race.name}-a{number}" for number in range(1, 6)}, "a challenger that waited"
+    assert (await race.mesh.assigned(race.pod(8))).train.agent_id == f"{race.name}-a8"
+
+
+async def test_without_a_waiting_challenger_a_small_pod_waits_until_the_grown_one_has_the_incumbent(
+    field: Field,
+) -> None:
+    race, mesh = field.race, field.race.mesh
+    for _ in range(5):
+        await mesh.complete(await mesh.assigned(race.pod(6)), pb.OUTCOME_FINISHED)
+    last = await mesh.assigned(race.pod(6))
+    await field.finish()
+    await mesh.complete(last, pb.OUTCOME_FINISHED)
+    assert (await mesh.acquire(race.pod(6))).WhichOneof("answer") == "retry_after"
+    assert (await mesh.assigned(race.pod(8))).train.agent_id == f"{race.name}-a8"
+    mesh.leaderboard.continued_trial = None
+    assert (await mesh.assigned(race.pod(6))).train.agent_id == f"{race.name}-a9"
+
+
+async def test_an_agent_of_the_incumbent_that_was_given_back_comes_before_other_free_agents(field: Field) -> None:
+    race = field.race
+    race.kill(8)
+    for _ in range(2):
+        await race.mesh.cycle(2.0)
+    started = [pod for pod in race.layouts() if pod not in (race.pod(6), race.pod(7))]
+    assert (await race.mesh.assigned(started[0])).train.agent_id == f"{race.name}-a0"
+    assert (await race.mesh.assigned(started[1])).train.agent_id == f"{race.name}-a1"
+
+
+async def test_agents_that_wait_come_first_if_the_incumbent_cannot_continue(field: Field) -> None:
+    race = field.race
+    await race.mesh.complete(field.grown, pb.OUTCOME_AGENT_FAILED, message="loss is NaN")
+    assert (await race.mesh.assigned(race.pod(8))).train.agent_id == f"{race.name}-a1"

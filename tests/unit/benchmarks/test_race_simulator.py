@@ -28,6 +28,23 @@ def race(name: str, pods: int = 2, seed: int = 1, family: str = "bad-defaults") 
     return Race(contender, specification_of(contender, pods, EPISODES), FAMILIES[family], pods, seed)
 
 
+def test_the_grown_pod_continues_the_incumbent_and_not_a_challenger_that_stopped_for_it():
+    one, begun = race("incumbent-grows", pods=8), []
+    assign = one._assign
+
+    def recorded(pod, now, pods):
+        leading = one._records.leading_trial
+        waits = pod.agent is None and pod.cores > 1 and leading is not None and not leading.training
+        assign(pod, now, pods)
+        if waits and pod.agent is not None and one._paused:
+            begun.append((one._records.trial_number(pod.agent), leading.number))
+
+    one._assign = recorded
+    assert one.run().changes > 0
+    assert begun
+    assert all(trial == leading for trial, leading in begun)
+
+
 def test_every_strategy_of_the_leaderboard_takes_part():
     assert set(known()) == (set(STRATEGIES) - {"random-search"}) | set(CONTROLS) | set(GROWING)
 

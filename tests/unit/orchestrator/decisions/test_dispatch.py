@@ -10,6 +10,7 @@ from orchestrator.decisions.dispatch import (
     DispatchState,
     Drain,
     Holder,
+    PausedIncumbent,
     RoundProgress,
     Wait,
     WorkItem,
@@ -71,6 +72,30 @@ def test_the_oldest_free_agent_is_assigned_first() -> None:
     choice = choose(ME, state(agents=agents))
     assert isinstance(choice, AssignExisting)
     assert choice.work_id == "a1"
+
+
+def test_the_next_agent_of_a_paused_incumbent_comes_before_free_agents_but_not_before_evaluations() -> None:
+    paused = state(agents=[held_by(None)], paused_incumbent=PausedIncumbent())
+    assert choose(ME, paused) == AssignNew(3)
+    assert choose(ME, dataclasses.replace(paused, paused_incumbent=PausedIncumbent(ME.pod_id))) == AssignNew(3)
+    choice = choose(ME, dataclasses.replace(paused, evaluations=[held_by(None, "e0")]))
+    assert isinstance(choice, AssignExisting)
+    assert choice.work_id == "e0"
+
+
+def test_other_pods_leave_a_paused_incumbent_to_the_grown_pod() -> None:
+    kept = state(agents=[held_by(None)], paused_incumbent=PausedIncumbent("p9"))
+    assert choose(ME, kept) == AssignExisting("a0", "no pod holds it")
+    assert choose(ME, dataclasses.replace(kept, agents=[])) == Wait(
+        "the incumbent continues in p9, which is between two agents"
+    )
+    ended = dataclasses.replace(kept, end_reason="cancelled")
+    assert choose(ME, ended) == Drain("cancelled")
+
+
+def test_a_pod_that_holds_an_agent_keeps_it_although_the_incumbent_is_paused() -> None:
+    held = state(agents=[held_by(ME)], paused_incumbent=PausedIncumbent())
+    assert choose(ME, held) == AssignExisting("a0", "the request was repeated", repeated=True)
 
 
 def test_a_retired_pod_is_drained_even_if_there_is_work() -> None:

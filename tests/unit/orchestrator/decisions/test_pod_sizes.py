@@ -129,6 +129,22 @@ def test_a_grown_pod_whose_agent_was_overtaken_shrinks_first() -> None:
     assert (shrunk.pod_id, shrunk.cores, shrunk.retired) == ("big", 1.0, ())
 
 
+def test_a_grown_pod_shrinks_that_trains_another_trial_even_while_no_pod_has_the_incumbent() -> None:
+    found = [SizedPod("big", 3.0, "t-a3", 40.0, trial=3), SizedPod("small", 1.0, "t-a4", 5.0, trial=4)]
+    shrunk = change(replace(IMPROVING, trial=0), found)
+    assert shrunk is not None
+    assert (shrunk.pod_id, shrunk.cores, shrunk.retired) == ("big", 1.0, ())
+
+
+def test_the_pod_that_trains_the_next_agent_of_the_incumbent_has_the_incumbent() -> None:
+    # The leaderboard's answer is about the agent before.
+    found = [SizedPod("big", 3.0, "t-a8", 40.0, trial=0), SizedPod("small", 1.0, "t-a4", 5.0, trial=4)]
+    assert change(replace(IMPROVING, trial=0), found) is None
+    shrunk = change(replace(STALLED, trial=0), found)
+    assert shrunk is not None
+    assert shrunk.pod_id == "big"
+
+
 def test_nothing_changes_while_no_pod_has_the_incumbent() -> None:
     assert change(IMPROVING, pods()[1:]) is None
     # It trains the next agent of the incumbent, and the leaderboard's answer is about the one before.
