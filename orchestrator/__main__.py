@@ -293,7 +293,7 @@ def _reconciler(
         silence=(
             NEVER_SILENT
             if config.launcher == EXTERNAL
-            else SilenceLimits(config.silent_seconds, config.opening_silent_seconds)
+            else SilenceLimits(config.silent_seconds, config.opening_silent_seconds, config.starting_silent_seconds)
         ),
         rules=external_pods.EXTERNAL_POD_RULES if config.launcher == EXTERNAL else LAUNCHED_POD_RULES,
     )

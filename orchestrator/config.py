@@ -87,6 +87,9 @@ class Config:
     but `external`: its processes are stopped or blocked, or its network does not work."""
     opening_silent_seconds: float = 120.0
     """The same for a pod that opens its roles: a simulator that compiles may block its process."""
+    starting_silent_seconds: float = 600.0
+    """A pod that runs and has not called for this long is killed and replaced. A pod that waits for a node or an image
+    does not run."""
     progress: ProgressDeadlines = field(default_factory=ProgressDeadlines)
     """How long a role of a pod may make no progress; passed to pods."""
     stop_grace_seconds: float = 20.0
@@ -116,7 +119,8 @@ def check(config: Config) -> None:
     Raises:
         InvalidArgument: A setting is invalid; the message has its key and value.
     """
-    positive = ("lease_duration_seconds", "reconcile_period_seconds", "orphan_seconds", "silent_seconds")
+    positive = ("lease_duration_seconds", "reconcile_period_seconds", "orphan_seconds")
+    positive += ("silent_seconds", "starting_silent_seconds")
     for key in positive:
         if not getattr(config, key) > 0:
             raise InvalidArgument(f"{key} = {getattr(config, key):g}: expected more than 0")

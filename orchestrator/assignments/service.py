@@ -319,8 +319,6 @@ class Assignments:
         if completed is None:
             return
         # No await from here on, so that all state in memory changes at once.
-        if held := self._runtime.leases.held.get(work_id):
-            self._runtime.contacts.record(held.pod_id, self._clock.monotonic())
         self._runtime.renew_lease(work_id, request.lease_epoch, request.progress, self._clock.monotonic())
         self._runtime.leases.release(work_id, request.lease_epoch)
         if isinstance(completed, AgentRecord):

@@ -3,8 +3,9 @@
 A pod whose processes are all stopped, or whose leader is blocked, keeps its processors and GPUs, and its launcher lists
 it as running. It is noticed only because it makes no calls. Rules:
 - A pod that holds a lease is silent from the end of the lease, any other pod from one lease duration after its last
-  call. A pod that has never called is not judged: an image may be pulled for minutes. Nor is a pod that was evicted and
-  waits for a node, until it has called again.
+  call.
+- A pod that has started and has never called gets much more time, because its processes load libraries. A pod that
+  waits for a node or an image is not judged, also after it was evicted.
 - A pod that opens its roles gets more time: a simulator that compiles may block the process.
 - A pod with a role that has been stuck for much longer than its deadline is killed too: its leader does not act.
 - Time in which the orchestrator itself did not run does not count.
@@ -24,13 +25,15 @@ class Contact:
     """What is known about the calls of a pod. Times are monotonic, in seconds."""
 
     last_call: float | None
-    """End of its last call outside a lease; None if there was none."""
+    """End of its last call; None if there was none."""
     lease_expires: float | None
     """End of its newest lease; None if it holds none."""
     waiting: bool = False
     """Whether one of its calls waits for an answer."""
     opening: bool = False
     """Whether it reported last that it opens its roles."""
+    running_since: float | None = None
+    """Since when it has been known to run without having called; None if it has called."""
     overdue_role: str = ""
     """A role that was stuck, as last reported, and that the leader has not replaced; empty if there is none."""
 
@@ -43,6 +46,8 @@ class SilenceLimits:
     """Silence after which a pod is killed; infinite: never."""
     opening_seconds: float
     """The same for a pod that opens its roles."""
+    starting_seconds: float
+    """Time after which a pod that runs and has never called is killed; infinite: never."""
 
 
 def why_killed(
@@ -61,6 +66,10 @@ def why_killed(
         return f"{contact.overdue_role} makes no progress, and its leader does not replace it"
     if contact.waiting:
         return ""
+    if contact.running_since is not None:
+        silence = now - max(contact.running_since, listening_since)
+        so_far = f"it has been running for {now - contact.running_since:.0f} s without a call"
+        return so_far if silence >= limits.starting_seconds else ""
     if contact.lease_expires is not None:
         end, what = contact.lease_expires, "its lease expired"
     elif contact.last_call is not None:

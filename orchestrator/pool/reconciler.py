@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from orchestrator.decisions import fair_share, pod_silence, pool_size
+from orchestrator.decisions import fair_share, pool_size
 from orchestrator.decisions.fair_share import Demand, PoolGrant
-from orchestrator.decisions.pod_silence import Contact, SilenceLimits
+from orchestrator.decisions.pod_silence import SilenceLimits
 from orchestrator.decisions.pool_size import (
     KillPod,
     Limits,
@@ -31,6 +31,7 @@ from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool import metrics, pod_lifecycle
 from orchestrator.pool.demands import demands_of
 from orchestrator.pool.pod_sizing import PodSizing
+from orchestrator.pool.silent_pods import SilentPods
 from orchestrator.pool.storage_watch import StorageWatch
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase
@@ -45,7 +46,6 @@ from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.registration import Registration
 from orchestrator.tournaments.snapshots import ChampionSnapshots
 from podrace.errors import InvalidArgument, PodraceError, Unavailable
-from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tasks import wait_at_most
 
 SAVE_PERIOD_SECONDS = 2.0
@@ -76,7 +76,7 @@ class PoolRules:
 
 LAUNCHED_POD_RULES = PoolRules()
 """Rules for pods that a launcher starts."""
-NEVER_SILENT = SilenceLimits(math.inf, math.inf)
+NEVER_SILENT = SilenceLimits(math.inf, math.inf, math.inf)
 """Limits for pods that nothing here can kill."""
 TICK_SECONDS = 1.0
 
@@ -112,8 +112,9 @@ class Reconciler:
         self._completion_check = CompletionCheck(state, runtime, leaderboard)
         self._snapshots = ChampionSnapshots(runtime, leaderboard)
         self._storage_watch, self._sizing = StorageWatch(state, runtime), PodSizing(state, runtime)
+        self._silent_pods = SilentPods(runtime, silence)
         self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
-        self._silence, self._on_list, self._deletion, self._quotas = silence, on_list, deletion, quotas
+        self._on_list, self._deletion, self._quotas = on_list, deletion, quotas
         self._registration = registration
         self._stopping = self._stopping_pods = False
         self._last_cycle = self._last_save = clock.monotonic()
@@ -211,7 +212,8 @@ class Reconciler:
         else:
             await self._scale(now, capacity, observed)
         if not unavailable:
-            await self._kill_silent_pods(now)
+            for silent in self._silent_pods.due(now):
+                await self._act(silent)
         await _yield_to_calls()
         self._signal_expired_leases(now)
         if now - self._last_save >= SAVE_PERIOD_SECONDS:
@@ -230,7 +232,7 @@ class Reconciler:
         except Unavailable as error:
             return error.message
         self._on_list(listed)
-        self._runtime.contacts.expect_later(pod.pod_id for pod in listed if not pod.started)
+        self._silent_pods.compare(listed, now)
         recorded = list(self._runtime.cache.pods.values())
         running = {pod.pod_id for pod in listed}
         self._absent = {pod_id: self._absent.get(pod_id, now) for pod_id in self._runtime.cache.pods.keys() - running}
@@ -285,21 +287,6 @@ class Reconciler:
         if any(isinstance(action, RetirePod) for action in actions):
             self._runtime.changes.notify_all()
             self._runtime.reconcile_requested.set()
-
-    async def _kill_silent_pods(self, now: float) -> None:
-        contacts, leases, pods = self._runtime.contacts, self._runtime.leases, list(self._runtime.cache.pods)
-        for pod_id in filter(contacts.is_expected, pods):
-            lease = leases.latest_of_pod(pod_id)
-            contact = Contact(
-                contacts.last_call(pod_id),
-                lease.expires if lease else None,
-                contacts.is_waiting(pod_id),
-                opening=lease is not None and lease.progress.activity == pb.POD_ACTIVITY_OPENING,
-                overdue_role=pod_silence.overdue_role(lease.progress.roles) if lease else "",
-            )
-            since, lease_seconds = contacts.listening_since, leases.duration_seconds
-            if reason := pod_silence.why_killed(now, contact, since, lease_seconds, self._silence):
-                await self._act(KillPod(pod_id, reason))
 
     def _demands(self, observed: Observation) -> list[Demand]:
         found = demands_of(observed, self._runtime.cache, self._quotas, self._not_before, self._granted)

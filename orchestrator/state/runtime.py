@@ -79,6 +79,11 @@ class RuntimeState:
                 self.counters.restore_agent(work.agent_id, work.environment_steps)
             if work.pod_id:
                 self.grant_lease(work, now)
+        # Pods that have called before must call again. The others may still be starting: see `expect_first_call`.
+        called = {work.pod_id for work in saved.works} | {pod.pod_id for pod in saved.pods if pod.useful}
+        for pod in saved.pods:
+            if pod.pod_id in called:
+                self.contacts.record(pod.pod_id, now)
 
     def _restore_tournament(self, tournament: TournamentRecord) -> None:
         self.running_time.restore(tournament.tournament_id, tournament.running_seconds)
@@ -108,7 +113,8 @@ class RuntimeState:
         """Extends a lease and counts the steps that its pod reports; see `Leases.renew`."""
         lease = self.leases.renew(work_id, lease_epoch, progress, now)
         if lease:
-            self.contacts.confirm_start(lease.pod_id)
+            opening = progress.activity == pb.POD_ACTIVITY_OPENING
+            self.contacts.record(lease.pod_id, now, opening=opening)
         if lease and lease.trains:
             self.counters.count_steps(lease.tournament_id, work_id, progress.environment_steps)
 

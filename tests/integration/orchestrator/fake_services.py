@@ -10,6 +10,8 @@ from orchestrator.launchers.base import ListedPod, NewPod
 from podrace.errors import FailedPrecondition, NotFound, PodraceError, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 
+STARTING_SILENT_SECONDS = 150.0
+
 
 @dataclass
 class FakeLauncher:
@@ -19,6 +21,7 @@ class FakeLauncher:
     stopped: list[tuple[str, bool]] = field(default_factory=list)
     refusal: PodraceError | None = None
     stubborn: bool = False
+    waits_for_a_node: bool = False
     log_line: str = ""
 
     async def list(self) -> list[ListedPod]:
@@ -28,7 +31,10 @@ class FakeLauncher:
         if self.refusal:
             raise self.refusal
         reserved = Resources(pod.spec.cores, pod.spec.memory_bytes, pod.spec.gpus)
-        self.pods[pod.pod_id] = ListedPod(pod.pod_id, pod.tournament_id, 1_700_000_000.0, pod.spec.layout, reserved)
+        self.pods[pod.pod_id] = ListedPod(
+            *(pod.pod_id, pod.tournament_id, 1_700_000_000.0, pod.spec.layout, reserved),
+            started=not self.waits_for_a_node,
+        )
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
         self.stopped.append((pod_id, kill))

@@ -2,6 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fake_services import STARTING_SILENT_SECONDS
 
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -113,7 +114,7 @@ async def test_an_evicted_pod_that_waits_for_a_node_is_not_silent_until_it_has_c
     await _silent_for(mesh, 60.0)
     mesh.launcher.pods[pod_id] = running
     await _silent_for(mesh, 60.0)
-    assert mesh.launcher.stopped == [], "its image may be pulled for minutes"
+    assert mesh.launcher.stopped == [], "its processes may load for minutes"
     await mesh.assigned(pod_id, "after the eviction")
     await _silent_for(mesh, 22.0)
     assert mesh.launcher.stopped == [(pod_id, True)]
@@ -131,3 +132,87 @@ async def test_a_pod_that_was_listed_as_not_started_and_renews_is_expected_to_ca
     await mesh.renew(work)
     await _silent_for(mesh, 22.0)
     assert mesh.launcher.stopped == [(pod_id, True)]
+
+
+async def test_a_pod_that_hung_before_a_restart_is_killed_although_another_pod_took_its_agent(
+    open_mesh: Any, spec: Any
+) -> None:
+    async with open_mesh() as mesh:
+        name = await mesh.create(spec(maximum_pods=2))
+        await mesh.cycle()
+        lost, launcher = await mesh.assigned(f"{name}-p0"), mesh.launcher
+        pods = [f"{name}-p0", f"{name}-p1"]
+    assert list(launcher.pods) == pods
+    async with open_mesh(launcher=launcher) as mesh:
+        await _silent_for(mesh, 11.0)
+        found = await mesh.assigned(pods[1])
+        assert found.train.agent_id == lost.train.agent_id
+        for _ in range(4):
+            await _silent_for(mesh, 3.0)
+            await mesh.renew(found)
+        assert launcher.stopped == [(pods[0], True)]
+
+
+async def test_after_a_restart_pods_have_a_lease_duration_and_the_limit_to_call(open_mesh: Any, spec: Any) -> None:
+    async with open_mesh() as mesh:
+        name = await mesh.create(spec(maximum_pods=2))
+        await mesh.cycle()
+        works, launcher = [await mesh.assigned(f"{name}-p{number}") for number in range(2)], mesh.launcher
+    async with open_mesh(launcher=launcher) as mesh:
+        await _silent_for(mesh, 19.0)
+        for work in works:
+            await mesh.renew(work)
+        await _silent_for(mesh, 19.0)
+        assert launcher.stopped == []
+
+
+async def test_a_pod_that_hangs_before_its_first_call_is_killed_after_the_limit_for_starting(
+    mesh: Any, spec: Any
+) -> None:
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    await _silent_for(mesh, STARTING_SILENT_SECONDS - 1)
+    assert mesh.launcher.stopped == []
+    await _silent_for(mesh, 2.0)
+    assert mesh.launcher.stopped == [(f"{name}-p0", True)]
+    killed = next(event for event in await mesh.events(name) if event.kind == "pod_killed")
+    assert "it has been running for 150 s without a call" in killed.message
+
+
+async def test_the_time_in_which_a_pod_waits_for_a_node_does_not_count_as_starting(mesh: Any, spec: Any) -> None:
+    mesh.launcher.waits_for_a_node = True
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    pod_id = f"{name}-p0"
+    await _silent_for(mesh, STARTING_SILENT_SECONDS + 10)
+    assert mesh.launcher.stopped == []
+    mesh.launcher.pods[pod_id] = replace(mesh.launcher.pods[pod_id], started=True)
+    await _silent_for(mesh, STARTING_SILENT_SECONDS - 1)
+    assert mesh.launcher.stopped == []
+    await _silent_for(mesh, 3.0)
+    assert mesh.launcher.stopped == [(pod_id, True)]
+
+
+async def test_a_pod_that_hung_before_its_first_call_is_also_killed_after_a_restart(open_mesh: Any, spec: Any) -> None:
+    async with open_mesh() as mesh:
+        name = await mesh.create(spec(maximum_pods=1))
+        await mesh.cycle()
+        launcher = mesh.launcher
+    async with open_mesh(launcher=launcher) as mesh:
+        await _silent_for(mesh, STARTING_SILENT_SECONDS - 1)
+        assert launcher.stopped == []
+        await _silent_for(mesh, 3.0)
+        assert launcher.stopped == [(f"{name}-p0", True)]
+
+
+async def test_a_pod_that_opens_its_roles_keeps_its_time_after_another_pod_took_its_agent(mesh: Any, spec: Any) -> None:
+    name = await mesh.create(spec(maximum_pods=2))
+    await mesh.cycle()
+    await mesh.renew(await mesh.assigned(f"{name}-p0"), activity=pb.POD_ACTIVITY_OPENING)
+    await _silent_for(mesh, 11.0)
+    found = await mesh.assigned(f"{name}-p1")
+    for seconds, stopped in ((118.0, []), (3.0, [(f"{name}-p0", True)])):
+        for _ in range(int(seconds)):
+            await mesh.renew(found)
+            await _silent_for(mesh, 1.0)
+        assert mesh.launcher.stopped == stopped

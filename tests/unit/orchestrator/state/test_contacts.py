@@ -24,3 +24,31 @@ def test_an_interruption_starts_the_listening_time_again() -> None:
     assert contacts.listening_since == 10.0
     contacts.tick(12.5 + STALL_SECONDS)
     assert contacts.listening_since == 12.5 + STALL_SECONDS
+
+
+def test_a_pod_that_runs_and_has_not_called_is_expected_to_call_since_it_was_first_seen_running() -> None:
+    contacts = Contacts()
+    contacts.expect_first_call(["p0"], 5.0)
+    contacts.expect_first_call(["p0"], 6.0)
+    assert contacts.running_since("p0") == 5.0
+    contacts.record("p0", 7.0)
+    contacts.expect_first_call(["p0"], 8.0)
+    assert contacts.running_since("p0") is None
+
+
+def test_a_pod_whose_first_call_waits_has_called() -> None:
+    contacts = Contacts()
+    contacts.expect_first_call(["p0"], 5.0)
+    with contacts.waiting_call("p0", lambda: 7.0):
+        contacts.expect_first_call(["p0"], 6.0)
+        assert contacts.running_since("p0") is None
+
+
+def test_an_evicted_pod_is_expected_to_call_only_once_it_runs_again() -> None:
+    contacts = Contacts()
+    contacts.record("p0", 1.0)
+    contacts.expect_later(["p0"])
+    assert not contacts.is_expected("p0")
+    contacts.expect_first_call(["p0"], 9.0)
+    assert contacts.is_expected("p0")
+    assert contacts.running_since("p0") == 9.0
