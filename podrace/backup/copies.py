@@ -134,7 +134,7 @@ class Backups:
     def restore(self, path: Path, manifest_digest: str = "") -> Backup | None:
         """Writes a backup to a new file, which exists only if it is complete, and takes over from its service.
 
-        The file gets the next epoch, so the service that made the backup can make no more.
+        The file gets a higher epoch, so the service that made the backup can make no more.
 
         Args:
             path: The file, which must not exist.
@@ -175,8 +175,9 @@ class Backups:
             if unfinished.stat().st_size != backup.size_bytes:
                 raise DataLoss(f"backup {digest}: {unfinished.stat().st_size} of {backup.size_bytes} bytes")
             check_file(unfinished, backup.database_id)
-            # The claimed epoch is the recorded one, so two restorations of one backup get different ones.
-            self.claim(mark_restored(unfinished, self.epoch() + 1))
+            # The claimed epoch is the recorded one, so two restorations of one backup get different ones. It is not the
+            # next one: a service may have recorded that in its file, but could not claim it.
+            self.claim(mark_restored(unfinished, self.epoch() + 2))
             unfinished.rename(path)
         except OSError as error:
             raise FailedPrecondition(f"database {path}: cannot be written: {error.strerror}") from None

@@ -11,17 +11,26 @@ import structlog
 
 from podrace.backup.config import BackupConfig
 from podrace.backup.copies import Backup, Backups
-from podrace.checkpoint_store import open_store
+from podrace.checkpoint_store import DEADLINE_SECONDS, open_store
 from podrace.checkpoint_store.publish import STALE_EPOCH
 from podrace.database import Database, DatabaseLocation, Format, open_database
 from podrace.database.identity import read_identity, set_backup_epoch
 from podrace.database.leadership import Leadership
-from podrace.errors import FailedPrecondition, PodraceError, ResourceExhausted, Unimplemented
+from podrace.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    PodraceError,
+    ResourceExhausted,
+    Unavailable,
+    Unimplemented,
+)
 
 BACKUP_TIME = prometheus_client.Gauge(
     "podrace_backup_time_seconds", "When the newest backup of the database was made, seconds since 1970"
 )
 BACKUP_FAILURES = prometheus_client.Counter("podrace_backup_failures", "Backups of the database that failed")
+START_SECONDS = 10.0
+"""How long each call on the store may take when a database that exists is opened, because pods wait for the service."""
 _log = structlog.get_logger(__name__)
 
 
@@ -50,7 +59,7 @@ class BackedUpDatabase:
         self.database, self.restored, self.leadership = database, restored, leadership
         self._path, self._config, self._open_backups = path, config, open_backups
         self._backups: Backups | None = None
-        self._epoch, self._database_id = 0, ""
+        self._epoch, self._database_id = 0, ""  # Epoch 0: none was claimed yet.
         # One at a time: the copy has a fixed name, so that a killed service leaves at most one.
         self._lock = asyncio.Lock()
 
@@ -79,10 +88,12 @@ class BackedUpDatabase:
 
         Raises:
             PodraceError: The database cannot be opened, or there is no file and the store cannot be read.
+            FailedPrecondition: The file is out of date (STALE_EPOCH), or the backups are those of another database.
         """
 
-        def open_backups() -> Backups:
-            return Backups(open_store(store, tolerated=(ResourceExhausted,)), config.name, format.owner)
+        def open_backups(deadline_seconds: float = DEADLINE_SECONDS) -> Backups:
+            opened = open_store(store, deadline_seconds=deadline_seconds, tolerated=(ResourceExhausted,))
+            return Backups(opened, config.name, format.owner)
 
         if location.file is None:
             database, leadership = await open_database(location, format, clock, address=address, on_standby=on_standby)
@@ -90,16 +101,27 @@ class BackedUpDatabase:
         path = location.file
         if not config.period_seconds:
             return cls(Database.open(path, format, clock), path, config, open_backups=open_backups)
-        backups = await asyncio.to_thread(open_backups)
-        restored = None if path.exists() else await asyncio.to_thread(backups.restore, path)
+        exists = path.exists()
+        restored = None if exists else await asyncio.to_thread(lambda: open_backups().restore(path))
         database = Database.open(path, format, clock)
         try:
             self = cls(database, path, config, restored, open_backups=open_backups)
-            await self._claim(backups)
+            await self._try_to_claim(lambda: open_backups(START_SECONDS if exists else DEADLINE_SECONDS))
         except BaseException:
             database.close()
             raise
+        if restored:
+            digest, made = restored.manifest_digest, restored.time
+            _log.warning("the database was restored from a backup", backup=digest, time=made)
         return self
+
+    async def _try_to_claim(self, open_backups: Callable[[], Backups]) -> None:
+        """Claims an epoch, unless the store is full or cannot be reached: `back_up` claims one later then."""
+        try:
+            await self._claim(await asyncio.to_thread(open_backups))
+        except (DeadlineExceeded, ResourceExhausted, Unavailable) as error:
+            BACKUP_FAILURES.inc()
+            _log.error("backups cannot be made until the checkpoint store can be used", error=error.message)
 
     async def _claim(self, backups: Backups) -> None:
         """Claims the next epoch, unless another service was restored from a backup of this file."""
@@ -114,14 +136,10 @@ class BackedUpDatabase:
                 f" {claimed}, this file has {own_epoch}); move the file away to start from the newest backup",
                 reason=STALE_EPOCH,
             )
-        self._epoch = claimed + 1
         # Before the claim: a file that is left after a crash in between must not count as out of date.
-        await self.database.transact(set_backup_epoch, self._epoch)
-        await asyncio.to_thread(backups.claim, self._epoch)
-        self._backups = backups
-        if self.restored:
-            digest, made = self.restored.manifest_digest, self.restored.time
-            _log.warning("the database was restored from a backup", backup=digest, time=made, epoch=self._epoch)
+        await self.database.transact(set_backup_epoch, claimed + 1)
+        await asyncio.to_thread(backups.claim, claimed + 1)
+        self._epoch = claimed + 1
 
     async def __aenter__(self) -> Database:
         """Starts to make backups."""
@@ -169,8 +187,9 @@ class BackedUpDatabase:
             raise Unimplemented("a database of PostgreSQL is backed up by its own tools, such as pg_dump")
         async with self._lock:
             if self._backups is None:
-                await self._claim(await asyncio.to_thread(self._open_backups))
-            assert self._backups
+                self._backups = await asyncio.to_thread(self._open_backups)
+            if not self._epoch:
+                await self._claim(self._backups)
             backup = await self._copy_and_write(self._backups)
         BACKUP_TIME.set(backup.time)
         return backup

@@ -15,7 +15,7 @@ from podrace.backup.database import BackedUpDatabase
 from podrace.checkpoint_store.collect import collect
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database, DatabaseLocation, Format, Transaction
-from podrace.errors import DataLoss, FailedPrecondition
+from podrace.errors import DataLoss, FailedPrecondition, ResourceExhausted, Unavailable
 
 FORMAT = Format("orchestrator", 7, 1, "CREATE TABLE numbers (number INTEGER, text TEXT)")
 NOW = 1_700_000_000.0
@@ -191,6 +191,86 @@ async def test_without_a_backup_that_can_be_read_only_a_new_file_is_refused(
     again.database.close()
 
 
+def fill(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the store full; it can still be read."""
+
+    def refuse(*arguments: object) -> None:
+        raise ResourceExhausted("the store is full")
+
+    for name in ("swap_pointer", "put_object"):
+        monkeypatch.setattr(type(store), name, refuse)
+
+
+def disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(uri: str, *, deadline_seconds: float, **arguments: object) -> None:
+        assert deadline_seconds <= 10, "pods wait for the service"
+        raise Unavailable("the store cannot be reached")
+
+    monkeypatch.setattr("podrace.backup.database.open_store", refuse)
+
+
+@pytest.mark.parametrize("fault", ["full", "down"])
+async def test_a_service_with_its_file_starts_while_the_store_cannot_be_used_and_makes_backups_afterwards(
+    backups: Backups,
+    store: CheckpointStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+) -> None:
+    path = tmp_path / "volume" / "state.sqlite"
+    (await open_state(path, store)).database.close()
+    with monkeypatch.context() as broken:
+        fill(store, broken) if fault == "full" else disconnect(broken)
+        opened = await open_state(path, store)
+        await opened.database.transact(insert, 1)
+    written = await opened.back_up()
+    opened.database.close()
+    assert backups.newest() == written
+    assert written.epoch == backups.epoch()
+
+
+async def test_a_new_service_starts_only_when_the_store_says_that_there_is_no_backup(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(uri: str, **arguments: object) -> None:
+        raise Unavailable("the store cannot be reached")
+
+    monkeypatch.setattr("podrace.backup.database.open_store", refuse)
+    with pytest.raises(Unavailable):
+        await open_state(tmp_path / "volume" / "state.sqlite", store)
+    assert not (tmp_path / "volume").exists()
+
+
+async def test_a_file_that_is_out_of_date_is_refused_while_the_store_is_full(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await open_state(tmp_path / "old" / "state.sqlite", store)
+    await first.back_up()
+    first.database.close()
+    (await open_state(tmp_path / "new" / "state.sqlite", store)).database.close()
+    fill(store, monkeypatch)
+    with pytest.raises(FailedPrecondition, match="is out of date"):
+        await open_state(tmp_path / "old" / "state.sqlite", store)
+
+
+async def test_a_service_that_started_while_the_store_was_full_does_not_fence_its_successor(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old" / "state.sqlite"
+    first = await open_state(path, store)
+    await first.back_up()
+    first.database.close()
+    with monkeypatch.context() as broken:
+        fill(store, broken)
+        again = await open_state(path, store)
+    successor = await open_state(tmp_path / "new" / "state.sqlite", store)
+    with pytest.raises(FailedPrecondition, match="is out of date"):
+        await again.back_up()
+    await successor.back_up()
+    for opened in (again, successor):
+        opened.database.close()
+
+
 async def test_a_damaged_backup_does_not_hide_that_the_database_is_another_one(
     store: CheckpointStore, tmp_path: Path
 ) -> None:
@@ -262,7 +342,7 @@ async def test_a_service_without_its_file_starts_from_the_newest_backup(store: C
     assert second.restored is not None
     assert await second.database.transact(lambda opened: opened.execute("SELECT number FROM numbers")) == [(1,)]
     query = "SELECT backup_epoch, restored_epoch FROM identity"
-    assert await second.database.transact(lambda opened: opened.execute(query)) == [(3, 2)]
+    assert await second.database.transact(lambda opened: opened.execute(query)) == [(4, 3)]
     second.database.close()
 
 
