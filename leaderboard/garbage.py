@@ -45,6 +45,9 @@ from podrace.specification.ancestor import tournament_of
 from podrace.tasks import wait_at_most
 
 COLLECTED = prometheus_client.Counter("podrace_leaderboard_objects_collected", "Objects deleted from the store")
+FAILED = prometheus_client.Counter(
+    "podrace_leaderboard_collections_failed", "Attempts to delete the files that are no longer needed, that failed"
+)
 MISSING = prometheus_client.Gauge(
     "podrace_leaderboard_checkpoints_missing",
     "Checkpoints that are needed and were not in the store when it was last collected",
@@ -63,7 +66,9 @@ async def collect_periodically(
     urgent: asyncio.Event,
     on_measured: Callable[[Measured], None] = lambda _: None,
 ) -> None:
-    """Collects periodically until it is cancelled. A collection that fails is logged and repeated after the period.
+    """Collects periodically until it is cancelled.
+
+    A collection that fails, for whatever reason, is logged, counted, and repeated after the period.
 
     When `urgent` is set, the next collection begins at once, but not within SHORTEST_PERIOD_SECONDS of the last one.
     `on_measured` receives what each collection leaves.
@@ -78,7 +83,12 @@ async def collect_periodically(
                 state, store, grace_seconds=grace_seconds, retention=retention, on_measured=on_measured
             )
         except PodraceError as error:
+            FAILED.inc()
             _log.warning("garbage collection failed", error=error.message)
+        except Exception:
+            # A defect must not end the collections, or the disk fills without a word.
+            FAILED.inc()
+            _log.exception("garbage collection failed")
         else:
             _log.debug("garbage collected", objects=len(deleted))
 

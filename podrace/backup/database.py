@@ -1,8 +1,10 @@
 """Opens the database of a service, from its newest backup if there is no file, and backs it up while it is open."""
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -28,10 +30,26 @@ from podrace.errors import (
 BACKUP_TIME = prometheus_client.Gauge(
     "podrace_backup_time_seconds", "When the newest backup of the database was made, seconds since 1970"
 )
+BACKUP_DUE = prometheus_client.Gauge(
+    "podrace_backup_due_time_seconds",
+    "When the next backup of the database must be made, seconds since 1970; 0: none are made periodically",
+)
 BACKUP_FAILURES = prometheus_client.Counter("podrace_backup_failures", "Backups of the database that failed")
 START_SECONDS = 10.0
 """How long each call on the store may take when a database that exists is opened, because pods wait for the service."""
 _log = structlog.get_logger(__name__)
+
+
+def first_wait(now: float, due: float, period_seconds: float) -> float:
+    """Returns the seconds until the first backup of a process.
+
+    Args:
+        now: Wall time, seconds since 1970.
+        due: When the newest backup is older than the period; one that is overdue is made at once.
+        period_seconds: Time between two backups, and the longest wait: the newest backup may be from another machine,
+            whose clock was ahead.
+    """
+    return min(max(due - now, 0.0), period_seconds)
 
 
 class BackedUpDatabase:
@@ -60,6 +78,7 @@ class BackedUpDatabase:
         self._path, self._config, self._open_backups = path, config, open_backups
         self._backups: Backups | None = None
         self._epoch, self._database_id = 0, ""  # Epoch 0: none was claimed yet.
+        self._due = 0.0
         # One at a time: the copy has a fixed name, so that a killed service leaves at most one.
         self._lock = asyncio.Lock()
 
@@ -106,6 +125,7 @@ class BackedUpDatabase:
         database = Database.open(path, format, clock)
         try:
             self = cls(database, path, config, restored, open_backups=open_backups)
+            self._set_due(time.time())
             await self._try_to_claim(lambda: open_backups(START_SECONDS if exists else DEADLINE_SECONDS))
         except BaseException:
             database.close()
@@ -130,6 +150,8 @@ class BackedUpDatabase:
         newest, exist, claimed = await asyncio.to_thread(lambda: (backups.newest(), backups.exist(), backups.epoch()))
         if newest:
             backups.refuse_another(newest, self._database_id)
+            BACKUP_TIME.set(newest.time)
+            self._set_due(newest.time)
         if exist and claimed > own_epoch:
             raise FailedPrecondition(
                 f"database {self._path}: is out of date: another service was restored from its backup (epoch"
@@ -160,10 +182,18 @@ class BackedUpDatabase:
 
     async def run(self) -> None:
         """Makes a backup each period; returns when another service has taken over, or at once without backups."""
+        wait_seconds = first_wait(time.time(), self._due, self._config.period_seconds)
         while self._config.period_seconds:
-            await asyncio.sleep(self._config.period_seconds)
+            await asyncio.sleep(wait_seconds)
+            wait_seconds = self._config.period_seconds
             if await self._try_to_back_up() == STALE_EPOCH:
                 return
+
+    def _set_due(self, newest: float) -> None:
+        """Records when the next backup is due, after the time of the newest one."""
+        if self._config.period_seconds:
+            self._due = newest + self._config.period_seconds
+            BACKUP_DUE.set(self._due)
 
     async def _try_to_back_up(self) -> str:
         """Makes a backup; a failure is logged, and its reason returned."""
@@ -173,6 +203,10 @@ class BackedUpDatabase:
             BACKUP_FAILURES.inc()
             _log.error("the database could not be backed up", error=error.message)
             return error.reason
+        except Exception:
+            # A defect must not end the backups: the next one may succeed.
+            BACKUP_FAILURES.inc()
+            _log.exception("the database could not be backed up")
         return ""
 
     async def back_up(self) -> Backup:
@@ -192,15 +226,22 @@ class BackedUpDatabase:
                 await self._claim(self._backups)
             backup = await self._copy_and_write(self._backups)
         BACKUP_TIME.set(backup.time)
+        self._set_due(backup.time)
         return backup
 
     async def _copy_and_write(self, backups: Backups) -> Backup:
         copy, now = self._path.with_name(f"{self._path.name}.backup"), time.time()
-        copy.unlink(missing_ok=True)
         try:
+            copy.unlink(missing_ok=True)
             await self.database.copy_to(copy)
             return await asyncio.to_thread(
                 backups.write, copy, self._epoch, self._database_id, now, hours=self._config.hours
             )
+        except (OSError, sqlite3.Error) as error:
+            raise FailedPrecondition(
+                f"database {self._path}: its copy {copy} cannot be made: {error}; look at the rights and the free"
+                " space of the folder, and at the number of open files"
+            ) from None
         finally:
-            copy.unlink(missing_ok=True)
+            with suppress(OSError):
+                copy.unlink(missing_ok=True)

@@ -41,7 +41,7 @@ ALLOWED = {
     "podrace/access/lease_tokens.py": CREDENTIALS,
     "podrace/access/mesh_key.py": CREDENTIALS,
     "podrace/access/tokens.py": CREDENTIALS,
-    "podrace/backup/database.py": "the hour of a backup; the newest one is found by its pointer",
+    "podrace/backup/database.py": "the hour of a backup and when it is due; the newest is found by its pointer",
     "podrace/checkpoint_store/minio_client.py": "the clock of the server, which is this one and the difference",
     "podrace/checkpoint_store/minio_connection.py": "the difference between the clock of the server and this one",
     "podrace/checkpoint_store/minio_errors.py": SHOWN,

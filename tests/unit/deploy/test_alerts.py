@@ -20,12 +20,15 @@ AT = "40m"
 HEALTHY = {
     'up{job="services", instance="a"}': "1x60",
     'podrace_backup_failures_total{instance="a"}': "0x60",
+    'podrace_backup_due_time_seconds{instance="a"}': "60+60x60",
+    'podrace_backup_due_time_seconds{instance="without backups"}': "0x60",
     'podrace_orchestrator_reconcile_seconds_bucket{instance="a", le="0.1"}': "0+60x60",
     'podrace_orchestrator_reconcile_seconds_bucket{instance="a", le="+Inf"}': "0+60x60",
     'podrace_leaderboard_submit_seconds_bucket{instance="a", le="0.1"}': "0+60x60",
     'podrace_leaderboard_submit_seconds_bucket{instance="a", le="+Inf"}': "0+60x60",
     "podrace_orchestrator_tournaments_paused": "0x60",
     "podrace_leaderboard_checkpoints_missing": "0x60",
+    "podrace_leaderboard_collections_failed_total": "0x60",
     'podrace_orchestrator_pods{tournament_id="t"}': "2x60",
     'podrace_orchestrator_pods_wanted{tournament_id="t"}': "2x60",
     'podrace_orchestrator_environment_steps{tournament_id="t"}': "0+1000x60",
@@ -44,12 +47,14 @@ HEALTHY = {
 FAULTS = {
     "PodraceServiceDown": {'up{job="services", instance="a"}': "1x30 0x30"},
     "PodraceBackupFails": {'podrace_backup_failures_total{instance="a"}': "0x20 0+1x40"},
+    "PodraceBackupOverdue": {'podrace_backup_due_time_seconds{instance="a"}': "60+60x10 660x50"},
     "PodraceReconcileSlow": {'podrace_orchestrator_reconcile_seconds_bucket{instance="a", le="0.1"}': "0x60"}
     | {f'podrace_orchestrator_reconcile_seconds_bucket{{instance="a", le="{le}"}}': "0+60x60" for le in ("10", "+Inf")},
     "PodraceSubmitSlow": {'podrace_leaderboard_submit_seconds_bucket{instance="a", le="0.1"}': "0x60"}
     | {f'podrace_leaderboard_submit_seconds_bucket{{instance="a", le="{le}"}}': "0+60x60" for le in ("10", "+Inf")},
     "PodraceStorageFault": {"podrace_orchestrator_tournaments_paused": "0x30 1x30"},
     "PodraceCheckpointsMissing": {"podrace_leaderboard_checkpoints_missing": "0x30 2x30"},
+    "PodraceCollectionFails": {"podrace_leaderboard_collections_failed_total": "0x20 0+1x40"},
     "PodracePoolShort": {'podrace_orchestrator_pods{tournament_id="t"}': "1x60"},
     "PodraceNoProgress": {'podrace_orchestrator_environment_steps{tournament_id="t"}': "0+1000x10 10000x50"},
     "PodraceAgentsFail": {'podrace_orchestrator_failed_agents{tournament_id="t"}': "0x20 0+1x40"},

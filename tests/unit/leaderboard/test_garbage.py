@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from leaderboard import garbage
 from leaderboard.garbage import MISSING, collect_once, collect_periodically, tournaments
@@ -393,3 +394,35 @@ async def test_an_urgent_collection_does_not_wait_for_the_period(mesh: Any, monk
     collecting.cancel()
     await asyncio.wait([collecting])
     assert not urgent.is_set()
+
+
+@pytest.mark.parametrize("fault", [KeyError("strategy"), DataLoss("a manifest is damaged")], ids=["defect", "damage"])
+async def test_a_collection_that_fails_for_any_reason_is_counted_and_repeated(
+    mesh: Any, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    calls, repeated = [0], asyncio.Event()
+
+    async def collect(*_: object, **__: object) -> list[str]:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise fault
+        repeated.set()
+        return []
+
+    monkeypatch.setattr(garbage, "collect_once", collect)
+    failed = REGISTRY.get_sample_value("podrace_leaderboard_collections_failed_total")
+    collecting = asyncio.create_task(
+        collect_periodically(
+            *(mesh.state, mesh.store),
+            period_seconds=0.0,
+            grace_seconds=HOUR,
+            retention=Retention(),
+            urgent=asyncio.Event(),
+        )
+    )
+    async with asyncio.timeout(10):
+        await repeated.wait()
+    collecting.cancel()
+    await asyncio.wait([collecting])
+    assert failed is not None
+    assert REGISTRY.get_sample_value("podrace_leaderboard_collections_failed_total") == failed + 1
