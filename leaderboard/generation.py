@@ -25,7 +25,7 @@ from leaderboard.store.running_agents import RunningAgents
 from leaderboard.trial_cache import Ends, TrialCache
 from podrace.database import Transaction
 from podrace.errors import FailedPrecondition, InvalidArgument
-from podrace.leaderboard.v1.leaderboard_pb2 import Agent, GenerateAgentRequest
+from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_CONTINUATION, ORIGIN_FRESH, Agent, GenerateAgentRequest
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, TournamentSpec
 
 
@@ -149,6 +149,35 @@ def generate(
     else:
         made = [_make(transaction, request, spec, request.number, caches, begin=request.number, proposal=proposal)]
     return made[-1], made
+
+
+def record_again(transaction: Transaction, request: GenerateAgentRequest, trials: TrialCache) -> tuple[Agent, bool]:
+    """Records an agent that was generated before, if the database has lost it.
+
+    It counts as generated now: after all submissions that the database has, and not ended.
+
+    Returns:
+        The agent as it is recorded, and whether this call has recorded it.
+    """
+    agent, agent_id = request.agent, agent_id_of(request.tournament_id, request.number)
+    stated = (agent.agent_id, agent.tournament_id, agent.number)
+    if stated != (agent_id, request.tournament_id, request.number):
+        raise InvalidArgument(
+            f"GenerateAgent: agent.agent_id = {agent.agent_id!r}: expected agent {agent_id!r}, with its tournament and"
+            " number"
+        )
+    request_records.hold_request(transaction, "GenerateAgent", request.request_id, agent_id)
+    if stored := records.find_generation(transaction, agent_id):
+        return stored.agent, False
+    _first_spec(transaction, request)
+    parents = (records.find_generation(transaction, parent_id) for parent_id in agent.parent_agent_ids[:1])
+    behind = max((parent.depth for parent in parents if parent), default=0)
+    depth = behind if agent.origin in (ORIGIN_FRESH, ORIGIN_CONTINUATION) else behind + 1
+    position, after = records.next_position(transaction), records.last_sequence(transaction)
+    records.add_generation(transaction, Generation(agent, depth, after, position))
+    # A transaction that was rolled back may have folded ends at this position.
+    trials.forget(request.tournament_id)
+    return agent, True
 
 
 def _first_spec(transaction: Transaction, request: GenerateAgentRequest) -> TournamentSpec:

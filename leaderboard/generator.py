@@ -72,14 +72,19 @@ class Generator:
     async def generate(self, request: GenerateAgentRequest) -> Agent | NoWork:
         """Generates an agent, or returns the one that was generated for this number, or why there is no work now.
 
+        An agent in the request was generated before, and is recorded as it is if the database has lost it.
+
         Raises:
             InvalidArgument: The specification cannot be used (BAD_SPEC; for the first agent also if it names a function
-                that does not exist), or it differs from the one that the tournament began with.
+                that does not exist), or it differs from the one that the tournament began with, or the agent in the
+                request is not the one that it names.
             FailedPrecondition: The tournament is synchronous and the earlier rounds have not finished.
             AlreadyExists: The request id was used for another agent.
             ResourceExhausted: A disk has too little free space, or the owner or the tournament has stored too much.
         """
         check(request)
+        if request.HasField("agent"):
+            return await self._record_again(request)
         if shortage := await asyncio.to_thread(self._find_shortage):
             raise ResourceExhausted(shortage)
         self._owners.check_stored_bytes(ownership_in(request), request.maximum_stored_bytes)
@@ -95,6 +100,17 @@ class Generator:
         made = await self._make(request)
         self._owners.learn(request.tournament_id, ownership_in(request))
         return made
+
+    async def _record_again(self, request: GenerateAgentRequest) -> Agent:
+        agent, recorded = await self._state.transact(generation.record_again, request, self._trials)
+        self._owners.learn(request.tournament_id, ownership_in(request))
+        if recorded:
+            _log.warning(
+                "agent recorded again: the database was restored or rebuilt without it",
+                tournament_id=agent.tournament_id,
+                agent_id=agent.agent_id,
+            )
+        return agent
 
     def quota_report(self, tournament_id: str) -> str:
         """Returns what was deleted because of the quota of a tournament; empty: nothing."""

@@ -83,6 +83,10 @@ class TrialCache:
             del self._entries[next(iter(self._entries))]
         return entry.trials
 
+    def forget(self, tournament_id: str) -> None:
+        """Drops the folded log of a tournament, so that the next use reads it from the database."""
+        self._entries.pop(tournament_id, None)
+
 
 def fold(trials: Trials, generations: Iterable[Generation], submissions: Iterable[Candidate], position: int) -> None:
     """Folds a whole log into trials without any event.

@@ -19,6 +19,8 @@ from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 BEST_DEADLINE_SECONDS = 2.0
 REGISTER_DEADLINE_SECONDS = 5.0
 GENERATE_DEADLINE_SECONDS = 10.0
+REGISTER_AGENT_DEADLINE_SECONDS = 2.0
+"""The agent is assigned without an answer too."""
 ARCHIVE_DEADLINE_SECONDS = 60.0
 PIECE_BYTES = 1 << 20
 """Bytes of records in one request."""
@@ -237,6 +239,23 @@ class LeaderboardClient:
             self._generator.GenerateAgent, request, deadline_seconds=GENERATE_DEADLINE_SECONDS
         )
         return response
+
+    async def register_agent(self, tournament: TournamentRecord, agent: pb.Agent, ownership: Ownership) -> None:
+        """Makes an agent that was generated before known to a leaderboard that has lost it.
+
+        Raises:
+            PodraceError: The error of the generator.
+        """
+        request = pb.GenerateAgentRequest(
+            request_id=agent.agent_id,
+            tournament_id=tournament.tournament_id,
+            spec=tournament.spec,
+            number=agent.number,
+            agent=agent,
+            owner=ownership.owner,
+            namespace=ownership.namespace,
+        )
+        await rpc.call(self._generator.GenerateAgent, request, deadline_seconds=REGISTER_AGENT_DEADLINE_SECONDS)
 
     async def review(self, tournaments: Mapping[str, int]) -> dict[str, pb.ReviewAgentsResponse]:
         """Requests which agents the strategies stop early, and which submissions were refused.

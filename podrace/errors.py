@@ -188,6 +188,9 @@ NOT_VERIFIED = "ERROR_REASON_NOT_VERIFIED"
 UNUSABLE_ALGORITHM = "ERROR_REASON_UNUSABLE_ALGORITHM"
 """Reason if the class of a user-defined algorithm cannot be imported, lacks something, or raised."""
 
+AGENT_UNKNOWN = "ERROR_REASON_AGENT_UNKNOWN"
+"""Reason of NotFound if the leaderboard does not know an agent."""
+
 QUOTA_EXCEEDED = "ERROR_REASON_QUOTA_EXCEEDED"
 """Reason if an owner has as much as the operator allows one owner."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from agentpod.session.role_faults import RoleLost, RoleRefused
 from agentpod.storage_waits import StorageUnreachable
 from podrace.errors import (
+    AGENT_UNKNOWN,
     BAD_SPEC,
     UNSUITABLE_SPACE,
     UNUSABLE_ALGORITHM,
@@ -28,6 +29,7 @@ PUBLISHING_SECONDS = 1.0
 """Time that is left for publishing and submitting the last checkpoint."""
 UNKNOWN_EVALUATION_SHARE = 0.05
 """Share of the wall-clock objective that is left for an evaluation while none was timed yet."""
+UNKNOWN_AGENT = "the leaderboard lost the agent, which is registered again when it is assigned again"
 LONGEST_UNKNOWN_SECONDS = 30.0
 """Longest time that is left for an evaluation while none was timed yet."""
 
@@ -144,6 +146,10 @@ def ending_of_error(error: PodraceError, *, opened: bool) -> Ending:
         return Ending(pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST, publish=True)
     if isinstance(error, RoleRefused):
         return Ending(pb.OUTCOME_DRAINED, error.message, publish=True, gave_up=True)
+    if error.reason == AGENT_UNKNOWN:
+        # Its database was restored from a backup or rebuilt. The orchestrator registers the agent again when it assigns
+        # it, and the next pod continues from what is published.
+        return Ending(pb.OUTCOME_DRAINED, f"{UNKNOWN_AGENT}: {error.message}", publish=True)
     specification_failed = error.reason == BAD_SPEC or (
         not opened and error.reason not in (UNSUITABLE_SPACE, UNUSABLE_ALGORITHM)
     )

@@ -25,7 +25,7 @@ from podrace.checkpoint_store.store import (
     check_digest,
 )
 from podrace.database import Database, Transaction
-from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound
+from podrace.errors import AGENT_UNKNOWN, Aborted, FailedPrecondition, InvalidArgument, NotFound
 from podrace.specification.ancestor import tournament_of
 
 LIFETIME_SECONDS = 3600.0
@@ -163,7 +163,7 @@ class StoreAccess:
         agent = (await self._state.transact(records.get_generation, agent_id)).agent
         if agent.tournament_id != tournament_id:
             # As for an agent that does not exist.
-            raise NotFound(f"agent {agent_id!r} was never generated here")
+            raise NotFound(f"agent {agent_id!r} was never generated here", reason=AGENT_UNKNOWN)
 
     async def _check_held(self, request: pb.GrantUploadsRequest | pb.RenewObjectsRequest) -> None:
         """Checks that the pod holds the agent; the epoch of an agent that was claimed here is known."""

@@ -15,6 +15,7 @@ import structlog
 from orchestrator.assignments import successors, transactions
 from orchestrator.assignments.adoption import Adoption
 from orchestrator.assignments.external_pods import ExternalPods
+from orchestrator.assignments.known_agents import register_again
 from orchestrator.assignments.successors import Prepare, TrainingGaps
 from orchestrator.assignments.transactions import AssignedWork
 from orchestrator.decisions import dispatch, step_budget
@@ -137,7 +138,11 @@ class Assignments:
         limit = await self._step_limit(answer.tournament, answer.work)
         if limit is not None and limit <= answer.work.environment_steps:
             return self._without_work(answer.work, "all environment steps of the objective are assigned")
-        assigned = answer if answer.work.agent else await self._generate(answer.tournament, answer.work)
+        assigned: AcquireResult = answer
+        if answer.work.agent is None:
+            assigned = await self._generate(answer.tournament, answer.work)
+        else:
+            await register_again(self._leaderboard, self._runtime.cache, answer.tournament, answer.work.agent)
         if isinstance(assigned, AssignedWork) and limit is not None:
             work = assigned.work
             self._runtime.step_limits[work.work_id, work.lease_epoch] = limit

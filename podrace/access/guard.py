@@ -26,7 +26,7 @@ from podrace.access.rules import (
     kind_name,
     resource_of,
 )
-from podrace.errors import NotFound, PermissionDenied, PodraceError, Unauthenticated
+from podrace.errors import AGENT_UNKNOWN, NotFound, PermissionDenied, PodraceError, Unauthenticated
 
 HolderOf = Callable[[str], str]
 """Returns the pod that holds an assignment now; empty if the assignment is unknown or no pod holds it any more."""
@@ -155,7 +155,9 @@ class Guard:
         if decision.allowed or (decision.hidden and rule.method in self._scoped):
             return
         if decision.hidden:
-            raise NotFound(self._absent(principal, resource))
+            # As the leaderboard answers for an agent that it does not know.
+            reason = AGENT_UNKNOWN if resource.kind == AGENT else ""
+            raise NotFound(self._absent(principal, resource), reason=reason)
         raise PermissionDenied(decision.reason)
 
     def _absent(self, principal: Principal, resource: Resource) -> str:

@@ -64,6 +64,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """RESOURCE_EXHAUSTED: an owner has as much, or makes as many calls, as the operator allows one owner, or the
     checkpoints of a tournament exceed its quota. The metadata has the `setting`, the `limit` and the `owner`.
     """
+    ERROR_REASON_AGENT_UNKNOWN: _ErrorReason.ValueType  # 13
+    """NOT_FOUND: the leaderboard does not know the agent. If it knew the agent before, its database was restored from a
+    backup or rebuilt: the pod gives the agent back, and the orchestrator registers it again (GenerateAgent).
+    """
     ERROR_REASON_INVALID_ARGUMENT: _ErrorReason.ValueType  # 100
     """From here on: the reasons of errors that have no more specific one, one for each status code.
 
@@ -154,6 +158,10 @@ class and, where it is known, the file and the line. Agents of other algorithms 
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 12
 """RESOURCE_EXHAUSTED: an owner has as much, or makes as many calls, as the operator allows one owner, or the
 checkpoints of a tournament exceed its quota. The metadata has the `setting`, the `limit` and the `owner`.
+"""
+ERROR_REASON_AGENT_UNKNOWN: ErrorReason.ValueType  # 13
+"""NOT_FOUND: the leaderboard does not know the agent. If it knew the agent before, its database was restored from a
+backup or rebuilt: the pod gives the agent back, and the orchestrator registers it again (GenerateAgent).
 """
 ERROR_REASON_INVALID_ARGUMENT: ErrorReason.ValueType  # 100
 """From here on: the reasons of errors that have no more specific one, one for each status code.

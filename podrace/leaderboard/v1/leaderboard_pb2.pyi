@@ -2019,6 +2019,7 @@ class GenerateAgentRequest(_message.Message):
     OWNER_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
     MAXIMUM_STORED_BYTES_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key; use `<tournament_id>-a<number>`."""
     tournament_id: _builtins.str
@@ -2059,6 +2060,12 @@ class GenerateAgentRequest(_message.Message):
         is left.
         """
 
+    @_builtins.property
+    def agent(self) -> Global___Agent:
+        """The agent as it was generated before, when it is assigned again. A leaderboard that does not know it, because its
+        database was restored from a backup or rebuilt, records it as it is, also if there is no space for new agents.
+        """
+
     def __init__(
         self,
         *,
@@ -2074,10 +2081,11 @@ class GenerateAgentRequest(_message.Message):
         owner: _builtins.str = ...,
         namespace: _builtins.str = ...,
         maximum_stored_bytes: _builtins.int = ...,
+        agent: Global___Agent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["running_duration", b"running_duration", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "running_duration", b"running_duration", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_agent_ids", b"failed_agent_ids", "maximum_stored_bytes", b"maximum_stored_bytes", "namespace", b"namespace", "number", b"number", "owner", b"owner", "pod_id", b"pod_id", "request_id", b"request_id", "running_duration", b"running_duration", "spec", b"spec", "tournament_environment_steps", b"tournament_environment_steps", "tournament_id", b"tournament_id", "unfinished_agent_ids", b"unfinished_agent_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "failed_agent_ids", b"failed_agent_ids", "maximum_stored_bytes", b"maximum_stored_bytes", "namespace", b"namespace", "number", b"number", "owner", b"owner", "pod_id", b"pod_id", "request_id", b"request_id", "running_duration", b"running_duration", "spec", b"spec", "tournament_environment_steps", b"tournament_environment_steps", "tournament_id", b"tournament_id", "unfinished_agent_ids", b"unfinished_agent_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

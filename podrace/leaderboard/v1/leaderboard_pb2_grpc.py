@@ -508,14 +508,15 @@ class UpdaterServiceServicer:
         reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
         policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
         does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-        computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD). INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
-        was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
-        agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
-        policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
-        policy are not in the store. DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score
-        is not finite (NON_FINITE). FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod.
-        ALREADY_EXISTS if the request id was used for another candidate. UNAVAILABLE if the store does not answer in time:
-        submit again. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to restart.
+        computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD).
+        INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint was not scored, is not the agent's, or contradicts the
+        specification or itself: steps beyond the budget of the agent, a number of episodes that the specification does not
+        allow, a mean that is not that of the listed returns, a policy whose tensors do not have the sizes of the
+        hyperparameters. NOT_FOUND if the agent is unknown (AGENT_UNKNOWN), or manifest or policy are not in the store.
+        DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
+        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the request
+        id was used for another candidate. UNAVAILABLE if the store does not answer in time: submit again. Deadline: 10 s;
+        pods allow 30 s, longer than a leaderboard takes to restart.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1018,11 +1019,12 @@ class GeneratorServiceServicer:
     def GenerateAgent(self, request, context):
         """Creates agent `number` of a tournament. Called by the orchestrator when a pod is free. Answers once the agent is
         durable; blocks while a generator plugin computes. A repeat returns the stored agent, even if the board has
-        changed. INVALID_ARGUMENT (BAD_SPEC) if the specification is not resolved, names an unknown strategy or a plugin
-        function that does not exist, or names an ancestor whose checkpoint files cannot fit. INVALID_ARGUMENT without a
-        reason if the specification differs from the one of the first agent. FAILED_PRECONDITION in a synchronous
-        tournament while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another
-        agent. Deadline: 10 s.
+        changed. Also called with `agent` when an agent is assigned again. INVALID_ARGUMENT (BAD_SPEC) if the specification
+        is not resolved, names an unknown strategy or a plugin function that does not exist, or names an ancestor whose
+        checkpoint files cannot fit. INVALID_ARGUMENT without a reason if the specification differs from the one of the
+        first agent, or `agent` is not agent `number` of the tournament. FAILED_PRECONDITION in a synchronous tournament
+        while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another agent.
+        Deadline: 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -239,14 +239,15 @@ class UpdaterServiceStub:
     reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
     policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
     does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-    computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD). INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
-    was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
-    agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
-    policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
-    policy are not in the store. DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score
-    is not finite (NON_FINITE). FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod.
-    ALREADY_EXISTS if the request id was used for another candidate. UNAVAILABLE if the store does not answer in time:
-    submit again. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to restart.
+    computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD).
+    INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint was not scored, is not the agent's, or contradicts the
+    specification or itself: steps beyond the budget of the agent, a number of episodes that the specification does not
+    allow, a mean that is not that of the listed returns, a policy whose tensors do not have the sizes of the
+    hyperparameters. NOT_FOUND if the agent is unknown (AGENT_UNKNOWN), or manifest or policy are not in the store.
+    DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
+    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the request
+    id was used for another candidate. UNAVAILABLE if the store does not answer in time: submit again. Deadline: 10 s;
+    pods allow 30 s, longer than a leaderboard takes to restart.
     """
     PlanEvaluation: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.PlanEvaluationRequest, _leaderboard_pb2.PlanEvaluationResponse]
     """Returns how an agent should be evaluated next: the candidate that its policy has to beat, and further evaluation
@@ -320,14 +321,15 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
     policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
     does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-    computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD). INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
-    was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
-    agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
-    policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
-    policy are not in the store. DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score
-    is not finite (NON_FINITE). FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod.
-    ALREADY_EXISTS if the request id was used for another candidate. UNAVAILABLE if the store does not answer in time:
-    submit again. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to restart.
+    computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD).
+    INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint was not scored, is not the agent's, or contradicts the
+    specification or itself: steps beyond the budget of the agent, a number of episodes that the specification does not
+    allow, a mean that is not that of the listed returns, a policy whose tensors do not have the sizes of the
+    hyperparameters. NOT_FOUND if the agent is unknown (AGENT_UNKNOWN), or manifest or policy are not in the store.
+    DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
+    FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the request
+    id was used for another candidate. UNAVAILABLE if the store does not answer in time: submit again. Deadline: 10 s;
+    pods allow 30 s, longer than a leaderboard takes to restart.
     """
     PlanEvaluation: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.PlanEvaluationRequest, _leaderboard_pb2.PlanEvaluationResponse]  # type: ignore[assignment]
     """Returns how an agent should be evaluated next: the candidate that its policy has to beat, and further evaluation
@@ -404,14 +406,15 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         reads the manifest from the checkpoint store and takes the score from it. The manifest states the digest of the
         policy that earned the score, and that must be the policy of this checkpoint. (The digest identifies the policy; it
         does not prove who computed the score.) Answers once the judgment is durable; blocks while an updater plugin
-        computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD). INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint
-        was not scored, is not the agent's, or contradicts the specification or itself: steps beyond the budget of the
-        agent, a number of episodes that the specification does not allow, a mean that is not that of the listed returns, a
-        policy whose tensors do not have the sizes of the hyperparameters. NOT_FOUND if the agent is unknown, or manifest or
-        policy are not in the store. DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score
-        is not finite (NON_FINITE). FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod.
-        ALREADY_EXISTS if the request id was used for another candidate. UNAVAILABLE if the store does not answer in time:
-        submit again. Deadline: 10 s; pods allow 30 s, longer than a leaderboard takes to restart.
+        computes. A repeat for the same manifest gets the same answer, unless the candidate was held (VERDICT_HELD).
+        INVALID_ARGUMENT (BAD_CHECKPOINT) if the checkpoint was not scored, is not the agent's, or contradicts the
+        specification or itself: steps beyond the budget of the agent, a number of episodes that the specification does not
+        allow, a mean that is not that of the listed returns, a policy whose tensors do not have the sizes of the
+        hyperparameters. NOT_FOUND if the agent is unknown (AGENT_UNKNOWN), or manifest or policy are not in the store.
+        DATA_LOSS if the manifest or the policy has the wrong digest (BAD_DIGEST), or the score is not finite (NON_FINITE).
+        FAILED_PRECONDITION (STALE_EPOCH) if the agent has since been assigned to another pod. ALREADY_EXISTS if the request
+        id was used for another candidate. UNAVAILABLE if the store does not answer in time: submit again. Deadline: 10 s;
+        pods allow 30 s, longer than a leaderboard takes to restart.
         """
 
     @_abc_1.abstractmethod
@@ -545,11 +548,12 @@ class GeneratorServiceStub:
     GenerateAgent: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.GenerateAgentRequest, _leaderboard_pb2.GenerateAgentResponse]
     """Creates agent `number` of a tournament. Called by the orchestrator when a pod is free. Answers once the agent is
     durable; blocks while a generator plugin computes. A repeat returns the stored agent, even if the board has
-    changed. INVALID_ARGUMENT (BAD_SPEC) if the specification is not resolved, names an unknown strategy or a plugin
-    function that does not exist, or names an ancestor whose checkpoint files cannot fit. INVALID_ARGUMENT without a
-    reason if the specification differs from the one of the first agent. FAILED_PRECONDITION in a synchronous
-    tournament while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another
-    agent. Deadline: 10 s.
+    changed. Also called with `agent` when an agent is assigned again. INVALID_ARGUMENT (BAD_SPEC) if the specification
+    is not resolved, names an unknown strategy or a plugin function that does not exist, or names an ancestor whose
+    checkpoint files cannot fit. INVALID_ARGUMENT without a reason if the specification differs from the one of the
+    first agent, or `agent` is not agent `number` of the tournament. FAILED_PRECONDITION in a synchronous tournament
+    while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another agent.
+    Deadline: 10 s.
     """
     ReviewAgents: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ReviewAgentsRequest, _leaderboard_pb2.ReviewAgentsResponse]
     """Reviews the agents in training: returns those that the strategy stops early, so that their pods can train others,
@@ -566,11 +570,12 @@ class GeneratorServiceAsyncStub(GeneratorServiceStub):
     GenerateAgent: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.GenerateAgentRequest, _leaderboard_pb2.GenerateAgentResponse]  # type: ignore[assignment]
     """Creates agent `number` of a tournament. Called by the orchestrator when a pod is free. Answers once the agent is
     durable; blocks while a generator plugin computes. A repeat returns the stored agent, even if the board has
-    changed. INVALID_ARGUMENT (BAD_SPEC) if the specification is not resolved, names an unknown strategy or a plugin
-    function that does not exist, or names an ancestor whose checkpoint files cannot fit. INVALID_ARGUMENT without a
-    reason if the specification differs from the one of the first agent. FAILED_PRECONDITION in a synchronous
-    tournament while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another
-    agent. Deadline: 10 s.
+    changed. Also called with `agent` when an agent is assigned again. INVALID_ARGUMENT (BAD_SPEC) if the specification
+    is not resolved, names an unknown strategy or a plugin function that does not exist, or names an ancestor whose
+    checkpoint files cannot fit. INVALID_ARGUMENT without a reason if the specification differs from the one of the
+    first agent, or `agent` is not agent `number` of the tournament. FAILED_PRECONDITION in a synchronous tournament
+    while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another agent.
+    Deadline: 10 s.
     """
     ReviewAgents: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ReviewAgentsRequest, _leaderboard_pb2.ReviewAgentsResponse]  # type: ignore[assignment]
     """Reviews the agents in training: returns those that the strategy stops early, so that their pods can train others,
@@ -590,11 +595,12 @@ class GeneratorServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_leaderboard_pb2.GenerateAgentResponse, _abc.Awaitable[_leaderboard_pb2.GenerateAgentResponse]]:
         """Creates agent `number` of a tournament. Called by the orchestrator when a pod is free. Answers once the agent is
         durable; blocks while a generator plugin computes. A repeat returns the stored agent, even if the board has
-        changed. INVALID_ARGUMENT (BAD_SPEC) if the specification is not resolved, names an unknown strategy or a plugin
-        function that does not exist, or names an ancestor whose checkpoint files cannot fit. INVALID_ARGUMENT without a
-        reason if the specification differs from the one of the first agent. FAILED_PRECONDITION in a synchronous
-        tournament while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another
-        agent. Deadline: 10 s.
+        changed. Also called with `agent` when an agent is assigned again. INVALID_ARGUMENT (BAD_SPEC) if the specification
+        is not resolved, names an unknown strategy or a plugin function that does not exist, or names an ancestor whose
+        checkpoint files cannot fit. INVALID_ARGUMENT without a reason if the specification differs from the one of the
+        first agent, or `agent` is not agent `number` of the tournament. FAILED_PRECONDITION in a synchronous tournament
+        while an agent of an earlier round is unfinished. ALREADY_EXISTS if the request id was used for another agent.
+        Deadline: 10 s.
         """
 
     @_abc_1.abstractmethod

@@ -55,6 +55,7 @@ class FakeLeaderboard(
     def __init__(self) -> None:
         self.best: dict[str, leaderboard_pb2.Candidate] = {}
         self.generate_requests: list[leaderboard_pb2.GenerateAgentRequest] = []
+        self.known_agents: list[leaderboard_pb2.GenerateAgentRequest] = []
         self.refusal: PodraceError | None = None
         self.refusals: list[leaderboard_pb2.Refusal] = []
         self.verification: leaderboard_pb2.Verification | None = None
@@ -172,6 +173,9 @@ class FakeLeaderboard(
     ) -> leaderboard_pb2.GenerateAgentResponse:
         if self.refusal:
             raise self.refusal
+        if request.HasField("agent"):
+            self.known_agents.append(request)
+            return leaderboard_pb2.GenerateAgentResponse(agent=request.agent)
         self.generate_requests.append(request)
         agent = leaderboard_pb2.Agent(
             agent_id=f"{request.tournament_id}-a{request.number}",

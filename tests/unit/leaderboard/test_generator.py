@@ -10,7 +10,7 @@ from leaderboard.evolution import history
 from leaderboard.evolution.strategy import NoWork
 from leaderboard.generator import Generator
 from leaderboard.store import records
-from podrace.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from podrace.errors import AGENT_UNKNOWN, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
 from podrace.leaderboard.v1.leaderboard_pb2 import ORIGIN_FRESH, Agent, GenerateAgentRequest
 from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, TournamentSpec
 
@@ -34,6 +34,91 @@ async def test_an_agent_is_generated_once_even_if_the_board_has_changed(mesh: An
         await mesh.submit(agent, float(number))
     mesh.clock.now += 60
     assert [await mesh.generate(spec, number) for number in range(3)] == first
+
+
+async def lose(mesh: Any, *agents: Agent) -> None:
+    """Removes agents from the database, as if it had been restored from a backup made before they were generated."""
+    for agent in agents:
+        await mesh.state.transact(
+            lambda transaction, name: transaction.execute("DELETE FROM agents WHERE agent_id = ?", name), agent.agent_id
+        )
+
+
+def known(spec: TournamentSpec, agent: Agent, **changes: Any) -> GenerateAgentRequest:
+    """The request with which an orchestrator assigns an agent again."""
+    fields: dict[str, Any] = {
+        "request_id": agent.agent_id,
+        "tournament_id": TOURNAMENT,
+        "number": agent.number,
+        **changes,
+    }
+    return GenerateAgentRequest(spec=spec, agent=agent, **fields)
+
+
+async def test_an_agent_that_a_restored_database_lost_is_recorded_as_it_was_and_can_submit_again(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
+    spec = make_spec(evolution={"initial_agents": 1, "fresh_probability": 0.0})
+    parent = await mesh.generate(spec, 0)
+    await mesh.submit(parent, 1.0)
+    child, later = await mesh.generate(spec, 1), await mesh.generate(spec, 2)
+    before = await mesh.state.transact(records.get_generation, child.agent_id)
+    await lose(mesh, child, later)
+    with pytest.raises(NotFound, match="was never generated here") as refused:
+        await mesh.submit(child, 2.0)
+    assert refused.value.reason == AGENT_UNKNOWN
+    full = Generator(mesh.state, find_shortage=lambda: "the disk of /data has 1.0 MiB left")
+    assert await full.generate(known(spec, child)) == child, "it needs no space that it did not have before"
+    assert await mesh.generator.generate(known(spec, child, number=1)) == child, "a repetition has no effect"
+    assert (await mesh.submit(child, 2.0)).candidate.rank == 1
+    again = await mesh.state.transact(records.get_generation, child.agent_id)
+    assert (again.agent, again.depth, again.ended) == (before.agent, before.depth, None)
+    assert (await mesh.generate(spec, 3, [child.agent_id])).number == 3
+
+
+async def test_an_agent_is_recorded_again_with_its_tournament_if_that_is_lost_too(
+    mesh: Any, make_spec: MakeSpec
+) -> None:
+    spec = make_spec()
+    agent = await mesh.generate(spec, 0)
+    await lose(mesh, agent)
+    await mesh.state.transact(lambda transaction: transaction.execute("DELETE FROM tournaments"))
+    assert await mesh.generator.generate(known(spec, agent)) == agent
+    assert await mesh.state.transact(records.find_spec, TOURNAMENT) == spec
+
+
+async def test_what_the_leaderboard_knows_of_an_agent_is_not_replaced(mesh: Any, make_spec: MakeSpec) -> None:
+    spec = make_spec()
+    agent = await mesh.generate(spec, 0)
+    other = Agent()
+    other.CopyFrom(agent)
+    other.seed += 1
+    assert await mesh.generator.generate(known(spec, other)) == agent
+
+
+@pytest.mark.parametrize("changes", [{"number": 5}, {"tournament_id": "other-1"}])
+async def test_an_agent_that_is_not_the_named_one_is_not_recorded(
+    changes: dict[str, Any], mesh: Any, make_spec: MakeSpec
+) -> None:
+    spec = make_spec()
+    agent = await mesh.generate(spec, 0)
+    await lose(mesh, agent)
+    with pytest.raises(InvalidArgument, match=r"GenerateAgent: agent\.agent_id = "):
+        await mesh.generator.generate(known(spec, agent, request_id="", **changes))
+
+
+async def test_a_recorded_agent_does_not_confirm_ends_that_were_rolled_back(mesh: Any, make_spec: MakeSpec) -> None:
+    """An incumbent's generator that has no work rolls back what it recorded; the folded log must forget it too."""
+    spec = make_spec(evolution={"strategy": "incumbent"}, objective={"wall_clock_duration": "100s"})
+    first, second = await mesh.generate(spec, 0), await mesh.generate(spec, 1, [f"{TOURNAMENT}-a0"])
+    await lose(mesh, second)
+    late = GenerateAgentRequest(tournament_id=TOURNAMENT, spec=spec, number=2)
+    late.running_duration.FromMilliseconds(99_900)
+    assert isinstance(await mesh.generator.generate(late), NoWork)
+    await mesh.generator.generate(known(spec, second))
+    cached = mesh.generator._trials
+    assert TOURNAMENT not in cached._entries
+    assert (await mesh.state.transact(records.get_generation, first.agent_id)).ended is None
 
 
 async def test_no_agent_is_generated_while_there_is_no_space_for_its_checkpoints(

@@ -36,6 +36,13 @@ def test_errors_of_the_agent_of_the_specification_and_of_the_services_have_diffe
     assert ending.exit_code is None
 
 
+@pytest.mark.parametrize("opened", [False, True])
+def test_an_agent_that_a_restored_leaderboard_does_not_know_is_published_and_given_back_and_has_not_failed(opened):
+    ending = ending_of_error(errors.NotFound("never generated here", reason=errors.AGENT_UNKNOWN), opened=opened)
+    assert (ending.outcome, ending.publish, ending.gave_up, ending.exit_code) == (pb.OUTCOME_DRAINED, True, False, None)
+    assert "never generated here" in ending.message
+
+
 def test_a_lost_role_ends_the_pod_after_publishing():
     ending = ending_of_error(RoleLost("gone"), opened=True)
     assert (ending.outcome, ending.exit_code, ending.publish) == (pb.OUTCOME_DRAINED, EXIT_ROLE_LOST, True)
