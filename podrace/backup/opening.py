@@ -42,6 +42,8 @@ async def open_when_leading(
 ) -> BackedUpDatabase:
     """Opens the database as soon as this replica leads; answers health checks at `health_listen` until then.
 
+    Waits also while the server of the database cannot be used.
+
     Args:
         location: Where the database is. For a file there is one replica, which leads at once.
         format: Its format.
@@ -51,7 +53,7 @@ async def open_when_leading(
         server: Addresses of the service.
 
     Raises:
-        PodraceError: The database cannot be opened.
+        PodraceError: The database cannot be opened, for a reason that waiting does not mend.
     """
     LEADS.set(0)
     waiting: AbstractAsyncContextManager[None] = contextlib.nullcontext()

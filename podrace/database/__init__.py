@@ -2,7 +2,7 @@
 
 `database.py` has the thread, `format.py` what identifies a database, `transaction.py` what a change receives.
 `sqlite.py` opens a file; `postgresql.py` opens a database of a PostgreSQL server, whose one writer `leadership.py`
-determines, and `dialect.py` translates the statements for it.
+determines, and `dialect.py` translates the statements for it. `outage.py` waits while the server cannot be used.
 """
 
 from podrace.database.database import Database

@@ -104,6 +104,7 @@ class Leadership:
         """
         self.epoch, self._renew_time, self._times, self._monotonic = epoch, renew_time, times, monotonic
         self._connect, self._ended, self._taken = connect, threading.Event(), False
+        self._failing = False
         self._observers: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._renew_until_ended, name="leadership", daemon=True)
         self._thread.start()
@@ -128,7 +129,7 @@ class Leadership:
             monotonic: Returns monotonic time in seconds.
 
         Raises:
-            PodraceError: The database cannot be used.
+            PodraceError: The database cannot be used; `Outage.wait_until_usable` tries again after Unavailable.
         """
         connection = await asyncio.to_thread(connect)
         try:
@@ -192,8 +193,11 @@ class Leadership:
                 self.lose()
             elif not self._taken:
                 self._renew_time = begin
+            self._failing = False
         except Exception as error:
-            _log.warning("the lease of the leader could not be renewed", error=str(error))
+            if not self._failing:
+                _log.warning("the lease of the leader could not be renewed", error=str(error))
+            self._failing = True
             if connection:
                 connection.close()
             return None

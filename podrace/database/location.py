@@ -14,6 +14,7 @@ import structlog
 from podrace.database.database import Database
 from podrace.database.format import Format
 from podrace.database.leadership import Leadership, LeaseTimes
+from podrace.database.outage import Outage
 from podrace.errors import FailedPrecondition, InvalidArgument, Unimplemented
 
 SCHEMES = ("postgresql://", "postgres://")
@@ -85,6 +86,9 @@ async def open_database(
 ) -> tuple[Database, Leadership | None]:
     """Opens a database, on a server once this process leads; returns it with the leadership, None for a file.
 
+    While the server cannot be used, it is tried again without a time limit: a supervisor that starts the process again
+    and again would wait longer each time.
+
     Args:
         location: Where it is.
         format: Identification and schema of the database.
@@ -94,7 +98,7 @@ async def open_database(
         times: Times of the leader's lease.
 
     Raises:
-        PodraceError: The database cannot be opened; see `Database.open`.
+        PodraceError: The database cannot be opened, for a reason that waiting does not mend; see `Database.open`.
         Unimplemented: The package for PostgreSQL is missing.
     """
     if location.file is not None:
@@ -107,13 +111,22 @@ async def open_database(
             " (podrace[postgresql])"
         ) from None
     server = PostgresqlServer(location.url, read_password(location), format)
-    leadership = await Leadership.acquire(server.connect, address, times=times, on_standby=on_standby)
-    try:
-        # In a thread: health checks are answered meanwhile.
-        engine = await asyncio.to_thread(PostgresqlEngine.open, server, leadership)
-    except BaseException:
-        leadership.resign()
-        raise
+    outage = Outage()
+
+    def observe(leader: str) -> None:
+        outage.end()
+        on_standby(leader)
+
+    async def attempt() -> tuple[PostgresqlEngine, Leadership]:
+        leadership = await Leadership.acquire(server.connect, address, times=times, on_standby=observe)
+        try:
+            # In a thread: health checks are answered meanwhile.
+            return await asyncio.to_thread(PostgresqlEngine.open, server, leadership), leadership
+        except BaseException:
+            await asyncio.to_thread(leadership.resign)
+            raise
+
+    engine, leadership = await outage.wait_until_usable(attempt)
     return Database(engine, clock), leadership
 
 

@@ -4,6 +4,7 @@ Each service has a schema that is named after it, so several services can share 
 earlier version is migrated when the database is opened: one step per version, all in one transaction.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -40,6 +41,12 @@ FORMAT = "CREATE TABLE IF NOT EXISTS format (application_id BIGINT NOT NULL, ver
 UNSAFE_COMMIT = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 )
+REFUSED = re.compile(
+    "authentication failed|no password supplied|(database|role) .* does not exist|not permitted to log in"
+    r"|no pg_hba\.conf entry|permission denied|certificate|does not support SSL|invalid .* value"
+)
+"""Messages of a server that answers but refuses this client, and of a client with wrong settings: waiting does not mend
+them. An error of a connection that is being opened has no code."""
 SCHEMA_EXISTS = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
 
 
@@ -61,7 +68,7 @@ class PostgresqlServer:
 
         Raises:
             FailedPrecondition: The server refuses the connection, or the schema cannot be created.
-            Unavailable: The server cannot be reached.
+            Unavailable: The server cannot be reached, is starting, or accepts no changes.
         """
         try:
             link = self._open()
@@ -83,7 +90,10 @@ class PostgresqlServer:
     def refusal(self, error: psycopg.Error) -> PodraceError:
         """Returns why the server does not do what this service needs at its start."""
         line = " ".join(str(error).split())
-        if isinstance(error, psycopg.OperationalError) and "authentication failed" not in line:
+        # After a failover the former primary, or a standby of the server, accepts no changes for a while.
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) or (
+            isinstance(error, psycopg.OperationalError) and not REFUSED.search(line)
+        ):
             return Unavailable(f"database {self.url}: {line}")
         return FailedPrecondition(f"database {self.url}: {line}; mend the setting `database` or the rights of its user")
 

@@ -1,18 +1,27 @@
 """The connections of a service to PostgreSQL pass through a fault proxy: each fault ends in a bounded time."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from postgresql_server import MISSING, PostgresqlServer, programs, running_server
 
 from benchmarks.connections.fault_proxy import FaultProxy
 from leaderboard.store import schema
-from podrace.database import Database, DatabaseLocation, Transaction, open_database, postgresql
+from podrace import rpc
+from podrace.backup.config import BackupConfig
+from podrace.backup.opening import open_when_leading
+from podrace.database import Database, DatabaseLocation, Format, Transaction, open_database, postgresql
+from podrace.database.deadline import interrupt
 from podrace.database.leadership import Leadership, LeaseTimes
-from podrace.errors import FailedPrecondition, Unavailable
+from podrace.database.outage import Outage
+from podrace.database.postgresql import PostgresqlEngine
+from podrace.errors import FailedPrecondition, PodraceError, Unavailable
 
 TIMES = LeaseTimes(lease=2.0, renew=0.2, poll=0.1)
 BOUND_SECONDS = 15.0
@@ -49,16 +58,6 @@ async def opened(location: DatabaseLocation) -> tuple[Database, Leadership]:
     return database, leadership
 
 
-async def opened_again(location: DatabaseLocation) -> Database:
-    """Opens the database as a supervisor does: until it succeeds."""
-    async with asyncio.timeout(BOUND_SECONDS):
-        while True:
-            try:
-                return (await opened(location))[0]
-            except (FailedPrecondition, Unavailable):
-                await asyncio.sleep(0.1)
-
-
 def add(transaction: Transaction, name: str) -> None:
     transaction.execute("INSERT INTO tournaments (tournament_id, spec) VALUES (?, ?)", name, b"")
 
@@ -80,7 +79,8 @@ async def test_a_leader_whose_connections_fail_stops_and_its_successor_has_all_t
         await leadership.lost()
         await asyncio.to_thread(database.close)
     proxy.heal()
-    later = await opened_again(location)
+    async with asyncio.timeout(BOUND_SECONDS):
+        later, _ = await opened(location)
     assert "a" in await later.transact(names)
     await later.transact(add, "c")
     await asyncio.to_thread(later.close)
@@ -95,15 +95,8 @@ async def test_a_replica_that_waits_takes_over_although_its_connection_fails(
     waits = asyncio.Event()
 
     async def stand_by() -> Database:
-        while True:
-            try:
-                return (
-                    await open_database(
-                        location, schema.DATABASE_FORMAT, time.time, times=TIMES, on_standby=lambda _: waits.set()
-                    )
-                )[0]
-            except (FailedPrecondition, Unavailable):
-                await asyncio.sleep(0.1)
+        format = schema.DATABASE_FORMAT
+        return (await open_database(location, format, time.time, times=TIMES, on_standby=lambda _: waits.set()))[0]
 
     standing_by = asyncio.create_task(stand_by())
     async with asyncio.timeout(2 * BOUND_SECONDS):
@@ -144,3 +137,68 @@ async def test_a_transaction_without_an_answer_ends_although_the_lease_is_renewe
             await database.transact(add, "b")
         await leadership.lost()
         await asyncio.to_thread(database.close)
+
+
+@pytest.mark.parametrize("fault", ["refuse", "drop"])
+async def test_a_service_that_starts_during_an_outage_answers_health_checks_and_then_leads(
+    proxy: FaultProxy, location: DatabaseLocation, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, wait = asyncio.Event(), Outage.wait
+
+    async def observed(outage: Outage, error: PodraceError) -> None:
+        refused.set()
+        await wait(outage, error)
+
+    monkeypatch.setattr(Outage, "wait", observed)
+    getattr(proxy, fault)()
+    config = rpc.ServerConfig(health_listen=f"127.0.0.1:{free_port()}")
+    opening = asyncio.create_task(
+        open_when_leading(location, schema.DATABASE_FORMAT, time.time, BackupConfig(), "", config)
+    )
+    async with asyncio.timeout(2 * BOUND_SECONDS):
+        await refused.wait()
+        assert await status(config.health_listen) == health_pb2.HealthCheckResponse.SERVING
+        assert not opening.done()
+        proxy.heal()
+        backed_up = await opening
+    await backed_up.database.transact(add, "a")
+    await asyncio.to_thread(backed_up.database.close)
+
+
+async def status(address: str) -> int:
+    async with grpc.aio.insecure_channel(address) as channel:
+        answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        return int(answer.status)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+async def test_an_unknown_database_is_reported_at_once(server: PostgresqlServer) -> None:
+    url = f"postgresql://podrace@127.0.0.1:{server.port}/absent?sslmode=disable&gssencmode=disable"
+    with pytest.raises(FailedPrecondition, match='database "absent" does not exist; mend the setting') as caught:
+        await opened(DatabaseLocation.of(url))
+    assert "\n" not in caught.value.message
+
+
+async def test_a_database_that_cannot_be_prepared_for_a_while_is_opened_later(
+    proxy: FaultProxy, location: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server fails between the acquisition of the lease and the first transaction."""
+    prepare, failures = PostgresqlEngine._prepare, [1, 2]
+
+    def failing(engine: PostgresqlEngine, format: Format) -> None:
+        if failures:
+            failures.pop()
+            interrupt(engine._link)
+        prepare(engine, format)
+
+    monkeypatch.setattr(PostgresqlEngine, "_prepare", failing)
+    async with asyncio.timeout(2 * BOUND_SECONDS):
+        database, leadership = await opened(location)
+    await database.transact(add, "a")
+    assert leadership.is_valid()
+    assert leadership.epoch == 3
+    await asyncio.to_thread(database.close)
