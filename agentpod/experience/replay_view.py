@@ -140,7 +140,7 @@ class ReplayPiece:
             raise InvalidArgument("the saved replay memory is of an environment with other spaces")
         first, horizon, count = (int(number) for number in numbers)
         rows, shape = len(found["reward"]), tuple(found["reward"].shape[:2])
-        whole = first >= 0 and horizon > 0 and rows > 0 and rows % horizon == 0 and shape == (rows, count)
+        whole = first >= 0 and min(horizon, rows, count) > 0 and rows % horizon == 0 and shape == (rows, count)
         if not whole or any(tensor.shape[:2] != shape for name, tensor in found.items() if name != FINAL):
             raise InvalidArgument("a piece of the saved replay memory does not consist of whole segments")
         return cls(first, horizon, found)

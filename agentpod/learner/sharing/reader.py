@@ -5,7 +5,10 @@ used is skipped and reported; errors in the files of other agents never stop the
 
 Only steps that the other agent experienced itself are read, each of them once: what it inherited from its parent is
 read from the parent. Its manifest states how many environment steps are its own; these are the newest ones of its
-memory.
+memory. An agent that was resumed without its memory numbers its segments from 0 again, and is then read from there.
+
+Single pieces of a memory may be missing: the memories of ended agents are reduced to samples
+(`assignment.tournament_replay_bytes`). The other pieces are read.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 import torch
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct
@@ -25,11 +29,13 @@ from agentpod.learner.interfaces import ForeignSteps, Steps
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Part
 from podrace.checkpoint_store.publish import read_manifest, read_part
-from podrace.checkpoint_store.replay_parts import PIECE, STATE
+from podrace.checkpoint_store.replay_parts import PIECE, STATE, piece_name
 from podrace.checkpoint_store.store import CheckpointStore
-from podrace.errors import InvalidArgument, PodraceError
+from podrace.errors import DataLoss, InvalidArgument, NotFound, PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.tensor_transport.codec import decode
+
+_log = structlog.get_logger(__name__)
 
 DEADLINE_SECONDS = 2.0
 """Time limit of a list of memories: without one the agent trains with what it has."""
@@ -58,8 +64,8 @@ class ExperienceReader:
         """
         self._store, self._updater, self._agent = store, updater, agent
         self._sequence = 0
-        # By agent, the number of the first row that was not read yet.
-        self._next_row: dict[str, int] = {}
+        self._read: dict[str, _Read] = {}
+        """How far the memory of each agent was read."""
 
     async def read(self, lease_token: str, replay: ReplayBuffer) -> list[ForeignSteps]:
         """Returns the new steps of each agent, or why they are skipped.
@@ -103,26 +109,67 @@ class ExperienceReader:
         if STATE not in parts:
             return [], 0
         window = ReplayWindow.from_file(self._decode(parts[STATE]))
-        pieces, size, rows, steps = list[_NumberedSteps](), 0, 0, 0
-        for name in sorted((name for name in parts if name.startswith(PIECE)), reverse=True):
-            full = steps >= replay.capacity or size + parts[name].size_bytes > budget_bytes
-            if rows >= BLOCK_ROWS and full:
-                break
-            piece = ReplayPiece.from_file(self._decode(parts[name]), replay)
-            size += parts[name].size_bytes
-            own_rows = manifest.environment_steps // piece.count
-            begin = max(self._next_row.get(source.agent_id, 0), window.end_segment * piece.horizon - own_rows)
-            pieces.append(_NumberedSteps.of(piece).since(begin))
-            rows, steps = rows + pieces[-1].rows, steps + pieces[-1].rows * piece.count
-            if piece.first_segment * piece.horizon <= begin:
-                break
+        unnumbered = manifest.environment_steps - window.end_segment * window.segment_steps
+        begin = self._read.get(source.agent_id, _Read()).begin(window, unnumbered)
+        names = sorted((name for name in parts if name.startswith(PIECE)), reverse=True)
+        newer = sum(name > piece_name(begin // window.segment_steps) for name in names)
+        needed = [parts[name] for name in names[: newer + 1]]
+        pieces, size = self._read_pieces(source.agent_id, needed, replay, begin, budget_bytes)
         runs = _joined(pieces[::-1])
         if runs:
-            self._next_row[source.agent_id] = runs[-1].first_row + runs[-1].rows // BLOCK_ROWS * BLOCK_ROWS
+            rows = runs[-1].first_row + runs[-1].rows // BLOCK_ROWS * BLOCK_ROWS
+            self._read[source.agent_id] = _Read(rows * runs[-1].lanes, unnumbered)
         return [run.steps for run in runs], size
+
+    def _read_pieces(
+        self, agent_id: str, parts: Sequence[Part], replay: ReplayBuffer, begin: int, budget_bytes: int
+    ) -> tuple[list["_NumberedSteps"], int]:
+        """Reads the steps from number `begin` on, the newest piece first, until there are enough.
+
+        Raises:
+            PodraceError: No piece can be read.
+        """
+        pieces, faults, size, rows, steps = list[_NumberedSteps](), list[PodraceError](), 0, 0, 0
+        for part in parts:
+            full = steps >= replay.capacity or size + part.size_bytes > budget_bytes
+            if rows >= BLOCK_ROWS and full:
+                break
+            try:
+                piece = ReplayPiece.from_file(self._decode(part), replay)
+            except (DataLoss, NotFound) as error:
+                faults.append(error)
+                continue
+            size += part.size_bytes
+            pieces.append(_NumberedSteps.of(piece).since(-(-begin // piece.count)))
+            rows, steps = rows + pieces[-1].rows, steps + pieces[-1].rows * piece.count
+        if faults and not pieces:
+            raise faults[0]
+        _log_faults(agent_id, faults)
+        return pieces, size
 
     def _decode(self, part: Part) -> dict[str, Tensor]:
         return decode(read_part(self._store, part))[0]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """How far the memory of an agent was read; its steps are numbered over all training of the agent."""
+
+    end: int = 0
+    """Number of the first environment step that was not read yet."""
+    unnumbered: int = 0
+    """Environment steps that the agent had experienced itself, above those that its memory had numbers for."""
+
+    def begin(self, window: ReplayWindow, unnumbered: int) -> int:
+        """Returns the number of the first step to read.
+
+        Args:
+            window: The window of the memory now.
+            unnumbered: As the attribute, now. It is below 0 for a memory that began with inherited steps. It rises by
+                all numbers that were in use when the agent is resumed without its memory.
+        """
+        restarted = window.end_segment * window.segment_steps < self.end or 0 < self.end <= unnumbered - self.unnumbered
+        return max(0 if restarted else self.end, -unnumbered)
 
 
 @dataclass(frozen=True)
@@ -139,6 +186,10 @@ class _NumberedSteps:
     @property
     def rows(self) -> int:
         return len(self.steps["reward"])
+
+    @property
+    def lanes(self) -> int:
+        return self.steps["reward"].shape[1]
 
     def since(self, row: int) -> "_NumberedSteps":
         """Returns views of the steps from a row on."""
@@ -158,6 +209,17 @@ def _joined(pieces: Sequence[_NumberedSteps]) -> list[_NumberedSteps]:
             piece = _NumberedSteps(last.first_row, both)
         runs.append(piece)
     return runs
+
+
+def _log_faults(agent_id: str, faults: Sequence[PodraceError]) -> None:
+    """Logs which pieces are missing. Deleted ones are expected, damaged ones are not."""
+    if faults:
+        damaged = [error for error in faults if isinstance(error, DataLoss)]
+        log = _log.warning if damaged else _log.info
+        error = (damaged or faults)[0].message
+        log(
+            "pieces of a replay memory cannot be read; the others are", source=agent_id, pieces=len(faults), error=error
+        )
 
 
 def _environment(hyperparameters: Struct) -> dict[str, Any]:

@@ -38,19 +38,27 @@ class Other:
         self.world = World(horizon, count, 400, seed=int(name.removeprefix("t-a")))
         self.replay = ReplayBuffer(self.world.memory, horizon)
         self.files = ReplayFiles(store, UNLIMITED)
-        self.inherited_steps = 0
+        self.inherited_steps = self.steps_before = 0
 
     def inherit(self, segments: int) -> None:
         """Starts with what a parent experienced."""
         advance(self.world, self.replay, segments)
         self.inherited_steps = self.replay.steps
 
+    def resume_without_memory(self) -> int:
+        """Continues with an empty memory; returns how many rows were experienced before."""
+        self.steps_before += self.replay.steps
+        self.replay.clear()
+        self.files = ReplayFiles(self.store, UNLIMITED)
+        return len(self.world.history)
+
     def publish(self, segments: int, **hyperparameters: Any) -> pb.ExperienceSource:
         """Trains for some segments and publishes a checkpoint."""
         advance(self.world, self.replay, segments)
         stored = self.files.store(ReplayView.of(self.replay))
         self.files.published(stored)
-        manifest = Manifest(agent_id=self.name, environment_steps=self.replay.steps - self.inherited_steps)
+        steps = self.steps_before + self.replay.steps
+        manifest = Manifest(agent_id=self.name, environment_steps=steps - self.inherited_steps)
         manifest.hyperparameters.update(hyperparameters)
         return published(self.store, manifest, stored.parts)
 

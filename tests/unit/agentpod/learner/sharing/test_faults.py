@@ -13,6 +13,7 @@ from torch import Tensor
 
 from agentpod.experience.foreign_memory import ForeignMemory
 from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.replay_layout import FINAL
 from agentpod.experience.replay_restoring import BLOCK_ROWS
 from agentpod.experience.replay_view import SEGMENTS, ReplayView
 from agentpod.learner.interfaces import ForeignSteps
@@ -199,6 +200,13 @@ LAYOUTS: dict[str, tuple[Damage, str]] = {
     "half a segment": (changed(SEGMENTS, lambda numbers: numbers + torch.tensor((0, 1, 0))), "whole segments"),
     "other lanes": (changed(SEGMENTS, lambda numbers: numbers + torch.tensor((0, 0, 1))), "whole segments"),
     "a negative number": (changed(SEGMENTS, lambda numbers: numbers * -1), "whole segments"),
+    "no lanes": (
+        lambda tensors: (
+            {name: tensor[:, :0] if name not in (SEGMENTS, FINAL) else tensor for name, tensor in tensors.items()}
+            | {SEGMENTS: tensors[SEGMENTS] * torch.tensor((1, 1, 0))}
+        ),
+        "whole segments",
+    ),
     "rows that differ": (changed("action", lambda tensor: tensor[:HORIZON]), "whole segments"),
 }
 

@@ -1,6 +1,7 @@
 """Tests that each step of another agent is read once, and that files which cannot be used are left out by name."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from agentpod.learner.sharing import reader as module
 from agentpod.learner.sharing.reader import ExperienceReader
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.folder import FolderStore
-from podrace.checkpoint_store.replay_parts import STATE
+from podrace.checkpoint_store.publish import read_manifest
+from podrace.checkpoint_store.replay_parts import STATE, is_replay
 from podrace.errors import Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 
@@ -106,25 +108,77 @@ async def test_an_agent_in_another_environment_is_left_out(
     assert "acts in another environment" in found.left_out
 
 
-def file_of(other: Other, folder: Path) -> Path:
-    """Returns the file of the newest steps of an agent."""
-    parts = other.files.store(ReplayView.of(other.replay)).parts
-    newest = max((part for part in parts if part.name != STATE), key=lambda part: part.name)
-    return next(folder.rglob(f"*{newest.digest}*"))
+def piece_files(source: pb.ExperienceSource, store: FolderStore, folder: Path) -> list[Path]:
+    """Returns the files of the pieces of a memory, the newest first."""
+    parts = read_manifest(store, source.manifest_digest).parts
+    pieces = sorted((part for part in parts if part.name != STATE and is_replay(part)), key=lambda part: part.name)
+    return [next(folder.rglob(f"*{part.digest}*")) for part in reversed(pieces)]
 
 
-async def test_files_that_cannot_be_used_are_left_out_and_the_others_are_read(
+async def test_a_memory_without_a_readable_file_is_left_out_and_the_others_are_read(
     store: FolderStore, board: Board, reader: ExperienceReader, tmp_path: Path
 ) -> None:
     gone, torn, well = (Other(store, f"t-a{number}") for number in range(3))
     board.sources = [one.publish(40, **WINDY) for one in (gone, torn, well)]
+    for file in piece_files(board.sources[0], store, tmp_path):
+        file.unlink()
+    for file in piece_files(board.sources[1], store, tmp_path):
+        file.write_bytes(b"torn")
     board.sources.append(pb.ExperienceSource(agent_id="t-a3", manifest_digest="ab" * 32))
-    file_of(gone, tmp_path).unlink()
-    file_of(torn, tmp_path).write_bytes(b"torn")
     found = {one.agent_id: one for one in await read(reader)}
     assert not any(found[name].runs for name in ("t-a0", "t-a1", "t-a3"))
     assert all(found[name].left_out for name in ("t-a0", "t-a1", "t-a3"))
     assert len(numbers(found["t-a2"])) == 128 * COUNT
+
+
+async def test_the_other_pieces_of_a_memory_are_read_where_some_are_deleted_or_damaged(
+    store: FolderStore, board: Board, reader: ExperienceReader, tmp_path: Path, log_lines: Any
+) -> None:
+    other = Other(store, "t-a0")
+    board.sources = [other.publish(120, **WINDY)]
+    files = piece_files(board.sources[0], store, tmp_path)
+    files[5].unlink()
+    files[11].write_bytes(b"torn")
+    (found,) = await read(reader)
+    assert not found.left_out
+    assert len(found.runs) == 3
+    assert len(numbers(found)) == sum(len(run["reward"]) // BLOCK_ROWS for run in found.runs) * BLOCK_ROWS * COUNT > 0
+    assert set(numbers(found)) < set(experienced(other, len(other.world.history)))
+    (line,) = [line for line in log_lines if line["event"].startswith("pieces of a replay memory cannot be read")]
+    assert (line["source"], line["pieces"], line["log_level"]) == ("t-a0", 2, "warning")
+
+
+async def test_pieces_with_inherited_steps_are_not_requested(
+    store: FolderStore, board: Board, reader: ExperienceReader, tmp_path: Path, log_lines: Any
+) -> None:
+    other = Other(store, "t-a0")
+    other.inherit(70)
+    board.sources = [other.publish(40, **WINDY)]
+    size = ReplayView.of(other.replay).piece_segments
+    first_left = (70 // size + 1) * size
+    for file in piece_files(board.sources[0], store, tmp_path)[-(-(110 - first_left) // size) :]:
+        file.unlink()
+    (found,) = await read(reader)
+    assert len(numbers(found)) == (110 - first_left) * HORIZON // BLOCK_ROWS * BLOCK_ROWS * COUNT > 0
+    (line,) = [line for line in log_lines if line["event"].startswith("pieces of a replay memory cannot be read")]
+    assert (line["source"], line["pieces"], line["log_level"]) == ("t-a0", 1, "info")
+
+
+@pytest.mark.parametrize("segments", [16, 40, 70])
+async def test_all_steps_are_read_of_an_agent_that_was_resumed_without_its_memory(
+    store: FolderStore, board: Board, reader: ExperienceReader, segments: int
+) -> None:
+    other = Other(store, "t-a0")
+    board.sources = [other.publish(40, **WINDY)]
+    await read(reader)
+    first = other.resume_without_memory()
+    seen = list[float]()
+    for more in (segments, 25):
+        board.sources = [other.publish(more, **WINDY)]
+        for found in await read(reader):
+            seen += numbers(found)
+    rows = (segments + 25) * HORIZON // BLOCK_ROWS * BLOCK_ROWS
+    assert seen == experienced(other, first + rows)[first * COUNT :]
 
 
 async def test_a_memory_with_other_spaces_is_left_out(
