@@ -1,7 +1,8 @@
 """Waits while checkpoints can be neither stored nor submitted, and repeats the operation until it succeeds.
 
-A full or unreachable checkpoint store, or a full volume of the leaderboard, is a state of the mesh, not a fault of the
-agent. The agent's newest state stays in memory until there is room again, and its pod continues by itself.
+A checkpoint store that is full, unreachable, read-only or refuses its credentials, or a full volume of the leaderboard,
+is a state of the mesh, not a fault of the agent. The agent's newest state stays in memory until storage accepts it, and
+its pod continues by itself.
 """
 
 import asyncio

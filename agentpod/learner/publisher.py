@@ -202,9 +202,10 @@ class Publisher:
         return digest
 
     async def store_replay(self, frozen: FrozenState) -> None:
-        """Stores the replay memory of a state ahead of its publication, if it has one."""
-        if frozen.replay:
-            self._stored_ahead = frozen.replay, await asyncio.to_thread(self._store_replay, frozen.replay)
+        """Stores the replay memory of a state ahead of its publication, if it has one; waits as `publish` does."""
+        if view := frozen.replay:
+            stored = await self._waits.until_stored(lambda: asyncio.to_thread(self._store_replay, view))
+            self._stored_ahead = view, stored
 
     def _store_replay(self, view: ReplayView) -> StoredReplay:
         if self._stored_ahead and self._stored_ahead[0] is view:

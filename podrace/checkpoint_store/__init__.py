@@ -10,14 +10,14 @@ import structlog
 
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.minio_address import parse_address
-from podrace.checkpoint_store.store import CheckpointStore, check_store
+from podrace.checkpoint_store.store import CheckpointStore, UncheckedStore, check_store
 from podrace.errors import InvalidArgument, PodraceError, Unimplemented
 
 DEADLINE_SECONDS = 60.0
 _log = structlog.get_logger(__name__)
 
 
-def _open_folder(uri: str, deadline_seconds: float) -> CheckpointStore:
+def _open_folder(uri: str, deadline_seconds: float) -> UncheckedStore:
     return FolderStore(_folder_of(uri))
 
 
@@ -28,7 +28,7 @@ def _folder_of(uri: str) -> Path:
     return Path(path)
 
 
-def _open_minio(uri: str, deadline_seconds: float) -> CheckpointStore:
+def _open_minio(uri: str, deadline_seconds: float) -> UncheckedStore:
     require_minio(uri)
     from podrace.checkpoint_store.minio import open_minio
 
@@ -47,7 +47,7 @@ def require_minio(uri: str) -> None:
         ) from None
 
 
-STORES: dict[str, Callable[[str, float], CheckpointStore]] = {
+STORES: dict[str, Callable[[str, float], UncheckedStore]] = {
     "folder": _open_folder,
     "minio": _open_minio,
     "minio+http": _open_minio,
@@ -63,6 +63,9 @@ def open_store(
     tolerated: tuple[type[PodraceError], ...] = (),
 ) -> CheckpointStore:
     """Opens a store and checks that it returns what was put and honors conditions on writes.
+
+    A store that was usable once has only faults that an operator repairs: calls on the returned store raise Unavailable
+    where this function raises FailedPrecondition or PermissionDenied.
 
     Args:
         uri: `folder:///absolute/path`, a plain path, or `minio://host/bucket/prefix` (see minio_address.py).
@@ -86,6 +89,7 @@ def open_store(
             check_store(store)
         except tolerated as error:
             _log.warning("the checkpoint store could not be checked", error=error.message)
+        store.mark_usable()
     return store
 
 

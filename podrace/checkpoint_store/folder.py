@@ -38,7 +38,7 @@ from podrace.checkpoint_store.store import (
     verified,
 )
 from podrace.digests import digest
-from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, ResourceExhausted
+from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, ResourceExhausted, Unavailable
 
 INCOMING_LIFE_SECONDS = 3600.0
 FULL = {ENOSPC, EDQUOT, EFBIG}
@@ -64,7 +64,7 @@ class FolderStore:
         self._tournament_id, self._readable = SHARED, readable_folders(SHARED, ())
         self._pointers = self._folder / "pointers"
         self._incoming = self._folder / "incoming"
-        self._clock = clock
+        self._clock, self._usable = clock, False
         with self._translated_errors():
             # Others get no access to a new folder. An operator may have given it to a folder that exists.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,6 +84,10 @@ class FolderStore:
     def concurrency(self) -> int:
         """One: several writers do not make a disk faster."""
         return 1
+
+    def mark_usable(self) -> None:
+        """See UncheckedStore; views that are made later know it too."""
+        self._usable = True
 
     def within(self, tournament_id: str, *also_read: str) -> "FolderStore":
         """Returns a view of one tournament."""
@@ -120,7 +124,8 @@ class FolderStore:
 
     def has_object(self, name: str) -> bool:
         """Looks for the file."""
-        return self._object_path(self._tournament_id, name).is_file()
+        with self._translated_errors():
+            return self._object_path(self._tournament_id, name).is_file()
 
     def list_objects(self) -> Iterator[StoredObject]:
         """Lists the objects."""
@@ -183,7 +188,9 @@ class FolderStore:
 
     def list_pointers(self) -> Iterator[Pointer]:
         """Reads all pointers in the order of their agents' ids."""
-        for path in sorted(self._pointers.glob("*.json")):
+        with self._translated_errors():
+            paths = sorted(self._pointers.glob("*.json"))
+        for path in paths:
             found = self.read_pointer(path.stem)
             if found:
                 yield found[0]
@@ -243,6 +250,8 @@ class FolderStore:
             cause = f"checkpoint store {self._folder}: {error.strerror} ({error.filename or 'while writing'})"
             if error.errno in FULL:
                 raise ResourceExhausted(f"{cause}; make room; no incomplete checkpoint was published") from error
+            if self._usable:
+                raise Unavailable(f"{cause}; repair the file system or its permissions") from error
             raise FailedPrecondition(f"{cause}; it must be a folder that this process can write") from error
 
 

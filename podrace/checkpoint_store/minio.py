@@ -53,7 +53,8 @@ class MinioStore:
 
     Each method also raises PermissionDenied (the credentials are not accepted), FailedPrecondition (there is no such
     bucket, the server is not an S3 server, TLS fails, or the clocks differ too much), and Unavailable when a failure
-    that may pass did not pass within the deadline.
+    that may pass did not pass within the deadline. Once the store was usable, refused credentials, a missing bucket and
+    clocks that differ are Unavailable.
     """
 
     def __init__(self, bucket: Bucket) -> None:
@@ -77,6 +78,10 @@ class MinioStore:
     def skew_seconds(self) -> float:
         """Server's clock minus this machine's clock."""
         return self._bucket.skew_seconds
+
+    def mark_usable(self) -> None:
+        """See UncheckedStore."""
+        self._bucket.usable = True
 
     def within(self, tournament_id: str, *also_read: str) -> "MinioStore":
         """Returns a view of one tournament, with the same connections."""

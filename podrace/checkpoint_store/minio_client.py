@@ -88,6 +88,8 @@ class Bucket:
     access: Access
     retries: RetryPolicy
     part_bytes: int = PART_BYTES
+    usable: bool = False
+    """Whether the store was usable once, so that its configuration is right."""
 
     def __post_init__(self) -> None:
         self._client, self._connections = connect(self.address, self.access)
@@ -311,7 +313,8 @@ class Bucket:
         return retried(self.retries, call, lambda error: self._failure(error, what), attempts)
 
     def _failure(self, error: Exception, what: str) -> Failure:
-        return failure_of(error, self.address, what, self.access.found_in)
+        failure = failure_of(error, self.address, what, self.access.found_in)
+        return failure.of_usable_store() if self.usable else failure
 
 
 @dataclass

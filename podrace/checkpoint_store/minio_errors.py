@@ -64,6 +64,12 @@ class Failure:
     """Raised if the request is not retried, or the retries fail."""
     transient: bool = False
     """Whether the failure may pass."""
+    repairable: bool = False
+    """Whether an operator of a store that was usable once repairs it: its credentials, its clock or its bucket."""
+
+    def of_usable_store(self) -> "Failure":
+        """Returns the failure of a store that was usable once; it is not retried at once."""
+        return Failure(Unavailable(self.error.message)) if self.repairable else self
 
 
 def failure_of(error: Exception, address: Address, what: str, credentials: str) -> Failure:
@@ -97,12 +103,15 @@ def _of_answer(error: S3Error, address: Address, where: str, credentials: str) -
             FailedPrecondition(
                 f"{address.uri}: there is no bucket {address.bucket!r}; create it, for instance: aws s3 mb s3://"
                 f"{address.bucket} --endpoint-url {'https' if address.secure else 'http'}://{address.endpoint}"
-            )
+            ),
+            repairable=True,
         )
     if code == "RequestTimeTooSkewed":
-        return Failure(FailedPrecondition(f"{where}: {_skew(error.response.headers)}; set the clock of this machine"))
+        line = f"{where}: {_skew(error.response.headers)}; set the clock of this machine"
+        return Failure(FailedPrecondition(line), repairable=True)
     if code in REFUSED_CODES:
-        return Failure(PermissionDenied(f"{where} was refused ({said}); check the credentials in {credentials}"))
+        line = f"{where} was refused ({said}); check the credentials in {credentials}"
+        return Failure(PermissionDenied(line), repairable=True)
     if code in FULL_CODES or status == FULL_STATUS:
         return Failure(
             ResourceExhausted(f"{where}: the store is full ({said}); make room; no incomplete checkpoint was published")

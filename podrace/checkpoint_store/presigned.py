@@ -70,7 +70,7 @@ class Requests:
 
         Raises:
             Aborted: It exists, perhaps because the reply to an earlier attempt was lost.
-            PermissionDenied: The request is not the granted one, or the URL has expired.
+            Unavailable: The URL was refused: it has expired, or its credentials or clock are no longer accepted.
             PodraceError: As the store `minio`.
         """
         self._try(what, lambda: _refused(self._send("PUT", grant, body=data)))
@@ -81,7 +81,7 @@ class Requests:
         Raises:
             ResourceExhausted: It is larger than `largest_bytes`.
             NotFound: There is no such object.
-            PermissionDenied: The URL has expired.
+            Unavailable: As for `put`.
             PodraceError: As the store `minio`.
         """
         return self._try(what, lambda: _received(self._send("GET", grant, preload_content=False), what, largest_bytes))
@@ -91,7 +91,8 @@ class Requests:
 
     def _try(self, what: str, call: Callable[[], Result]) -> Result:
         def failure(error: Exception) -> Failure:
-            return failure_of(error, self._address, what, SOURCE)
+            # The leaderboard, which signed the URL, has opened the store.
+            return failure_of(error, self._address, what, SOURCE).of_usable_store()
 
         return retried(self._retries, call, failure)
 

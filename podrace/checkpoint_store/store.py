@@ -330,6 +330,18 @@ def object_place(path: str) -> Place | None:
     return Place(tournament_id, name) if known and path == object_path(tournament_id, name) else None
 
 
+class UncheckedStore(CheckpointStore, Protocol):
+    """A store that has just been opened."""
+
+    def mark_usable(self) -> None:
+        """Records that the configuration is right, for all views.
+
+        From now on, what an operator repairs without restarting the caller (a file system that is read-only, rotated
+        credentials, a wrong clock) is Unavailable.
+        """
+        ...
+
+
 def check_store(store: CheckpointStore) -> None:
     """Checks that a store returns what was put and honors conditions on writes. Safe while others use the store.
 

@@ -1,6 +1,7 @@
 """A pod in one process (fused) reports failures, and loses neither the agent nor a score to them."""
 
 import asyncio
+from errno import EROFS
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from agentpod.process.wiring import run_leader
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest
+from podrace.checkpoint_store.store import PROBE_AGENT_ID
 from podrace.errors import ResourceExhausted
 from podrace.limits.config import Allowed
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -250,6 +252,27 @@ async def test_a_full_store_delays_an_agent_and_does_not_fail_it(mesh, make_spec
     faults = {renewal.progress.storage_fault for renewal in mesh.orchestrator.renewals}
     assert "the disk of the store is full" in faults
     assert only_completion(mesh).progress.storage_fault == ""
+    assert mesh.leaderboard.manifests[-1].environment_steps == 4096
+
+
+async def test_a_store_that_becomes_read_only_delays_an_agent_and_loses_no_step(
+    mesh, make_spec, make_assignment, monkeypatch
+):
+    # The first fault meets the claim of the agent, the others its checkpoints.
+    faults, swap = iter([True, False, True, True]), FolderStore.swap_pointer
+
+    def fail(store, agent_id, *arguments):
+        if agent_id != PROBE_AGENT_ID and next(faults, False):
+            with store._translated_errors():
+                raise OSError(EROFS, "Read-only file system", "/store")
+        return swap(store, agent_id, *arguments)
+
+    monkeypatch.setattr(FolderStore, "swap_pointer", fail)
+    monkeypatch.setattr("agentpod.storage_waits.FIRST_WAIT_SECONDS", 0.4)
+    await run(mesh, make_assignment(make_spec()))
+    assert only_completion(mesh).outcome == pb.OUTCOME_FINISHED
+    reported = {renewal.progress.storage_fault for renewal in mesh.orchestrator.renewals}
+    assert any("Read-only file system" in fault for fault in reported)
     assert mesh.leaderboard.manifests[-1].environment_steps == 4096
 
 

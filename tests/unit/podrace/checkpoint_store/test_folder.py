@@ -1,8 +1,12 @@
 """Tests the store `folder`, and the checks that open_store makes on every store."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
+from errno import EACCES, EIO, ENOTCONN, EROFS, ESTALE, ETIMEDOUT
 from pathlib import Path
 
 import pytest
@@ -219,3 +223,45 @@ def test_the_age_of_an_object_does_not_depend_on_the_clock_of_this_machine(tmp_p
     assert not store.delete_object(name, minimum_age_seconds=60.0)
     os.utime(store._object_path("", name), (0, 0))
     assert store.delete_object(name, minimum_age_seconds=60.0)
+
+
+FAULTS = (EACCES, EIO, ENOTCONN, EROFS, ESTALE, ETIMEDOUT)
+
+
+def failing(code: int) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code), "/store")
+
+    return fail
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_a_fault_of_the_file_system_of_an_open_store_may_pass(tmp_path, monkeypatch, code: int):
+    store = open_store(str(tmp_path)).within("race-aaaaaa")
+    monkeypatch.setattr(tempfile, "mkstemp", failing(code))
+    monkeypatch.setattr(Path, "is_file", failing(code))
+    for call in (
+        lambda: store.put_object(b"x"),
+        lambda: store.swap_pointer("race-aaaaaa-a0", Pointer(agent_id="race-aaaaaa-a0"), None),
+        lambda: store.has_object(digest(b"x")),
+    ):
+        with pytest.raises(Unavailable, match=rf"{os.strerror(code)} \(/store\); repair"):
+            call()
+    monkeypatch.undo()
+    assert store.get_object(store.put_object(b"x")) == b"x"
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_a_folder_that_was_never_usable_is_an_error_at_once(tmp_path, monkeypatch, code: int):
+    monkeypatch.setattr(tempfile, "mkstemp", failing(code))
+    with pytest.raises(FailedPrecondition, match=r"must be a folder that this process can write"):
+        open_store(str(tmp_path), tolerated=(ResourceExhausted, Unavailable))
+
+
+def test_a_folder_that_was_unmounted_may_return(tmp_path):
+    store = open_store(str(tmp_path / "store"))
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(Unavailable, match="No such file or directory"):
+        store.swap_pointer("race-aaaaaa-a0", Pointer(agent_id="race-aaaaaa-a0"), None)
+    with pytest.raises(Unavailable, match="No such file or directory"):
+        store.put_object(b"x")

@@ -110,6 +110,34 @@ def test_a_clock_difference_is_reported_in_seconds(script: ScriptedS3, store: Mi
         assert store.skew_seconds == pytest.approx(offset, abs=2)
 
 
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (403, "AccessDenied"),
+        (403, "InvalidAccessKeyId"),
+        (403, "SignatureDoesNotMatch"),
+        (400, "ExpiredToken"),
+        (403, "RequestTimeTooSkewed"),
+        (404, "NoSuchBucket"),
+    ],
+)
+def test_credentials_and_clocks_that_were_accepted_before_are_a_fault_that_may_pass(
+    script: ScriptedS3, store: MinioStore, status: int, code: str
+) -> None:
+    store.mark_usable()
+    script.faults = [Fault("PUT", status, code)]
+    with pytest.raises(Unavailable, match=r"check the credentials|set the clock|there is no bucket"):
+        store.within("race-aaaaaa").put_object(b"x")
+    assert script.methods() == "PUT", "it is not repeated here: the caller waits longer"
+
+
+def test_a_request_that_the_server_does_not_know_never_passes(script: ScriptedS3, store: MinioStore) -> None:
+    store.mark_usable()
+    script.faults = [Fault("PUT", 400, "InvalidRequest")]
+    with pytest.raises(FailedPrecondition):
+        store.put_object(b"x")
+
+
 def test_the_age_of_an_object_is_measured_by_the_servers_clock(script: ScriptedS3, store: MinioStore) -> None:
     store.put_object(b"x")  # the listing says it was put at 2026-01-02T03:04:05.678Z
     script.date = "Fri, 02 Jan 2026 04:04:05 GMT"
