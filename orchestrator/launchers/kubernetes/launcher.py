@@ -42,6 +42,8 @@ PODLESS_SECONDS = 3.0
 """The events of a Job without a pod are read after this long."""
 SETTLING_SECONDS = 5.0
 """A started pod counts for this long, even if a list that was requested earlier does not include it."""
+LOG_LINE_SECONDS = 600.0
+"""The last log line of a pod is kept for this long after its Job was deleted, for the reconcile loop to read."""
 SECRET_SECONDS = 60.0
 """A pod whose Secret cannot be created is killed after this long."""
 
@@ -150,11 +152,19 @@ class KubernetesLauncher:
             if not listed_pod.started and not states[_name(job)].terminating:
                 self._complete_start(job, listed_pod)
             self._stop_broken_job(job, states[_name(job)])
-        names = {_name(job) for job in jobs}
-        self._complete &= names
-        self._since = {key: since for key, since in self._since.items() if key[0] == "unused" or key[1] in names}
+        self._forget_all_but({_name(job) for job in jobs})
         self._owners_used = {job["metadata"]["labels"].get("podrace/tournament", "") for job in jobs}
         return listed
+
+    def _forget_all_but(self, names: set[str]) -> None:
+        """Forgets what is known of Jobs that do not exist any more, their last log lines after a while."""
+        self._complete &= names
+        for name in list(self._last_log_line):
+            if self._holds_for("deleted", name, name not in names, LOG_LINE_SECONDS):
+                del self._last_log_line[name]
+        kept = names | self._last_log_line.keys()
+        # As a list, because pods are started in other threads.
+        self._since = {key: since for key, since in list(self._since.items()) if key[0] == "unused" or key[1] in kept}
 
     def _clean_up(
         self, finished: Sequence[Object], states: Mapping[str, JobState], pods: Mapping[str, Sequence[Object]]
@@ -355,6 +365,7 @@ class KubernetesLauncher:
             unused = _name(owner) not in self._owners_used
             if self._holds_for("unused", _name(owner), unused, self._options.keep_seconds):
                 cluster.delete(*CONFIG_MAPS, _name(owner))
+                self._since.pop(("unused", _name(owner)), None)
 
 
 async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:

@@ -7,7 +7,7 @@ import pytest
 from fake_cluster import GIB, NAMESPACE, POD_ENVIRONMENT, FakeCluster, ManualMonotonic, failure, new_pod, node
 
 from orchestrator.decisions.resources import Resources
-from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
+from orchestrator.launchers.kubernetes.launcher import LOG_LINE_SECONDS, KubernetesLauncher
 from orchestrator.launchers.options import KubernetesOptions
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_SEPARATE
 
@@ -80,6 +80,36 @@ async def test_without_a_log_the_exit_status_is_reported(
     cluster.end("race-p0", "Failed")
     await launcher.list()
     assert launcher.last_log_line("race-p0") == line
+
+
+async def test_what_is_known_of_a_finished_job_is_forgotten_a_while_after_its_deletion(
+    launcher: KubernetesLauncher, cluster: FakeCluster, monotonic: ManualMonotonic
+) -> None:
+    """A reconcile loop may need the last log line some cycles after the Job is deleted."""
+    for number in range(5):
+        await launcher.start(new_pod(f"race-p{number}"))
+        cluster.give_pod(f"race-p{number}", "Failed", reason="Evicted")
+        cluster.end(f"race-p{number}", "Failed" if number else "Complete")
+    await launcher.list()
+    assert list(cluster.jobs()) == [f"race-p{number}" for number in range(1, 5)]
+    for _ in range(3):
+        monotonic.now += LOG_LINE_SECONDS / 3
+        assert launcher.last_log_line("race-p0") == "Evicted"
+        await launcher.list()
+    assert not cluster.jobs()
+    monotonic.now += LOG_LINE_SECONDS / 3
+    await launcher.list()
+    assert launcher.last_log_line("race-p0") == ""
+    assert launcher.last_log_line("race-p4") == "Evicted"
+    monotonic.now += LOG_LINE_SECONDS
+    for _ in range(2):
+        await launcher.list()
+        await launcher.capacity()
+        monotonic.now += 600.0
+    await launcher.capacity()
+    assert not cluster.objects["configmaps"]
+    for held in (launcher._last_log_line, launcher._since, launcher._complete, launcher._started):
+        assert not held
 
 
 async def test_an_evicted_pod_is_not_dead(launcher: KubernetesLauncher, cluster: FakeCluster) -> None:
