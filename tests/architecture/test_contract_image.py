@@ -23,13 +23,31 @@ def methods_of(descriptors: FileDescriptorSet) -> set[str]:
     }
 
 
-def test_the_contract_image_has_the_services_and_methods_of_the_protos(tmp_path):
+def members_of(descriptors: FileDescriptorSet) -> set[str]:
+    """Returns the fields and enum values of all messages and enums, each with its number."""
+    found = set()
+    own = [file for file in descriptors.file if file.package.startswith("podrace.")]
+    pending = [(file.package, message) for file in own for message in file.message_type]
+    enums = [(file.package, enum) for file in own for enum in file.enum_type]
+    while pending:
+        scope, message = pending.pop()
+        name = f"{scope}.{message.name}"
+        found |= {f"{name}.{field.name} = {field.number}" for field in message.field}
+        pending += [(name, nested) for nested in message.nested_type]
+        enums += [(name, enum) for enum in message.enum_type]
+    return found | {
+        f"{scope}.{enum.name}.{value.name} = {value.number}" for scope, enum in enums for value in enum.value
+    }
+
+
+@pytest.mark.parametrize("listed", [methods_of, members_of])
+def test_the_contract_image_has_all_methods_fields_and_enum_values_of_the_protos(tmp_path, listed):
     compiled = tmp_path / "protos.binpb"
     protos = [str(path.relative_to(REPOSITORY)) for path in sorted((REPOSITORY / "protos").rglob("*.proto"))]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I", "protos", f"--descriptor_set_out={compiled}", *protos]
     subprocess.run(command, check=True, cwd=REPOSITORY)
-    expected = methods_of(FileDescriptorSet.FromString(compiled.read_bytes()))
-    known = methods_of(FileDescriptorSet.FromString((REPOSITORY / IMAGE).read_bytes()))
+    expected = listed(FileDescriptorSet.FromString(compiled.read_bytes()))
+    known = listed(FileDescriptorSet.FromString((REPOSITORY / IMAGE).read_bytes()))
     assert known == expected, "`buf breaking` guards only what is in the image: run `make contract-image`"
 
 
