@@ -20,7 +20,7 @@ PLACES = {
     "cluster": GrowthRules(0.0, gap_seconds=5.0, shared=False),
 }
 """Where pods run: the interruption by a change, and whether a new pod shares the cores of the old one."""
-CONTENDERS = ("incumbent", "incumbent-grows", "vanilla-all", "best-of-p")
+CONTENDERS = ("incumbent", "incumbent-grows", "incumbent-grows-by-clock", "vanilla-all", "best-of-p")
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ class Contender:
     """Keys of `[evolution]`."""
     grows: bool = False
     """Whether the pod of the incumbent grows and shrinks."""
+    by_clock: bool = False
+    """Whether it grows with the clock, and not while the incumbent improves."""
 
     def speed(self, pods: int) -> float:
         """Returns the training of an agent per quantum, compared with one pod."""
@@ -66,7 +68,10 @@ CONTROLS: Mapping[str, Contender] = {
 }
 
 
-GROWING: Mapping[str, Contender] = {"incumbent-grows": Contender("incumbent", QUANTA // 6, grows=True)}
+GROWING: Mapping[str, Contender] = {
+    "incumbent-grows": Contender("incumbent", QUANTA // 6, grows=True),
+    "incumbent-grows-by-clock": Contender("incumbent", QUANTA // 6, grows=True, by_clock=True),
+}
 """Contenders whose pods change their size."""
 
 

@@ -44,6 +44,9 @@ class Growth:
     rules: GrowthRules
     pods: int
     """Cores of the tournament: pods of one core at its begin."""
+    clock_seconds: float = 0.0
+    """If above 0, what is moved to the incumbent follows the clock alone, and not whether it improves: its share of the
+    cores rises from STALLED_SHARE at the begin to IMPROVING_SHARE after these seconds."""
     changes: int = 0
     _last_scores: int | None = field(default=None, repr=False)
 
@@ -62,7 +65,7 @@ class Growth:
             improvement.reason,
             trial.number if trial else None,
         )
-        limits = SizeLimits(1.0, 1.0, float(self.pods), IMPROVING_SHARE, STALLED_SHARE)
+        limits = SizeLimits(1.0, 1.0, float(self.pods), *self._shares(running_seconds))
         room = Room(free_cores, PLENTY_BYTES, shared=self.rules.shared)
         history = ChangeHistory(
             under_way=False,
@@ -75,3 +78,11 @@ class Growth:
             self.changes += 1
             self._last_scores = improvement.scores
         return change
+
+    def _shares(self, running_seconds: float) -> tuple[float, float]:
+        """Returns the shares of all cores for an incumbent that improves, and for one that does not."""
+        if not self.clock_seconds:
+            return IMPROVING_SHARE, STALLED_SHARE
+        gone = min(1.0, running_seconds / self.clock_seconds)
+        share = STALLED_SHARE + (IMPROVING_SHARE - STALLED_SHARE) * gone
+        return share, share

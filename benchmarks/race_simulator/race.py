@@ -117,7 +117,8 @@ class Race:
                     hyperparameters[name].ClearField(bound)
         self._records = Records(spec, common_episodes=self.common_episodes)
         self._speed = self.contender.speed(self.pods)
-        self._growth = Growth(self.rules, self.pods) if self.contender.grows else None
+        clock_seconds = QUANTA * QUANTUM_SECONDS if self.contender.by_clock else 0.0
+        self._growth = Growth(self.rules, self.pods, clock_seconds) if self.contender.grows else None
         self._paused: list[_Pod] = []
         self._pods_made = 0
 

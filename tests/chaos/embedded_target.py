@@ -33,7 +33,7 @@ class EmbeddedTarget:
             store: Folder of a small disk for the store; None: the disk cannot be filled.
             learners: Learners of an agent.
         """
-        self._folder, self._store = folder, store
+        self._folder, self._store, self._errors = folder, store, folder / "errors"
         self.home = Home(folder / "home")
         self.home.path.mkdir(mode=0o755)
         if store:
@@ -48,7 +48,7 @@ class EmbeddedTarget:
         """See Target."""
         path = self._folder / "chaos.toml"
         path.write_text(specification)
-        self._training = self.home.start("train", str(path), "--json")
+        self._training = self.home.start("train", str(path), "--json", errors=self._errors)
         tournament_id: str = wait_for(self.home.tournament_id, START_SECONDS, what="a pod")
         return tournament_id
 
@@ -101,7 +101,7 @@ class EmbeddedTarget:
         """See Target."""
         ended = self._training.poll() is not None
         self._training.send_signal(signal.SIGINT)
-        _, err = self._training.communicate(timeout=STOP_SECONDS)
+        self._training.communicate(timeout=STOP_SECONDS)
         deadline = time.monotonic() + END_SECONDS
         while self.home.left_behind() and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -110,7 +110,7 @@ class EmbeddedTarget:
             "corrupt_checkpoints": len(damage),
             "left_behind": len(self.home.left_behind()),
             "commands_ended": int(ended),
-            "tracebacks": err.count("Traceback"),
+            "tracebacks": self._errors.read_text().count("Traceback"),
         }
 
 

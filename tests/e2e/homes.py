@@ -82,13 +82,19 @@ class Home:
         path.write_text(spec + objective + "\n" + more)
         return path
 
-    def start(self, *arguments: str, with_home: bool = True) -> subprocess.Popen[str]:
-        """Starts a command in a new session."""
+    def start(self, *arguments: str, with_home: bool = True, errors: Path | None = None) -> subprocess.Popen[str]:
+        """Starts a command in a new session.
+
+        Args:
+            arguments: The command and its arguments.
+            with_home: Whether the command gets this home.
+            errors: File for its stderr; None: a pipe, at which a command waits that writes much and is not read.
+        """
         home = ["--home", str(self.path)] if with_home else []
         process = subprocess.Popen(
             [self.python or sys.executable, "-m", "podrace.cli", *arguments, *home],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=errors.open("w") if errors else subprocess.PIPE,
             text=True,
             start_new_session=True,
             env={

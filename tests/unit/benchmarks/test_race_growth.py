@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.race_simulator.contenders import known, specification_of
 from benchmarks.race_simulator.families import FAMILIES
-from benchmarks.race_simulator.growth import GrowthRules
+from benchmarks.race_simulator.growth import IMPROVING_SHARE, STALLED_SHARE, Growth, GrowthRules
 from benchmarks.race_simulator.race import Race, share_until
 
 
@@ -31,6 +31,14 @@ def test_pods_change_their_size_and_cores_are_only_moved() -> None:
     assert result.changes > 0
     assert max(max(each) for each in sizes) > 1.0
     assert {sum(each) for each in sizes} == {8.0}
+
+
+def test_by_the_clock_the_share_of_the_incumbent_rises_whether_it_improves_or_not() -> None:
+    growth = Growth(GrowthRules(0.85), 8, clock_seconds=100.0)
+    assert growth._shares(0.0) == (STALLED_SHARE, STALLED_SHARE)
+    assert growth._shares(200.0) == (IMPROVING_SHARE, IMPROVING_SHARE)
+    halfway = growth._shares(50.0)
+    assert halfway == pytest.approx([(IMPROVING_SHARE + STALLED_SHARE) / 2] * 2)
 
 
 def test_without_growth_no_pod_changes_its_size() -> None:
