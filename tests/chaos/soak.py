@@ -22,13 +22,16 @@ from typing import Any
 from chaos import ANSWER_SECONDS, START_SECONDS, ChaosOptions, Observer
 from embedded_target import EmbeddedTarget, embedded
 from homes import wait_for
-from soak_measures import HOUR, Sample, Usage, faults, growth_of_counts, growth_of_processes, last
+from soak_measures import HOUR, OBJECTS, Sample, Usage, faults, growth_of_counts, growth_of_processes, last
 
 from podrace.tournament.v1 import tournament_pb2
 
+COLLECT_SECONDS, GRACE_SECONDS = 60, 300
+OLD_SECONDS = GRACE_SECONDS + 2 * COLLECT_SECONDS
+"""Age at which an object that is no longer needed has been deleted."""
 SETTINGS = {
-    "PODRACE_LEADERBOARD__COLLECT_PERIOD_SECONDS": "60",
-    "PODRACE_LEADERBOARD__COLLECT_GRACE_SECONDS": "300",
+    "PODRACE_LEADERBOARD__COLLECT_PERIOD_SECONDS": str(COLLECT_SECONDS),
+    "PODRACE_LEADERBOARD__COLLECT_GRACE_SECONDS": str(GRACE_SECONDS),
     "PODRACE_ORCHESTRATOR__BACKUP__PERIOD_SECONDS": "60",
 }
 """Checkpoints that are no longer kept are deleted often enough that the store reaches its size within the run."""
@@ -90,6 +93,15 @@ def rows(path: Path) -> dict[str, int]:
     return found
 
 
+def old_files(folder: Path) -> int:
+    """Returns the number of files that have not been changed for OLD_SECONDS."""
+    found, latest = 0, time.time() - OLD_SECONDS
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            found += path.is_file() and path.stat().st_mtime < latest
+    return found
+
+
 def sample(target: EmbeddedTarget, observer: Observer) -> Sample:
     """Measures everything once."""
     processes = {}
@@ -97,8 +109,7 @@ def sample(target: EmbeddedTarget, observer: Observer) -> Sample:
         with contextlib.suppress(OSError, StopIteration):
             processes[name] = usage_of(pid)
     counts = {name: count for path in sorted(target.home.path.glob("*.sqlite")) for name, count in rows(path).items()}
-    files = [path for path in (target.home.path / "store").rglob("*") if path.is_file()]
-    counts["store.objects"] = len(files)
+    counts[OBJECTS] = old_files(target.home.path / "store")
     return Sample(time.monotonic(), processes, counts)
 
 

@@ -19,6 +19,10 @@ HISTORY = {
     "leaderboard.submissions",
 }
 """Tables that keep what happened: they get rows with each agent."""
+OBJECTS = "store.objects"
+OBJECTS_OF_AGENT = 13
+"""Objects that the store keeps for each agent: its pointer, and the files of its newest checkpoint, of the one before,
+and of its last submission. A checkpoint of PPO has four files."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Sample:
     processes: Mapping[str, Usage]
     """By name and pid."""
     counts: Mapping[str, int]
-    """Rows of each table, and objects of the store."""
+    """Rows of each table, and objects of the store that are old enough to be deleted."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,9 @@ def faults(processes: Mapping[str, Growth], counts: Mapping[str, int], agents: i
     Args:
         processes: Growth of the processes.
         counts: Growth of the tables.
-        agents: Agents that were generated in the window. A table of HISTORY may get rows with each of them. A process
-            may have some handles and threads more at one moment than at another, but not more with each agent.
+        agents: Agents that were generated in the window. A table of HISTORY may get rows with each of them, and the
+            store OBJECTS_OF_AGENT objects. A process may have some handles and threads more at one moment than at
+            another, but not more with each agent.
     """
     found = []
     for name, grown in processes.items():
@@ -113,6 +118,7 @@ def faults(processes: Mapping[str, Growth], counts: Mapping[str, int], agents: i
             if more > max(2, agents // 20):
                 found.append(f"{name}: {more} more {what}")
     for name, more in counts.items():
-        if name not in HISTORY and more > max(2, agents // 20):
+        kept = OBJECTS_OF_AGENT * agents if name == OBJECTS else 0
+        if name not in HISTORY and more > max(2, agents // 20, kept):
             found.append(f"{name}: {more} more")
     return found
