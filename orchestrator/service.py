@@ -158,6 +158,8 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
             if message != sent:
                 yield message
                 token = message.resume_token
+                # A message that is written again keeps the memory of what it had before.
+                sent = pb.WatchTournamentResponse()
                 sent.CopyFrom(message)
                 sent.ClearField("events")
             if has_ended(view) and len(message.events) == len(view.events):

@@ -222,7 +222,7 @@ class Leader:
         with trace, structlog.contextvars.bound_contextvars(**ids):
             async with lease:
                 self.lease = lease
-                progress = ProgressReporter(lease.progress, self._gpu_sampler.take)
+                progress = ProgressReporter(lease, self._gpu_sampler.take)
                 lease.before_report = progress.stamp
                 replacement = Replacement(progress.report_roles, lease.report_stuck, lease.request_exit)
                 supervisor = Supervisor(self.config, LEADER_ROLE, self._compute.activity, self._polls.poll, replacement)

@@ -36,14 +36,14 @@ class Lease:
     """The lease on one assignment.
 
         async with Lease(orchestrator, assignment, orphan_seconds=60) as lease:
-            progress = ProgressReporter(lease.progress)
+            progress = ProgressReporter(lease)
             while not lease.stop.done():
                 ...
             await lease.complete(pb.OUTCOME_FINISHED)
 
     Attributes:
         assignment: The assignment that was acquired.
-        progress: What the next renewal reports; written by ProgressReporter only.
+        progress: What the next renewal reports; written and replaced by ProgressReporter only.
         before_report: Brings `progress` up to date before it is sent, given the time of the lease's clock.
         stop: Completed with the reason when the work must end before its budget is used up.
         stopped_early: Whether it must end because the strategy has no more use for the agent.

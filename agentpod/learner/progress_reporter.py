@@ -3,6 +3,7 @@
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from agentpod.learner.checkpoint_files import Counters
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -16,27 +17,37 @@ LONGEST_FAULT = 1000
 """Characters of a fault that are reported."""
 
 
+class Reported(Protocol):
+    """A lease, whose messages have the progress."""
+
+    progress: pb.Progress
+
+
 class ProgressReporter:
     """The only writer of a lease's progress.
 
-    progress = ProgressReporter(lease.progress)
+    progress = ProgressReporter(lease)
     progress.enter(pb.POD_ACTIVITY_TRAINING)
     progress.record_update(now, counters.environment_steps, episode_returns)
     progress.report(counters, policy_lag, plane)
     progress.report_score(evaluation)
     """
 
-    def __init__(self, progress: pb.Progress, gpu_use: Callable[[], Sequence[pb.GpuUse]] = tuple) -> None:
+    def __init__(self, lease: Reported, gpu_use: Callable[[], Sequence[pb.GpuUse]] = tuple) -> None:
         """Writes a lease's progress.
 
         Args:
-            progress: Progress of the lease.
+            lease: The lease.
             gpu_use: Returns the latest use of the pod's GPUs, without waiting for it.
         """
-        self._progress, self._gpu_use = progress, gpu_use
+        self._lease, self._gpu_use = lease, gpu_use
         self._began: float | None = None
         self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._recent_updates: deque[tuple[float, int]] = deque()
+
+    @property
+    def _progress(self) -> pb.Progress:
+        return self._lease.progress
 
     def enter(self, activity: pb.PodActivity.ValueType) -> None:
         """Reports what the pod does from now on."""
@@ -47,7 +58,13 @@ class ProgressReporter:
         self._began = now
 
     def stamp(self, now: float) -> None:
-        """Reports how long ago the training began and the last update was, and the GPUs, before a message is sent."""
+        """Reports how long ago the training began and the last update was, and the GPUs, before a message is sent.
+
+        The progress becomes a new message: one whose texts and lists are replaced keeps the memory of all earlier ones.
+        """
+        renewed = pb.Progress()
+        renewed.CopyFrom(self._progress)
+        self._lease.progress = renewed
         del self._progress.gpus[:]
         self._progress.gpus.extend(self._gpu_use())
         if self._began is not None:
@@ -74,7 +91,8 @@ class ProgressReporter:
         progress.environment_steps = counters.environment_steps
         progress.policy_version = counters.policy_version
         progress.policy_lag = policy_lag
-        progress.plane = plane
+        if progress.plane != plane:
+            progress.plane = plane
         if len(self._recent_updates) > 1:
             (earlier, steps), (later, more) = self._recent_updates[0], self._recent_updates[-1]
             progress.steps_per_second = (more - steps) / max(later - earlier, 1e-9)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import structlog.testing
@@ -25,17 +26,17 @@ def sampler_of(nvml: FakeNvml, *gpus: str) -> GpuSampler:
 def test_each_report_has_the_sample_that_the_previous_one_started() -> None:
     gpu = FakeGpu("GPU-a", "0", free=30 * GIB, utilization=63)
     sampler = sampler_of(FakeNvml(gpu), "GPU-a")
-    progress = pb.Progress()
-    reporter = ProgressReporter(progress, sampler.take)
+    lease = SimpleNamespace(progress=pb.Progress())
+    reporter = ProgressReporter(lease, sampler.take)
     reporter.stamp(0.0)
-    assert not progress.gpus
+    assert not lease.progress.gpus
     for percent in (10, 20):
         sampler.join(LIMIT_SECONDS)
         gpu.utilization = percent
         reporter.stamp(1.0)
-        assert len(progress.gpus) == 1
+        assert len(lease.progress.gpus) == 1
     sampler.join(LIMIT_SECONDS)
-    assert progress.gpus[0] == pb.GpuUse(
+    assert lease.progress.gpus[0] == pb.GpuUse(
         uuid="GPU-a", utilization_percent=10, memory_used_bytes=50 * GIB, memory_total_bytes=80 * GIB
     )
     assert REGISTRY.get_sample_value("podrace_learner_gpu_utilization_percent", {"gpu": "GPU-a"}) == 20

@@ -21,6 +21,10 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec, EvaluationSpec, OpponentsSpec, TournamentSpec
 
 
+def unseen_progress() -> ProgressReporter:
+    return ProgressReporter(SimpleNamespace(progress=pb.Progress()))
+
+
 def schedule(every: int, steps: int = 0) -> EvaluationSchedule:
     return EvaluationSchedule.starting_at(steps, EvaluationSpec(every_environment_steps=every))
 
@@ -72,7 +76,7 @@ async def test_time_lost_to_a_failing_evaluator_plugin_does_not_count_as_evaluat
     scorer = Scorer(
         SimpleNamespace(evaluate=evaluate),
         SimpleNamespace(publish=publish),
-        ProgressReporter(progress),
+        ProgressReporter(SimpleNamespace(progress=progress)),
         SimpleNamespace(stop=asyncio.get_running_loop().create_future(), evaluation_epoch=0),
         TournamentSpec(synchronous=True, evaluation=EvaluationSpec(episodes=8)),
         spent := EvaluationTime(),
@@ -127,7 +131,16 @@ class Pod:
             seed=5, synchronous=synchronous, environment=EnvironmentSpec(id="Pendulum-v1"), evaluation=settings
         )
         spent = EvaluationTime(earlier_seconds=self.earlier_seconds)
-        scorer = Scorer(self, self, ProgressReporter(pb.Progress()), self, spec, spent, started=0.0, clock=lambda: 0.0)
+        scorer = Scorer(
+            self,
+            self,
+            unseen_progress(),
+            self,
+            spec,
+            spent,
+            started=0.0,
+            clock=lambda: 0.0,
+        )
         scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), self)
         await scorer.settle()
         (published,) = self.published
@@ -250,7 +263,7 @@ async def test_a_rated_policy_also_plays_against_the_opponents_of_the_plan(monke
         opponents=OpponentsSpec(rated=True, games=4),
         environment=EnvironmentSpec(id="game:tic-tac-toe", count=8),
     )
-    scorer = Scorer(pod, pod, ProgressReporter(pb.Progress()), pod, spec, EvaluationTime(), started=0.0)
+    scorer = Scorer(pod, pod, unseen_progress(), pod, spec, EvaluationTime(), started=0.0)
     scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), SimpleNamespace(release=lambda: None))
     await scorer.settle()
     (evaluation,) = pod.published

@@ -79,7 +79,7 @@ class Learner:
         self.reader = ExperienceReader(store, self.board, agent)
         self.progress = orchestrator_pb2.Progress()
         self.memory = ForeignMemory(OBSERVED, DISCRETE, 100_000)
-        reporter = ProgressReporter(self.progress)
+        reporter = ProgressReporter(self)
         self.feed = ExperienceFeed(cast(Any, self), self.memory, reporter, cast(Any, None), clock=lambda: 0.0)
         self.seen = dict[str, list[float]]()
 

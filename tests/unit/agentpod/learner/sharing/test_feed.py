@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 from replay_world import DISCRETE, OBSERVED
@@ -54,7 +55,7 @@ def feed_of(checkpoints: Checkpoints, lease: Lease, progress: pb.Progress, now: 
     return ExperienceFeed(
         checkpoints,  # type: ignore[arg-type] # the only method that a feed calls
         ForeignMemory(OBSERVED, DISCRETE, 1_000),
-        ProgressReporter(progress),
+        ProgressReporter(SimpleNamespace(progress=progress)),
         lease,
         period_seconds=0.0,
         clock=lambda: now[0],
