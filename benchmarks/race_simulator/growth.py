@@ -46,7 +46,7 @@ class Growth:
     """Cores of the tournament: pods of one core at its begin."""
     clock_seconds: float = 0.0
     """If above 0, what is moved to the incumbent follows the clock alone, and not whether it improves: its share of the
-    cores rises from STALLED_SHARE at the begin to IMPROVING_SHARE after these seconds."""
+    cores rises from STALLED_SHARE at the start to IMPROVING_SHARE after these seconds."""
     changes: int = 0
     _last_scores: int | None = field(default=None, repr=False)
 
