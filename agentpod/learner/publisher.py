@@ -118,6 +118,9 @@ class Publisher:
             _log.error("the agent's checkpoint is damaged; it starts again", error=error.message)
             return self._inherited(), []
         assert latest is not None, "the pointer names a manifest"
+        if not _is_of(latest.manifest, self.agent):
+            _log.error("the checkpoint is of another agent with this id; the agent starts again")
+            return self._inherited(), []
         if latest.damage:
             _log.error("the newest checkpoint is damaged; continuing from the previous one", error=latest.damage)
         self._previous, self._mates = latest.manifest_digest, list(latest.manifest.mate_manifest_digests)
@@ -313,6 +316,12 @@ class Publisher:
             raise DataLoss(f"checkpoint {manifest_digest[:12]} was not accepted: {error.message}") from error
         candidate = response.candidate
         _log.info("submitted", score=candidate.score, rank=candidate.rank, verdict=candidate.reason)
+
+
+def _is_of(manifest: Manifest, agent: pb.Agent) -> bool:
+    """Whether a checkpoint is of this agent, and not of one with the same id that both databases have lost."""
+    known = (agent.algorithm, agent.seed, agent.hyperparameters)
+    return (manifest.algorithm, manifest.seed, manifest.hyperparameters) == known
 
 
 def replay_limit(spec: AssignmentSpec) -> int:
