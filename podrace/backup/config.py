@@ -25,7 +25,8 @@ class BackupConfig:
     for a store that belongs to one mesh. The service does not start while the store or the leaderboard does not
     answer."""
     hours: int = 24
-    """Besides the newest two backups, one of each of this many past hours is kept."""
+    """Besides the newest two backups, one of each of this many past hours is kept. Backups that a person asked for
+    are kept for 30 days."""
 
 
 def check(config: BackupConfig, database: DatabaseLocation) -> None:

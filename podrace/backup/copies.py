@@ -5,11 +5,13 @@ not change since the backup before are not stored again. The pointers of a servi
 
     podrace-backup-NAME-SERVICE-a0          the newest backup and the one before; its epoch fences writers
     podrace-backup-NAME-SERVICE-a1 ...      one backup for each past hour
+    podrace-backup-NAME-SERVICE-a1001 ...   backups that a person asked for, REQUESTED_DAYS long
 
 A service claims the next epoch before its first backup. One that runs with an older epoch cannot replace the backups of
 its successor. The garbage collector keeps what these pointers name, as it does for agents.
 """
 
+import itertools
 import json
 import os
 import zlib
@@ -18,6 +20,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from podrace.backup.config import MOST_HOURS
+from podrace.backup.replaced_files import move_aside
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
 from podrace.checkpoint_store.publish import STALE_EPOCH, claim, publish, read_manifest, read_part
 from podrace.checkpoint_store.store import BACKUP_PREFIX, CheckpointStore
@@ -25,10 +29,14 @@ from podrace.database.identity import check_file, mark_restored
 from podrace.digests import digest as sha256_of
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound
 from podrace.leaderboard.v1.leaderboard_pb2 import DatabaseBackup
+from podrace.specification.ancestor import tournament_of
 
 FACTS = "facts"
 PIECE_BYTES = 4 << 20
 HOUR_SECONDS = 3600
+FIRST_REQUESTED = MOST_HOURS + 1
+REQUESTED_DAYS = 30
+"""Backups that a person asked for are kept for at least this long."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ class Backups:
     def list(self) -> list[Backup]:
         """Returns all backups that can be read, newest first."""
         digests: dict[str, None] = {}
-        for slot in range(self._slots() + 1):
+        for slot in self._slots():
             found = self._store.read_pointer(self._pointer(slot))
             if found:
                 digests |= dict.fromkeys((found[0].manifest_digest, found[0].previous_manifest_digest))
@@ -94,7 +102,9 @@ class Backups:
                 backups.append(self._read(manifest_digest)[0])
         return sorted(backups, key=lambda backup: -backup.time)
 
-    def write(self, copy: Path, epoch: int, database_id: str, now: float, *, hours: int) -> Backup:
+    def write(
+        self, copy: Path, epoch: int, database_id: str, now: float, *, hours: int, requested: bool = False
+    ) -> Backup:
         """Stores a copy of the database as the newest backup.
 
         Args:
@@ -103,6 +113,7 @@ class Backups:
             database_id: Which database it is.
             now: Seconds since 1970.
             hours: Number of past hours of which one backup is kept.
+            requested: Whether a person asked for it; it is then kept for REQUESTED_DAYS.
 
         Raises:
             FailedPrecondition: A later epoch has been claimed (STALE_EPOCH), or the newest backup is one of another
@@ -129,16 +140,20 @@ class Backups:
         digest = publish(self._store, self._pointer(0), epoch, parts, manifest, stored=pieces)
         if hours:
             self._keep(1 + int(now // HOUR_SECONDS) % hours, digest, epoch, now)
+        if requested:
+            self._keep_requested(digest, epoch, now)
         return self._read(digest)[0]
 
-    def restore(self, path: Path, manifest_digest: str = "") -> Backup | None:
-        """Writes a backup to a new file, which exists only if it is complete, and takes over from its service.
+    def restore(self, path: Path, manifest_digest: str = "", *, replace: bool = False) -> Backup | None:
+        """Writes a backup to a file, which exists only if it is complete, and takes over from its service.
 
         The file gets a higher epoch, so the service that made the backup can make no more.
 
         Args:
-            path: The file, which must not exist.
+            path: The file. Logs of an earlier file that are left there are moved aside.
             manifest_digest: Which backup; empty: the newest that can be read.
+            replace: Whether a file that exists is moved aside (podrace.backup.replaced_files), once the backup has been
+                read; otherwise it must not exist.
 
         Returns:
             The backup; None if there is none.
@@ -147,7 +162,7 @@ class Backups:
             DataLoss: No backup can be read.
             FailedPrecondition: The file exists or cannot be written, or a service has claimed an epoch meanwhile.
         """
-        if path.exists():
+        if path.exists() and not replace:
             raise FailedPrecondition(f"database {path}: exists; move it away first")
         failure: DataLoss | NotFound | None = None
         for digest in [manifest_digest] if manifest_digest else self._newest_two():
@@ -178,6 +193,7 @@ class Backups:
             # The claimed epoch is the recorded one, so two restorations of one backup get different ones. It is not the
             # next one: a service may have recorded that in its file, but could not claim it.
             self.claim(mark_restored(unfinished, self.epoch() + 2))
+            move_aside(path)
             unfinished.rename(path)
         except OSError as error:
             raise FailedPrecondition(f"database {path}: cannot be written: {error.strerror}") from None
@@ -196,6 +212,21 @@ class Backups:
         kept = Pointer(agent_id=pointer_id, lease_epoch=epoch, manifest_digest=digest)
         with suppress(Aborted):
             self._store.swap_pointer(pointer_id, kept, found[1] if found else None)
+
+    def _keep_requested(self, digest: str, epoch: int, now: float) -> None:
+        """Keeps a backup that a person asked for, and no longer those that are too old or cannot be read."""
+        earlier = [slot for slot in self._slots() if slot >= FIRST_REQUESTED]
+        for slot in itertools.count(max(earlier, default=FIRST_REQUESTED - 1) + 1):
+            pointer = Pointer(agent_id=self._pointer(slot), lease_epoch=epoch, manifest_digest=digest)
+            with suppress(Aborted):
+                self._store.swap_pointer(pointer.agent_id, pointer, None)
+                break
+        for slot in earlier:
+            found = self._store.read_pointer(self._pointer(slot))
+            with suppress(DataLoss, NotFound):
+                if found and self._read(found[0].manifest_digest)[0].time > now - REQUESTED_DAYS * 24 * HOUR_SECONDS:
+                    continue
+            self._store.delete_pointer(self._pointer(slot))
 
     def refuse_another(self, newest: Backup, database_id: str) -> None:
         """Raises FailedPrecondition if a backup is one of another database."""
@@ -239,10 +270,10 @@ class Backups:
     def _pointer(self, slot: int) -> str:
         return f"{self._place}-a{slot}"
 
-    def _slots(self) -> int:
-        """The highest slot that has a pointer."""
-        ours = [pointer.agent_id for pointer in self._store.list_pointers() if pointer.agent_id.startswith(self._place)]
-        return max((int(name.rpartition("-a")[2]) for name in ours), default=0)
+    def _slots(self) -> Sequence[int]:
+        """Returns the slots that have a pointer."""
+        ids = (pointer.agent_id for pointer in self._store.list_pointers())
+        return [int(agent_id.rpartition("-a")[2]) for agent_id in ids if tournament_of(agent_id) == self._place]
 
 
 def backup_message(backup: Backup) -> DatabaseBackup:

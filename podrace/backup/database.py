@@ -1,6 +1,7 @@
 """Opens the database of a service, from its newest backup if there is no file, and backs it up while it is open."""
 
 import asyncio
+import functools
 import sqlite3
 import time
 from collections.abc import Callable
@@ -198,7 +199,7 @@ class BackedUpDatabase:
     async def _try_to_back_up(self) -> str:
         """Makes a backup; a failure is logged, and its reason returned."""
         try:
-            await self.back_up()
+            await self.back_up(requested=False)
         except PodraceError as error:
             BACKUP_FAILURES.inc()
             _log.error("the database could not be backed up", error=error.message)
@@ -209,8 +210,11 @@ class BackedUpDatabase:
             _log.exception("the database could not be backed up")
         return ""
 
-    async def back_up(self) -> Backup:
+    async def back_up(self, *, requested: bool = True) -> Backup:
         """Makes a backup now, also if none are made periodically.
+
+        Args:
+            requested: Whether a person asked for it; such a backup is kept longer than the periodic ones.
 
         Raises:
             Unimplemented: The database is on a server.
@@ -224,19 +228,18 @@ class BackedUpDatabase:
                 self._backups = await asyncio.to_thread(self._open_backups)
             if not self._epoch:
                 await self._claim(self._backups)
-            backup = await self._copy_and_write(self._backups)
+            backup = await self._copy_and_write(self._backups, requested=requested)
         BACKUP_TIME.set(backup.time)
         self._set_due(backup.time)
         return backup
 
-    async def _copy_and_write(self, backups: Backups) -> Backup:
+    async def _copy_and_write(self, backups: Backups, *, requested: bool) -> Backup:
         copy, now = self._path.with_name(f"{self._path.name}.backup"), time.time()
         try:
             copy.unlink(missing_ok=True)
             await self.database.copy_to(copy)
-            return await asyncio.to_thread(
-                backups.write, copy, self._epoch, self._database_id, now, hours=self._config.hours
-            )
+            write = functools.partial(backups.write, hours=self._config.hours, requested=requested)
+            return await asyncio.to_thread(write, copy, self._epoch, self._database_id, now)
         except (OSError, sqlite3.Error) as error:
             raise FailedPrecondition(
                 f"database {self._path}: its copy {copy} cannot be made: {error}; look at the rights and the free"

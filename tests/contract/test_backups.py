@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import math
 import sqlite3
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from podrace.backup.config import BackupConfig
-from podrace.backup.copies import HOUR_SECONDS, Backup, Backups
+from podrace.backup.copies import HOUR_SECONDS, REQUESTED_DAYS, Backup, Backups
 from podrace.backup.database import BackedUpDatabase
 from podrace.checkpoint_store.collect import collect
 from podrace.checkpoint_store.store import CheckpointStore
@@ -299,6 +300,35 @@ async def test_the_newest_two_and_one_of_each_hour_survive_the_garbage_collectio
     assert len(set(hours)) == 3
     for number, backup in enumerate(backups.list()):
         backups.restore(tmp_path / f"restored-{number}.sqlite", backup.manifest_digest)
+
+
+async def test_a_backup_that_a_person_asked_for_is_kept_for_thirty_days(
+    backups: Backups, store: CheckpointStore, copy: Path, tmp_path: Path
+) -> None:
+    """Later backups of the same hour replace the others."""
+    backups.claim(1)
+    write = functools.partial(backups.write, copy, 1, identity(copy), hours=1)
+    start = NOW - NOW % HOUR_SECONDS
+    for seconds in (0, 60, 120, 180, 240, 300):
+        write(start + seconds, requested=seconds in (60, 120))
+    collect(store, [], -math.inf)
+    assert [backup.time - start for backup in backups.list()] == [300, 240, 120, 60, 0]
+    oldest = backups.list()[-2]
+    assert backups.restore(tmp_path / "restored.sqlite", oldest.manifest_digest) == oldest
+    later = start + REQUESTED_DAYS * 24 * HOUR_SECONDS + 90
+    backups.claim(9)
+    backups.write(copy, 9, identity(copy), later, hours=0, requested=True)
+    collect(store, [], -math.inf)
+    assert [backup.time for backup in backups.list()] == [later, start + 300, start + 120, start]
+
+
+async def test_backups_of_a_name_do_not_count_as_those_of_a_name_that_begins_alike(
+    store: CheckpointStore, copy: Path
+) -> None:
+    longer = Backups(store, "main-orchestrator", "orchestrator")
+    longer.claim(1)
+    longer.write(copy, 1, identity(copy), NOW, hours=1, requested=True)
+    assert Backups(store, "main", "orchestrator").list() == []
 
 
 async def test_pieces_that_did_not_change_are_not_stored_again(

@@ -64,7 +64,7 @@ def backup(home: Path, store: str, name: str, only_list: bool, orchestrator: str
     """Back up the databases of a home or a running mesh, or list backups.
 
     The services of a running mesh write the backups to their own store, and continue to answer calls. They also make
-    backups periodically if `backup.period_seconds` is set.
+    backups periodically if `backup.period_seconds` is set. Backups of this command are kept for 30 days.
     """
     folders = Folders.of(home)
     if orchestrator and (only_list or store):
@@ -95,8 +95,15 @@ def backup(home: Path, store: str, name: str, only_list: bool, orchestrator: str
 @home_option
 @store_option
 @name_option
-@click.option("--at", default="", metavar="DIGEST", help="Name of the backup, from `podrace backup --list --json`.")
-@click.option("--replace", is_flag=True, help="Move existing databases aside, to names that end in .replaced.")
+@click.option(
+    "--at",
+    default="",
+    metavar="DIGEST",
+    help="Name of the backup, from `podrace backup --list`; repeat the command for the backup of the other service.",
+)
+@click.option(
+    "--replace", is_flag=True, help="Move existing databases aside, to names that end in .replaced-1 and so on."
+)
 @output_options
 def restore(home: Path, store: str, name: str, at: str, replace: bool, as_json: bool, debug: bool) -> int:
     """Restore the databases of a home from the newest backup, or from another one.
@@ -143,7 +150,7 @@ def _back_up(backups: Backups, path: Path) -> Backup:
         epoch = backups.epoch() + 1
         database_id = copy_file(path, copy, epoch)
         backups.claim(epoch)
-        return backups.write(copy, epoch, database_id, now, hours=HOURS)
+        return backups.write(copy, epoch, database_id, now, hours=HOURS, requested=True)
     finally:
         copy.unlink(missing_ok=True)
 
@@ -159,17 +166,8 @@ def _restore_all(store: CheckpointStore, name: str, folders: Folders, at: str, *
     present = [path for path in wanted.values() if path.exists()]
     if present and not replace:
         raise FailedPrecondition(f"database {present[0]}: exists; add --replace to move it aside")
-    restored = []
-    for service, path in wanted.items():
-        backups = Backups(store, name, service)
-        if not backups.exist():
-            continue
-        for file in path.parent.glob(f"{path.name}*"):
-            if file.name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
-                file.rename(file.with_name(f"{file.name}.replaced"))
-        if found := backups.restore(path, at):
-            restored.append(found)
-    return restored
+    restored = (Backups(store, name, service).restore(path, at, replace=replace) for service, path in wanted.items())
+    return [one for one in restored if one]
 
 
 def _show(found: list[Backup], *, as_json: bool, nothing: str) -> None:

@@ -1,6 +1,7 @@
 """`podrace backup`, `podrace restore` and `podrace migrate --undo` on the database files of a home."""
 
 import contextlib
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,63 @@ def test_a_restored_database_is_that_of_its_backup(type_: Any, home: Path) -> No
     assert numbers(home / "orchestrator.sqlite") == [1]
     listed = type_("backup", "--list", "--home", str(home), "--json").json
     assert [one["manifest_digest"] for one in listed] == [one["manifest_digest"] for one in made]
+
+
+def kill_a_service_after(path: Path, number: int) -> None:
+    """Leaves the files of a database as a killed service does: the last change is only in the log."""
+    with contextlib.closing(sqlite3.connect(path)) as opened:
+        opened.execute("PRAGMA journal_mode = WAL")
+        opened.execute("INSERT INTO numbers VALUES (?)", (number,))
+        opened.commit()
+        for file in (path, Path(f"{path}-wal")):
+            shutil.copy(file, path.parent / f"{file.name}.copy")
+    for file in (path, Path(f"{path}-wal")):
+        (path.parent / f"{file.name}.copy").rename(file)
+
+
+def test_replaced_databases_keep_every_change_and_are_never_overwritten(type_: Any, home: Path) -> None:
+    file = home / "orchestrator.sqlite"
+    type_("backup", "--home", str(home))
+    for number in (1, 2):
+        kill_a_service_after(file, number)
+        assert type_("restore", "--home", str(home), "--replace").code == 0
+        assert numbers(file) == []
+    assert numbers(home / "orchestrator.sqlite.replaced-1") == [1]
+    assert numbers(home / "orchestrator.sqlite.replaced-2") == [2]
+
+
+def test_a_log_that_was_left_behind_is_not_applied_to_the_restored_database(type_: Any, home: Path) -> None:
+    file = home / "orchestrator.sqlite"
+    type_("backup", "--home", str(home))
+    kill_a_service_after(file, 1)
+    file.unlink()
+    (home / "leaderboard.sqlite").unlink()
+    assert type_("restore", "--home", str(home)).code == 0
+    assert numbers(file) == []
+    assert (home / "orchestrator.sqlite.replaced-1-wal").exists()
+
+
+def test_a_restore_that_fails_leaves_the_databases_where_they_are(type_: Any, home: Path) -> None:
+    insert(home / "orchestrator.sqlite", 1)
+    made = type_("backup", "--home", str(home), "--json").json[0]["manifest_digest"]
+    (manifest,) = home.rglob(f"objects/*/{made}")
+    manifest.write_bytes(b"damaged")
+    assert type_("restore", "--home", str(home), "--replace").code != 0
+    assert numbers(home / "orchestrator.sqlite") == [1]
+    assert not list(home.glob("*.replaced*"))
+
+
+def test_the_backup_before_an_upgrade_can_be_restored_after_later_ones(type_: Any, home: Path) -> None:
+    """As docs/cluster.md describes the way back: `podrace restore --at`, once for each service."""
+    before = type_("backup", "--home", str(home), "--json").json
+    for number in range(3):
+        for service in APPLICATION_IDS:
+            insert(home / f"{service}.sqlite", number)
+        type_("backup", "--home", str(home))
+    for one in before:
+        short = one["manifest_digest"][:12]
+        assert type_("restore", "--home", str(home), "--replace", "--at", short, "--json").json == [one]
+    assert [numbers(home / f"{service}.sqlite") for service in APPLICATION_IDS] == [[], []]
 
 
 def test_a_damaged_newest_backup_is_replaced_by_the_one_before_it_or_by_a_named_one(type_: Any, home: Path) -> None:
