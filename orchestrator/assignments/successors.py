@@ -84,7 +84,9 @@ def _answer_warming(
             return dispatch.Wait(f"{resize.predecessor_id} is between two agents")
         resizes.finish(transaction, resize)
         return None
-    if not prepared:
+    if resizes.abandon_other_trial(transaction, resize, agent):
+        return None
+    if prepared != agent.agent_id:
         return Prepare(tournament, agent)
     resizes.get_ready(transaction, resize, agent)
     return dispatch.Wait(f"{resize.predecessor_id} is asked to stop")

@@ -7,9 +7,11 @@ Rules:
 - One change at a time, and none for four scores of the incumbent after the last one, so that the effect of a change is
   visible before the next one.
 - The interruptions of all changes, as measured, stay below 2 % of the time that the tournament has been running.
+- If the tournament has more cores than its share, a grown pod shrinks at once, whatever the last two rules say, so that
+  the pool need not stop it. If such a change was abandoned, the pool stops it.
 - A grown pod that trains another agent than the incumbent shrinks first: the incumbent was replaced.
 - Sizes are multiples of `pod.cores` within the limits of the specification. Cores are only moved: what a pod gains is
-  free or comes from pods that stop, idle ones first, then those with the lowest score.
+  free or comes from pods that stop: idle ones first, then those with the lowest score, then those that evaluate.
 - Where the new pod cannot share the cores of the old one, a smaller pod also needs room next to it. Pods stop for that
   as well; their agents continue when the old pod is gone, with the cores that it leaves.
 """
@@ -83,6 +85,8 @@ class SizedPod:
     start_time: float = 0.0
     trial: int | None = None
     """Number of the trial of that agent; None if unknown."""
+    evaluates: bool = False
+    """Whether it runs an evaluation, which it would have to begin again elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ class ChangeHistory:
     """Interruption by each change; None if it was not measured."""
     running_seconds: float
     """How long the tournament has been running, without pauses."""
+    abandoned_in_row: int = 0
+    """Number of the latest changes in a row that were abandoned."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ class Room:
     """What a pod of another size may take, besides what other pods give up."""
 
     cores: float
-    """Cores that the tournament may have and no pod of it has."""
+    """Cores that the tournament may have and no pod of it has; negative if its pods have more than it may have."""
     memory_bytes: int
     """Memory that is available. A new pod needs all of its own while the old one still runs."""
     shared: bool
@@ -125,6 +131,8 @@ class Resize:
     retired: tuple[str, ...]
     """Pods that stop at once, to make room."""
     reason: str
+    agent_id: str = ""
+    """The agent for whose trial the pod grows; empty if it shrinks, whatever it trains then."""
 
 
 def limits_of(pod: PodSpec) -> SizeLimits | None:
@@ -197,7 +205,8 @@ def decide(
     Returns:
         The change, or None, and the reason.
     """
-    if why_not := _why_not_now(promise, history):
+    exceeds = room.cores < -_TOLERANCE
+    if why_not := _why_not_now(promise, history, urgent=exceeds and not history.abandoned_in_row):
         return None, why_not
     own = next((pod for pod in pods if promise.leads(pod)), None)
     others = sorted((pod for pod in pods if pod is not own), key=_least_valuable_first)
@@ -205,16 +214,18 @@ def decide(
         return shrunk, shrunk.reason
     if own is None:
         return None, f"no pod trains the incumbent {promise.agent_id}"
-    total = sum(pod.cores for pod in pods) + max(0.0, room.cores)
-    wanted = min(wanted_cores(promise, total, limits), _largest(own.cores, room, limits))
+    total = sum(pod.cores for pod in pods) + room.cores
+    most = own.cores if exceeds else _largest(own.cores, room, limits)
+    wanted = min(wanted_cores(promise, total, limits), most)
     cores, retired = _affordable(own, wanted, others, room, limits)
     if abs(cores - own.cores) < _TOLERANCE:
         return None, f"{own.pod_id} has the size that it should have"
-    verb = "grows" if cores > own.cores else "shrinks"
+    grows = cores > own.cores
     reason = (
-        f"the pod of {promise.agent_id} {verb} from {own.cores:g} to {cores:g} of {total:g} cores: {promise.reason}"
+        f"the pod of {promise.agent_id} {'grows' if grows else 'shrinks'} from {own.cores:g} to {cores:g} of {total:g}"
+        f" cores: {'the share of the tournament has fallen' if exceeds else promise.reason}"
     )
-    return Resize(own.pod_id, cores, retired, reason), reason
+    return Resize(own.pod_id, cores, retired, reason, own.agent_id if grows else ""), reason
 
 
 def _shrink_overtaken(
@@ -240,9 +251,11 @@ def _shrink_overtaken(
     return None
 
 
-def _why_not_now(promise: Promise, history: ChangeHistory) -> str:
+def _why_not_now(promise: Promise, history: ChangeHistory, *, urgent: bool) -> str:
     if history.under_way:
         return "a change is under way"
+    if urgent:
+        return ""
     if history.last_scores is not None and promise.scores - history.last_scores < SCORES_BETWEEN_CHANGES:
         return f"fewer than {SCORES_BETWEEN_CHANGES} scores of the incumbent since the last change"
     measured = [seconds for seconds in history.gap_seconds if seconds is not None]
@@ -301,5 +314,5 @@ def _largest(present: float, room: Room, limits: SizeLimits) -> float:
     return max(present, math.floor(room.largest_cores / limits.cores + _TOLERANCE) * limits.cores)
 
 
-def _least_valuable_first(pod: SizedPod) -> tuple[bool, bool, float, float]:
-    return bool(pod.agent_id), pod.score is not None, pod.score or 0.0, -pod.start_time
+def _least_valuable_first(pod: SizedPod) -> tuple[bool, bool, bool, float, float]:
+    return pod.evaluates, bool(pod.agent_id), pod.score is not None, pod.score or 0.0, -pod.start_time

@@ -6,7 +6,8 @@ Rules:
 - The pods of an owner, those that are draining included, never exceed its quota.
 - When a pool shrinks, idle pods stop first, then pods whose agent has no score, then those with the lowest score;
   among equals, newer pods stop first.
-- A pod that is larger than those of the specification counts as several.
+- A pod that is larger than those of the specification counts as several. One that is being replaced by a smaller pod
+  stays if the smaller one has room; one that has none stops, and does not count as kept.
 - A pod that does not stop when asked gets SIGTERM, later SIGKILL, but is not killed while it publishes.
 """
 
@@ -57,6 +58,8 @@ class PodView:
     units: int = 1
     """Number of pods that it counts as: its cores in pods of the specification's size. A pod that will replace another
     one counts as what it has more than that one while both run."""
+    remaining_units: int | None = None
+    """What it counts as once it is replaced by a smaller pod; None: it is not being replaced by a smaller one."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,7 @@ def _retire_surplus(
     Busy pods are kept before idle ones, then pods whose agent has a score, the highest first, then older pods.
     """
     too_many = {name for name, count in counts.items() if count > desired.get(name, 0)}
-    kept: Counter[str] = Counter()
+    kept = Counter[str]()
     actions: list[Action] = []
     if not too_many:
         return actions
@@ -214,20 +217,32 @@ def _retire_surplus(
     kept_scores: set[tuple[str, float | None]] = set()
     for pod, activity in sorted(concerned, key=_most_valuable_first):
         name = pod.tournament_id
-        kept[name] += pod.units
-        if kept[name] <= desired.get(name, 0):
+        units = pod.units if pod.remaining_units is None else pod.remaining_units
+        if kept[name] + units <= desired.get(name, 0):
+            kept[name] += units
             kept_scores.add((name, activity.score))
         else:
-            why = _why_chosen(activity, tied=(name, activity.score) in kept_scores)
+            fits = kept[name] < desired.get(name, 0)
+            why = (
+                f"it counts as {units} pods, and {desired.get(name, 0) - kept[name]} of the pool were left for it"
+                if fits
+                else _why_chosen(activity, tied=(name, activity.score) in kept_scores)
+            )
             chosen = f"; chosen because {why}" if name in desired else ""
             actions.append(RetirePod(pod.pod_id, limits[name] + chosen))
     return actions
 
 
-def _most_valuable_first(concerned: tuple[PodView, PodActivity]) -> tuple[bool, bool, float, float]:
-    """Sort key of a pod: the most valuable first."""
+def _most_valuable_first(concerned: tuple[PodView, PodActivity]) -> tuple[bool, bool, bool, float, float]:
+    """Sort key of a pod: the most valuable first, which is one that shrinks already."""
     pod, activity = concerned
-    return not activity.busy, activity.score is None, -(activity.score or 0.0), pod.start_time
+    return (
+        pod.remaining_units is None,
+        not activity.busy,
+        activity.score is None,
+        -(activity.score or 0.0),
+        pod.start_time,
+    )
 
 
 def _why_chosen(activity: PodActivity, *, tied: bool) -> str:

@@ -268,22 +268,22 @@ class Reconciler:
     async def _scale(self, now: float, capacity: Capacity, observed: Observation) -> None:
         demands = [] if self._stopping_pods else self._demands(observed)
         await self._sizing.observe(observed)
-        views = self._sizing.counted(self._views.views_of(now, observed.pods))
+        views, sizing = self._views.views_of(now, observed.pods), self._sizing
+        granted = self._granted = fair_share.grant(now, capacity, demands)
+        changing = self._limits.start_pods and not capacity.closed
+        new_pods = await sizing.give_back(now, capacity, views, granted) if changing else []
+        views = sizing.counted(views)
         actions, line = self._rules.decide(now, capacity, demands, views, self._limits)
-        self._granted = fair_share.grant(now, capacity, demands)
         metrics.measure_wanted(metrics.wanted(demands, views, actions))
         if line != self._line:
             _log.debug(line)
             self._line = line
         short = {action.tournament_id for action in actions if isinstance(action, PoolShort)}
-        self._recorded_shortages = {
-            name: recorded for name, recorded in self._recorded_shortages.items() if name in short
-        }
+        self._recorded_shortages = {name: self._recorded_shortages.get(name, set()) for name in short}
         # Concurrently, so that many changes share one commit.
         await asyncio.gather(*map(self._act, actions))
-        if self._limits.start_pods and not (actions or capacity.closed):
-            for pod in await self._sizing.begin_changes(now, capacity, views, self._granted):
-                self._starts[pod.pod_id] = asyncio.create_task(self._start(pod))
+        new_pods += await sizing.begin_changes(now, capacity, views, granted, actions) if changing else []
+        self._starts |= {pod.pod_id: asyncio.create_task(self._start(pod)) for pod in new_pods}
         if any(isinstance(action, RetirePod) for action in actions):
             self._runtime.changes.notify_all()
             self._runtime.reconcile_requested.set()

@@ -40,7 +40,7 @@ def begin(transaction: Transaction, tournament_id: str, change: Resize, scores: 
     began = transaction.now
     resize_records.save(
         transaction,
-        ResizeRecord(new.pod_id, tournament_id, old.pod_id, "", ResizePhase.WARMING, scores, began, None),
+        ResizeRecord(new.pod_id, tournament_id, old.pod_id, change.agent_id, ResizePhase.WARMING, scores, began, None),
     )
     _record_event(
         transaction,
@@ -64,6 +64,17 @@ def get_ready(transaction: Transaction, resize: ResizeRecord, agent: AgentRecord
         records.save(transaction, replace(new, phase=PodPhase.SEEN))
     reason = f"{agent.agent_id} continues in {resize.pod_id}, which is ready"
     pod_lifecycle.retire(transaction, resize.predecessor_id, reason)
+
+
+def abandon_other_trial(transaction: Transaction, resize: ResizeRecord, agent: AgentRecord) -> bool:
+    """Abandons a growth if the old pod trains another trial by now; returns whether it does."""
+    intended = records.find(transaction, AgentRecord, resize.agent_id) if resize.agent_id else None
+    if intended is None or intended.trial == agent.trial:
+        return False
+    reason = f"{resize.predecessor_id} trains {agent.agent_id} by now, which does not continue {intended.agent_id}"
+    abandon(transaction, resize, reason)
+    pod_lifecycle.retire(transaction, resize.pod_id, reason)
+    return True
 
 
 def finish(transaction: Transaction, resize: ResizeRecord) -> None:

@@ -27,7 +27,7 @@ class ResizeRecord:
     predecessor_id: str
     """The pod that is replaced."""
     agent_id: str
-    """The agent that is kept for the new pod; empty until it is ready."""
+    """The agent that is kept for the new pod. Until that is ready, the agent that it grows for; empty if it shrinks."""
     phase: ResizePhase
     scores: int
     """Scores of incumbents when it was decided."""

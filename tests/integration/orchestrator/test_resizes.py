@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.decisions import pool_size
+from orchestrator.decisions.pool_size import PoolShort
 from orchestrator.decisions.resources import Capacity, Resources
+from orchestrator.pool.reconciler import PoolRules
 from orchestrator.state import records
 from orchestrator.state.records import PodPhase
 from podrace.errors import FailedPrecondition, Unavailable
@@ -419,3 +422,57 @@ async def test_agents_that_wait_come_first_if_the_incumbent_cannot_continue(fiel
     race = field.race
     await race.mesh.complete(field.grown, pb.OUTCOME_AGENT_FAILED, message="loss is NaN")
     assert (await race.mesh.assigned(race.pod(8))).train.agent_id == f"{race.name}-a1"
+
+
+async def test_the_new_pod_prepares_again_if_the_incumbent_has_the_next_agent_by_now(race: Race) -> None:
+    first, second = await grow(race)
+    await race.leave(1, second)
+    assert (await race.acquire(2)).prepare.train.agent_id == first.train.agent_id
+    race.mesh.leaderboard.continued_trial = 0
+    await race.mesh.complete(first, pb.OUTCOME_FINISHED)
+    following = await race.mesh.assigned(race.pod(0))
+    again = await race.acquire(2, first.train.agent_id)
+    assert again.prepare.train.agent_id == following.train.agent_id == f"{race.name}-a2"
+    assert (await race.acquire(2, following.train.agent_id)).WhichOneof("answer") == "retry_after"
+    assert (await race.mesh.renew(following)).directive == pb.DIRECTIVE_DRAIN
+
+
+async def test_a_growth_is_abandoned_if_the_old_pod_trains_another_trial_by_now(race: Race) -> None:
+    first, second = await grow(race)
+    await race.leave(1, second)
+    await race.acquire(2)
+    await race.mesh.complete(first, pb.OUTCOME_FINISHED)
+    other = await race.mesh.assigned(race.pod(0))
+    assert race.mesh.runtime.cache.works[other.train.agent_id].trial == 2
+    assert (await race.acquire(2, first.train.agent_id)).WhichOneof("answer") == "drain"
+    assert (await race.mesh.renew(other)).directive == pb.DIRECTIVE_CONTINUE
+    (event,) = [event for event in await race.mesh.events(race.name) if event.kind == "pod_resize_abandoned"]
+    assert f"trains {race.name}-a2 by now" in event.message
+
+
+async def test_a_tournament_that_lacks_pods_does_not_keep_others_from_growing(race: Race) -> None:
+    def decide(*observed: Any) -> tuple[list[pool_size.Action], str]:
+        actions, line = pool_size.decide(*observed)
+        return [*actions, PoolShort("race-other", "a pod needs 1 GPUs, 0 are free")], line
+
+    race.mesh.reconciler._rules = PoolRules(decide=decide)
+    await grow(race)
+
+
+async def test_a_grown_pod_is_replaced_by_a_smaller_one_if_the_share_of_its_tournament_falls(
+    field: Field, spec: Callable[..., Any]
+) -> None:
+    race, mesh = field.race, field.race.mesh
+    other = await mesh.create(spec(pod=PodSpec(cores=1.0), objective=ObjectiveSpec(environment_steps=1_000_000_000)))
+    await mesh.cycle()
+    assert race.layouts()[race.pod(9)] == (3.0, SEPARATE), "0.75 of four cores"
+    assert (await mesh.renew(field.grown)).directive == pb.DIRECTIVE_CONTINUE
+    await race.leave(7)
+    await race.prepared(9)
+    await race.leave(8, field.grown)
+    taken = (await race.acquire(9)).assignment
+    assert (taken.train.agent_id, taken.lease_epoch) == (field.grown.train.agent_id, 3)
+    await mesh.cycle(1.0)
+    own = {pod: cores for pod, (cores, _) in race.layouts().items() if pod.startswith(race.name)}
+    assert own == {race.pod(6): 1.0, race.pod(9): 3.0}
+    assert len(await mesh.pods(other)) == 4

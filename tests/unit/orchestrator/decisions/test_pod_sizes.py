@@ -44,7 +44,7 @@ def change(promise: Promise, found: list[SizedPod], room: Room = MACHINE, limits
 
 def test_two_fused_pods_become_one_of_two_cores_and_again_two() -> None:
     assert change(IMPROVING, pods(2), limits=ALL_OF_IT) == Resize(
-        "p0", 2.0, ("p1",), "the pod of t-a7 grows from 1 to 2 of 2 cores: it rose"
+        "p0", 2.0, ("p1",), "the pod of t-a7 grows from 1 to 2 of 2 cores: it rose", "t-a7"
     )
     alone = [SizedPod("p2", 2.0, "t-a7", 50.0)]
     assert change(IMPROVING, alone, limits=ALL_OF_IT) is None
@@ -78,6 +78,30 @@ def test_idle_pods_stop_before_busy_ones_and_unscored_before_scored() -> None:
         grown = change(IMPROVING, found, limits=replace(ALL_OF_IT, maximum_cores=limit))
         assert grown is not None
         assert grown.retired == expected
+
+
+def test_pods_that_evaluate_stop_last() -> None:
+    found = [*pods(3), SizedPod("evaluates", 1.0, "", evaluates=True)]
+    for limit, expected in ((2.0, ("p1",)), (3.0, ("p1", "p2")), (4.0, ("p1", "p2", "evaluates"))):
+        grown = change(IMPROVING, found, limits=replace(ALL_OF_IT, maximum_cores=limit))
+        assert grown is not None
+        assert grown.retired == expected
+
+
+BLOCKED = ChangeHistory(under_way=False, last_scores=IMPROVING.scores, gap_seconds=(9.0,), running_seconds=1.0)
+
+
+def test_a_grown_pod_of_a_tournament_beyond_its_share_shrinks_at_once() -> None:
+    limits, room = replace(LIMITS, maximum_cores=6.0), replace(MACHINE, cores=-4.0)
+    shrunk, reason = decide(IMPROVING, pods(3, own_cores=6.0), room, limits, BLOCKED)
+    assert shrunk == Resize("p0", 3.0, (), reason)
+    assert "3 of 4 cores: the share of the tournament has fallen" in reason
+    assert decide(IMPROVING, pods(3, own_cores=6.0), room, limits, replace(BLOCKED, under_way=True))[0] is None
+    assert decide(IMPROVING, pods(3, own_cores=6.0), room, limits, replace(BLOCKED, abandoned_in_row=1))[0] is None
+
+
+def test_no_pod_of_a_tournament_beyond_its_share_grows() -> None:
+    assert change(IMPROVING, pods(8), replace(MACHINE, cores=-4.0)) is None
 
 
 @pytest.mark.parametrize("since", range(SCORES_BETWEEN_CHANGES + 2))

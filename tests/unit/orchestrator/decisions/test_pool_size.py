@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,6 +115,24 @@ def test_memory_that_a_young_pod_has_reserved_but_not_used_is_not_available() ->
 def test_gpus_are_never_oversubscribed() -> None:
     one_gpu = Resources(1.0, GIB, 1)
     assert started(act(machine(gpus=1), [wants(minimum=2, pod=one_gpu)])) == ["t"]
+
+
+def grown_pool(remaining: int | None = None) -> list[PodView]:
+    big = pod("a-p0", "a", score=9.0, reserved=Resources(6.0, GIB, 0))
+    big = replace(big, units=6, remaining_units=remaining)
+    return [big, pod("a-p1", "a", score=1.0), pod("a-p2", "a", score=2.0)]
+
+
+def test_a_grown_pod_that_is_larger_than_the_share_stops_and_the_others_stay() -> None:
+    actions = act(machine(8.0), [wants("a"), wants("b")], grown_pool())
+    assert retired(actions) == ["a-p0"]
+    (reason,) = [action.reason for action in actions if isinstance(action, RetirePod)]
+    assert "it counts as 6 pods, and 4 of the pool were left for it" in reason
+
+
+@pytest.mark.parametrize(("remaining", "stopped"), [(2, []), (3, ["a-p1"]), (4, ["a-p2", "a-p1"])])
+def test_a_grown_pod_stays_that_is_being_replaced_by_one_within_the_share(remaining: int, stopped: list[str]) -> None:
+    assert retired(act(machine(8.0), [wants("a"), wants("b")], grown_pool(remaining))) == stopped
 
 
 def test_tournaments_share_capacity_evenly() -> None:
