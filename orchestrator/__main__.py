@@ -293,7 +293,13 @@ def _reconciler(
         silence=(
             NEVER_SILENT
             if config.launcher == EXTERNAL
-            else SilenceLimits(config.silent_seconds, config.opening_silent_seconds, config.starting_silent_seconds)
+            else SilenceLimits(
+                config.silent_seconds,
+                config.opening_silent_seconds,
+                config.starting_silent_seconds,
+                # An orphaned pod gets as much time to exit as one that was asked to stop.
+                config.orphan_seconds + config.kill_seconds,
+            )
         ),
         rules=external_pods.EXTERNAL_POD_RULES if config.launcher == EXTERNAL else LAUNCHED_POD_RULES,
     )

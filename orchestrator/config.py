@@ -84,7 +84,8 @@ class Config:
     """A pod that is still running this long after it was asked to stop gets SIGKILL."""
     silent_seconds: float = 10.0
     """A pod that has not called for this long after its lease has expired is killed and replaced, with every launcher
-    but `external`: its processes are stopped or blocked, or its network does not work."""
+    but `external`: its processes are stopped or blocked, or its network does not work. If all pods stopped
+    calling together, they are killed only `orphan_seconds` and `kill_seconds` after their last call."""
     opening_silent_seconds: float = 120.0
     """The same for a pod that opens its roles: a simulator that compiles may block its process."""
     starting_silent_seconds: float = 600.0

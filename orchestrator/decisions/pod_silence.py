@@ -8,10 +8,13 @@ it as running. It is noticed only because it makes no calls. Rules:
   waits for a node or an image is not judged, also after it was evicted.
 - A pod that opens its roles gets more time: a simulator that compiles may block the process.
 - A pod with a role that has been stuck for much longer than its deadline is killed too: its leader does not act.
+- If no pod at all calls any more, the likely cause is the connection, and pods train on without it. Pods that
+  stopped calling together are killed only once they would have exited by themselves. One that stopped long before is
+  judged alone.
 - Time in which the orchestrator itself did not run does not count.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -34,6 +37,8 @@ class Contact:
     """Whether it reported last that it opens its roles."""
     running_since: float | None = None
     """Since when it has been known to run without having called; None if it has called."""
+    last_begin: float | None = None
+    """When its last call began; None if there was none. A call that waits may end because the connection is lost."""
     overdue_role: str = ""
     """A role that was stuck, as last reported, and that the leader has not replaced; empty if there is none."""
 
@@ -48,10 +53,18 @@ class SilenceLimits:
     """The same for a pod that opens its roles."""
     starting_seconds: float
     """Time after which a pod that runs and has never called is killed; infinite: never."""
+    together_seconds: float
+    """Time since the last call after which pods are killed that stopped calling together; infinite: never."""
 
 
 def why_killed(
-    now: float, contact: Contact, listening_since: float, lease_seconds: float, limits: SilenceLimits
+    now: float,
+    contact: Contact,
+    listening_since: float,
+    lease_seconds: float,
+    limits: SilenceLimits,
+    *,
+    together: bool = False,
 ) -> str:
     """Returns why a silent pod is killed; empty if it is not.
 
@@ -61,6 +74,7 @@ def why_killed(
         listening_since: Time since when the orchestrator has been running without interruption.
         lease_seconds: Duration of a lease.
         limits: How long pods may be silent.
+        together: Whether all pods stopped calling together with this one; see `silent_together`.
     """
     if contact.overdue_role:
         return f"{contact.overdue_role} makes no progress, and its leader does not replace it"
@@ -78,7 +92,35 @@ def why_killed(
         return ""
     silence = now - max(end, listening_since)
     allowed = max(limits.silent_seconds, limits.opening_seconds) if contact.opening else limits.silent_seconds
-    return f"it does not call: {what} {now - end:.0f} s ago" if silence >= allowed else ""
+    others = ", and all other pods stopped calling at the same time" if together else ""
+    if together:
+        allowed = max(allowed, limits.together_seconds - lease_seconds)
+    return f"it does not call: {what} {now - end:.0f} s ago{others}" if silence >= allowed else ""
+
+
+def silent_together(
+    now: float, contacts: Mapping[str, Contact], lease_seconds: float, before: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """Returns the pods that stopped calling within one lease duration, if no pod has called since.
+
+    A pod whose call waits for an answer has a connection that works: a lost one is noticed before a lease expires.
+
+    Args:
+        now: Monotonic time.
+        contacts: Calls of all pods that run.
+        lease_seconds: Duration of a lease.
+        before: The previous answer: the last of these pods is not alone because the others have exited.
+    """
+    begins = [now if one.waiting else one.last_begin for one in contacts.values()]
+    latest = max((begin for begin in begins if begin is not None), default=now)
+    if now - latest < lease_seconds:
+        return frozenset()
+    found = frozenset(
+        pod_id
+        for pod_id, one in contacts.items()
+        if one.last_call is not None and latest - one.last_call <= lease_seconds
+    )
+    return found if len(found) > 1 or found & before else frozenset()
 
 
 def overdue_role(roles: Iterable[pb.RoleProgress]) -> str:

@@ -76,7 +76,7 @@ class PoolRules:
 
 LAUNCHED_POD_RULES = PoolRules()
 """Rules for pods that a launcher starts."""
-NEVER_SILENT = SilenceLimits(math.inf, math.inf, math.inf)
+NEVER_SILENT = SilenceLimits(math.inf, math.inf, math.inf, math.inf)
 """Limits for pods that nothing here can kill."""
 TICK_SECONDS = 1.0
 

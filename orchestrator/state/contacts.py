@@ -25,6 +25,7 @@ class Contacts:
 
     def __init__(self) -> None:
         self._last_calls: dict[str, float] = {}
+        self._last_begins: dict[str, float] = {}
         self._opening: set[str] = set()
         self._waiting: Counter[str] = Counter()
         # Monotonic time since when a pod that has never called is known to run, by pod.
@@ -36,6 +37,7 @@ class Contacts:
     @contextlib.contextmanager
     def waiting_call(self, pod_id: str, monotonic: Callable[[], float]) -> Iterator[None]:
         """Marks a call of a pod as waiting for an answer, and records its end."""
+        begin = monotonic()
         self._waiting[pod_id] += 1
         self._confirm_start(pod_id)
         try:
@@ -44,16 +46,18 @@ class Contacts:
             self._waiting[pod_id] -= 1
             self._waiting += Counter()
             self.record(pod_id, monotonic())
+            self._last_begins[pod_id] = begin
 
     def record(self, pod_id: str, now: float, *, opening: bool = False) -> None:
         """Records a call of a pod that ended now, and whether the pod reported that it opens its roles."""
         self._confirm_start(pod_id)
-        self._last_calls[pod_id] = now
+        self._last_calls[pod_id] = self._last_begins[pod_id] = now
         (self._opening.add if opening else self._opening.discard)(pod_id)
 
     def forget(self, pod_id: str) -> None:
         """Expects no more calls of a pod, because it exits or is gone."""
         self._last_calls.pop(pod_id, None)
+        self._last_begins.pop(pod_id, None)
         self._opening.discard(pod_id)
         self._confirm_start(pod_id)
 
@@ -83,6 +87,10 @@ class Contacts:
     def last_call(self, pod_id: str) -> float | None:
         """Returns the end of the last call of a pod; None if there was none."""
         return self._last_calls.get(pod_id)
+
+    def last_begin(self, pod_id: str) -> float | None:
+        """Returns when the last call of a pod began that has ended; None if there was none."""
+        return self._last_begins.get(pod_id)
 
     def running_since(self, pod_id: str) -> float | None:
         """Returns since when a pod has been known to run that has not called yet; None if it has, or does not run."""

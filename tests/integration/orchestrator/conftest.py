@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_services import STARTING_SILENT_SECONDS, FakeLauncher, FakeLeaderboard
+from fake_services import STARTING_SILENT_SECONDS, TOGETHER_SECONDS, FakeLauncher, FakeLeaderboard
 
 from orchestrator.assignments import external_pods
 from orchestrator.assignments.external_pods import ExternalPods
@@ -290,7 +290,11 @@ async def _open_mesh(
     )
     limits = Limits(start_pods, terminate_seconds=20.0, kill_seconds=60.0)
     rules = external_pods.EXTERNAL_POD_RULES if pods else LAUNCHED_POD_RULES
-    silence = NEVER_SILENT if pods else SilenceLimits(SILENT_SECONDS, OPENING_SILENT_SECONDS, STARTING_SILENT_SECONDS)
+    silence = (
+        NEVER_SILENT
+        if pods
+        else SilenceLimits(SILENT_SECONDS, OPENING_SILENT_SECONDS, STARTING_SILENT_SECONDS, TOGETHER_SECONDS)
+    )
     reconciler = Reconciler(
         *(state, runtime, client, launched, clock),
         limits=limits,

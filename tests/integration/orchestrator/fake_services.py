@@ -11,6 +11,7 @@ from podrace.errors import FailedPrecondition, NotFound, PodraceError, Unavailab
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 
 STARTING_SILENT_SECONDS = 150.0
+TOGETHER_SECONDS = 120.0
 
 
 @dataclass

@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_services import STARTING_SILENT_SECONDS
+from fake_services import STARTING_SILENT_SECONDS, TOGETHER_SECONDS
 
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -216,3 +216,51 @@ async def test_a_pod_that_opens_its_roles_keeps_its_time_after_another_pod_took_
             await mesh.renew(found)
             await _silent_for(mesh, 1.0)
         assert mesh.launcher.stopped == stopped
+
+
+async def _training_pods(mesh: Any, spec: Any, count: int = 2) -> tuple[str, list[pb.Assignment]]:
+    name = await mesh.create(spec(minimum_pods=count, maximum_pods=count))
+    await mesh.cycle()
+    return name, [await mesh.assigned(f"{name}-p{number}") for number in range(count)]
+
+
+async def test_pods_that_stopped_calling_together_are_not_killed_and_continue(
+    mesh: Any, spec: Any, log_lines: list[dict[str, Any]]
+) -> None:
+    _, works = await _training_pods(mesh, spec)
+    await _silent_for(mesh, 40.0)
+    assert mesh.launcher.stopped == []
+    lines = [line for line in log_lines if "no pod calls" in line["event"]]
+    assert [(line["log_level"], line["pods"]) for line in lines] == [("warning", 2)]
+    for work in works:
+        await mesh.renew(work)
+        await _silent_for(mesh, 5.0)
+    assert mesh.launcher.stopped == []
+
+
+async def test_after_an_interruption_the_other_pods_have_time_to_call_again(mesh: Any, spec: Any) -> None:
+    name, works = await _training_pods(mesh, spec)
+    await _silent_for(mesh, 40.0)
+    for _ in range(9):
+        await mesh.renew(works[0])
+        await _silent_for(mesh, 2.0)
+    assert mesh.launcher.stopped == []
+    await mesh.renew(works[0])
+    await _silent_for(mesh, 4.0)
+    assert mesh.launcher.stopped == [(f"{name}-p1", True)]
+
+
+async def test_pods_that_stay_silent_together_are_killed_once_they_would_have_exited(mesh: Any, spec: Any) -> None:
+    name, _ = await _training_pods(mesh, spec)
+    await _silent_for(mesh, TOGETHER_SECONDS - 1)
+    assert mesh.launcher.stopped == []
+    await _silent_for(mesh, 2.0)
+    assert sorted(mesh.launcher.stopped) == [(f"{name}-p0", True), (f"{name}-p1", True)]
+
+
+async def test_a_silent_pod_among_others_that_call_is_killed_as_fast_as_alone(mesh: Any, spec: Any) -> None:
+    name, works = await _training_pods(mesh, spec)
+    for _ in range(7):
+        await mesh.renew(works[1])
+        await _silent_for(mesh, 3.0)
+    assert mesh.launcher.stopped == [(f"{name}-p0", True)]

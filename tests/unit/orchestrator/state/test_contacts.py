@@ -52,3 +52,12 @@ def test_an_evicted_pod_is_expected_to_call_only_once_it_runs_again() -> None:
     contacts.expect_first_call(["p0"], 9.0)
     assert contacts.is_expected("p0")
     assert contacts.running_since("p0") == 9.0
+
+
+def test_when_the_last_call_began_and_when_it_ended_are_both_kept() -> None:
+    contacts = Contacts()
+    with contacts.waiting_call("p0", iter([3.0, 7.0]).__next__):
+        pass
+    assert (contacts.last_begin("p0"), contacts.last_call("p0")) == (3.0, 7.0)
+    contacts.record("p0", 9.0)
+    assert contacts.last_begin("p0") == 9.0
