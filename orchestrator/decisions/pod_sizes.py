@@ -5,7 +5,7 @@ stalls, the cores go back to challengers. A change replaces one pod by another o
 
 Rules:
 - One change at a time, and none for four scores of the incumbent after the last one, so that the effect of a change is
-  visible before the next one.
+  visible before the next one; twice as many for each change in a row that was abandoned.
 - The interruptions of all changes, as measured, stay below 2 % of the time that the tournament has been running.
 - If the tournament has more cores than its share, a grown pod shrinks at once, whatever the last two rules say, so that
   the pool need not stop it. If such a change was abandoned, the pool stops it.
@@ -25,6 +25,8 @@ from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
 
 SCORES_BETWEEN_CHANGES = 4
 """Scores of the incumbent between two changes; a score is due once in each quantum."""
+MOST_DOUBLINGS = 10
+"""Number of abandoned changes in a row after which the number of scores no longer doubles."""
 LARGEST_COST_SHARE = 0.02
 """Share of the running time of a tournament that the interruptions of all its changes may take."""
 UNMEASURED_SECONDS = 1.0
@@ -48,6 +50,8 @@ class SizeLimits:
     """The same while it does not."""
     memory_bytes: int = 0
     """Memory of a pod of `cores`."""
+    other_cores: float = 0.0
+    """Cores that other pods keep, because they verify the incumbent's scores."""
 
     def memory_of(self, cores: float) -> int:
         """Returns the memory of a pod of some cores."""
@@ -135,12 +139,23 @@ class Resize:
     """The agent for whose trial the pod grows; empty if it shrinks, whatever it trains then."""
 
 
-def limits_of(pod: PodSpec) -> SizeLimits | None:
-    """Returns the limits of a resolved specification; None if all pods have the same size."""
+def limits_of(pod: PodSpec, *, verified: bool = False) -> SizeLimits | None:
+    """Returns the limits of a resolved specification; None if all pods have the same size.
+
+    Args:
+        pod: Its pods.
+        verified: Whether another pod verifies what the incumbent's pod states, so that one must remain.
+    """
     if not pod.HasField("maximum_cores") or pod.maximum_cores <= pod.cores:
         return None
     return SizeLimits(
-        pod.cores, pod.minimum_cores, pod.maximum_cores, pod.improving_share, pod.stalled_share, pod.memory_bytes
+        pod.cores,
+        pod.minimum_cores,
+        pod.maximum_cores,
+        pod.improving_share,
+        pod.stalled_share,
+        pod.memory_bytes,
+        pod.cores if verified else 0.0,
     )
 
 
@@ -187,7 +202,8 @@ def wanted_cores(promise: Promise, total: float, limits: SizeLimits) -> float:
     share = limits.improving_share if promise.improving else limits.stalled_share
     units = math.floor(share * total / limits.cores + 0.5)
     within = min(max(units * limits.cores, limits.minimum_cores), limits.maximum_cores)
-    return max(limits.cores, min(within, math.floor(total / limits.cores + _TOLERANCE) * limits.cores))
+    available = math.floor((total - limits.other_cores) / limits.cores + _TOLERANCE) * limits.cores
+    return max(limits.cores, min(within, available))
 
 
 def decide(
@@ -256,8 +272,9 @@ def _why_not_now(promise: Promise, history: ChangeHistory, *, urgent: bool) -> s
         return "a change is under way"
     if urgent:
         return ""
-    if history.last_scores is not None and promise.scores - history.last_scores < SCORES_BETWEEN_CHANGES:
-        return f"fewer than {SCORES_BETWEEN_CHANGES} scores of the incumbent since the last change"
+    required = SCORES_BETWEEN_CHANGES * 2 ** min(history.abandoned_in_row, MOST_DOUBLINGS)
+    if history.last_scores is not None and promise.scores - history.last_scores < required:
+        return f"fewer than {required} scores of the incumbent since the last change"
     measured = [seconds for seconds in history.gap_seconds if seconds is not None]
     expected = sum(measured) / len(measured) if measured else UNMEASURED_SECONDS
     spent = sum(expected if seconds is None else seconds for seconds in history.gap_seconds)

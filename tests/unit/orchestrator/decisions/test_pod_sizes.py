@@ -110,6 +110,22 @@ def test_there_are_four_scores_between_two_changes(since: int) -> None:
     assert (decide(IMPROVING, pods(), MACHINE, LIMITS, history)[0] is not None) is (since >= SCORES_BETWEEN_CHANGES)
 
 
+@pytest.mark.parametrize(("abandoned", "scores"), [(0, 4), (1, 8), (2, 16), (50, 4096)])
+def test_each_abandoned_change_in_a_row_doubles_the_scores_before_the_next(abandoned: int, scores: int) -> None:
+    for since, changes in ((scores - 1, False), (scores, True)):
+        promise = replace(IMPROVING, scores=10_000)
+        history = replace(NO_CHANGES, last_scores=promise.scores - since, abandoned_in_row=abandoned)
+        assert (decide(promise, pods(), MACHINE, LIMITS, history)[0] is not None) is changes
+
+
+def test_a_pod_remains_that_verifies_the_scores_of_the_incumbent() -> None:
+    verified = replace(ALL_OF_IT, other_cores=1.0)
+    assert change(IMPROVING, pods(2), limits=verified) is None
+    grown = change(IMPROVING, pods(4), limits=verified)
+    assert grown is not None
+    assert (grown.cores, grown.retired) == (3.0, ("p1", "p2"))
+
+
 def test_a_promise_that_alternates_with_every_score_changes_sizes_every_four_scores_only() -> None:
     own, last, changes = 1.0, None, []
     for scores in range(40):
@@ -297,3 +313,6 @@ def test_all_pods_have_one_size_by_default() -> None:
     assert limits_of(PodSpec(cores=1.0, maximum_cores=1.0)) is None
     grows = PodSpec(cores=1.0, minimum_cores=1.0, maximum_cores=2.0, improving_share=0.7, stalled_share=0.1)
     assert limits_of(grows) == SizeLimits(1.0, 1.0, 2.0, pytest.approx(0.7), pytest.approx(0.1), 0)
+    verified = limits_of(grows, verified=True)
+    assert verified is not None
+    assert verified.other_cores == 1.0
