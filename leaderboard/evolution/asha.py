@@ -64,7 +64,7 @@ def _promotion(trials: RungTrials, able: list[Trial]) -> Continue | None:
 
 def _last_promotion(situation: Situation, trials: RungTrials, able: list[Trial], best: Trial | None) -> Continue | None:
     """Returns the promotion of the best waiting trial, whatever its quota, if a new trial would come too late."""
-    if best is None or trials.time_left(situation.clock) > trials.time_of(best):
+    if best is None or trials.time_left(situation.clock) > trials.duration_of(best):
         return None
     chosen = trials.best(one for one in able if one.at_rung and not one.training)
     how = "is the best that waits, and a new trial could not train as long as the best has"

@@ -15,14 +15,20 @@ from leaderboard.evolution.fresh import turn_by_pod_time
 from leaderboard.evolution.strategy import Continue, Situation
 from leaderboard.evolution.trials import LAST_SCORE_SECONDS, ClockReading, Trial, Trials
 from leaderboard.ranking.board import named
-from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, PodSpec
 
 SHORTEST_TRIAL_SECONDS = 1.0
 """Pod time that a trial counts as at least: one that failed at once had a pod as well."""
 
 
 class RungTrials(Trials):
-    """The trials of a tournament in which trials climb rungs."""
+    """The trials of a tournament in which trials climb rungs.
+
+    Training is measured in pod time, the core seconds divided by the cores of a pod: shares are shares of all cores. If
+    pods may grow, pod time passes faster than the clock. What is compared with the time that is left is then measured
+    in wall-clock time.
+    """
 
     @property
     def quantum(self) -> int:
@@ -32,6 +38,15 @@ class RungTrials(Trials):
     def quanta(self, trial: Trial) -> float:
         """Returns the own training of a trial, in multiples of the steps between two scores."""
         return trial.environment_steps / self.quantum
+
+    def scored(self, candidate: Candidate) -> Trial:
+        """Records a submission, and, if pods may grow, how long its training has taken."""
+        trial = super().scored(candidate)
+        if self.grows:
+            seconds, steps = _since_last_score(trial, self.spec.pod)
+            trial.wall_seconds += seconds
+            trial.step_seconds = seconds / steps if steps > 0 else trial.step_seconds
+        return trial
 
     def ended(self, agent_id: str, *, failed: bool) -> Trial | None:
         """Records that an agent has ended; its trial has reached a rung unless it was stopped or failed."""
@@ -54,6 +69,21 @@ class RungTrials(Trials):
             return trial.environment_steps
         return trial.core_seconds / self.spec.pod.cores
 
+    @property
+    def grows(self) -> bool:
+        """Whether times are wall-clock times where `time_of` is pod time: pods may grow, and times are measured."""
+        return self.spec.pod.maximum_cores > self.spec.pod.cores and not self.spec.synchronous
+
+    def duration_of(self, trial: Trial) -> float:
+        """Returns how long a trial was trained, to be compared with `time_left`."""
+        return trial.wall_seconds if self.grows else self.time_of(trial)
+
+    def quantum_of(self, trial: Trial) -> float:
+        """Returns how long a trial takes between two scores, to be compared with `time_left`; 0 if it is not known."""
+        if self.grows:
+            return trial.step_seconds * self.quantum
+        return self.time_of(trial) / self.quanta(trial) if trial.environment_steps else 0.0
+
     def elapsed(self, clock: ClockReading) -> float:
         """Returns how long each pod has trained, in the unit of `time_of`."""
         if self.spec.synchronous:
@@ -66,9 +96,25 @@ class RungTrials(Trials):
 
     def ends_unscored(self, trial: Trial, clock: ClockReading) -> bool:
         """Whether less time is left than a trial takes between two scores, and the last evaluation."""
-        quanta = self.quanta(trial)
         last = 0.0 if self.spec.synchronous else LAST_SCORE_SECONDS
-        return quanta > 0 and self.time_left(clock) < self.time_of(trial) / quanta + last
+        return self.quanta(trial) > 0 and self.time_left(clock) < self.quantum_of(trial) + last
+
+
+def _since_last_score(trial: Trial, pod: PodSpec) -> tuple[float, int]:
+    """Returns the wall-clock seconds and environment steps of the training between the last two scores of an agent.
+
+    Both times are recorded ones, so a replay gives the same. They may include a pause of the tournament, and a restored
+    leaderboard records many scores at once. The seconds are therefore limited to what the recorded compute allows for
+    a pod of the smallest and of the largest size.
+    """
+    newest, earlier = trial.scores[-1], trial.scores[-2:-1]
+    agent = next(one for one in reversed(trial.agents) if one.agent_id == newest.agent_id)
+    previous = earlier[0] if earlier and earlier[0].agent_id == newest.agent_id else Candidate()
+    begin = previous.submit_time if previous.agent_id else agent.create_time
+    seconds = (newest.submit_time.ToNanoseconds() - begin.ToNanoseconds()) / 1e9
+    compute = max(0.0, newest.core_seconds - previous.core_seconds)
+    steps = newest.agent_environment_steps - previous.agent_environment_steps
+    return min(max(seconds, compute / pod.maximum_cores), compute / pod.cores), steps
 
 
 # --- promotions --------------------------------------------------------------------------------------------------

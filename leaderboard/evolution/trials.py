@@ -97,6 +97,10 @@ class Trial:
     """Environment steps of its agents before the current one."""
     earlier_core_seconds: float = 0.0
     """Compute of its agents before the current one."""
+    wall_seconds: float = 0.0
+    """Wall-clock time of its training until its last score. Only if pods may grow, see `RungTrials`."""
+    step_seconds: float = 0.0
+    """Wall-clock time of one environment step before its last score. Only if pods may grow."""
 
     @property
     def fresh(self) -> bool:

@@ -203,7 +203,7 @@ def fresh_probability(race: IncumbentRace, parent: Trial, clock: ClockReading) -
     before the end. It is 1/2 if nothing says when the tournament ends.
     """
     evolution = race.spec.evolution
-    if race.time_left(clock) * evolution.catch_up < race.time_of(parent):
+    if race.time_left(clock) * evolution.catch_up < race.duration_of(parent):
         return 0.0
     objective = race.spec.objective
     if not objective.HasField("wall_clock_duration") and not objective.HasField("environment_steps"):

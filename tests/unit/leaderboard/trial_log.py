@@ -38,6 +38,9 @@ class Log:
     horizon: float = 1000.0
     sequence: int = 0
     trained: dict[str, int] = field(default_factory=dict)
+    cores: float = 0.0
+    """Cores of the pods; 0: those of the specification."""
+    core_seconds: dict[str, float] = field(default_factory=dict)
     history: ScoreHistory = field(default_factory=ScoreHistory)
 
     def __post_init__(self) -> None:
@@ -69,6 +72,8 @@ class Log:
     def score(self, agent: Agent, score: float, error: float = 1.0) -> Candidate:
         self.sequence += 1
         quanta = self.trained[agent.agent_id] = self.trained.get(agent.agent_id, 0) + 1
+        cores = self.cores or self.spec.pod.cores
+        compute = self.core_seconds[agent.agent_id] = self.core_seconds.get(agent.agent_id, 0.0) + SECONDS * cores
         candidate = Candidate(
             candidate_id=f"c{self.sequence}",
             tournament_id=TOURNAMENT,
@@ -78,11 +83,12 @@ class Log:
             standard_error=error,
             agent_environment_steps=quanta * QUANTUM,
             environment_steps=quanta * QUANTUM,
-            core_seconds=quanta * SECONDS * self.spec.pod.cores,
+            core_seconds=compute,
             agent_number=agent.number,
             trial=agent.trial,
             sequence=self.sequence,
         )
+        candidate.submit_time.FromNanoseconds(round(self.seconds * 1e9))
         add_estimate(candidate, self.history)
         self.history.add(candidate)
         self.race.scored(candidate)
@@ -116,6 +122,7 @@ class Log:
         )
         agent.hyperparameters.update(declared_values(self.spec.algorithms[algorithm]) | values)
         agent.objective_share = self.clock.share
+        agent.create_time.FromNanoseconds(round(self.seconds * 1e9))
         agent.running_duration.FromNanoseconds(round(self.seconds * 1e9))
         return agent
 

@@ -20,8 +20,7 @@ def make_log(make_spec: MakeSpec) -> Callable[..., Log]:
             evolution={"strategy": "incumbent", **settings},
             evaluation={"every_environment_steps": QUANTUM},
             objective={"wall_clock_duration": "1000s"},
-            pod={"cores": 2},
-            **sections,
+            **{"pod": {"cores": 2}, **sections},
         )
         return Log(spec)
 

@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from trial_log import QUANTUM, Log, kind_of
+from trial_log import QUANTUM, SECONDS, Log, kind_of
 
 from leaderboard.evolution.space import plain
 from leaderboard.evolution.strategy import Child, Continue, Fresh, NoWork
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 
 MakeLog = Callable[..., Log]
 
@@ -284,3 +285,76 @@ def test_the_time_since_an_agent_was_handed_out_counts_as_pod_time(make_log: Mak
     answers = [answer.algorithm for answer in map(log.next, range(20)) if isinstance(answer, Fresh)]
     # a2c has taken 20 s and the 60 s of the agent that is not scored yet.
     assert set(answers) == {"ppo"}
+
+
+# --- pods that grow ----------------------------------------------------------------------------------------------
+
+GROWING = {"pod": {"cores": 2, "maximum_cores": 12}}
+
+
+def train(log: Log, agent: Agent, quanta: int, cores: float) -> None:
+    """Trains an agent in a pod of this size; a quantum takes SECONDS of wall-clock time."""
+    log.cores = cores
+    for _ in range(quanta):
+        log.seconds += SECONDS
+        log.score(agent, 1.0)
+
+
+@pytest.mark.parametrize("small_quanta", [0, 30])
+def test_work_is_given_out_until_the_incumbent_could_not_be_scored_at_its_present_speed(
+    make_log: MakeLog, small_quanta: int
+) -> None:
+    log = make_log(sections=GROWING)
+    founder = log.fresh()
+    train(log, founder, small_quanta, cores=2)
+    train(log, founder, 20, cores=12)
+    # A quantum takes 10 s of the clock, and 60 s of pod time.
+    log.seconds = 987.0
+    assert kind_of(log.next()) == "fork"
+    log.seconds = 989.0
+    assert kind_of(log.next()) == "no work"
+
+
+def test_a_fresh_challenger_may_catch_up_in_the_wall_clock_time_of_the_incumbent(make_log: MakeLog) -> None:
+    log = make_log(sections=GROWING, fresh_until=1.0, riser_probability=0.0)
+    founder = log.fresh()
+    train(log, founder, 40, cores=12)
+    # It has trained for 400 s of the clock, which are 2,400 s of pod time.
+    log.seconds = 590.0
+    assert "fresh" in log.kinds()
+    log.seconds = 610.0
+    assert set(log.kinds()) == {"fork"}
+
+
+@pytest.mark.parametrize(("waited", "seconds"), [(0.0, 10.0), (500.0, 60.0), (-500.0, 10.0)])
+def test_a_pause_between_two_scores_counts_at_most_the_recorded_compute(
+    make_log: MakeLog, waited: float, seconds: float
+) -> None:
+    log = make_log(sections=GROWING)
+    founder = log.fresh()
+    train(log, founder, 1, cores=12)
+    log.seconds += waited
+    train(log, founder, 1, cores=12)
+    trial = log.race.by_number[0]
+    assert log.race.quantum_of(trial) == pytest.approx(seconds)
+    assert log.race.duration_of(trial) == pytest.approx(10.0 + seconds)
+
+
+def test_the_time_of_a_continuation_counts_from_its_own_beginning(make_log: MakeLog) -> None:
+    log = make_log(sections=GROWING)
+    founder = log.fresh()
+    train(log, founder, 2, cores=12)
+    log.end(founder)
+    log.seconds += 200.0
+    train(log, log.again(founder), 3, cores=2)
+    assert log.race.duration_of(log.race.by_number[0]) == pytest.approx(50.0)
+
+
+def test_recorded_times_decide_nothing_if_pods_have_one_size(log: Log) -> None:
+    founder = log.fresh()
+    for seconds in (3.0, 500.0, 4.0):
+        log.seconds += seconds
+        log.score(founder, 1.0)
+    trial = log.race.by_number[0]
+    assert (log.race.duration_of(trial), log.race.quantum_of(trial)) == (30.0, 10.0)
+    assert (trial.wall_seconds, trial.step_seconds) == (0.0, 0.0)
