@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
+from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod, NewPod
 from orchestrator.rebuilding.revival import revived
 from orchestrator.state import pauses, records
@@ -128,7 +129,7 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> frozens
             message = f"{listed.pod_id} is running and is left alone: {UNKNOWN}; restore its backup, or stop the pod"
             transaction.record_event("pod_unknown", message, tournament_id=listed.tournament_id, pod_id=listed.pod_id)
         elif known is None:
-            adopt_pod(transaction, listed.pod_id, tournament)
+            adopt_pod(transaction, listed.pod_id, tournament, listed=listed)
         else:
             # It was killed or its processes were not listed for a while, and its work may be assigned again.
             drained = replace(known, phase=PodPhase.SEEN, drain_reason=known.drain_reason or RETURNED)
@@ -138,21 +139,37 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> frozens
     return frozenset(left_alone)
 
 
-def adopt_pod(transaction: Transaction, pod_id: str, tournament: TournamentRecord, *, external: bool = False) -> None:
-    """Records a running pod of a known tournament that the database does not know."""
+def adopt_pod(
+    transaction: Transaction,
+    pod_id: str,
+    tournament: TournamentRecord,
+    *,
+    listed: ListedPod | None = None,
+    external: bool = False,
+) -> None:
+    """Records a running pod of a known tournament that the database does not know.
+
+    Args:
+        transaction: The transaction to write in.
+        pod_id: The pod.
+        tournament: Its tournament.
+        listed: What the launcher lists, because the pod may have grown; None: it has the size of the specification.
+        external: Whether it was not started by a launcher.
+    """
     tournament = revived(transaction, tournament, pod_id)
     match, spec = NUMBER.fullmatch(pod_id), tournament.spec.pod
     number = EXTERNAL_POD_NUMBER if external or match is None else int(match[1])
+    size = listed.reserved if listed else Resources(spec.cores, spec.memory_bytes, spec.gpus)
     adopted = PodRecord(
         pod_id=pod_id,
         tournament_id=tournament.tournament_id,
         number=number,
         phase=PodPhase.SEEN,
         start_time=transaction.now,
-        layout=spec.layout,
-        cores=spec.cores,
-        memory_bytes=spec.memory_bytes,
-        gpus=spec.gpus,
+        layout=listed.layout if listed else spec.layout,
+        cores=size.cores,
+        memory_bytes=size.memory_bytes,
+        gpus=size.gpus,
         useful=True,
         drain_reason="",
     )

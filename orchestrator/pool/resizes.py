@@ -51,7 +51,7 @@ def begin(transaction: Transaction, tournament_id: str, change: Resize, scores: 
     )
     for pod_id in change.retired:
         pod_lifecycle.retire(transaction, pod_id, f"its cores go to {new.pod_id}: {change.reason}")
-    return replace(new, replaces=old.pod_id)
+    return replace(new, replaces=old.pod_id, retired=change.retired)
 
 
 def get_ready(transaction: Transaction, resize: ResizeRecord, agent: AgentRecord) -> None:

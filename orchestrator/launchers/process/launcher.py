@@ -246,9 +246,10 @@ class ProcessLauncher:
             )
 
     def _choose(self, pod: NewPod) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Chooses processors and GPUs that no other pod has, except the one that it replaces."""
+        """Chooses processors and GPUs that no other pod has, except those that make room for this one."""
         spec, promised = pod.spec, [cpus for cpus, _, _ in self._starting.values()]
-        taken = (file.cpus for file in self._living() if file.pod.pod_id != pod.replaces)
+        yielding = {pod.replaces, *pod.retired}
+        taken = (file.cpus for file in self._living() if file.pod.pod_id not in yielding)
         cpus = choose_cpus(spec.cores, allowed_cpus(), [*taken, *promised])
         held = self._held_gpus()
         gpus = [gpu for gpu in self._gpus.usable(held) if gpu not in held] if spec.gpus else []

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.pod_settings import threads_of_a_role
+from orchestrator.launchers.process import launcher as launcher_module
 from orchestrator.launchers.process.launcher import ProcessLauncher, choose_cpus, reachable_host
 from orchestrator.launchers.process.local_gpus import LocalGpus
 from podrace.errors import InvalidArgument, Unavailable
@@ -177,6 +178,20 @@ async def test_pods_can_be_started_concurrently(harness: LauncherHarness) -> Non
     await asyncio.gather(*(harness.launcher.start(pod(name)) for name in names))
     assert await harness.listed() == names
     assert len(forkservers_of(harness.folder)) == 1
+
+
+async def test_a_pod_that_grows_gets_the_processors_of_the_pods_that_make_room_for_it(
+    harness: LauncherHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = sorted(os.sched_getaffinity(0))[:2]
+    monkeypatch.setattr(launcher_module, "allowed_cpus", lambda: allowed)
+    small = [pod(f"race-aaaaaa-p{number}") for number in range(len(allowed))]
+    for one in small:
+        await harness.launcher.start(one)
+    names = [one.pod_id for one in small]
+    grown = pod("race-aaaaaa-p9", cores=float(len(allowed)))
+    await harness.launcher.start(replace(grown, replaces=names[0], retired=tuple(names[1:])))
+    assert harness.file("race-aaaaaa-p9")["cpus"] == allowed
 
 
 async def test_pods_with_whole_cores_get_separate_processors(harness: LauncherHarness) -> None:

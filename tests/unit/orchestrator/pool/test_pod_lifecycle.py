@@ -3,10 +3,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from orchestrator.decisions.pod_sizes import Resize
 from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod
-from orchestrator.pool import pod_lifecycle
+from orchestrator.pool import pod_lifecycle, resizes
 from orchestrator.pool.pod_lifecycle import START_GRACE_SECONDS, compare
 from orchestrator.state import records
 from orchestrator.state.database import StateDatabase, Transaction
@@ -15,7 +16,7 @@ from orchestrator.tournaments import lifecycle
 from podrace.access.ownership import Ownership
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.resolve import resolve
-from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import LAYOUT_SEPARATE, ObjectiveSpec, TournamentSpec
 
 
 def recorded(pod_id: str = "p0", phase: PodPhase = PodPhase.SEEN) -> PodRecord:
@@ -123,3 +124,31 @@ async def test_a_pod_is_marked_gone_once(state: StateDatabase) -> None:
     pod = await state.transact(pod_lifecycle.record_intent, tournament.tournament_id, "a test")
     assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, ""))[1] == 1
     assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, ""))[1] == 0
+
+
+async def test_an_adopted_pod_has_the_size_that_its_launcher_lists(state: StateDatabase) -> None:
+    tournament = await state.transact(new_tournament)
+    name = f"{tournament.tournament_id}-p3"
+    grown = ListedPod(name, tournament.tournament_id, 0.0, LAYOUT_SEPARATE, Resources(6.0, 6 << 30, 0))
+    await state.transact(pod_lifecycle.record_appearance, compare([], [grown], [], {}))
+    (adopted,) = await state.transact(records.live_pods)
+    assert (adopted.pod_id, adopted.number, adopted.phase) == (name, 3, PodPhase.SEEN)
+    assert (adopted.layout, adopted.reserved) == (LAYOUT_SEPARATE, Resources(6.0, 6 << 30, 0))
+
+
+async def test_a_pod_that_only_a_lease_proves_is_adopted_with_the_size_of_the_specification(
+    state: StateDatabase,
+) -> None:
+    tournament = await state.transact(new_tournament)
+    await state.transact(pod_lifecycle.adopt_pod, f"{tournament.tournament_id}-p3", tournament)
+    (adopted,) = await state.transact(records.live_pods)
+    assert adopted.cores == tournament.spec.pod.cores
+
+
+async def test_a_launcher_learns_which_pods_make_room_for_a_grown_one(state: StateDatabase) -> None:
+    name = (await state.transact(new_tournament)).tournament_id
+    pods = [(await state.transact(pod_lifecycle.record_intent, name, "a test")).pod_id for _ in range(3)]
+    change = Resize(pods[0], 2.0, (pods[2],), "it improves")
+    new = await state.transact(resizes.begin, name, change, 4)
+    assert new is not None
+    assert (new.replaces, new.retired) == (pods[0], (pods[2],))
