@@ -268,11 +268,11 @@ class Reconciler:
     async def _scale(self, now: float, capacity: Capacity, observed: Observation) -> None:
         demands = [] if self._stopping_pods else self._demands(observed)
         await self._sizing.observe(observed)
-        views, sizing = self._views.views_of(now, observed.pods), self._sizing
+        all_pods, sizing = self._views.views_of(now, observed.pods), self._sizing
         granted = self._granted = fair_share.grant(now, capacity, demands)
         changing = self._limits.start_pods and not capacity.closed
-        new_pods = await sizing.give_back(now, capacity, views, granted) if changing else []
-        views = sizing.counted(views)
+        new_pods = await sizing.give_back(now, capacity, all_pods, granted) if changing else []
+        views = sizing.counted(all_pods)
         actions, line = self._rules.decide(now, capacity, demands, views, self._limits)
         metrics.measure_wanted(metrics.wanted(demands, views, actions))
         if line != self._line:
