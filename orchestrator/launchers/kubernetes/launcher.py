@@ -82,6 +82,8 @@ class KubernetesLauncher:
         self._reserved: dict[str, Resources] = {}
         self._started: dict[str, tuple[Resources, float]] = {}
         self._waiting: dict[str, str] = {}
+        # Pods started here that replace others and do not run yet. The others train while they wait.
+        self._replacing: set[str] = set()
         # Names of Jobs whose Secret exists, or that need none.
         self._complete: set[str] = set()
         self._owners_used: set[str] = set()
@@ -117,6 +119,8 @@ class KubernetesLauncher:
         except PodraceError:
             self._started.pop(job_name(pod.pod_id), None)
             raise
+        if pod.replaces:
+            self._replacing.add(pod.pod_id)
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
         """See Launcher."""
@@ -152,6 +156,7 @@ class KubernetesLauncher:
             if not listed_pod.started and not states[_name(job)].terminating:
                 self._complete_start(job, listed_pod)
             self._stop_broken_job(job, states[_name(job)])
+        self._replacing &= {one.pod_id for one in listed if not one.started}
         self._forget_all_but({_name(job) for job in jobs})
         self._owners_used = {job["metadata"]["labels"].get("podrace/tournament", "") for job in jobs}
         return listed
@@ -299,7 +304,8 @@ class KubernetesLauncher:
             for name, reserved in reservations.items()
             if bound[name] < reserved.hosts
         ]
-        closed = next((f"{pod_id} waits: {reason}" for pod_id, reason in self._waiting.items()), "")
+        waiting = (item for item in self._waiting.items() if item[0] not in self._replacing)
+        closed = next((f"{pod_id} waits: {reason}" for pod_id, reason in waiting), "")
         return capacity_of(self._objects, self._is_our_pod, unscheduled, self._options.gpu_resource, closed)
 
     def _sense(self) -> ClusterObjects:

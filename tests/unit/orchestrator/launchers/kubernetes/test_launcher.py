@@ -1,5 +1,6 @@
 """Tests how the Kubernetes launcher interprets responses of an API server, which is faked in memory."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -171,6 +172,19 @@ async def test_no_pod_is_started_while_another_waits_and_the_reason_is_reported(
     cluster.give_pod("race-p0")
     await launcher.list()
     assert (await launcher.capacity()).closed == ""
+
+
+async def test_a_pod_that_waits_to_replace_another_one_does_not_keep_pods_from_starting(
+    launcher: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    await launcher.start(dataclasses.replace(new_pod(), replaces="race-p9"))
+    cluster.give_pod("race-p0", "Pending", at="", **UNSCHEDULABLE)
+    await launcher.list()
+    assert (await launcher.capacity()).closed == ""
+    await launcher.start(new_pod("race-p1"))
+    cluster.give_pod("race-p1", "Pending", at="", **UNSCHEDULABLE)
+    await launcher.list()
+    assert (await launcher.capacity()).closed.startswith("race-p1 waits: ")
 
 
 async def test_a_job_without_a_pod_reports_the_exhausted_quota(
