@@ -9,7 +9,17 @@ from pathlib import Path
 
 import container_spy
 import pytest
-from k8s_mesh import ADDRESSES, KUBECTL, Mesh, build_images, deployed, make_certificates, make_data, until
+from k8s_mesh import (
+    ADDRESSES,
+    KUBECTL,
+    Mesh,
+    build_images,
+    deployed,
+    make_certificates,
+    make_data,
+    until,
+    write_overlay,
+)
 
 from podrace import rpc, tls
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -38,7 +48,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def namespace(tmp_path_factory: pytest.TempPathFactory, certificates: Path, data: Path) -> Iterator[str]:
+def cluster() -> None:
+    """Skips the test if there is no cluster with images of this engine; builds the images."""
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("no cluster: set KUBECONFIG")
     if subprocess.run([KUBECTL, "get", "--raw", "/readyz"], capture_output=True).returncode:
@@ -46,8 +57,14 @@ def namespace(tmp_path_factory: pytest.TempPathFactory, certificates: Path, data
     if shutil.which("docker") is None or subprocess.run(["docker", "info"], capture_output=True).returncode:
         pytest.skip("no Docker Engine answers: set DOCKER_HOST to the one of the cluster's nodes")
     build_images()
+
+
+@pytest.fixture(scope="session")
+def namespace(tmp_path_factory: pytest.TempPathFactory, cluster: None, certificates: Path, data: Path) -> Iterator[str]:
     name = f"podrace-test-{os.getpid()}"
-    with deployed(name, tmp_path_factory.mktemp("k8s"), certificates, data, container_spy.FILES):
+    folder = tmp_path_factory.mktemp("k8s")
+    write_overlay(folder, name, data, container_spy.FILES)
+    with deployed(name, folder, certificates):
         if socket.socket().connect_ex((ADDRESS, 50051)):
             pytest.skip(f"service addresses of the cluster ({ADDRESS}) cannot be reached from here")
         yield name

@@ -166,24 +166,21 @@ def make_data(folder: Path) -> None:
 def build_images() -> None:
     """Builds the images of the overlay, or uses those of the last run if PODRACE_IMAGES is `there`."""
     build = ["docker", "compose", "--file", str(REPOSITORY / "tests/engine/images.yaml"), "build"]
-    wanted = [["orchestrator", "leaderboard", "store"], ["agentpod"], ["serving"]]
+    wanted = [["orchestrator", "leaderboard", "store", "postgresql"], ["agentpod"], ["serving"]]
     for services in wanted if os.environ.get("PODRACE_IMAGES") != "there" else []:
         done = subprocess.run([*build, *services], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
 
 
 @contextmanager
-def deployed(name: str, folder: Path, certificates: Path, data: Path, modules: Sequence[Path]) -> Iterator[None]:
-    """Applies the overlay `local` to its own namespace, and deletes it at the end.
+def deployed(name: str, folder: Path, certificates: Path) -> Iterator[None]:
+    """Applies an overlay to its own namespace, and deletes it at the end.
 
     Args:
         name: Name of the namespace.
-        folder: Empty folder.
+        folder: Folder of the overlay.
         certificates: Folder of `make_certificates`.
-        data: Folder of `make_data`.
-        modules: Modules to mount into the containers of pods, which specifications may name.
     """
-    write_overlay(folder, name, data, modules)
     create_secrets(certificates, name)
     try:
         apply = subprocess.run([KUBECTL, "apply", "-k", str(folder)], capture_output=True, text=True)
@@ -211,25 +208,43 @@ def with_modules(data: Path, modules: Sequence[Path]) -> dict[str, Any]:
     return {"target": {"kind": "PodTemplate"}, "patch": json.dumps(changes)}
 
 
+def tested_image(service: str) -> dict[str, str]:
+    """Replaces the image of a service by the one that was built for tests."""
+    return {"name": f"podrace/{service}", "newName": f"podrace-test/{service}", "newTag": "local"}
+
+
+def renamed(kind: str, name: str) -> dict[str, Any]:
+    """Renames an object that belongs to no namespace."""
+    change = json.dumps([{"op": "replace", "path": "/metadata/name", "value": name}])
+    return {"target": {"kind": kind}, "patch": change, "options": {"allowNameChange": True}}
+
+
+def pod_patch(service: str, spec: Mapping[str, Any]) -> dict[str, str]:
+    """Merges a specification into that of the pods of a service."""
+    patch = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": f"podrace-{service}"},
+        "spec": {"template": {"spec": spec}},
+    }
+    return {"patch": json.dumps(patch)}
+
+
+def moved(service: str, data: Path) -> dict[str, str]:
+    """Puts what a service stores into a folder of the node."""
+    volume = {"name": "data", "hostPath": {"path": str(data / service), "type": "DirectoryOrCreate"}}
+    return pod_patch(service, {"volumes": [volume]})
+
+
 def write_overlay(folder: Path, name: str, data: Path, modules: Sequence[Path]) -> None:
-    """Writes the overlay `local` with the namespace, images and folders of this test."""
+    """Writes the overlay `local` with the namespace, images and folders of this test.
 
-    def image(service: str) -> dict[str, str]:
-        return {"name": f"podrace/{service}", "newName": f"podrace-test/{service}", "newTag": "local"}
-
-    def renamed(kind: str) -> dict[str, Any]:
-        change = json.dumps([{"op": "replace", "path": "/metadata/name", "value": name}])
-        return {"target": {"kind": kind}, "patch": change, "options": {"allowNameChange": True}}
-
-    def moved(service: str) -> dict[str, Any]:
-        volume = {"name": "data", "hostPath": {"path": str(data / service), "type": "DirectoryOrCreate"}}
-        patch = {
-            "apiVersion": "apps/v1",
-            "kind": "StatefulSet",
-            "metadata": {"name": f"podrace-{service}"},
-            "spec": {"template": {"spec": {"volumes": [volume]}}},
-        }
-        return {"patch": json.dumps(patch)}
+    Args:
+        folder: Empty folder.
+        name: Name of the namespace.
+        data: Folder of `make_data`.
+        modules: Modules to mount into the containers of pods, which specifications may name.
+    """
 
     services = ("orchestrator", "leaderboard", "store")
     sources = {path.name: path.read_text() for path in modules}
@@ -247,11 +262,11 @@ def write_overlay(folder: Path, name: str, data: Path, modules: Sequence[Path]) 
         "namespace": name,
         "resources": [os.path.relpath(REPOSITORY / "deploy/k8s/overlays/local", folder), "modules.yaml"],
         "configMapGenerator": [allowed],
-        "images": [image(service) for service in (*services, "agentpod")],
+        "images": [tested_image(service) for service in (*services, "agentpod")],
         "patches": [
-            renamed("ClusterRole"),
-            renamed("ClusterRoleBinding"),
-            *map(moved, services),
+            renamed("ClusterRole", name),
+            renamed("ClusterRoleBinding", name),
+            *(moved(service, data) for service in services),
             with_modules(data, modules),
         ],
     }

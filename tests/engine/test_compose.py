@@ -105,6 +105,23 @@ def test_a_pool_grows_and_shrinks_by_its_limits_and_loses_nothing(stack: Stack) 
     no_pods(stack)
 
 
+def test_two_fused_pods_become_one_separate_pod_of_two_cores(stack: Stack) -> None:
+    """The pod of the incumbent gets all cores, whatever is learned."""
+    grows = {"maximum_cores": 2.0, "improving_share": 1.0, "stalled_share": 1.0}
+    sections = {"evolution": {"strategy": "incumbent"}, "evaluation": {"every_environment_steps": 20_000}}
+    name = stack.create(pods=(2, 2), objective=ENDLESS, sections=sections, cores=1.0, memory_bytes=1 << 30, **grows)
+    stack.watch(name, lambda seen: len(seen.training()) == 2, "two pods training")
+    seen = stack.watch(name, lambda seen: "pod_resized" in seen.kinds(), "the larger pod to take over", 240.0)
+    assert not {"pod_died", "pod_killed", "pod_resize_abandoned"} & set(seen.kinds())
+    stack.until(lambda: len(stack.containers()) == 3, "the three containers of one pod, and no other")
+    assert len(stack.containers(role="worker-0")) == 1
+    steps = seen.tournament.environment_steps
+    stack.watch(name, lambda now: now.tournament.environment_steps > steps + 50_000, "training to continue")
+    stack.update(name, target=100.0)
+    stack.watch(name, lambda now: now.tournament.state == COMPLETED, "the end")
+    no_pods(stack)
+
+
 def test_a_killed_worker_of_a_separate_pod_is_restarted(stack: Stack) -> None:
     separate = {"layout": "separate", "cores": 2.0, "memory_bytes": 2 << 30}
     name = stack.create(pods=(1, 1), objective=ENDLESS, **separate)

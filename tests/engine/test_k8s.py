@@ -142,6 +142,36 @@ async def test_the_pod_of_a_drained_node_returns_its_agent_and_the_next_one_wait
     assert await handed_back(mesh, tournament), await mesh.events(tournament, "agent_assigned")
 
 
+async def test_the_pod_of_the_incumbent_grows_by_a_handover_from_one_job_to_another(mesh: Mesh, record: Record) -> None:
+    tournament = await mesh.create(
+        pool__minimum_pods=3,
+        pool__maximum_pods=3,
+        pod__cores=0.4,
+        pod__maximum_cores=0.8,
+        # Two thirds of the cores, so that the test does not depend on what is learned.
+        pod__improving_share=0.7,
+        pod__stalled_share=0.7,
+        pod__memory_bytes=800_000_000,
+        **{**ENDLESS, "evolution__strategy": "incumbent", "evaluation__every_environment_steps": 10_000},
+    )
+    begun = await until(lambda: mesh.events(tournament, "pod_resize_begun"), "a larger pod", seconds=300.0)
+    record("create_tournament_to_resize_begun", begun)
+    record("larger_pod_takes_over", await until(lambda: mesh.events(tournament, "pod_resized"), "the larger pod"))
+    (resized, *_) = await mesh.events(tournament, "pod_resized")
+    print(resized)
+
+    def cores() -> list[str]:
+        pods = json.loads(mesh.kubectl("get", "pods", "-l", AGENT_PODS, "-o", "json"))["items"]
+        living = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        return sorted(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] for pod in living)
+
+    await until(lambda: cores() == ["400m", "800m"], "the cores to be those of the two sizes")
+    seen = await mesh.steps(tournament)
+    await until(lambda: grown(mesh, tournament, seen), "training to continue")
+    for kind in ("pod_died", "pod_killed", "pod_resize_abandoned"):
+        assert not await mesh.events(tournament, kind)
+
+
 async def test_a_pod_that_lost_a_role_publishes_and_is_replaced(mesh: Mesh) -> None:
     tournament = await mesh.create(
         pool__minimum_pods=1,
