@@ -114,15 +114,23 @@ class Config:
     """Address where pods reach this service, if not `server.listen` (in a container: its host name and port)."""
 
 
+POSITIVE = (
+    "lease_duration_seconds",
+    "reconcile_period_seconds",
+    "orphan_seconds",
+    "silent_seconds",
+    "starting_silent_seconds",
+)
+"""Settings that must be more than 0."""
+
+
 def check(config: Config) -> None:
     """Rejects invalid settings, before anything is opened.
 
     Raises:
         InvalidArgument: A setting is invalid; the message has its key and value.
     """
-    positive = ("lease_duration_seconds", "reconcile_period_seconds", "orphan_seconds")
-    positive += ("silent_seconds", "starting_silent_seconds")
-    for key in positive:
+    for key in POSITIVE:
         if not getattr(config, key) > 0:
             raise InvalidArgument(f"{key} = {getattr(config, key):g}: expected more than 0")
     if not 0 <= config.keep_days < LONGEST_KEEP_DAYS:

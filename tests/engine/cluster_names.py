@@ -6,13 +6,14 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 PORT = 53
 ADDRESS_RECORD, INTERNET = 1, 1
 ANSWER, NO_SUCH_NAME = 0x8580, 0x8583
 """Flags of answers: authoritative, recursion desired and available; the second with the code for unknown names."""
 CACHED_SECONDS = 1.0
+STOP_SECONDS = 0.5
 NAME_OF_QUESTION = 0xC00C
 """Pointer to the name in the question, which follows a header of 12 bytes."""
 Endpoints = Callable[[str], Sequence[str] | None]
@@ -66,20 +67,19 @@ def answering(address: str, suffix: str, endpoints: Endpoints) -> Iterator[None]
     """Answers questions at port 53 of an address of this machine during the block."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
         listener.bind((address, PORT))
+        listener.settimeout(STOP_SECONDS)
+        stopped = threading.Event()
 
         def serve() -> None:
-            while True:
-                question, sender = listener.recvfrom(512)
-                if sender[0] == address and not question:
-                    return
-                listener.sendto(answer(question, suffix, endpoints), sender)
+            while not stopped.is_set():
+                with suppress(TimeoutError):
+                    question, sender = listener.recvfrom(512)
+                    listener.sendto(answer(question, suffix, endpoints), sender)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         try:
             yield
         finally:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stopper:
-                stopper.bind((address, 0))
-                stopper.sendto(b"", (address, PORT))
+            stopped.set()
             thread.join()

@@ -152,7 +152,7 @@ async def test_the_pod_of_the_incumbent_grows_by_a_handover_from_one_job_to_anot
         pod__improving_share=0.7,
         pod__stalled_share=0.7,
         pod__memory_bytes=800_000_000,
-        **{**ENDLESS, "evolution__strategy": "incumbent", "evaluation__every_environment_steps": 10_000},
+        **{**ENDLESS, "evolution__strategy": "incumbent", "evaluation__every_environment_steps": 50_000},
     )
     begun = await until(lambda: mesh.events(tournament, "pod_resize_begun"), "a larger pod", seconds=300.0)
     record("create_tournament_to_resize_begun", begun)
