@@ -55,6 +55,8 @@ CACHE_FOLDER = "/var/cache/podrace"
 NANO = 1_000_000_000
 TIMEOUT_SECONDS = 30
 ROLE_RESTARTS = 3
+MOST_LOG_LINES = 1000
+"""Pods that have exited whose last log lines are kept."""
 GPU_CAPABILITIES = ["gpu", "compute", "utility"]
 """Driver capabilities, so that images need not declare that they use CUDA and NVML."""
 TAIL_LINES = 20
@@ -171,6 +173,9 @@ class DockerLauncher:
         for pod_id in {container.labels["podrace.pod"] for container in containers} - living.keys() - self._starting:
             if pod_id in leaders:
                 self._last_log_line[pod_id] = _last_log_line(leaders[pod_id])
+                # A pod that has exited is asked about at once; the oldest entry is the first.
+                while len(self._last_log_line) > MOST_LOG_LINES:
+                    del self._last_log_line[next(iter(self._last_log_line))]
             self._remove(pod_id)
             _log.info("removed the containers of a pod that has exited", pod_id=pod_id)
         self._remove_volumes({container.labels["podrace.pod"] for container in containers})
