@@ -187,10 +187,19 @@ def deployed(name: str, folder: Path, certificates: Path) -> Iterator[None]:
         assert apply.returncode == 0, apply.stderr
         for service in ("store", "leaderboard", "orchestrator"):
             wait = ["rollout", "status", f"statefulset/podrace-{service}", "--timeout=180s"]
-            subprocess.run([KUBECTL, "-n", name, *wait], check=True, capture_output=True)
+            done = subprocess.run([KUBECTL, "-n", name, *wait], capture_output=True, text=True)
+            assert done.returncode == 0, f"{service}: {done.stderr}\n{_why(name, service)}"
         yield
     finally:
         subprocess.run([KUBECTL, "delete", "--ignore-not-found", "-k", str(folder)], capture_output=True)
+
+
+def _why(name: str, service: str) -> str:
+    """Returns what the cluster says about the first pod of a service, and the last lines of its containers."""
+    pod = f"podrace-{service}-0"
+    asked = (["describe", "pod", pod], ["logs", pod, "--all-containers", "--tail=10"])
+    answers = [subprocess.run([KUBECTL, "-n", name, *each], capture_output=True, text=True).stdout for each in asked]
+    return "\n".join(answer[-4000:] for answer in answers)
 
 
 def with_modules(data: Path, modules: Sequence[Path]) -> dict[str, Any]:
