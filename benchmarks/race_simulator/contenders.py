@@ -113,6 +113,8 @@ def specification_of(
         "evolution": {"strategy": contender.strategy, **_population_of(contender, pods), **contender.settings},
         "champion": {"reevaluate_top": REEVALUATED, "reevaluate_episodes": REEVALUATION * episodes},
     }
+    if contender.grows:
+        values["pod"] = {"cores": 1.0, "maximum_cores": float(max(2, pods))}
     for key, value in overrides:
         *tables, last = key.split(".")
         table = values

@@ -216,7 +216,8 @@ class Race:
         pod.seconds += QUANTUM_SECONDS * pod.cores
         epoch, seconds = EPOCHS * now // QUANTA, pod.seconds
         returns = self._world.returns(pod.learner.state.true_return, epoch)
-        candidate = self._records.submit(pod.agent, returns, steps=pod.steps, seconds=seconds, epoch=epoch)
+        end = (now + 1) * QUANTUM_SECONDS
+        candidate = self._records.submit(pod.agent, returns, steps=pod.steps, seconds=seconds, epoch=epoch, now=end)
         learner = pod.learner
         self._checkpoints[candidate.candidate_id] = _Checkpoint(learner.point, learner.luck, learner.state)
         if pod.steps >= pod.length or pod.agent.agent_id in self._records.stops:

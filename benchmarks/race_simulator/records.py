@@ -86,6 +86,7 @@ class Records:
             return None
         agent, depth = made
         agent.pod_id = pod
+        agent.create_time.FromNanoseconds(int(seconds * 1e9))
         self.agents[agent.agent_id], self._depths[agent.agent_id] = agent, depth
         self._unfinished[agent.agent_id] = agent
         if self._trials is not None:
@@ -93,7 +94,7 @@ class Records:
         return agent
 
     def submit(
-        self, agent: Agent, returns: NDArray[np.float64], *, steps: int, seconds: float, epoch: int
+        self, agent: Agent, returns: NDArray[np.float64], *, steps: int, seconds: float, epoch: int, now: float = 0.0
     ) -> Candidate:
         """Judges a score of an agent.
 
@@ -103,6 +104,7 @@ class Records:
             steps: Environment steps of the agent itself.
             seconds: Training time of the agent itself, on one core.
             epoch: Evaluation epoch.
+            now: Running time of the tournament.
         """
         self.environment_steps += steps - self._steps.get(agent.agent_id, 0)
         self._steps[agent.agent_id] = steps
@@ -125,6 +127,7 @@ class Records:
             evaluation_epoch=epoch if self._common_episodes else None,
             trial=agents.trial_of(agent),
         )
+        candidate.submit_time.FromNanoseconds(int(now * 1e9))
         add_estimate(candidate, self._scores)
         self._scores.add(candidate)
         self.submissions.append(candidate)
