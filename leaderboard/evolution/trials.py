@@ -67,6 +67,11 @@ def no_time_is_left(objective: ObjectiveSpec, running_seconds: float) -> bool:
     return clock - running_seconds < min(LAST_SCORE_SECONDS, LAST_SCORE_SHARE * clock)
 
 
+NEWEST_SCORES = 8
+"""Scores of a trial that are kept besides a quarter of all."""
+KEPT_PART = 4
+"""The newest score is compared with at most that of this part of all scores before: the last quarter."""
+
 BEGIN = ClockReading()
 """The reading of a tournament that has just begun."""
 
@@ -84,7 +89,9 @@ class Trial:
     agents: list[Agent] = field(default_factory=list)
     """By number."""
     scores: list[Candidate] = field(default_factory=list)
-    """By arrival."""
+    """By arrival: the newest, at least a quarter of all. Older ones are not compared with any more."""
+    score_count: int = 0
+    """Number of all its scores."""
     rung: int = 0
     """Rung that it climbs to, or that it has reached if it is not in training."""
     at_rung: list[float] = field(default_factory=list)
@@ -135,6 +142,14 @@ class Trial:
         own = self.scores and self.scores[-1].agent_id == self.agents[-1].agent_id
         return self.scores[-1] if own else None
 
+    def add_score(self, candidate: Candidate) -> None:
+        """Adds the newest score. Half of the scores are dropped at a time, so that adding one takes constant time."""
+        self.scores.append(candidate)
+        self.score_count += 1
+        kept = self.score_count // KEPT_PART + NEWEST_SCORES
+        if len(self.scores) > 2 * kept:
+            del self.scores[:-kept]
+
     def hand_out(self, agent: Agent) -> None:
         """Adds the agent that continues the trial."""
         self.earlier_steps, self.earlier_core_seconds = self.environment_steps, self.core_seconds
@@ -172,7 +187,7 @@ class Trials:
     def scored(self, candidate: Candidate) -> Trial:
         """Records a submission of an agent that was handed out."""
         trial = self._by_agent[candidate.agent_id]
-        trial.scores.append(candidate)
+        trial.add_score(candidate)
         return trial
 
     def ended(self, agent_id: str, *, failed: bool) -> Trial | None:

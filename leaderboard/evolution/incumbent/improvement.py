@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 
 from leaderboard.evolution.incumbent.race import IncumbentRace
-from leaderboard.evolution.trials import Trials
+from leaderboard.evolution.trials import KEPT_PART, Trials
 from leaderboard.ranking.board import named
 from leaderboard.ranking.paired import difference
 
-PART_OF_LIFE = 4
-"""The newest score is compared with that of this part of the scores before: the last quarter."""
 FEWEST_SCORES = 4
 """Scores that it is compared over at least."""
 UNUSED_SCORES = 2
@@ -36,10 +34,10 @@ def improvement_of(trials: Trials) -> Improvement | None:
     if incumbent is None or not isinstance(trials, IncumbentRace) or not incumbent.scores:
         return None
     improving, reason = False, f"{named(incumbent.newest)} has too few scores to say whether it improves"
-    scores = incumbent.scores
-    back = max(FEWEST_SCORES, len(scores) // PART_OF_LIFE)
-    if len(scores) > back + UNUSED_SCORES:
-        compared = difference(incumbent.newest, scores[-1 - back])
+    count = incumbent.score_count
+    back = max(FEWEST_SCORES, count // KEPT_PART)
+    if count > back + UNUSED_SCORES:
+        compared = difference(incumbent.newest, incumbent.scores[-1 - back])
         improving = compared.value > ERRORS * compared.error
         reason = (
             f"its return changed by {compared.value:.4g} over its last {back} scores,"

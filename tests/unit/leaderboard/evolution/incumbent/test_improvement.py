@@ -3,6 +3,7 @@
 import pytest
 from trial_log import Log
 
+from leaderboard.evolution import trials
 from leaderboard.evolution.incumbent.improvement import improvement_of
 
 
@@ -43,6 +44,21 @@ def test_over_a_long_life_the_last_quarter_counts(log: Log) -> None:
     assert found is not None
     assert found.improving, "five over ten scores; two over four would be within the error"
     assert "last 10 scores" in found.reason
+
+
+def test_dropping_old_scores_changes_nothing_that_is_said(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Log(log.spec)
+    founders = log.fresh(), other.fresh()
+    for number in range(300):
+        score = 3.0 * (number % 7) + 0.1 * number
+        log.score(founders[0], score)
+        with monkeypatch.context() as patched:
+            patched.setattr(trials, "NEWEST_SCORES", 1000)
+            other.score(founders[1], score)
+        assert improvement_of(log.race) == improvement_of(other.race)
+    kept, everything = (one.race.by_number[0].scores for one in (log, other))
+    assert len(everything) == 300
+    assert 75 <= len(kept) <= 170
 
 
 def test_the_count_of_scores_only_rises_when_another_trial_takes_over(log: Log) -> None:
