@@ -6,7 +6,9 @@ import pytest
 from scripted import until
 
 from benchmarks.connections.fault_proxy import FaultProxy
+from podrace.access.credentials import Credentials
 from podrace.access.guard import Guard
+from podrace.access.principal import ALL_ROLES, Principal
 from podrace.progress_deadlines import ProgressDeadlines
 from podrace.rpc import Server, ServerConfig
 from simulators.config import Limits
@@ -15,10 +17,17 @@ from simulators.service import SimulatorServicer, services
 FAST = ProgressDeadlines(floor_seconds=3.0)
 
 
+class Everyone:
+    """Accepts every caller: pods present the token of the user who runs the tests, if there is one."""
+
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        return Principal("anyone", frozenset(ALL_ROLES))
+
+
 @pytest.fixture
 async def proxy() -> AsyncIterator[FaultProxy]:
     config = ServerConfig(listen="127.0.0.1:0", grace_seconds=0.0)
-    server = await Server.start(config, services(SimulatorServicer(Limits())), guard=Guard.of_anyone())
+    server = await Server.start(config, services(SimulatorServicer(Limits())), guard=Guard([Everyone()]))
     async with FaultProxy(server.address) as proxy:
         # A step takes a few milliseconds, so that the processors are left to others.
         proxy.delay(0.002)

@@ -123,6 +123,9 @@ class OwnLeaderboard:
         made = board_pb.Agent(agent_id=agent.agent_id, tournament_id=tournament.tournament_id, algorithm="ppo")
         return board_pb.GenerateAgentResponse(agent=made)
 
+    async def register_agent(self, *_: Any) -> None:
+        """Knows every agent."""
+
     async def delete_tournament(self, tournament_id: str) -> None:
         """Deletes nothing."""
 
