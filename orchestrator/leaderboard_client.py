@@ -221,19 +221,11 @@ class LeaderboardClient:
         Raises:
             PodraceError: The error of the generator.
         """
-        request = pb.GenerateAgentRequest(
-            request_id=agent.agent_id,
-            tournament_id=tournament.tournament_id,
-            spec=tournament.spec,
-            number=agent.number,
-            unfinished_agent_ids=unfinished,
-            failed_agent_ids=failed,
-            pod_id=agent.pod_id,
-            tournament_environment_steps=environment_steps,
-            owner=ownership.owner,
-            namespace=ownership.namespace,
-            maximum_stored_bytes=maximum_stored_bytes,
-        )
+        request = _request_for(tournament, agent, ownership)
+        request.unfinished_agent_ids.extend(unfinished)
+        request.failed_agent_ids.extend(failed)
+        request.pod_id, request.maximum_stored_bytes = agent.pod_id, maximum_stored_bytes
+        request.tournament_environment_steps = environment_steps
         request.running_duration.FromNanoseconds(round(running_seconds * 1e9))
         response: pb.GenerateAgentResponse = await rpc.call(
             self._generator.GenerateAgent, request, deadline_seconds=GENERATE_DEADLINE_SECONDS
@@ -246,15 +238,8 @@ class LeaderboardClient:
         Raises:
             PodraceError: The error of the generator.
         """
-        request = pb.GenerateAgentRequest(
-            request_id=agent.agent_id,
-            tournament_id=tournament.tournament_id,
-            spec=tournament.spec,
-            number=agent.number,
-            agent=agent,
-            owner=ownership.owner,
-            namespace=ownership.namespace,
-        )
+        request = _request_for(tournament, agent, ownership)
+        request.agent.CopyFrom(agent)
         await rpc.call(self._generator.GenerateAgent, request, deadline_seconds=REGISTER_AGENT_DEADLINE_SECONDS)
 
     async def review(self, tournaments: Mapping[str, int]) -> dict[str, pb.ReviewAgentsResponse]:
@@ -363,3 +348,16 @@ class LeaderboardClient:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
         await self._channel.close()
+
+
+def _request_for(
+    tournament: TournamentRecord, agent: AgentRecord | pb.Agent, ownership: Ownership
+) -> pb.GenerateAgentRequest:
+    return pb.GenerateAgentRequest(
+        request_id=agent.agent_id,
+        tournament_id=tournament.tournament_id,
+        spec=tournament.spec,
+        number=agent.number,
+        owner=ownership.owner,
+        namespace=ownership.namespace,
+    )

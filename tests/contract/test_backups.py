@@ -158,13 +158,18 @@ async def test_a_service_starts_and_makes_backups_although_the_newest_ones_are_d
     assert backups.restore(tmp_path / "restored.sqlite") == newest
 
 
-async def test_a_service_without_its_file_starts_from_the_backup_before_a_damaged_one(
-    store: CheckpointStore, tmp_path: Path
-) -> None:
-    first = await open_state(tmp_path / "a" / "state.sqlite", store)
+async def two_backups_of_which_the_newest_is_lost(path: Path, store: CheckpointStore) -> list[Backup]:
+    first = await open_state(path, store)
     made = [await first.back_up() for _ in range(2)]
     first.database.close()
     lose(store, made[1])
+    return made
+
+
+async def test_a_service_without_its_file_starts_from_the_backup_before_a_damaged_one(
+    store: CheckpointStore, tmp_path: Path
+) -> None:
+    made = await two_backups_of_which_the_newest_is_lost(tmp_path / "a" / "state.sqlite", store)
     second = await open_state(tmp_path / "b" / "state.sqlite", store)
     assert second.restored == made[0]
     assert (await second.back_up()).epoch > made[0].epoch
@@ -275,10 +280,7 @@ async def test_a_service_that_started_while_the_store_was_full_does_not_fence_it
 async def test_a_damaged_backup_does_not_hide_that_the_database_is_another_one(
     store: CheckpointStore, tmp_path: Path
 ) -> None:
-    first = await open_state(tmp_path / "a" / "state.sqlite", store)
-    made = [await first.back_up() for _ in range(2)]
-    first.database.close()
-    lose(store, made[1])
+    await two_backups_of_which_the_newest_is_lost(tmp_path / "a" / "state.sqlite", store)
     Database.open(tmp_path / "b" / "state.sqlite", FORMAT, lambda: NOW).close()
     with pytest.raises(FailedPrecondition, match="has backups of another database"):
         await open_state(tmp_path / "b" / "state.sqlite", store)
