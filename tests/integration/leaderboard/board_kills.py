@@ -260,7 +260,7 @@ class Life:
     answers: dict[str, bytes]
     """By request id."""
     writes: dict[str, int]
-    """Number of writes before each answer."""
+    """Number of writes before each answer, and, unless it was killed, before its end (`END`)."""
     killed: bool
     """False: it made fewer writes than its fatal one, because more requests shared a commit than in another life."""
 
@@ -283,7 +283,7 @@ def one_life(requests: Requests, folder: Path, fatal: int = 0, moment: str = "")
         lines = [line.split() for line in pipe]
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert status in ((0, -signal.SIGKILL) if fatal else (0,)), status
-    answers = {key: bytes.fromhex(answer) for key, _, answer in lines}
+    answers = {key: bytes.fromhex(answer) for key, _, answer in lines if key != END}
     return Life(answers, {key: int(writes) for key, writes, _ in lines}, killed=status != 0)
 
 
