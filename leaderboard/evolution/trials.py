@@ -67,10 +67,10 @@ def no_time_is_left(objective: ObjectiveSpec, running_seconds: float) -> bool:
     return clock - running_seconds < min(LAST_SCORE_SECONDS, LAST_SCORE_SHARE * clock)
 
 
-NEWEST_SCORES = 8
-"""Scores of a trial that are kept besides a quarter of all."""
+NEWEST_SCORES = 5
+"""Scores of a trial that are kept at least."""
 KEPT_PART = 4
-"""The newest score is compared with at most that of this part of all scores before: the last quarter."""
+"""Part of all scores that is kept, as a divisor: the newest is compared with none before the last quarter."""
 
 BEGIN = ClockReading()
 """The reading of a tournament that has just begun."""
@@ -89,7 +89,7 @@ class Trial:
     agents: list[Agent] = field(default_factory=list)
     """By number."""
     scores: list[Candidate] = field(default_factory=list)
-    """By arrival: the newest, at least a quarter of all. Older ones are not compared with any more."""
+    """By arrival: the newest, a quarter of all. Older ones are not compared with any more."""
     score_count: int = 0
     """Number of all its scores."""
     rung: int = 0
@@ -143,12 +143,10 @@ class Trial:
         return self.scores[-1] if own else None
 
     def add_score(self, candidate: Candidate) -> None:
-        """Adds the newest score. Half of the scores are dropped at a time, so that adding one takes constant time."""
+        """Adds the newest score, and drops the oldest that is not compared any more."""
         self.scores.append(candidate)
         self.score_count += 1
-        kept = self.score_count // KEPT_PART + NEWEST_SCORES
-        if len(self.scores) > 2 * kept:
-            del self.scores[:-kept]
+        del self.scores[: -max(NEWEST_SCORES, self.score_count // KEPT_PART + 1)]
 
     def hand_out(self, agent: Agent) -> None:
         """Adds the agent that continues the trial."""

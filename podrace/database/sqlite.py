@@ -16,6 +16,8 @@ from podrace.errors import DataLoss, FailedPrecondition, PodraceError, ResourceE
 
 LOCK_WAIT_SECONDS = 2.0
 """Time to wait for the lock: a process that was just killed may still hold it."""
+CACHE_KIBIBYTES = 1024
+"""Memory for pages; half of SQLite's default. What is not in it is in the page cache of the system."""
 COPIED_PAGES = 1024
 """Pages of a copy after which queued changes are executed."""
 
@@ -127,6 +129,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, format: Format) -> None
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
     connection.execute("BEGIN EXCLUSIVE")
     application, version, tables = (
         connection.execute(statement).fetchone()[0]

@@ -58,7 +58,7 @@ def test_dropping_old_scores_changes_nothing_that_is_said(log: Log, monkeypatch:
         assert improvement_of(log.race) == improvement_of(other.race)
     kept, everything = (one.race.by_number[0].scores for one in (log, other))
     assert len(everything) == 300
-    assert 75 <= len(kept) <= 170
+    assert len(kept) == 76, "a quarter of them, and the newest"
 
 
 def test_the_count_of_scores_only_rises_when_another_trial_takes_over(log: Log) -> None:
