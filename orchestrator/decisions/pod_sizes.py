@@ -12,6 +12,7 @@ Rules:
 - A grown pod that trains another agent than the incumbent shrinks first: the incumbent was replaced.
 - Sizes are multiples of `pod.cores` within the limits of the specification. Cores are only moved: what a pod gains is
   free or comes from pods that stop: idle ones first, then those with the lowest score, then those that evaluate.
+- On a cluster, pods stop on the node that can then hold the new pod and where the fewest cores stop for it.
 - Where the new pod cannot share the cores of the old one, a smaller pod also needs room next to it. Pods stop for that
   as well; their agents continue when the old pod is gone, with the cores that it leaves.
 """
@@ -19,7 +20,9 @@ Rules:
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from orchestrator.decisions.resources import FreeResources, Resources
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
 
@@ -57,6 +60,10 @@ class SizeLimits:
         """Returns the memory of a pod of some cores."""
         return int(self.memory_bytes * cores / self.cores)
 
+    def reserved_by(self, cores: float) -> Resources:
+        """Returns what a pod of some cores reserves. Pods that grow have no GPU and one host."""
+        return Resources(cores, self.memory_of(cores), 0)
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -91,6 +98,8 @@ class SizedPod:
     """Number of the trial of that agent; None if unknown."""
     evaluates: bool = False
     """Whether it runs an evaluation, which it would have to begin again elsewhere."""
+    node: int | None = None
+    """Index of its node in `Room.free.nodes`; None if that node takes no new pod, or is not known."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +131,8 @@ class Room:
     it needs all its cores in addition to that pod until it takes over."""
     largest_cores: float = math.inf
     """Cores of the largest pod that any machine or node could hold."""
+    free: FreeResources | None = None
+    """For a cluster: what is free on each node; None: a new pod finds room wherever others stop."""
 
 
 @dataclass(frozen=True)
@@ -315,13 +326,49 @@ def _retired_for(
     if limits.memory_of(cores) > room.memory_bytes:
         return None
     missing = cores - (replaced.cores if room.shared else 0.0) - max(0.0, room.cores)
-    retired: list[str] = []
-    for pod in others:
-        if missing <= _TOLERANCE:
-            break
-        retired.append(pod.pod_id)
-        missing -= pod.cores
-    return tuple(retired) if missing <= _TOLERANCE else None
+    if room.free is None:
+        return _ids(_with_cores(missing, (), others))
+    needed = limits.reserved_by(cores - _TOLERANCE)
+    on_nodes = (_freed(needed, node, others, room.free, limits) for node in range(len(room.free.nodes)))
+    choices = (_with_cores(missing, pods, others) for pods in on_nodes if pods is not None)
+    return _ids(min((pods for pods in choices if pods is not None), key=partial(_loss, others), default=None))
+
+
+def _with_cores(cores: float, first: Sequence[SizedPod], others: Sequence[SizedPod]) -> list[SizedPod] | None:
+    """Returns these pods, and the least valuable others with which they have this many cores; None if all have less."""
+    chosen = list(first)
+    rest = iter([pod for pod in others if pod not in chosen])
+    while sum(pod.cores for pod in chosen) < cores - _TOLERANCE:
+        pod = next(rest, None)
+        if pod is None:
+            return None
+        chosen.append(pod)
+    return chosen
+
+
+def _freed(
+    needed: Resources, node: int, others: Sequence[SizedPod], free: FreeResources, limits: SizeLimits
+) -> list[SizedPod] | None:
+    """Returns the least valuable pods of a node without which it has the needed resources; None if it never has."""
+    here, total = free.nodes[node], free.total
+    chosen: list[SizedPod] = []
+    rest = iter([pod for pod in others if pod.node == node])
+    while not (here.covers(needed) and total.covers(needed)):
+        pod = next(rest, None)
+        if pod is None:
+            return None
+        chosen.append(pod)
+        here, total = (each + limits.reserved_by(pod.cores) for each in (here, total))
+    return chosen
+
+
+def _loss(others: Sequence[SizedPod], pods: Sequence[SizedPod]) -> tuple[float, list[int]]:
+    """Sort key of pods that would stop: first those with the fewest cores, then those without the most valuable pod."""
+    return sum(pod.cores for pod in pods), sorted((others.index(pod) for pod in pods), reverse=True)
+
+
+def _ids(pods: Sequence[SizedPod] | None) -> tuple[str, ...] | None:
+    return None if pods is None else tuple(pod.pod_id for pod in pods)
 
 
 def _largest(present: float, room: Room, limits: SizeLimits) -> float:

@@ -5,7 +5,8 @@ however busy they are.
 """
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 
@@ -31,6 +32,10 @@ class Resources:
         """What a pod reserves on `hosts` of its hosts together."""
         per_host = self.per_host
         return Resources(per_host.cores * hosts, per_host.memory_bytes * hosts, per_host.gpus * hosts, hosts)
+
+    def covers(self, pod: "Resources") -> bool:
+        """Whether these resources hold what a pod reserves on one host."""
+        return pod.cores <= self.cores and pod.memory_bytes <= self.memory_bytes and pod.gpus <= self.gpus
 
     def __add__(self, other: "Resources") -> "Resources":
         return Resources(self.cores + other.cores, self.memory_bytes + other.memory_bytes, self.gpus + other.gpus)
@@ -58,18 +63,18 @@ class FreeResources:
 
     def _preference(self, index: int, per_host: Resources) -> tuple[bool, float]:
         """Sort key of a node: nodes where one host of the pod fits come first."""
-        fits = _covers(self.nodes[index], per_host)
+        fits = self.nodes[index].covers(per_host)
         return not fits, 0.0 if fits else -self.nodes[index].cores
 
     def fits(self, pod: Resources, *, oversubscribe_cores: bool = False) -> bool:
         """Whether one more pod fits; its cores are ignored where they may be oversubscribed."""
         needed = replace(pod, cores=-math.inf) if oversubscribe_cores and not self.strict else pod
-        return _covers(self.total, needed) and self.has_nodes(needed)
+        return self.total.covers(needed) and self.has_nodes(needed)
 
     def has_nodes(self, pod: Resources) -> bool:
         """Whether there is a node for each host of a pod; does not check the total."""
         per_host = pod.per_host
-        fitting = (node for node in self.nodes if _covers(node, per_host))
+        fitting = (node for node in self.nodes if node.covers(per_host))
         return len(list(islice(fitting, pod.hosts))) == pod.hosts
 
     @property
@@ -94,6 +99,9 @@ class Capacity:
     """For a cluster: what each node has for agent pods, without what others reserved; empty for a single machine."""
     free: FreeResources | None = None
     """For a cluster: what is left after all pods; None for a single machine, where it is computed from the pods."""
+    places: Mapping[str, int] = field(default_factory=dict)
+    """For a cluster: index in `free.nodes` of the node that runs a pod, by pod id, for pods of one host on a node that
+    accepts further pods."""
     closed: str = ""
     """Why no pod may be started now; empty if pods may be started."""
 
@@ -101,7 +109,3 @@ class Capacity:
     def unoccupied(self) -> FreeResources:
         """What could be reserved if there were no agent pods."""
         return FreeResources(self.total, self.nodes or (self.total,), strict=bool(self.nodes))
-
-
-def _covers(free: Resources, pod: Resources) -> bool:
-    return pod.cores <= free.cores and pod.memory_bytes <= free.memory_bytes and pod.gpus <= free.gpus

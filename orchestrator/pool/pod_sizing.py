@@ -125,9 +125,9 @@ class PodSizing:
         spare = granted.pods - sum(view.units for view in own)
         largest = max((node.cores for node in capacity.unoccupied.nodes), default=0.0)
         memory, shared = capacity.available_memory_bytes, capacity.free is None
-        room = Room(spare * limits.cores, memory, shared=shared, largest_cores=largest)
+        room = Room(spare * limits.cores, memory, shared=shared, largest_cores=largest, free=capacity.free)
         promise = await self._promise(incumbent)
-        pods = [self._sized(view) for view in own]
+        pods = [self._sized(view, capacity.places.get(view.pod_id)) for view in own]
         change, reason = pod_sizes.decide(promise, pods, room, limits, self._history(name, now))
         # The numbers in a reason change all the time.
         if self._reasons.get(name) != (pattern := re.sub(r"[\d.]+", "#", reason)):
@@ -158,7 +158,7 @@ class PodSizing:
             abandoned_in_row=sum(1 for _ in abandoned),
         )
 
-    def _sized(self, view: PodView) -> SizedPod:
+    def _sized(self, view: PodView, node: int | None) -> SizedPod:
         lease = self._runtime.leases.latest_of_pod(view.pod_id)
         trains = lease is not None and lease.trains
         score = lease.progress.score if lease and trains and lease.progress.HasField("score") else None
@@ -166,4 +166,4 @@ class PodSizing:
         agent = self._runtime.cache.works.get(agent_id)
         trial = agent.trial if isinstance(agent, AgentRecord) else None
         evaluates = lease is not None and not lease.trains
-        return SizedPod(view.pod_id, view.reserved.cores, agent_id, score, view.start_time, trial, evaluates)
+        return SizedPod(view.pod_id, view.reserved.cores, agent_id, score, view.start_time, trial, evaluates, node)

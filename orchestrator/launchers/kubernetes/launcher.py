@@ -78,8 +78,8 @@ class KubernetesLauncher:
         self._connected: ApiClient | None = None
         self._event_recorder = EventRecorder(self._cluster, self._owner)
         self._last_log_line: dict[str, str] = {}
-        # By Job name: reservations of the Jobs listed last, and of those just started.
-        self._reserved: dict[str, Resources] = {}
+        # By Job name: the pods listed last, and the reservations of those just started.
+        self._listed: dict[str, ListedPod] = {}
         self._started: dict[str, tuple[Resources, float]] = {}
         self._waiting: dict[str, str] = {}
         # Pods started here that replace others and do not run yet. The others train while they wait.
@@ -149,7 +149,7 @@ class KubernetesLauncher:
         states = {_name(job): job_state(job, pods[_name(job)]) for job in jobs}
         living = [job for job in jobs if not states[_name(job)].finished]
         self._clean_up([job for job in jobs if states[_name(job)].finished], states, pods)
-        self._reserved = {_name(job): listed_of(job).reserved for job in living}
+        self._listed = {_name(job): listed_of(job) for job in living}
         self._waiting = self._waiting_reasons(living, states, pods)
         listed = [listed_of(job, address_of(pods[_name(job)])) for job in living]
         for job, listed_pod in zip(living, listed, strict=True):
@@ -298,7 +298,9 @@ class KubernetesLauncher:
             for name, (reserved, since) in self._started.items()
             if now - since < SETTLING_SECONDS and name not in self._last_log_line
         }
-        reservations = {name: reserved for name, (reserved, _) in self._started.items()} | self._reserved
+        listed = self._listed
+        reservations = {name: reserved for name, (reserved, _) in self._started.items()}
+        reservations |= {name: pod.reserved for name, pod in listed.items()}
         unscheduled = [
             reserved.for_hosts(reserved.hosts - bound[name])
             for name, reserved in reservations.items()
@@ -306,7 +308,8 @@ class KubernetesLauncher:
         ]
         waiting = (item for item in self._waiting.items() if item[0] not in self._replacing)
         closed = next((f"{pod_id} waits: {reason}" for pod_id, reason in waiting), "")
-        return capacity_of(self._objects, self._is_our_pod, unscheduled, self._options.gpu_resource, closed)
+        pod_ids = {name: pod.pod_id for name, pod in listed.items() if pod.reserved.hosts == 1}
+        return capacity_of(self._objects, self._is_our_pod, unscheduled, self._options.gpu_resource, closed, pod_ids)
 
     def _sense(self) -> ClusterObjects:
         cluster = self._cluster()

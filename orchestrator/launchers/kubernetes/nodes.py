@@ -45,6 +45,7 @@ def capacity_of(
     unscheduled: Iterable[Resources],
     gpu_resource: str,
     closed: str = "",
+    pod_ids: Mapping[str, str] | None = None,
 ) -> Capacity:
     """Computes the capacity for agent pods.
 
@@ -58,10 +59,12 @@ def capacity_of(
         unscheduled: Reservations of agent pods that are not bound to a node yet.
         gpu_resource: Resource name of GPUs; empty: GPUs cannot be counted.
         closed: Why no pod may be started now; empty if pods may be started.
+        pod_ids: Ids of pods of one host, by the name of their Job.
     """
     free, totals, held = _bound_resources(objects, is_agent_pod, gpu_resource)
+    places = _places(objects, list(free), pod_ids or {})
     quota = quota_left(objects.quotas, gpu_resource)
-    unoccupied = FreeResources(_least(_sum(free), quota), tuple(free), strict=True)
+    unoccupied = FreeResources(_least(_sum(free.values()), quota), tuple(free.values()), strict=True)
     for resources in unscheduled:
         held += resources
         if unoccupied.has_nodes(resources):
@@ -75,26 +78,41 @@ def capacity_of(
         nodes=tuple(totals) or (NO_RESOURCES,),
         free=unoccupied,
         closed=closed,
+        places=places,
     )
+
+
+def _places(objects: ClusterObjects, nodes: Sequence[str], pod_ids: Mapping[str, str]) -> dict[str, int]:
+    """Returns the index of the node of each of these pods, for nodes that accept further pods."""
+    accepting = {node["metadata"]["name"] for node in objects.nodes if takes_pods(node, objects.template)}
+    indices = {name: index for index, name in enumerate(nodes) if name in accepting}
+    found = {}
+    for pod in objects.pods:
+        pod_id = pod_ids.get((pod["metadata"].get("labels") or {}).get("podrace/pod", ""))
+        index = indices.get(pod["spec"].get("nodeName") or "")
+        if pod_id is not None and index is not None and pod.get("status", {}).get("phase") not in FINISHED_PHASES:
+            found[pod_id] = index
+    return found
 
 
 def _bound_resources(
     objects: ClusterObjects, is_agent_pod: Callable[[Object], bool], gpu_resource: str
-) -> tuple[list[Resources], list[Resources], Resources]:
-    """What is free and what there is for agent pods on each node, and what all bound agent pods have reserved."""
+) -> tuple[dict[str, Resources], list[Resources], Resources]:
+    """What is free by node, what there is for agent pods on each, and what all bound agent pods have reserved."""
     pods_by_node: defaultdict[str, list[Object]] = defaultdict(list)
     for pod in objects.pods:
         node_name = pod["spec"].get("nodeName")
         if node_name and pod.get("status", {}).get("phase") not in FINISHED_PHASES:
             pods_by_node[node_name].append(pod)
-    free, totals = [], []
+    free, totals = {}, []
     for node in objects.nodes:
-        pods = pods_by_node[node["metadata"]["name"]]
+        name = node["metadata"]["name"]
+        pods = pods_by_node[name]
         node_free = _node_free(node, pods, objects.template, gpu_resource)
         reserved = _sum(requests_of(pod, gpu_resource) for pod in pods if is_agent_pod(pod))
         if node_free == NO_RESOURCES and reserved == NO_RESOURCES:
             continue
-        free.append(node_free)
+        free[name] = node_free
         totals.append(node_free + reserved)
     agent_pods = (pod for pods in pods_by_node.values() for pod in pods if is_agent_pod(pod))
     return free, totals, _sum(requests_of(pod, gpu_resource) for pod in agent_pods)

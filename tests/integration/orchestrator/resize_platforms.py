@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from orchestrator.launchers.base import PodEnvironment
 from orchestrator.launchers.docker import DockerLauncher
 from orchestrator.launchers.kubernetes.jobs import job_name
 from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
+from orchestrator.launchers.kubernetes.nodes import FINISHED_PHASES, requests_of
 from orchestrator.launchers.options import DockerOptions, KubernetesOptions
 from orchestrator.launchers.pod_settings import LEADER
 from orchestrator.launchers.process.launcher import POD_FILE, ProcessLauncher, read_pod_file
@@ -132,13 +134,17 @@ class Containers:
 
 
 class Cluster:
-    """Pods that are Jobs of a scripted API server. One node with three cores, so three pods of one core."""
+    """Pods that are Jobs of a scripted API server. By default one node with three cores, so three pods of one core."""
 
-    pods, own_capacity = 3, True
+    own_capacity = True
 
-    def __init__(self, clock: Any) -> None:
+    def __init__(self, clock: Any, nodes: Sequence[int] = (3,)) -> None:
+        """Creates the cluster; `nodes` has the cores of each node."""
         self.cluster = FakeCluster()
-        self.cluster.put("nodes", node(cores="3"))
+        self.nodes = {f"n{number}": cores for number, cores in enumerate(nodes, 1)}
+        for name, cores in self.nodes.items():
+            self.cluster.put("nodes", node(name, cores=str(cores)))
+        self.pods = sum(nodes)
         self.unschedulable: set[str] = set()
         self.launcher = KubernetesLauncher(
             POD_ENVIRONMENT,
@@ -148,14 +154,32 @@ class Cluster:
         )
 
     async def prepare(self) -> None:
-        """Gives each Job a pod, as the Job controller and the scheduler would."""
-        known = {pod["metadata"]["labels"]["podrace/pod"] for pod in self.cluster.objects.get("pods", {}).values()}
-        for job in set(self.cluster.jobs()) - known:
-            if job in self.unschedulable:
+        """Gives each Job a pod, as the Job controller and the scheduler would: on the node with the most free cores."""
+        pods = self.cluster.objects.setdefault("pods", {})
+        bound = {pod["metadata"]["labels"]["podrace/pod"]: name for name, pod in pods.items() if node_of(pod)}
+        for job in sorted(set(self.cluster.jobs()) - bound.keys()):
+            spec = self.cluster.jobs()[job]["spec"]["template"]["spec"]
+            at, free = max(self._free_cores().items(), key=lambda item: item[1])
+            for waiting in [name for name, pod in pods.items() if pod["metadata"]["labels"]["podrace/pod"] == job]:
+                del pods[waiting]
+            if job in self.unschedulable or requests_of({"spec": spec}, "").cores > free:
                 reason = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no CPU"}
                 self.cluster.give_pod(job, "Pending", at="", conditions=[reason])
             else:
-                self.cluster.give_pod(job)
+                self.cluster.give_pod(job, at=at)
+
+    def _free_cores(self) -> dict[str, float]:
+        free: dict[str, float] = dict(self.nodes)
+        for pod in self.cluster.objects["pods"].values():
+            if node_of(pod) and pod["status"]["phase"] not in FINISHED_PHASES:
+                free[node_of(pod)] -= requests_of(pod, "").cores
+        return free
+
+    def places(self) -> dict[str, str]:
+        """Returns the node of each running pod, by the name of its Job."""
+        pods = self.cluster.objects["pods"].values()
+        running = (pod for pod in pods if pod["status"]["phase"] == "Running")
+        return {pod["metadata"]["labels"]["podrace/pod"]: node_of(pod) for pod in running}
 
     async def end(self, pod_id: str, *, killed: bool) -> None:
         name = job_name(pod_id)
@@ -166,6 +190,11 @@ class Cluster:
 
     async def close(self) -> None:
         await asyncio.sleep(0)
+
+
+def node_of(pod: dict[str, Any]) -> str:
+    """Returns the node of a pod; empty if it waits for one."""
+    return str(pod["spec"].get("nodeName", ""))
 
 
 def platform_of(name: str, folder: Path, clock: Any, monkeypatch: pytest.MonkeyPatch) -> Platform:

@@ -209,6 +209,7 @@ class World:
             if begun:
                 self.new = begun[0].pod_id
                 return
+            await self.platform.prepare()
             await self.mesh.cycle(1.0)
         raise AssertionError("no change begins")
 

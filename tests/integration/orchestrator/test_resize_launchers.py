@@ -140,3 +140,19 @@ async def test_on_a_full_cluster_a_challenger_stops_so_that_the_pod_can_shrink(c
         assert cores[holder.pod_id] == 1.0
         assert sorted(cores.values()) == [1.0, 1.0, 1.0]
         world.check_publications()
+
+
+async def test_on_several_nodes_pods_stop_where_the_new_pod_then_runs(
+    open_mesh: Callable[..., Any], spec: Callable[..., Any], clock: Any, tmp_path: Path
+) -> None:
+    async with World(Cluster(clock, nodes=(2, 2, 2)), open_mesh, spec, tmp_path) as world:
+        assert isinstance(world.platform, Cluster)
+        before = world.platform.places()
+        assert sorted(before.values()) == ["n1", "n1", "n2", "n2", "n3", "n3"]
+        await world.begin("grow")
+        await world.reach("trained")
+        await world.settle()
+        where = world.platform.places()[world.new]
+        stopped = {pod for pod in before if pod not in world.platform.places()} - {world.old}
+        assert stopped == {pod for pod, node in before.items() if node == where}
+        assert await world.phases() == [ResizePhase.DONE]

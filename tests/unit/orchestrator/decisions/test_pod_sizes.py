@@ -19,6 +19,7 @@ from orchestrator.decisions.pod_sizes import (
     wanted_cores,
     workers_for,
 )
+from orchestrator.decisions.resources import FreeResources, Resources
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
 
@@ -230,6 +231,64 @@ def test_a_pod_does_not_grow_beyond_the_memory() -> None:
     assert change(STALLED, pods(2, own_cores=3.0), replace(MACHINE, memory_bytes=GIB // 2)) is None
 
 
+def nodes(*free_cores: float, total: float | None = None) -> Room:
+    """A cluster whose nodes have these free cores, and memory for more pods than that."""
+    free = tuple(Resources(cores, 64 * GIB, 0) for cores in free_cores)
+    quota = sum(free_cores) if total is None else total
+    return replace(CLUSTER, free=FreeResources(Resources(quota, 640 * GIB, 0), free, strict=True))
+
+
+def placed(*nodes_of_pods: int | None) -> list[SizedPod]:
+    """The incumbent in p0, and challengers with rising scores, on these nodes."""
+    return [replace(pod, node=node) for pod, node in zip(pods(len(nodes_of_pods)), nodes_of_pods, strict=True)]
+
+
+UP_TO_TWO = replace(ALL_OF_IT, maximum_cores=2.0)
+
+
+@pytest.mark.parametrize(
+    ("places", "retired"),
+    [
+        ((0, 0, 1, 2, 1), ("p2", "p4")),
+        ((0, 1, 1, 2, 2), ("p1", "p2")),
+        ((0, 2, 1, 2, 1), ("p1", "p3")),
+        ((0, 0, 0, 1, 1), ("p1", "p2")),
+        ((1, 0, 1, 2, 3), None),
+        ((0, None, None, 1, 1), ("p3", "p4")),
+        ((0, None, None, 1, 2), None),
+    ],
+    ids=["only-there", "lowest-scores", "its-best-is-worst", "own-node", "one-each", "closed-node", "nowhere"],
+)
+def test_pods_stop_on_one_node_which_then_holds_the_new_pod(
+    places: tuple[int | None, ...], retired: tuple[str, ...] | None
+) -> None:
+    grown = change(IMPROVING, placed(*places), nodes(0.0, 0.0, 0.0, 0.0), UP_TO_TWO)
+    assert (grown.retired if grown else None) == retired
+
+
+def test_what_is_free_on_a_node_need_not_stop_there() -> None:
+    room = replace(nodes(0.0, 1.0, 0.0), cores=1.0)
+    grown = change(IMPROVING, placed(0, 0, 0, 2, 1), room, UP_TO_TWO)
+    assert grown is not None
+    assert grown.retired == ("p4",), "one pod of the best score stops instead of two"
+    assert change(IMPROVING, placed(0, 0), replace(nodes(0.0, 2.0), cores=2.0), UP_TO_TWO) is not None
+
+
+def test_the_cores_that_a_tournament_lacks_stop_anywhere() -> None:
+    """Another tournament may have the free core of node 1, so a pod elsewhere stops for it."""
+    grown = change(IMPROVING, placed(0, 2, 3, 4, 1), nodes(0.0, 1.0, 0.0, 0.0, 0.0), UP_TO_TWO)
+    assert grown is not None
+    assert set(grown.retired) == {"p1", "p4"}
+
+
+def test_the_quota_of_a_cluster_counts_as_well_as_its_nodes() -> None:
+    found = placed(0, 0, 0, 1)
+    assert change(IMPROVING, found, replace(nodes(0.0, 2.0), cores=2.0), UP_TO_TWO) is not None
+    within = change(IMPROVING, found, replace(nodes(0.0, 2.0, total=1.0), cores=2.0), UP_TO_TWO)
+    assert within is not None
+    assert within.retired == ("p3",), "one pod's cores leave the quota; on node 1 it is the only one"
+
+
 def random_case(draw: random.Random) -> tuple[Promise, list[SizedPod], Room, SizeLimits]:
     limits = SizeLimits(
         1.0, float(draw.choice([1, 1, 2])), float(draw.choice([2, 3, 8])), draw.random(), draw.random(), GIB
@@ -241,7 +300,23 @@ def random_case(draw: random.Random) -> tuple[Promise, list[SizedPod], Room, Siz
         for index in range(1, draw.randint(1, 9))
     ]
     room = Room(float(draw.randint(0, 3)), draw.randint(0, 9) * GIB, shared=draw.random() < 0.5)
+    if not room.shared and draw.random() < 0.7:
+        found = [replace(pod, node=draw.choice([None, 0, 1, 2])) for pod in found]
+        free = tuple(Resources(float(draw.randint(0, 2)), draw.randint(0, 4) * GIB, 0) for _ in range(3))
+        room = replace(room, free=FreeResources(Resources(float(draw.randint(0, 6)), 64 * GIB, 0), free, strict=True))
     return promise, found, room, limits
+
+
+def some_node_holds(made: Resize, found: list[SizedPod], free: FreeResources) -> bool:
+    """Whether the new pod fits on a node and within the quota when the pods that stop for it are gone."""
+    stopped = [pod for pod in found if pod.pod_id in made.retired]
+    cores = [node.cores + sum(pod.cores for pod in stopped if pod.node == at) for at, node in enumerate(free.nodes)]
+    gib = [
+        node.memory_bytes // GIB + sum(pod.cores for pod in stopped if pod.node == at)
+        for at, node in enumerate(free.nodes)
+    ]
+    fits = any(made.cores <= min(both) for both in zip(cores, gib, strict=True))
+    return fits and made.cores <= free.total.cores + sum(pod.cores for pod in stopped)
 
 
 def test_cores_are_only_moved_and_sizes_stay_within_the_limits() -> None:
@@ -264,6 +339,7 @@ def test_cores_are_only_moved_and_sizes_stay_within_the_limits() -> None:
             given = sum(old[pod_id].cores for pod_id in made.retired)
             assert made.cores <= room.cores + given, "it runs together with the old pod"
         assert made.cores * GIB <= room.memory_bytes
+        assert room.free is None or some_node_holds(made, found, room.free)
     assert changes > 200
 
 

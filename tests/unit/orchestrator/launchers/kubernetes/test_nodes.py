@@ -156,6 +156,33 @@ def test_a_quota_with_scopes_is_left_to_the_server() -> None:
     assert capacity.total.cores == 8.0
 
 
+def test_places_are_the_nodes_of_running_pods_that_accept_further_pods() -> None:
+    def agent_pod(job: str, at: str, phase: str = "Running") -> dict[str, Any]:
+        made = pod(at, agent_pod=True)
+        made["metadata"]["labels"]["podrace/pod"] = job
+        made["status"]["phase"] = phase
+        return made
+
+    pods = [
+        agent_pod("first", "c"),
+        agent_pod("second", "b"),
+        agent_pod("on-cordoned", "cordoned"),
+        agent_pod("ended", "b", "Succeeded"),
+        agent_pod("waiting", ""),
+        agent_pod("of-many-hosts", "b"),
+        pod("b"),
+    ]
+    nodes = [node("unused", unschedulable=True), node("cordoned", unschedulable=True), node("b"), node("c")]
+    ids = {job: f"T-{job}" for job in ("first", "second", "on-cordoned", "ended", "waiting")}
+    objects = ClusterObjects(nodes, pods, [], template())
+    capacity = capacity_of(objects, lambda each: each["metadata"]["labels"].get("agent") == "yes", [], GPU, "", ids)
+    assert capacity.free is not None
+    assert {name: capacity.free.nodes[at].cores for name, at in capacity.places.items()} == {
+        "T-first": 7.0,
+        "T-second": 5.0,
+    }
+
+
 def test_unscheduled_pods_occupy_capacity() -> None:
     objects = ClusterObjects([node("a", "2"), node("b", "3")], [], [], template())
     capacity = capacity_of(objects, lambda each: False, [Resources(3.0, GIB, 0)], GPU)
