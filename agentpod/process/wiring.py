@@ -41,7 +41,7 @@ from podrace.checkpoint_store.assignment_store import (
     GrantedStores,
     check_store_access,
 )
-from podrace.errors import InvalidArgument, PodraceError, ResourceExhausted, Unavailable
+from podrace.errors import InvalidArgument, PermissionDenied, PodraceError, ResourceExhausted, Unavailable
 from podrace.limits.user_environment import leader_variables
 from podrace.processes import lifeline, metrics_ports
 from podrace.processes.user_ids import hide_memory
@@ -210,8 +210,8 @@ def _stores(config: PodConfig, leaderboard: grpc.aio.Channel) -> AssignmentStore
     if config.store_access == GRANTED:
         stub: Any = store_pb2_grpc.StoreServiceStub(leaderboard)
         return GrantedStores(config.store, stub, asyncio.get_running_loop())
-    # Both may pass, and a pod that holds an agent reports them to the orchestrator.
-    return DirectStores(open_store(config.store, tolerated=(ResourceExhausted, Unavailable)))
+    # These may pass, and a pod that holds an agent reports them to the orchestrator.
+    return DirectStores(open_store(config.store, tolerated=(ResourceExhausted, Unavailable, PermissionDenied)))
 
 
 def _reachable(config: PodConfig) -> str:

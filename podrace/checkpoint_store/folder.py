@@ -50,14 +50,18 @@ class FolderStore:
     def __init__(self, folder: Path, clock: Callable[[], float] | None = None) -> None:
         """Creates the folder if it does not exist and removes incomplete files of killed writers.
 
+        A folder that exists may be read-only for now: an earlier process has used it, so calls that write raise
+        Unavailable until it is repaired.
+
         Args:
             folder: Folder of the checkpoints.
             clock: Returns seconds since the epoch, by which the age of objects is measured. None: the clock of the file
                 system, because machines that share the folder may have different clocks.
 
         Raises:
-            FailedPrecondition: The folder cannot be created or written.
-            ResourceExhausted: The disk is full.
+            FailedPrecondition: The folder does not exist and cannot be created.
+            ResourceExhausted: The same, because the disk is full.
+            Unavailable: The folder exists and cannot be read.
         """
         self._folder = folder.absolute()
         self._tournaments = self._folder / "tournaments"
@@ -66,14 +70,24 @@ class FolderStore:
         self._incoming = self._folder / "incoming"
         self._clock, self._usable = clock, False
         with self._translated_errors():
-            # Others get no access to a new folder. An operator may have given it to a folder that exists.
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._objects(SHARED).mkdir(parents=True, exist_ok=True)
-            self._tournaments.mkdir(exist_ok=True)
-            self._pointers.mkdir(exist_ok=True)
-            self._incoming.mkdir(exist_ok=True)
-            (self._folder / "lock").touch()
+            self._usable = self._exists()
+            if not self._usable:
+                self._create()
+        # What is wrong with a store that exists is reported by the first call that writes.
+        with suppress(OSError):
             self._remove_abandoned()
+
+    def _exists(self) -> bool:
+        """Whether an earlier process has created the store."""
+        folders = (self._objects(SHARED), self._tournaments, self._pointers, self._incoming)
+        return all(folder.is_dir() for folder in folders) and (self._folder / "lock").exists()
+
+    def _create(self) -> None:
+        # Others get no access to a new folder. An operator may have given it to a folder that exists.
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self._objects(SHARED), self._tournaments, self._pointers, self._incoming):
+            folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "lock").touch()
 
     @property
     def uri(self) -> str:

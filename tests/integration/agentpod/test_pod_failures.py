@@ -12,7 +12,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest
 from podrace.checkpoint_store.store import PROBE_AGENT_ID
-from podrace.errors import ResourceExhausted
+from podrace.errors import PermissionDenied, ResourceExhausted, Unavailable
 from podrace.limits.config import Allowed
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -273,6 +273,22 @@ async def test_a_store_that_becomes_read_only_delays_an_agent_and_loses_no_step(
     assert only_completion(mesh).outcome == pb.OUTCOME_FINISHED
     reported = {renewal.progress.storage_fault for renewal in mesh.orchestrator.renewals}
     assert any("Read-only file system" in fault for fault in reported)
+    assert mesh.leaderboard.manifests[-1].environment_steps == 4096
+
+
+@pytest.mark.parametrize("error", [PermissionDenied, ResourceExhausted, Unavailable])
+async def test_a_pod_starts_while_the_store_has_a_fault_and_publishes_after_it(
+    mesh, make_spec, make_assignment, monkeypatch, error
+):
+    checks = iter([error("the store has a fault")])
+
+    def refuse_once(store):
+        if fault := next(checks, None):
+            raise fault
+
+    monkeypatch.setattr("podrace.checkpoint_store.check_store", refuse_once)
+    await run(mesh, make_assignment(make_spec()))
+    assert only_completion(mesh).outcome == pb.OUTCOME_FINISHED
     assert mesh.leaderboard.manifests[-1].environment_steps == 4096
 
 

@@ -258,6 +258,23 @@ def test_a_folder_that_was_never_usable_is_an_error_at_once(tmp_path, monkeypatc
         open_store(str(tmp_path), tolerated=(ResourceExhausted, Unavailable))
 
 
+@pytest.mark.parametrize("code", FAULTS)
+def test_a_folder_that_an_earlier_process_has_used_is_opened_during_a_fault(tmp_path, monkeypatch, code: int):
+    name = open_store(str(tmp_path)).put_object(b"x")
+    (tmp_path / "incoming" / "abandoned").touch()
+    os.utime(tmp_path / "incoming" / "abandoned", (0, 0))
+    for place, call in ((tempfile, "mkstemp"), (os, "utime"), (Path, "mkdir"), (Path, "touch"), (Path, "unlink")):
+        monkeypatch.setattr(place, call, failing(code))
+    store = open_store(str(tmp_path), tolerated=(Unavailable,))
+    assert store.get_object(name) == b"x"
+    with pytest.raises(Unavailable, match="repair"):
+        store.put_object(b"y")
+    monkeypatch.undo()
+    assert store.get_object(store.put_object(b"y")) == b"y"
+    open_store(str(tmp_path))
+    assert not list((tmp_path / "incoming").iterdir())
+
+
 def test_a_folder_that_was_unmounted_may_return(tmp_path):
     store = open_store(str(tmp_path / "store"))
     shutil.rmtree(tmp_path / "store")
