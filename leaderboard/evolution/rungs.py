@@ -95,9 +95,14 @@ class RungTrials(Trials):
         return clock.left(self.elapsed(clock))
 
     def ends_unscored(self, trial: Trial, clock: ClockReading) -> bool:
-        """Whether less time is left than a trial takes between two scores, and the last evaluation."""
-        last = 0.0 if self.spec.synchronous else LAST_SCORE_SECONDS
-        return self.quanta(trial) > 0 and self.time_left(clock) < self.quantum_of(trial) + last
+        """Whether less time is left than a trial takes between two scores, and the last evaluation.
+
+        Never in a synchronous tournament: its last round shares what is left of the steps, and is scored at its end. A
+        round without one of its agents would never be complete, and the tournament would not end.
+        """
+        if self.spec.synchronous or not self.quanta(trial):
+            return False
+        return self.time_left(clock) < self.quantum_of(trial) + LAST_SCORE_SECONDS
 
 
 def _since_last_score(trial: Trial, pod: PodSpec) -> tuple[float, int]:

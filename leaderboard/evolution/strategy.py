@@ -10,6 +10,7 @@ Every strategy obeys these rules; tests/unit/leaderboard/evolution/test_strategi
 - A parent is a candidate of the board, of the history or of the trials, and its algorithm has not left the draw.
 - A child has every hyperparameter of its algorithm within its range, and the structural ones of its parent.
 - Every answer has a reason in one line.
+- In a synchronous tournament every number gets an agent: a round without one of its agents would never be complete.
 
 A strategy decides whether the next agent is fresh, a child, or continues another one, and of which candidate. It does
 not draw the hyperparameters of a fresh agent (leaderboard.evolution.fresh does), so that these depend on the seed and
