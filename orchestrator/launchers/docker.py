@@ -12,10 +12,10 @@ machine: give it to no other service.
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
@@ -24,13 +24,12 @@ import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
+from orchestrator.launchers.engine_containers import last_log_line, listed_pod
 from orchestrator.launchers.engine_errors import missing_image, one_line, remedy
 from orchestrator.launchers.gpu_names import NO_GPUS, check_gpu_names, names_in_container
-from orchestrator.launchers.log_tail import last_line_of
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import (
     LAYOUT_NAMES,
-    LAYOUTS,
     LEADER,
     check_image,
     check_one_host,
@@ -59,7 +58,6 @@ MOST_LOG_LINES = 1000
 """Pods that have exited whose last log lines are kept."""
 GPU_CAPABILITIES = ["gpu", "compute", "utility"]
 """Driver capabilities, so that images need not declare that they use CUDA and NVML."""
-TAIL_LINES = 20
 TLS_FOLDER = "/etc/podrace/tls"
 """Where the containers find certificate, key and authority."""
 
@@ -89,7 +87,9 @@ class DockerLauncher:
         check_gpu_names(options.gpus)
         self._pod_environment, self._options, self._environ = pod_environment, options, environ
         self._last_log_line: dict[str, str] = {}
-        self._starting: set[str] = set()
+        self._starting: dict[str, Sequence[str]] = {}
+        """GPUs reserved for the pods that are being started, by pod id."""
+        self._choosing_gpus = threading.Lock()
 
     async def __aenter__(self) -> Self:
         """Does not connect yet, so that an engine that is down for a while does not prevent the start."""
@@ -124,11 +124,7 @@ class DockerLauncher:
             raise InvalidArgument(
                 f"pod.gpus = {pod.spec.gpus}: launcher 'docker' has {len(self._options.gpus)} GPUs (docker.gpus)"
             )
-        self._starting.add(pod.pod_id)
-        try:
-            await self._in_thread(self._start, pod, image=pod.spec.image)
-        finally:
-            self._starting.discard(pod.pod_id)
+        await self._in_thread(self._start, pod, image=pod.spec.image)
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
         """See Launcher."""
@@ -170,9 +166,11 @@ class DockerLauncher:
         living = {
             pod_id: leader for pod_id, leader in leaders.items() if leader.status in ("running", "created", "paused")
         }
-        for pod_id in {container.labels["podrace.pod"] for container in containers} - living.keys() - self._starting:
+        for pod_id in (
+            {container.labels["podrace.pod"] for container in containers} - living.keys() - self._starting.keys()
+        ):
             if pod_id in leaders:
-                self._last_log_line[pod_id] = _last_log_line(leaders[pod_id])
+                self._last_log_line[pod_id] = last_log_line(leaders[pod_id])
                 # A pod that has exited is asked about at once; the oldest entry is the first.
                 while len(self._last_log_line) > MOST_LOG_LINES:
                     del self._last_log_line[next(iter(self._last_log_line))]
@@ -180,7 +178,7 @@ class DockerLauncher:
             _log.info("removed the containers of a pod that has exited", pod_id=pod_id)
         self._remove_volumes({container.labels["podrace.pod"] for container in containers})
         return [
-            replace(_listed(leader), metrics=self._metrics(pod_id, containers)) for pod_id, leader in living.items()
+            replace(listed_pod(leader), metrics=self._metrics(pod_id, containers)) for pod_id, leader in living.items()
         ]
 
     def _remove_volumes(self, pod_ids: Collection[str]) -> None:
@@ -231,12 +229,20 @@ class DockerLauncher:
     # --- starting ---------------------------------------------------------------------------------------------
 
     def _start(self, pod: NewPod) -> None:
+        # In the thread, which continues if the call of `start` is cancelled.
+        self._starting[pod.pod_id] = ()
+        try:
+            self._start_containers(pod)
+        finally:
+            del self._starting[pod.pod_id]
+
+    def _start_containers(self, pod: NewPod) -> None:
         if any(leader.status == "running" for leader in self._containers(pod=pod.pod_id, role=LEADER)):
             return
         self._remove(pod.pod_id)
         # The image is never pulled: if it was not built, a registry could have another image of that name.
         self._client.images.get(pod.spec.image or self._options.image)
-        gpus = self._free_gpus(pod.spec.gpus)
+        gpus = self._reserve_gpus(pod)
         try:
             self._client.volumes.create(
                 self._volume(pod.pod_id),
@@ -348,45 +354,23 @@ class DockerLauncher:
             labels["metrics"] = f"{host}:{self._metrics_port(pod, role)}"
         return {f"podrace.{key}": value for key, value in labels.items()}
 
-    def _free_gpus(self, count: int) -> Sequence[str]:
-        taken = {gpu for leader in self._containers(role=LEADER) for gpu in leader.labels["podrace.gpus"].split(",")}
-        free = [gpu for gpu in self._options.gpus if gpu not in taken]
-        if len(free) < count:
-            raise Unavailable(f"a pod needs {count} GPUs, {len(free)} are free")
-        return free[:count]
+    def _reserve_gpus(self, pod: NewPod) -> Sequence[str]:
+        """Chooses GPUs that no other pod has, and reserves them until its leader has them or its start failed."""
+        if not pod.spec.gpus:
+            return ()
+        with self._choosing_gpus:
+            # Before the leaders are listed: a pod that leaves the reservations has a leader by then.
+            reserved = [*self._starting.values()]
+            labels = [leader.labels["podrace.gpus"].split(",") for leader in self._containers(role=LEADER)]
+            taken = {gpu for gpus in (*reserved, *labels) for gpu in gpus}
+            free = [gpu for gpu in self._options.gpus if gpu not in taken]
+            if len(free) < pod.spec.gpus:
+                raise Unavailable(f"a pod needs {pod.spec.gpus} GPUs, {len(free)} are free")
+            self._starting[pod.pod_id] = free[: pod.spec.gpus]
+            return free[: pod.spec.gpus]
 
     def _name(self, pod_id: str, role: str) -> str:
         return f"{self._options.scope}-{pod_id}-{role}"
 
     def _volume(self, pod_id: str) -> str:
         return f"{self._options.scope}-{pod_id}"
-
-
-def _listed(leader: Any) -> ListedPod:
-    labels = {key.removeprefix("podrace."): value for key, value in leader.labels.items()}
-    gpus = labels["gpus"].split(",") if labels["gpus"] else []
-    return ListedPod(
-        pod_id=labels["pod"],
-        tournament_id=labels["tournament"],
-        start_time=_seconds(leader.attrs["Created"]),
-        layout=LAYOUTS[labels["layout"]],
-        reserved=Resources(float(labels["cores"]), int(labels["memory_bytes"]), len(gpus)),
-    )
-
-
-def _seconds(created: str) -> float:
-    """Converts the engine's time, which has nanoseconds and a Z, to seconds since 1970."""
-    seconds_text = created.partition(".")[0].removesuffix("Z")
-    return datetime.fromisoformat(f"{seconds_text}+00:00").timestamp()
-
-
-def _last_log_line(container: Any) -> str:
-    from docker.errors import DockerException
-
-    try:
-        log = container.logs(tail=TAIL_LINES).decode(errors="replace")
-    except DockerException:
-        log = ""
-    state = container.attrs.get("State", {})
-    end = "killed: out of memory" if state.get("OOMKilled") else f"exit code {state.get('ExitCode')}"
-    return last_line_of(log) or end

@@ -414,8 +414,7 @@ async def test_pods_get_gpus_of_their_own_by_uuid(short_folder: Path) -> None:
     harness = LauncherHarness(short_folder, gpus=gpus)
     async with harness.launcher as launcher:
         assert (await launcher.capacity()).total.gpus == 2
-        for name in ("p0", "p1"):
-            await launcher.start(pod(f"race-aaaaaa-{name}", gpus=1))
+        await asyncio.gather(*(launcher.start(pod(f"race-aaaaaa-{name}", gpus=1)) for name in ("p0", "p1")))
         assert [harness.file(f"race-aaaaaa-{name}")["order"]["gpus"] for name in ("p0", "p1")] == [["GPU-c"], ["GPU-a"]]
         assert [listed.reserved.gpus for listed in await launcher.list()] == [1, 1]
         with pytest.raises(Unavailable, match="a pod needs 1 GPUs, 0 are free"):

@@ -1,5 +1,7 @@
 """Tests the requests of the Docker launcher, and how it interprets the responses; the engine is faked in memory."""
 
+import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -220,6 +222,28 @@ async def test_each_gpu_is_assigned_once(launcher: DockerLauncher) -> None:
         await launcher.start(new_pod("race-p3", gpus=3))
 
 
+async def test_pods_that_start_together_get_different_gpus(
+    launcher: DockerLauncher, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, create = threading.Barrier(2), engine.volumes.create
+
+    def create_together(name: str, **options: Any) -> None:
+        together.wait(timeout=10)
+        create(name, **options)
+
+    monkeypatch.setattr(engine.volumes, "create", create_together)
+    await asyncio.gather(*(launcher.start(new_pod(pod_id, gpus=1)) for pod_id in ("race-p0", "race-p1")))
+    assert {leader.labels["podrace.gpus"] for leader in engine.running.values()} == {"0", "1"}
+
+
+async def test_a_failed_start_frees_its_gpus(launcher: DockerLauncher, engine: Engine) -> None:
+    engine.failures["podrace-race-p0-learner"] = docker.errors.APIError("conflict")
+    with pytest.raises(Unavailable, match="conflict"):
+        await launcher.start(new_pod(gpus=2))
+    launcher.__dict__["_client"] = engine
+    await launcher.start(new_pod("race-p1", gpus=2))
+
+
 async def test_a_running_pod_is_listed_as_started_and_not_started_again(
     launcher: DockerLauncher, engine: Engine
 ) -> None:
@@ -284,7 +308,7 @@ async def test_the_volume_of_a_pod_whose_containers_were_removed_is_removed_with
     labels = {"podrace.scope": "another", "podrace.pod": "race-p2"}
     engine.volumes.create("another-race-p2", driver="local", driver_opts={}, labels=labels)
     engine.running = {name: one for name, one in engine.running.items() if one.labels["podrace.pod"] == "race-p1"}
-    launcher._starting = {"race-p3"}
+    launcher._starting = {"race-p3": ()}
     labels = {"podrace.scope": "podrace", "podrace.pod": "race-p3"}
     engine.volumes.create("podrace-race-p3", driver="local", driver_opts={}, labels=labels)
     assert [pod.pod_id for pod in await launcher.list()] == ["race-p1"]
