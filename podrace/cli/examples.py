@@ -95,7 +95,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "prune": [
         ("podrace prune --older-than 30d --keep 5 --dry-run", "show what would be deleted"),
         ("podrace prune --state FAILED --results --yes", "failed tournaments with their results"),
-        ("podrace prune --leftovers", "files whose tournaments no longer exist"),
+        ("podrace prune --leftovers", "files of the home whose tournaments no longer exist"),
     ],
     "archive": [("podrace archive", "the archives"), ("podrace archive cartpole-3f2a9c", "reads one into a folder")],
     "backup": [

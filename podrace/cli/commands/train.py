@@ -199,7 +199,7 @@ async def _report(settings: Settings, client: Client, tournament: Tournament) ->
     if not tournament.champion_manifest_digest:
         notify("no agent was scored before the end, so there is no report")
         return
-    report = await make_report(client, tournament, folder, notify=notify)
+    report = await make_report(client, tournament, folder, orchestrator=settings.orchestrator, notify=notify)
     if settings.as_json:
         return
     steps = f"{formats.count(tournament.environment_steps)} steps over {formats.agents(tournament)}"

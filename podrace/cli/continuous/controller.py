@@ -339,7 +339,8 @@ class Controller:
         """Writes the same report as `podrace train`. The comparison does not depend on it."""
         folder = Folders.of(self._settings.home).tournament(tournament.tournament_id)
         try:
-            await make_report(client, tournament, folder, notify=self._notify)
+            orchestrator = self._settings.orchestrator
+            await make_report(client, tournament, folder, orchestrator=orchestrator, notify=self._notify)
         except PodraceError as error:
             self._notify(f"no report of {tournament.tournament_id}: {error.message}")
 

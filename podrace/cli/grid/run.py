@@ -159,7 +159,8 @@ class Runner:
         path = folder / "report.json"
         if not path.exists() and tournament.champion_manifest_digest and not self._stop.is_set():
             notify = functools.partial(self._notify, cell)
-            await make_report(self._client, tournament, folder, notify=notify)
+            orchestrator = self._settings.orchestrator
+            await make_report(self._client, tournament, folder, orchestrator=orchestrator, notify=notify)
         return _read_reports(path)
 
     def _notify(self, cell: Cell, line: str) -> None:

@@ -3,7 +3,7 @@
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import click
 
 from podrace.cli import EXIT_FAILED, session
 from podrace.cli.pruning.decisions import Criteria, PruningDecision, judge, leftover_logs, leftover_results
+from podrace.cli.results.origin import read_origin
 from podrace.cli.terminal import formats
 from podrace.cli.terminal.options import Settings, mesh_options
 from podrace.cli.terminal.output import notify, show, show_json
@@ -21,6 +22,7 @@ from podrace.mesh.home import Folders
 
 STATES = ("COMPLETED", "CANCELLED", "FAILED")
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+UNRECORDED = "does not record the mesh it is from, like results of earlier versions; delete it yourself"
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 
 
@@ -32,6 +34,8 @@ class Plan:
     """All tournaments, newest first."""
     files: Sequence[Path] = ()
     """Folders of results and logs in the home."""
+    kept_files: Mapping[Path, str] = field(default_factory=dict)
+    """Why folders of results are kept that belong to no tournament."""
 
     @property
     def doomed(self) -> list[str]:
@@ -62,7 +66,9 @@ class Outcome:
 @click.option("--all", "everything", is_flag=True, help="All tournaments that have ended.")
 @click.option("--results", is_flag=True, help="Also the folders of results of the deleted tournaments.")
 @click.option(
-    "--leftovers", is_flag=True, help="Also results and pod logs in the home whose tournaments no longer exist."
+    "--leftovers",
+    is_flag=True,
+    help="Also results and pod logs of the home's own mesh whose tournaments no longer exist.",
 )
 @click.option("--archive", is_flag=True, help="Archive records and champions in the checkpoint store first.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
@@ -131,17 +137,19 @@ async def _plan(
     """Decides what to delete. Files are listed before the tournaments, so that those of a new one are safe."""
     folders = Folders.of(settings.home)
     folder = folders.home / "tournaments"
-    present = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    origins = {path.name: read_origin(path) for path in folder.iterdir()} if folder.is_dir() else {}
     logs = [path.name for path in folders.logs.iterdir()] if folders.logs.is_dir() else []
     tournaments = await client.list_tournaments()
     verdicts = judge(tournaments, criteria, now=time.time()) if criteria else []
     doomed = {each.tournament.tournament_id for each in verdicts if each.delete}
     known = {each.tournament_id for each in tournaments}
-    files = [folder / name for name in sorted(doomed & set(present))] if results else []
-    if leftovers:
-        files += [folder / name for name in leftover_results(present, known)]
-        files += [folders.logs / name for name in leftover_logs(logs, known)]
-    return Plan(verdicts, files)
+    files = [folder / name for name in sorted(doomed & origins.keys())] if results else []
+    if not leftovers:
+        return Plan(verdicts, files)
+    found = leftover_results(origins, known)
+    files += [folder / name for name in found.delete]
+    files += [folders.logs / name for name in leftover_logs(logs, known)]
+    return Plan(verdicts, files, {folder / name: UNRECORDED for name in found.unrecorded})
 
 
 async def _carry_out(client: Client, plan: Plan, *, archive: bool) -> Outcome:
@@ -175,6 +183,8 @@ def _show_plan(plan: Plan) -> None:
         show(table)
     for path in plan.files:
         show(f"delete {path}")
+    for path, reason in plan.kept_files.items():
+        show(f"keep {path}: {reason}")
 
 
 def _conclude(settings: Settings, plan: Plan, outcome: Outcome, *, dry_run: bool) -> None:
@@ -185,6 +195,7 @@ def _conclude(settings: Settings, plan: Plan, outcome: Outcome, *, dry_run: bool
                 "tournaments": plan.doomed if dry_run else outcome.deleted,
                 "kept": {each.tournament.tournament_id: each.reason for each in plan.verdicts if not each.delete},
                 "files": [str(path) for path in plan.files] if dry_run else outcome.files,
+                "kept_files": {str(path): reason for path, reason in plan.kept_files.items()},
                 "failures": outcome.failures,
             }
         )

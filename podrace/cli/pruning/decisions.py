@@ -1,9 +1,10 @@
 """Decides which tournaments and which files of a home are deleted. Pure."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from podrace.cli.results.origin import OWN_MESH
 from podrace.cli.terminal import formats
 from podrace.client.calls.tournaments import END_STATES
 from podrace.tournament.v1.tournament_pb2 import Tournament
@@ -77,14 +78,31 @@ def _age(tournament: Tournament, now: float) -> float:
     return now - time.ToNanoseconds() / 1e9
 
 
-def leftover_results(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """Returns the folders of results whose tournaments do not exist.
+@dataclass(frozen=True)
+class ResultsDecision:
+    """What happens to folders of results that belong to no tournament of the home."""
+
+    delete: Sequence[str]
+    """Results of the home's own mesh."""
+    unrecorded: Sequence[str]
+    """Folders that are kept because it is not known which mesh they are from."""
+
+
+def leftover_results(origins: Mapping[str, str | None], known: Collection[str]) -> ResultsDecision:
+    """Decides about the folders of results whose tournaments the home's own mesh does not have.
+
+    Results of another mesh are kept: their tournaments may exist there.
 
     Args:
-        names: Folders of results, listed before the tournaments were: a tournament that is created meanwhile is safe.
+        origins: The mesh of each folder, as `read_origin` returns it. The folders were listed before the tournaments:
+            a tournament that is created meanwhile is safe.
         known: Ids of the tournaments that are not deleted.
     """
-    return sorted(name for name in names if name not in known)
+    others = {name: origin for name, origin in sorted(origins.items()) if name not in known}
+    return ResultsDecision(
+        [name for name, origin in others.items() if origin == OWN_MESH],
+        [name for name, origin in others.items() if origin is None],
+    )
 
 
 def leftover_logs(names: Iterable[str], known: Collection[str]) -> list[str]:

@@ -17,6 +17,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation
 from podrace.cli.results import backtest_html, deflated_sharpe, plots
 from podrace.cli.results.deflated_sharpe import Deflation, deflate
 from podrace.cli.results.importance_plot import draw_importance
+from podrace.cli.results.origin import write_origin
 from podrace.cli.results.scoring import evaluated, headline
 from podrace.cli.terminal.atomic_file import whole_file
 from podrace.cli.terminal.output import finite
@@ -62,7 +63,7 @@ class ChampionReport:
 
 
 async def make_report(
-    client: Client, tournament: Tournament, folder: Path, *, notify: Callable[[str], None]
+    client: Client, tournament: Tournament, folder: Path, *, orchestrator: str, notify: Callable[[str], None]
 ) -> ChampionReport:
     """Evaluates the champion for each report of the specification and writes plots, pages and report.json.
 
@@ -70,6 +71,7 @@ async def make_report(
         client: Client of the mesh.
         tournament: A completed tournament.
         folder: Folder for the files; created if it does not exist.
+        orchestrator: Address of the orchestrator; empty for the embedded mesh of the home. The folder records it.
         notify: Receives lines for the user.
 
     Raises:
@@ -93,6 +95,7 @@ async def make_report(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FailedPrecondition(f"results cannot be written to {folder}: {error.strerror}") from None
+    write_origin(folder, orchestrator)
     _write(folder, tournament, submissions, report, notify)
     return report
 

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import signal
@@ -6,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from podrace.cli import session
+from podrace.cli.results.origin import OWN_MESH, read_origin
 from podrace.cli.views import plain_lines
 from podrace.client.follow import TournamentView
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -83,6 +86,18 @@ def test_results_are_in_the_reported_folder(type_: Any, mesh: Any, spec: str) ->
     assert report == answer.json | {"importance": [], "reports": {}}
     assert about_compute["compute"]["environment_steps"] == answer.json["total_environment_steps"]
     assert about_compute["episode_correlation"] == {"correlation": 0.81, "pairs": 228}
+
+
+def test_results_record_the_mesh_that_they_are_from(
+    type_: Any, mesh: Any, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path("podrace-home/tournaments/cartpole-v1-abc123")
+    type_("train", spec, "--orchestrator", mesh.address)
+    assert read_origin(folder) == mesh.address
+    monkeypatch.setattr(session, "open_mesh", lambda *_, **__: contextlib.nullcontext(mesh.address))
+    mesh.known.tournaments = []
+    assert type_("train", spec).code == 0
+    assert read_origin(folder) == OWN_MESH
 
 
 def test_reports_evaluate_the_champion_only_after_the_end(type_: Any, mesh: Any, canned: Any, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def quick(known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mesh without tournaments and pods. Reports are replaced by a small file."""
     known.tournaments, known.pods = [], []
 
-    async def report(client: Any, tournament: Any, folder: Path, *, notify: Any) -> None:
+    async def report(client: Any, tournament: Any, folder: Path, *, orchestrator: str, notify: Any) -> None:
         folder.mkdir(parents=True)
         (folder / "report.json").write_text(json.dumps({"reports": {"again": {"of": tournament.tournament_id}}}))
 
@@ -167,7 +167,7 @@ def test_a_failed_cell_is_reported_with_its_reason_and_the_others_continue(type_
 def test_an_error_in_one_cell_is_its_reason_and_the_others_continue(
     type_: Any, mesh: Any, spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def report(client: Any, tournament: Any, folder: Path, *, notify: Any) -> None:
+    async def report(client: Any, tournament: Any, folder: Path, *, orchestrator: str, notify: Any) -> None:
         if tournament.spec.seed == 1:
             raise Unavailable("the leaderboard does not answer")
 

@@ -1,6 +1,7 @@
 """The command `podrace prune` on a fake mesh, and on the files of a home."""
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +85,55 @@ def test_results_of_deleted_tournaments_are_deleted_only_when_asked(type_: Any, 
     assert sorted(path.name for path in folder.iterdir()) == ["elsewhere", "failed-1", "run-1"]
 
 
-def test_leftovers_of_a_home_are_deleted_and_logs_of_services_stay(
-    type_: Any, mesh: Any, several: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = Path("podrace-home")
-    for name in ("tournaments/done-1", "tournaments/gone-1", "logs"):
-        (home / name).mkdir(parents=True)
-    for name in ("orchestrator.log", "done-1-p1.log", "gone-1-p2.log"):
-        (home / "logs" / name).write_text("")
+def make_results(name: str, orchestrator: str | None) -> None:
+    """Makes a folder of results in the home; without a record of its mesh, if that is None."""
+    folder = Path("podrace-home/tournaments") / name
+    folder.mkdir(parents=True)
+    if orchestrator is not None:
+        (folder / "mesh.json").write_text(json.dumps({"orchestrator": orchestrator}))
+
+
+@pytest.fixture
+def own_mesh(mesh: Any, several: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The fake mesh is the one of the home."""
     monkeypatch.setattr(session, "require_tournaments", lambda settings: None)
     monkeypatch.setattr(session, "open_mesh", lambda *_, **__: contextlib.nullcontext(mesh.address))
+    return several
+
+
+def test_results_of_a_tournament_on_another_mesh_are_no_leftovers(type_: Any, own_mesh: Any) -> None:
+    make_results("remote-1", "10.0.0.7:50051")
+    make_results("gone-1", "")
+    report = type_("prune", "--leftovers", "--yes", "--json").json
+    assert [Path(path).name for path in report["files"]] == ["gone-1"]
+    assert report["kept_files"] == {}
+    assert [path.name for path in Path("podrace-home/tournaments").iterdir()] == ["remote-1"]
+
+
+def test_results_that_record_no_mesh_are_kept_and_named(type_: Any, own_mesh: Any) -> None:
+    for name in ("old-1", "done-1"):
+        make_results(name, None)
+    answer = type_("prune", "--leftovers", "--yes")
+    folder = Path("podrace-home/tournaments").resolve()
+    assert f"keep {folder / 'old-1'}: does not record the mesh it is from" in answer.out
+    assert "done-1" not in answer.out
+    report = type_("prune", "--leftovers", "--yes", "--json").json
+    assert list(report["kept_files"]) == [str(folder / "old-1")]
+    assert (folder / "old-1").is_dir()
+
+
+def test_leftovers_of_a_home_are_deleted_and_logs_of_services_stay(type_: Any, own_mesh: Any) -> None:
+    home = Path("podrace-home")
+    for name in ("done-1", "gone-1"):
+        make_results(name, "")
+    (home / "logs").mkdir()
+    for name in ("orchestrator.log", "done-1-p1.log", "gone-1-p2.log"):
+        (home / "logs" / name).write_text("")
     report = type_("prune", "--leftovers", "--yes", "--json").json
     assert [Path(path).name for path in report["files"]] == ["gone-1", "gone-1-p2.log"]
     assert sorted(path.name for path in (home / "logs").iterdir()) == ["done-1-p1.log", "orchestrator.log"]
     assert [path.name for path in (home / "tournaments").iterdir()] == ["done-1"]
-    assert asked(several) == []
+    assert asked(own_mesh) == []
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from podrace.cli.pruning.decisions import Criteria, judge, leftover_logs, leftover_results
+from podrace.cli.pruning.decisions import Criteria, ResultsDecision, judge, leftover_logs, leftover_results
+from podrace.cli.results.origin import OWN_MESH
 from podrace.tournament.v1.tournament_pb2 import Tournament, TournamentState
 
 NOW = 1_000_000.0
@@ -63,9 +64,13 @@ def test_a_running_tournament_does_not_count_among_the_newest() -> None:
     assert deleted(tournaments, Criteria(keep=1)) == ["t1"]
 
 
-def test_leftovers_are_files_of_tournaments_that_do_not_exist() -> None:
+def test_leftover_results_are_those_of_the_own_mesh_without_a_tournament() -> None:
+    origins = {"known": OWN_MESH, "b": OWN_MESH, "a": OWN_MESH, "remote": "10.0.0.7:50051", "old": None, "kept": None}
+    assert leftover_results(origins, {"known", "kept"}) == ResultsDecision(["a", "b"], ["old"])
+
+
+def test_leftover_logs_are_those_of_pods_whose_tournaments_do_not_exist() -> None:
     known: Any = {"cartpole-abc", "p1"}
-    assert leftover_results(["cartpole-abc", "cartpole-xyz"], known) == ["cartpole-xyz"]
     logs = ["orchestrator.log", "leaderboard.log", "cartpole-abc-p1.log", "cartpole-xyz-p12.log", "notes-p1.txt"]
     assert leftover_logs([*logs, "cartpole-xyz-p12.log.1", "orchestrator.log.1"], known) == [
         "cartpole-xyz-p12.log",
