@@ -49,7 +49,9 @@ def measure_wanted(counts: Mapping[str, int]) -> None:
 def measure(observed: Observation, runtime: RuntimeState) -> None:
     """Exports what a reconcile cycle observed; per tournament only for those that are active."""
     names = [tournament.tournament_id for tournament in observed.tournaments]
-    _set_by_tournament(PODS, Counter([pod.tournament_id for pod in observed.pods]))
+    pods = Counter([pod.tournament_id for pod in observed.pods])
+    # A tournament without any pod has the value 0: an alert compares the pods of each tournament with the wanted ones.
+    _set_by_tournament(PODS, {name: pods[name] for name in {*names, *pods}})
     _set_by_tournament(STEPS, {name: runtime.counters.environment_steps(name) for name in names})
     _set_by_tournament(FAILED_AGENTS, {name: runtime.counters.failed_agents(name) for name in names})
     _set_by_tournament(

@@ -104,6 +104,16 @@ def test_an_alert_fires_on_its_fault_and_no_other_does(name: str, tmp_path: Path
     assert firing({**HEALTHY, **FAULTS[name]}, tmp_path) == {name}
 
 
+@pytest.mark.long
+@needs_promtool
+def test_a_tournament_that_gets_no_pod_is_reported_as_short(tmp_path: Path) -> None:
+    none = {
+        'podrace_orchestrator_pods{tournament_id="t"}': "0x60",
+        'podrace_orchestrator_environment_steps{tournament_id="t"}': "0x60",
+    }
+    assert firing({**HEALTHY, **none}, tmp_path) == {"PodracePoolShort"}
+
+
 @pytest.mark.parametrize("name", ALERTS)
 def test_an_alert_says_what_happened_and_what_to_do(name: str) -> None:
     rule = ALERTS[name]
