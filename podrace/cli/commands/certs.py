@@ -38,6 +38,8 @@ SECRETS = {"orchestrator": "podrace-orchestrator-tls", "leaderboard": "podrace-l
     "viewer/dashboard": "podrace-dashboard-tls",
 }
 """Names of the Secrets that the Kubernetes components `tls`, `serving` and `dashboard` mount."""
+OPTIONAL = {"policy-server": "serving", "viewer/dashboard": "dashboard"}
+"""Certificates that older folders do not have, and the only components that mount their Secrets."""
 MESH_KEY_SECRET = "podrace-mesh-key"
 MESH_KEY_FILES = {"tls.key": "mesh.key", "tls.crt": "mesh.pub"}
 """Files of the Secret with the key of the mesh, named as cert-manager names them, and files of the orchestrator."""
@@ -180,14 +182,18 @@ def revoke(folder: Path, paths: Sequence[str], as_json: bool) -> int:
 @folder_argument
 @click.option("--namespace", default="podrace", show_default=True, help="Namespace of the Secrets.")
 def secrets(folder: Path, namespace: str) -> int:
-    """Print the Secrets that the Kubernetes components `tls` and `serving` mount, with private keys."""
-    from podrace.certificates.folder import ORCHESTRATOR, POLICY_SERVER, CertificateFolder
+    """Print the Secrets that the Kubernetes components `tls`, `serving` and `dashboard` mount, with private keys."""
+    from podrace.certificates.folder import ORCHESTRATOR, CertificateFolder
 
     opened = CertificateFolder.open(folder)
     present, items = {found.path for found in opened.listed()}, []
     for path, name in SECRETS.items():
-        if path == POLICY_SERVER and path not in present:
-            continue  # a folder of an older version; only the component `serving` needs it
+        if path in OPTIONAL and path not in present:
+            notify(
+                f"{folder}: no Secret {name}, because there is no certificate {path}; if you use the component"
+                f" {OPTIONAL[path]}, make it with: podrace certs make {folder} --reuse"
+            )
+            continue
         opened.key_of(path)
         files = {file: folder / path / file for file in FILES}
         items.append(_secret(name, namespace, files, "kubernetes.io/tls"))

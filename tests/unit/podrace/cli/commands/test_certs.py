@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,31 @@ def test_secrets_are_those_of_services_and_pods_and_never_that_of_the_authority(
     assert key == (tmp_path / "c/pod-role/tls.key").read_bytes()
     authority_key = (tmp_path / "c/authority/ca.key").read_bytes()
     assert base64.b64encode(authority_key).decode() not in json.dumps(listed)
+
+
+@pytest.mark.parametrize(
+    ("path", "secret", "component"),
+    [("policy-server", "podrace-serving-tls", "serving"), ("viewer/dashboard", "podrace-dashboard-tls", "dashboard")],
+)
+def test_secrets_of_an_older_folder_leave_out_those_of_later_components(
+    type_: Any, tmp_path: Path, path: str, secret: str, component: str
+) -> None:
+    type_("certs", "make", "c")
+    shutil.rmtree(tmp_path / "c" / path)
+    answer = type_("certs", "secrets", "c")
+    assert answer.code == 0, answer.err
+    names = {item["metadata"]["name"] for item in answer.json["items"]}
+    assert secret not in names
+    assert {"podrace-orchestrator-tls", "podrace-leaderboard-tls", "podrace-agentpod-tls", "podrace-mesh-key"} < names
+    assert f"component {component}, make it with: podrace certs make c --reuse" in answer.err
+    type_("certs", "make", "c", "--reuse")
+    assert secret in {item["metadata"]["name"] for item in type_("certs", "secrets", "c").json["items"]}
+
+
+def test_a_certificate_that_every_mesh_needs_must_be_there(type_: Any, tmp_path: Path) -> None:
+    type_("certs", "make", "c")
+    shutil.rmtree(tmp_path / "c/pod-role")
+    assert type_("certs", "secrets", "c").code == 2
 
 
 @pytest.mark.parametrize(("host", "message"), [("orchestrater=x", "PATH=HOST"), ("orchestrator=a:1", "without a port")])
