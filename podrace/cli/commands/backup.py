@@ -19,6 +19,7 @@ from podrace.cli.terminal.output import show as show_result
 from podrace.cli.terminal.output import show_json
 from podrace.cli.views.tables import plain_table
 from podrace.client import Client
+from podrace.client.resolve import resolve_name
 from podrace.database.identity import copy_file
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.mesh.home import Folders
@@ -158,11 +159,9 @@ def _back_up(backups: Backups, path: Path) -> Backup:
 def _restore_all(store: CheckpointStore, name: str, folders: Folders, at: str, *, replace: bool) -> list[Backup]:
     wanted = dict(_databases(folders))
     if at:
-        every = [one for service in wanted for one in Backups(store, name, service).list()]
-        chosen = next((one for one in every if one.manifest_digest.startswith(at)), None)
-        if chosen is None:
-            raise NotFound(f"--at {at}: there is no such backup; see `podrace backup --list`")
-        at, wanted = chosen.manifest_digest, {chosen.service: wanted[chosen.service]}
+        every = {one.manifest_digest: one for service in wanted for one in Backups(store, name, service).list()}
+        at = resolve_name(at, list(every), "backup", where="--at")
+        wanted = {every[at].service: wanted[every[at].service]}
     present = [path for path in wanted.values() if path.exists()]
     if present and not replace:
         raise FailedPrecondition(f"database {present[0]}: exists; add --replace to move it aside")

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import sqlite3
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,29 @@ def test_the_backup_before_an_upgrade_can_be_restored_after_later_ones(type_: An
         short = one["manifest_digest"][:12]
         assert type_("restore", "--home", str(home), "--replace", "--at", short, "--json").json == [one]
     assert [numbers(home / f"{service}.sqlite") for service in APPLICATION_IDS] == [[], []]
+
+
+def test_a_beginning_that_several_backups_have_restores_none_of_them(type_: Any, home: Path) -> None:
+    file = home / "orchestrator.sqlite"
+    beginnings: Counter[str] = Counter()
+    while max(beginnings.values(), default=0) < 2:
+        insert(file, beginnings.total())
+        made = type_("backup", "--home", str(home), "--json").json
+        beginnings.update(one["manifest_digest"][0] for one in made)
+    before = numbers(file)
+    ((shared, count),) = beginnings.most_common(1)
+    answer = type_("restore", "--home", str(home), "--replace", "--at", shared)
+    assert answer.code == 2
+    assert f"backup '{shared}' is ambiguous, it matches {count}:" in answer.err
+    assert numbers(file) == before
+    assert not list(home.glob("*.replaced*"))
+
+
+def test_a_beginning_that_no_backup_has_is_refused(type_: Any, home: Path) -> None:
+    type_("backup", "--home", str(home))
+    answer = type_("restore", "--home", str(home), "--replace", "--at", "x")
+    assert answer.code == 2
+    assert "--at: unknown backup 'x'" in answer.err
 
 
 def test_a_damaged_newest_backup_is_replaced_by_the_one_before_it_or_by_a_named_one(type_: Any, home: Path) -> None:
