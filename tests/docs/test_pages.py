@@ -83,6 +83,14 @@ def test_kinds_of_events_are_documented():
     assert recorded_kinds() <= described
 
 
+def test_the_cluster_tutorial_has_the_commands_of_the_local_overlay_in_their_order():
+    header = (REPOSITORY / "deploy/k8s/overlays/local/kustomization.yaml").read_text()
+    commands = [command.partition("   (")[0] for command in re.findall("^#   (.+)$", header, re.MULTILINE)]
+    lines = (REPOSITORY / "docs/tutorials/cluster.md").read_text().splitlines()
+    assert len(commands) == 6
+    assert [line for line in lines if line in commands] == commands
+
+
 def test_generated_pages_are_up_to_date():
     command = [sys.executable, "docs/tools/reference.py", "--check"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
