@@ -53,7 +53,7 @@ class RungTrials(Trials):
         trial = super().ended(agent_id, failed=failed)
         if trial is None:
             return None
-        if not trial.ended and len(trial.at_rung) == trial.rung and trial.agents[-1].HasField("rung"):
+        if not trial.ended and trial.failed_agent != agent_id and is_climbing(trial):
             trial.at_rung.append(trial.estimate)
         return trial
 
@@ -141,6 +141,28 @@ def promoted(trials: RungTrials, trial: Trial, how: str) -> Continue:
     steps = rung_steps(evolution, trials.quantum, rung + 1) - rung_steps(evolution, trials.quantum, rung)
     reason = f"promoted from rung {rung} to {rung + 1}: {named(trial.newest)} {how}"
     return Continue(trial.newest, reason, environment_steps=steps, rung=rung + 1)
+
+
+def is_climbing(trial: Trial) -> bool:
+    """Whether the last agent of a trial was to reach a rung that the trial has not reached."""
+    return len(trial.at_rung) == trial.rung and trial.agents[-1].HasField("rung")
+
+
+def interrupted(trials: RungTrials, able: Iterable[Trial]) -> Continue | None:
+    """Returns the continuation of a trial whose agent failed on the way to a rung; None if there is none.
+
+    Args:
+        trials: The trials of the tournament.
+        able: Those of them that may continue.
+    """
+    waiting = (one for one in able if is_climbing(one) and one.scores and not one.training and not one.ended)
+    trial = min(waiting, key=lambda one: one.number, default=None)
+    if trial is None:
+        return None
+    missing = rung_steps(trials.spec.evolution, trials.quantum, trial.rung) - trial.environment_steps
+    steps = trials.quantum * max(1, math.ceil(missing / trials.quantum))
+    reason = f"a{trial.agents[-1].number} failed before rung {trial.rung}: continues from {named(trial.newest)}"
+    return Continue(trial.newest, reason, environment_steps=steps, rung=trial.rung)
 
 
 def quota_of(members: Sequence[Trial], evolution: EvolutionSpec) -> int:

@@ -69,6 +69,8 @@ def no_time_is_left(objective: ObjectiveSpec, running_seconds: float) -> bool:
 
 NEWEST_SCORES = 5
 """Scores of a trial that are kept at least."""
+LAST_FAILURE = 2
+"""Failures in a row, without a new score between them, after which a trial has failed. One may be an accident."""
 KEPT_PART = 4
 """Part of all scores that is kept, as a divisor: the newest is compared with none before the last quarter."""
 
@@ -100,6 +102,10 @@ class Trial:
     """Whether one of its agents was handed out and has not ended."""
     ended: str = ""
     """Why it must not continue, in one line: it failed or was stopped; empty if it may."""
+    failures: int = 0
+    """Agents that failed, or ended without a score, since its last score."""
+    failed_agent: str = ""
+    """The last of its agents that failed or ended without a score; empty: none."""
     earlier_steps: int = 0
     """Environment steps of its agents before the current one."""
     earlier_core_seconds: float = 0.0
@@ -146,7 +152,17 @@ class Trial:
         """Adds the newest score, and drops the oldest that is not compared any more."""
         self.scores.append(candidate)
         self.score_count += 1
+        self.failures = 0
         del self.scores[: -max(NEWEST_SCORES, self.score_count // KEPT_PART + 1)]
+
+    def add_failure(self, why: str) -> None:
+        """Records that its last agent failed; it continues from its newest score unless that has failed before."""
+        if self.failed_agent == self.agents[-1].agent_id:
+            return
+        self.failed_agent = self.agents[-1].agent_id
+        self.failures += 1
+        if not self.scores or self.failures >= LAST_FAILURE:
+            self.ended = self.ended or why
 
     def hand_out(self, agent: Agent) -> None:
         """Adds the agent that continues the trial."""
@@ -191,14 +207,15 @@ class Trials:
     def ended(self, agent_id: str, *, failed: bool) -> Trial | None:
         """Records that an agent has finished, was stopped, or has failed; None if it was recorded before."""
         trial, stopped = self._by_agent[agent_id], self._stops.pop(agent_id, "")
-        if failed and not trial.ended:
-            trial.ended = "failed"
-        current = trial.agents[-1].agent_id == agent_id
-        if not current or not trial.training:
+        if trial.agents[-1].agent_id != agent_id:
+            return None
+        if failed:
+            trial.add_failure("failed")
+        if not trial.training:
             return None
         trial.training = False
         if not trial.scores or trial.newest.agent_id != agent_id:
-            trial.ended = trial.ended or "ended without a score"
+            trial.add_failure("ended without a score")
         if stopped:
             trial.ended = trial.ended or f"stopped: {stopped}"
         return trial

@@ -5,8 +5,9 @@ A pod that asks for work gets the first of these that applies:
     2. the incumbent, if no pod trains it (with a single pod: if it has had less than its share)
     3. the next of `algorithms.NAME.starts`; the founder has the first one
     4. a founder that has had less than its share
-    5. the best free trial of a rung that may be promoted, from the highest rung down
-    6. a new challenger: fresh, or a fork of the incumbent
+    5. a challenger whose agent failed on the way to a rung, once, from its newest score
+    6. the best free trial of a rung that may be promoted, from the highest rung down
+    7. a new challenger: fresh, or a fork of the incumbent
 Nothing is started that could not be scored before the end.
 """
 
@@ -19,6 +20,7 @@ from leaderboard.evolution.rungs import (
     algorithm_by_time,
     by_rung,
     first_steps,
+    interrupted,
     ladders_of_fresh,
     promoted,
     quota_of,
@@ -63,6 +65,7 @@ def propose(situation: Situation, random: Random) -> Fresh | Child | Continue | 
     return (
         _untried_start(situation, race)
         or _founder_with_time(situation, race, leader)
+        or interrupted(race, _challengers(situation, race, leader))
         or _promotion(situation, race, leader, favors_riser=favors_riser)
         or _challenger(situation, race, leader, random)
     )
@@ -149,14 +152,18 @@ def _promotion(
     return None
 
 
+def _challengers(situation: Situation, race: IncumbentRace, leader: Trial | None) -> list[Trial]:
+    trials = race.by_number.values()
+    return [one for one in trials if one is not leader and one.algorithm not in situation.left]
+
+
 def _ladders(situation: Situation, race: IncumbentRace, leader: Trial | None) -> list[list[Trial]]:
     """Returns the ladders that challengers climb.
 
     Forks and fresh challengers climb separate ladders: forks start near the incumbent, so fresh ones would never be
     promoted among them.
     """
-    climbing = [one for one in race.by_number.values() if one is not leader and one.at_rung]
-    climbing = [one for one in climbing if one.algorithm not in situation.left]
+    climbing = [one for one in _challengers(situation, race, leader) if one.at_rung]
     forks, fresh = ([one for one in climbing if one.fresh is fresh] for fresh in (False, True))
     return [forks, *ladders_of_fresh(fresh)]
 

@@ -74,7 +74,7 @@ class IncumbentRace(RungTrials):
         return trial
 
     def ended(self, agent_id: str, *, failed: bool) -> Trial | None:
-        """Records that an agent has ended; if the incumbent failed, the best of the others leads."""
+        """Records that an agent has ended; if the incumbent must not continue, the best of the others leads."""
         trial = super().ended(agent_id, failed=failed)
         if trial is not None and trial.ended and trial is self.incumbent:
             leader = self.best(self.by_number.values())

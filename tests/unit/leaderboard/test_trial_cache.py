@@ -68,6 +68,24 @@ async def test_the_cache_equals_a_new_fold_after_every_agent(mesh: Any, spec: To
         assert len(folded[0]) >= min(agents, 3)
 
 
+async def test_the_cache_equals_a_new_fold_when_agents_fail(mesh: Any, spec: TournamentSpec) -> None:
+    failed: list[str] = []
+    training: list[Agent] = []
+    for number in range(14):
+        agent = await mesh.generate(spec, number, [one.agent_id for one in training], failed=failed)
+        cached, folded = await both(mesh, spec)
+        assert cached == folded
+        training.append(agent)
+        if number % 3:
+            await mesh.submit(agent, float(number), environment_steps=1000, core_seconds=10.0)
+        if len(training) == 3:
+            # Some are recorded as failed before they are recorded as ended, and some after.
+            failed.append(training[number % 2].agent_id)
+            training.pop(number % 3)
+    assert any(trial["failures"] for trial in cached[0].values())
+    assert await mesh.replay() == []
+
+
 async def test_a_race_from_the_database_replays_to_the_same_decisions(mesh: Any, spec: TournamentSpec) -> None:
     made = await race(mesh, spec, 16)
     assert await mesh.replay() == []

@@ -86,6 +86,8 @@ def test_the_best_is_the_one_with_the_highest_estimate_that_may_continue(make_la
         log.finished(agent, score, score)
     assert log.race.best(log.race.by_number.values()).number == 1
     log.end(log.again(agents[1], rung=1), failed=True)
+    assert log.race.best(log.race.by_number.values()).number == 1, "it may continue from its score"
+    log.end(log.again(agents[1], rung=1), failed=True)
     assert log.race.best(log.race.by_number.values()).number == 2
 
 

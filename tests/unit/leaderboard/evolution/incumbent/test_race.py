@@ -169,12 +169,14 @@ def test_a_stopped_trial_reaches_no_rung_and_cannot_return(log: Log) -> None:
     assert trial.ended
 
 
-def test_if_the_incumbent_fails_the_best_other_trial_leads(log: Log) -> None:
+def test_if_the_incumbent_fails_twice_the_best_other_trial_leads(log: Log) -> None:
     founder = log.fresh()
     log.score(founder, 100.0)
     for score in (10.0, 30.0, 20.0):
         log.finished(log.fresh(), score, score)
     log.end(founder, failed=True)
+    assert log.race.incumbent is log.race.by_number[0]
+    log.end(log.again(founder), failed=True)
     assert log.race.incumbent is log.race.by_number[2]
 
 
