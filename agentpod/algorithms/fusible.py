@@ -19,7 +19,7 @@ class Fusible:
     moments: Mapping[str, Tensor] = field(default_factory=dict)
     """Both moments of Adam: float32."""
     counts: Mapping[str, Tensor] = field(default_factory=dict)
-    """Step counters of Adam: [], any dtype."""
+    """Step counters of Adam and of schedules: [], any dtype."""
     rates: Mapping[str, Tensor] = field(default_factory=dict)
     """Adaptive learning rates: [] float64, positive."""
     statistics: Mapping[str, SharedMoments] = field(default_factory=dict)

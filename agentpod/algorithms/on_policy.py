@@ -34,6 +34,8 @@ from simulators.base import Space
 
 ANY_SHAPE = ("return_carry", "critic_state", "left")
 """Tensors of the state whose shape depends on the number of lanes."""
+STEPS = "environment_steps"
+"""Name of the counter in the state."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,8 @@ class OnPolicy:
         self._observations = SharedMoments((*agents, math.prod(observation_space.shape)), device)
         self._returns = SharedMoments((), device)
         self._return_carry = torch.zeros(0, dtype=torch.float64, device=device)
+        # A tensor, because a learner that joins others takes it from the leader.
+        self._environment_steps = torch.zeros((), dtype=torch.float64)
         self._critic_state = torch.zeros(0, settings.recurrent_size, device=device)
         self._replay: GraphReplay[Tensor] | None = None
 
@@ -181,8 +185,10 @@ class OnPolicy:
         if self.hyperparameters.normalize_rewards:
             scale = scale.advance(experience["reward"], done, self.hyperparameters.discount)
         batch = self._prepare(experience, experience["reward"] / scale.deviation)
+        steps, taken = experience["reward"].numel() // self._agents, self.environment_steps
+        if taken < 0:
+            taken *= -steps  # See load_state_dict.
         if self.hyperparameters.changes_learning_rate:
-            taken = self.update_number * experience["reward"].numel() // self._agents
             self._optimizer.rate.fill_(self.hyperparameters.learning_rate_after(taken))
         self._optimizer.apply_rate()
         with restored_on_error(self._trained_tensors()):
@@ -199,8 +205,14 @@ class OnPolicy:
             self._critic_state = batch.recurrent_states.next_critic
         self._update_statistics(experience["observation"][:-1])
         self.update_number += 1
+        self._environment_steps.fill_(taken + steps)
         means = dict(zip(self.METRICS, metrics.mean(0).tolist(), strict=True))
         return means | batch.diagnostics()
+
+    @property
+    def environment_steps(self) -> int:
+        """Environment steps trained on over all training of the agent, over all environments of this learner."""
+        return int(self._environment_steps)
 
     def _train(self, batch: RolloutBatch) -> Tensor:
         """Minimizes the loss; returns METRICS of every minibatch: [minibatches, metrics]."""
@@ -319,7 +331,7 @@ class OnPolicy:
         return Fusible(
             parameters={"parameters": self._networks.parameters},
             moments={name: optimizer[name] for name in MOMENTS},
-            counts={"optimizer.step": optimizer["step"]},
+            counts={"optimizer.step": optimizer["step"], STEPS: self._environment_steps},
             statistics={"observations": self._observations, "returns": self._returns},
         )
 
@@ -346,7 +358,7 @@ class OnPolicy:
         self._critic_state = self._critic_state.new_zeros(0, self.hyperparameters.recurrent_size)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns critic, optimizer, statistics and counter; see Algorithm.state_dict."""
+        """Returns critic, optimizer, statistics and counters; see Algorithm.state_dict."""
         return {
             **{name: tensor.clone() for name, tensor in self._state_tensors().items()},
             **self._observations.state_dict("observations"),
@@ -354,14 +366,21 @@ class OnPolicy:
             "return_carry": self._return_carry.clone(),
             **({"critic_state": self._critic_state.clone()} if self.hyperparameters.recurrent_size else {}),
             "update_number": torch.tensor(self.update_number),
+            STEPS: self._environment_steps.clone(),
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """See Algorithm.load_state_dict; the policy is loaded separately, by `policy.load`."""
-        load_tensors(self._state_tensors(), self.state_dict(), state, any_shape=ANY_SHAPE)
+        """See Algorithm.load_state_dict; the policy is loaded separately, by `policy.load`.
+
+        Release 0.1.0 did not save the number of environment steps. It is then minus the number of updates, until the
+        next update shows how many steps a rollout has.
+        """
+        wanted = {name: tensor for name, tensor in self.state_dict().items() if name in state or name != STEPS}
+        load_tensors(self._state_tensors(), wanted, state, any_shape=ANY_SHAPE)
         self._observations.load_state_dict(state, "observations")
         self._returns.load_state_dict(state, "returns")
         self._return_carry = state["return_carry"].to(self._device, copy=True)
         if "critic_state" in state:
             self._critic_state = state["critic_state"].to(self._device, copy=True)
         self.update_number = int(state["update_number"])
+        self._environment_steps.copy_(state.get(STEPS, torch.tensor(-self.update_number)))

@@ -8,7 +8,7 @@ member.
 | parameters, log temperature | mean | equal already: every gradient is a mean | outer step on the mean |
 | target networks | mean | equal already | mean |
 | moments of Adam | mean | equal already | local |
-| step counters of Adam | maximum | equal already | local |
+| step counters of Adam and of schedules | maximum | equal already | local |
 | adaptive learning rates | geometric mean | equal already | geometric mean |
 | statistics of observations and returns | all samples of all members, each once | likewise | likewise |
 

@@ -71,7 +71,7 @@ _SCHEDULE = {
         "", "function that returns a factor of the learning rate; empty: learning_rate_steps"
     ),
     "learning_rate_steps": Hyperparameter(
-        0, "environment steps over which the learning rate decays; 0: constant", 0, 1e12
+        0, "environment steps of a learner over which the learning rate decays; 0: constant", 0, 1e12
     ),
     "final_learning_rate": Hyperparameter(
         0.05, "learning rate after the decay, as a fraction of learning_rate", 0.0, 1.0

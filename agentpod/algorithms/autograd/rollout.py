@@ -10,7 +10,7 @@ from torch import Tensor
 from agentpod.algorithms.autograd.learner import LossDifferentiation
 from agentpod.algorithms.autograd.settings import RolloutSettings
 from agentpod.algorithms.fusible import Fusible
-from agentpod.algorithms.on_policy import OnPolicy
+from agentpod.algorithms.on_policy import STEPS, OnPolicy
 from agentpod.experience.rollout import Rollout
 from agentpod.models.policy import Policy
 from agentpod.seeding import derive_generator
@@ -106,4 +106,5 @@ class RolloutAlgorithm(LossDifferentiation, OnPolicy):
 
     def fusible(self) -> Fusible:
         """See Algorithm.fusible."""
-        return self._fusible_networks({}, {"observations": self._observations, "returns": self._returns})
+        statistics = {"observations": self._observations, "returns": self._returns}
+        return self._fusible_networks({STEPS: self._environment_steps}, statistics)

@@ -97,7 +97,7 @@ def test_a_gradient_step_stays_within_its_budget_of_operations(name: str, monkey
 
 
 def test_what_an_update_does_once_stays_within_its_budget_of_operations() -> None:
-    """No graph contains it: advantages, statistics, and minibatches of 4 epochs."""
+    """No graph contains it: advantages, statistics, and minibatches of 4 epochs; and, on the host, a counter."""
     algorithm = trials.new_algorithm("ppo", "cpu")
     algorithm._gradient_step = lambda minibatch: torch.zeros(len(algorithm.METRICS))  # type: ignore[attr-defined]
     update = trials.update_of(algorithm, trials.collected("ppo"), "cpu")
@@ -105,7 +105,7 @@ def test_what_an_update_does_once_stays_within_its_budget_of_operations() -> Non
     with OperationCounter() as counter:
         update(1)
     minibatches = 16
-    assert 0 < counter.operations - minibatches <= 185
+    assert 0 < counter.operations - minibatches <= 186
 
 
 @pytest.mark.parametrize(

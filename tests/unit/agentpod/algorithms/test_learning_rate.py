@@ -71,6 +71,43 @@ def test_the_learning_rate_falls_in_on_policy_algorithms(name: str) -> None:
     assert found == pytest.approx([0.01, 0.008, 0.006, 0.004, 0.002, 0.002])
 
 
+DECREASE: dict[str, object] = {"learning_rate": 0.01, "final_learning_rate": 0.0, "learning_rate_steps": 1000}
+
+
+def trained_on_policy(name: str, updates: int) -> Any:
+    algorithm: Any = new_algorithm(name, "continuous", horizon=16, **DECREASE)
+    course = Course(algorithm, "continuous")
+    for _ in range(updates):
+        algorithm.update(course.next())
+    return algorithm
+
+
+def next_rate(algorithm: Any) -> float:
+    algorithm.update(Course(algorithm, "continuous", seed=1).next())
+    return float(algorithm._optimizer.rate)
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_a_child_with_another_horizon_continues_the_schedule_of_its_parent(name: str) -> None:
+    child: Any = new_algorithm(name, "continuous", horizon=8, **DECREASE)
+    child.load_state_dict(trained_on_policy(name, 3).state_dict())
+    assert child.environment_steps == 3 * 16 * LANES
+    assert next_rate(child) == pytest.approx(0.01 * (1.0 - 3 * 16 * LANES / 1000))
+    assert child.environment_steps == (3 * 16 + 8) * LANES
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_a_state_without_counted_steps_continues_as_if_all_rollouts_had_been_of_the_present_size(name: str) -> None:
+    state = trained_on_policy(name, 3).state_dict()
+    del state["environment_steps"]
+    resumed: Any = new_algorithm(name, "continuous", horizon=16, **DECREASE)
+    resumed.load_state_dict(state)
+    again: Any = new_algorithm(name, "continuous", horizon=16, **DECREASE)
+    again.load_state_dict(resumed.state_dict())
+    assert next_rate(resumed) == next_rate(again) == pytest.approx(0.01 * (1.0 - 3 * 16 * LANES / 1000))
+    assert resumed.environment_steps == again.environment_steps == 4 * 16 * LANES
+
+
 def test_two_schedules_for_the_learning_rate_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="desired_kl and learning_rate_steps both change the learning rate"):
         new_algorithm("ppo", "continuous", desired_kl=0.01, learning_rate_steps=1000)
