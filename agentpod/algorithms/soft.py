@@ -1,6 +1,7 @@
 """Implements what both soft actor-critics share: hyperparameters, the temperature, and the critic targets."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -56,7 +57,8 @@ class Temperature:
 
     def __init__(self, settings: SoftSettings, target_entropy: float, device: torch.device) -> None:
         """Starts at the initial temperature."""
-        self._log = torch.full((1,), math.log(settings.initial_temperature), device=device)
+        self._initial = math.log(settings.initial_temperature)
+        self._log = torch.full((1,), self._initial, device=device)
         self._gradient = torch.zeros_like(self._log)
         self._target_entropy, self._automatic = target_entropy, settings.automatic_temperature
         self.optimizer = FlatAdam(
@@ -76,6 +78,11 @@ class Temperature:
         if self._automatic:
             torch.add(mean_log_prob, self._target_entropy, out=self._gradient[0]).neg_()
             self.optimizer.step()
+
+    def refresh(self) -> None:
+        """Sets a fixed temperature to the hyperparameter again, because parents and siblings may have another one."""
+        if not self._automatic:
+            self._log.fill_(self._initial)
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns all live tensors that training changes."""
@@ -99,6 +106,16 @@ class SoftActorCritic(OffPolicy):
 
     def _live_tensors(self) -> dict[str, Tensor]:
         return super()._live_tensors() | self._temperature.tensors()
+
+    def refresh(self) -> None:
+        """See Algorithm.refresh."""
+        super().refresh()
+        self._temperature.refresh()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """See Algorithm.load_state_dict."""
+        super().load_state_dict(state)
+        self._temperature.refresh()
 
     def _draw(self, generator: torch.Generator) -> None:
         """Draws the critics of the next target."""

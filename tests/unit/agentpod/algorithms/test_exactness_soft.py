@@ -162,6 +162,29 @@ def test_a_fixed_temperature_is_constant(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
+def test_a_child_with_a_fixed_temperature_has_its_own_and_not_that_of_its_parent(name: str) -> None:
+    parent = soft(name, 0)
+    descend(parent, random_batch(KINDS[name], 0), random_noise(parent, 0))
+    child = soft(name, 1, automatic_temperature=False, initial_temperature=0.05)
+    child.load_state_dict(parent.state_dict())
+    assert float(child._temperature.value()) == pytest.approx(0.05)
+    # As crossover does: the average with a sibling is written into the state.
+    child.fusible().parameters["temperature.log"].copy_(parent.state_dict()["temperature.log"])
+    child.refresh()
+    assert float(child._temperature.value()) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_child_with_an_automatic_temperature_continues_that_of_its_parent(name: str) -> None:
+    parent = soft(name, 0)
+    descend(parent, random_batch(KINDS[name], 0), random_noise(parent, 0))
+    child = soft(name, 1, initial_temperature=0.05)
+    child.load_state_dict(parent.state_dict())
+    child.refresh()
+    assert torch.equal(child._temperature.value(), parent._temperature.value())
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_subsets_of_critics_are_drawn_uniformly(name: str) -> None:
     algorithm = soft(name, 0, critics=4, critic_subset=2)
     values, generator = torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.Generator().manual_seed(0)
