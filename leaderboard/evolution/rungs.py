@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from leaderboard.evolution.fresh import turn_by_pod_time
 from leaderboard.evolution.strategy import Continue, Situation
-from leaderboard.evolution.trials import LAST_SCORE_SECONDS, ClockReading, Trial, Trials
+from leaderboard.evolution.trials import ClockReading, Trial, Trials, last_score_seconds
 from leaderboard.ranking.board import named
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, PodSpec
@@ -95,14 +95,16 @@ class RungTrials(Trials):
         return clock.left(self.elapsed(clock))
 
     def ends_unscored(self, trial: Trial, clock: ClockReading) -> bool:
-        """Whether less time is left than a trial takes between two scores, and the last evaluation.
+        """Whether less time is left than a trial takes between two scores, and the last evaluation by the wall clock.
 
         Never in a synchronous tournament: its last round shares what is left of the steps, and is scored at its end. A
         round without one of its agents would never be complete, and the tournament would not end.
         """
         if self.spec.synchronous or not self.quanta(trial):
             return False
-        return self.time_left(clock) < self.quantum_of(trial) + LAST_SCORE_SECONDS
+        left = self.time_left(clock)
+        by_clock = self.spec.objective.HasField("wall_clock_duration")
+        return left < self.quantum_of(trial) + (last_score_seconds(self.elapsed(clock) + left) if by_clock else 0.0)
 
 
 def _since_last_score(trial: Trial, pod: PodSpec) -> tuple[float, int]:

@@ -59,12 +59,17 @@ LAST_SCORE_SHARE = 0.1
 """The same as a share of the wall clock, for tournaments of a few seconds."""
 
 
+def last_score_seconds(wall_clock_seconds: float) -> float:
+    """Returns the time that is reserved for the last score before a tournament ends by its wall clock."""
+    return min(LAST_SCORE_SECONDS, LAST_SCORE_SHARE * wall_clock_seconds)
+
+
 def no_time_is_left(objective: ObjectiveSpec, running_seconds: float) -> bool:
     """Whether a tournament ends by its wall clock before a further agent could train and be scored."""
     if not objective.HasField("wall_clock_duration"):
         return False
     clock = objective.wall_clock_duration.ToNanoseconds() / 1e9
-    return clock - running_seconds < min(LAST_SCORE_SECONDS, LAST_SCORE_SHARE * clock)
+    return clock - running_seconds < last_score_seconds(clock)
 
 
 NEWEST_SCORES = 5

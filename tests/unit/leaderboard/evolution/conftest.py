@@ -19,8 +19,7 @@ def make_log(make_spec: MakeSpec) -> Callable[..., Log]:
             algorithms=algorithms or {"ppo": {"hyperparameters": searched | fixed}},
             evolution={"strategy": "incumbent", **settings},
             evaluation={"every_environment_steps": QUANTUM},
-            objective={"wall_clock_duration": "1000s"},
-            **{"pod": {"cores": 2}, **sections},
+            **{"pod": {"cores": 2}, "objective": {"wall_clock_duration": "1000s"}, **sections},
         )
         return Log(spec)
 

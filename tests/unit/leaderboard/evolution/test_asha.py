@@ -212,3 +212,22 @@ def test_nothing_is_started_that_could_not_be_scored_before_the_end(log: Log) ->
     assert kind_of(log.next()) == "continue"
     log.seconds = 989.0
     assert isinstance(log.next(), NoWork)
+
+
+def test_a_short_tournament_reserves_a_tenth_of_its_clock_for_the_last_evaluation(log: Log) -> None:
+    log.horizon = 15.0
+    trials_at_first_rung(log, 10.0)
+    # A quantum takes 10 s, and the last evaluation 1.5 s.
+    log.seconds = 3.4
+    assert kind_of(log.next()) == "continue"
+    log.seconds = 3.6
+    assert isinstance(log.next(), NoWork)
+
+
+def test_a_step_budget_reserves_no_time_for_the_last_evaluation(make_ladder: MakeLog) -> None:
+    log = make_ladder(sections={"objective": {"environment_steps": 100_000}})
+    trials_at_first_rung(log, 10.0)
+    log.seconds = 989.0
+    assert kind_of(log.next()) == "continue"
+    log.seconds = 991.0
+    assert isinstance(log.next(), NoWork)
