@@ -156,8 +156,8 @@ class Conversation:
         """Sends the parts of one request and yields responses until the caller stops iterating.
 
         Raises:
-            PodraceError: The error that the service returned; Unavailable if it is gone, DeadlineExceeded if it did not
-                answer in time.
+            PodraceError: The error that the service returned; Unavailable if it is gone or has waited too long for a
+                request, DeadlineExceeded if it did not answer in time.
         """
         seconds = self.deadlines.step_seconds if deadline_seconds is None else deadline_seconds
         self._due_time = time.monotonic() + seconds
@@ -194,6 +194,9 @@ class Conversation:
         translated = rpc.from_rpc_error(error)
         if isinstance(translated, Unavailable):
             return Unavailable(f"the simulator service at {self.address} is gone: {translated.message}")
+        if isinstance(translated, DeadlineExceeded):
+            # The service waited too long for a request: another stream works.
+            return Unavailable(f"the simulator service at {self.address} ended the stream: {translated.message}")
         return type(translated)(f"{PREFIX}{self.address}: {translated.message}", reason=translated.reason)
 
     def _watch(self) -> None:

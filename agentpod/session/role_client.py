@@ -5,6 +5,7 @@ the reason NOT_OPEN.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,8 @@ from simulators.messages import space_of
 
 COLLECT_DEADLINE_SECONDS = 600.0
 EVALUATE_DEADLINE_SECONDS = 1800.0
+EARLY_SECONDS = 1.0
+"""DEADLINE_EXCEEDED that arrives this much before the deadline of the call was sent by the role."""
 
 
 async def _call(method: Any, request: Any, *, deadline_seconds: float, setting: str = "") -> Any:
@@ -41,6 +44,22 @@ async def _call(method: Any, request: Any, *, deadline_seconds: float, setting: 
         return await rpc.call(method, request, deadline_seconds=deadline_seconds)
     except PodraceError as error:
         raise role_error(error, setting) from None
+
+
+async def _call_to_simulate(method: Any, request: Any, *, deadline_seconds: float, setting: str = "") -> Any:
+    """Calls a role whose simulator has deadlines of its own, as `_call`.
+
+    Raises:
+        DeadlineExceeded: The deadline of this call has passed.
+        RoleRefused: The role sent DEADLINE_EXCEEDED: its simulator did not answer in time.
+    """
+    begin = time.monotonic()
+    try:
+        return await _call(method, request, deadline_seconds=deadline_seconds, setting=setting)
+    except DeadlineExceeded as error:
+        if time.monotonic() - begin >= deadline_seconds - EARLY_SECONDS:
+            raise
+        raise RoleRefused(f"{error.message} ({error.code})") from None
 
 
 @dataclass(frozen=True)
@@ -232,7 +251,7 @@ class RoleClient:
             InvalidArgument: A worker of a third party wrote something else than a rollout.
         """
         calls = [
-            _call(
+            _call_to_simulate(
                 stub.CollectRollout,
                 pb.CollectRolloutRequest(
                     session=session.name,
@@ -291,6 +310,7 @@ class RoleClient:
 
         Raises:
             RoleLost: The evaluator was lost.
+            RoleRefused: Its simulator does not answer.
             DataLoss: A return is not finite, or an episode does not end.
         """
         policy, *members = (slot.ref() for slot in slots)
@@ -306,7 +326,9 @@ class RoleClient:
             opponents=opponents,
         )
         try:
-            response = await _call(self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS)
+            response = await _call_to_simulate(
+                self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS
+            )
         except DeadlineExceeded:
             raise DataLoss(
                 f"an evaluation took longer than {EVALUATE_DEADLINE_SECONDS:g} s: lower evaluation.episodes, or give"

@@ -44,6 +44,8 @@ class ScriptedService(pb_grpc.SimulatorServiceServicer):
     def __init__(self, folder: str) -> None:
         self.address = f"unix:{folder}/s.sock"
         self.answers: Answers = lambda request: []
+        self.ending: tuple[grpc.StatusCode, str] | None = None
+        """Status with which the next request ends its stream; None: it is answered."""
         self.server = grpc.server(ThreadPoolExecutor(4))
         pb_grpc.add_SimulatorServiceServicer_to_server(self, self.server)
         self.server.add_insecure_port(self.address)
@@ -51,6 +53,8 @@ class ScriptedService(pb_grpc.SimulatorServiceServicer):
 
     def StreamSteps(self, requests: Iterator[Request], context: Any) -> Iterator[Response]:
         for request in requests:
+            if self.ending:
+                context.abort(*self.ending)
             yield from self.answers(request)
 
 

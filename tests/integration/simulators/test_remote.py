@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import torch
 from torch import Tensor
@@ -284,6 +285,15 @@ def test_a_silent_service_exceeds_the_deadline(scripted: Any, opened: remote.Rem
     with pytest.raises(DeadlineExceeded, match=rf"at {scripted.address} did not answer within 0.2 s"):
         opened.step(NOTHING)
     with pytest.raises(PodraceError):
+        opened.step(NOTHING)
+
+
+def test_a_stream_that_the_service_ended_because_it_was_idle_is_to_be_replaced(
+    scripted: Any, opened: remote.RemoteSimulator
+) -> None:
+    opened.reset(1)
+    scripted.ending = grpc.StatusCode.DEADLINE_EXCEEDED, "no request arrived for 1800 s"
+    with pytest.raises(Unavailable, match=rf"at {scripted.address} ended the stream: no request arrived for 1800 s"):
         opened.step(NOTHING)
 
 
