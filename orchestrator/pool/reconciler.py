@@ -46,6 +46,7 @@ from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.registration import Registration
 from orchestrator.tournaments.snapshots import ChampionSnapshots
 from podrace.errors import InvalidArgument, PodraceError, Unavailable
+from podrace.printable import one_line
 from podrace.tasks import wait_at_most
 
 SAVE_PERIOD_SECONDS = 2.0
@@ -271,7 +272,8 @@ class Reconciler:
         all_pods, sizing = self._views.views_of(now, observed.pods), self._sizing
         granted = self._granted = fair_share.grant(now, capacity, demands)
         changing = self._limits.start_pods and not capacity.closed
-        new_pods = await sizing.give_back(now, capacity, all_pods, granted) if changing else []
+        # Started at once: they are recorded, whatever fails below.
+        self._begin_starts(await sizing.give_back(now, capacity, all_pods, granted) if changing else [])
         views = sizing.counted(all_pods)
         actions, line = self._rules.decide(now, capacity, demands, views, self._limits)
         metrics.measure_wanted(metrics.wanted(demands, views, actions))
@@ -282,8 +284,7 @@ class Reconciler:
         self._recorded_shortages = {name: self._recorded_shortages.get(name, set()) for name in short}
         # Concurrently, so that many changes share one commit.
         await asyncio.gather(*map(self._act, actions))
-        new_pods += await sizing.begin_changes(now, capacity, views, granted, actions) if changing else []
-        self._starts |= {pod.pod_id: asyncio.create_task(self._start(pod)) for pod in new_pods}
+        self._begin_starts(await sizing.begin_changes(now, capacity, views, granted, actions) if changing else [])
         if any(isinstance(action, RetirePod) for action in actions):
             self._runtime.changes.notify_all()
             self._runtime.reconcile_requested.set()
@@ -295,7 +296,7 @@ class Reconciler:
     async def _act(self, action: pool_size.Action) -> None:
         if isinstance(action, StartPod):
             pod = await self._state.transact(pod_lifecycle.record_intent, action.tournament_id, action.reason)
-            self._starts[pod.pod_id] = asyncio.create_task(self._start(pod))
+            self._begin_starts([pod])
         elif isinstance(action, RetirePod):
             await self._state.transact(pod_lifecycle.retire, action.pod_id, action.reason)
         elif isinstance(action, PoolShort):
@@ -308,6 +309,9 @@ class Reconciler:
                 self._views.mark_terminated(action.pod_id)
             await self._launcher.stop(action.pod_id, kill=kill)
 
+    def _begin_starts(self, pods: Sequence[NewPod]) -> None:
+        self._starts |= {pod.pod_id: asyncio.create_task(self._start(pod)) for pod in pods}
+
     async def _start(self, pod: NewPod) -> None:
         """Starts a pod in a separate task: the first pod waits seconds for the fork server."""
         try:
@@ -318,6 +322,9 @@ class Reconciler:
             await self._mark_gone(pod.pod_id, error.message)
         except PodraceError as error:
             await self._mark_gone(pod.pod_id, error.message)
+        except Exception as error:
+            _log.exception("a pod could not be started", pod_id=pod.pod_id)
+            await self._mark_gone(pod.pod_id, one_line(repr(error)))
         finally:
             del self._starts[pod.pod_id]
             self._runtime.reconcile_requested.set()

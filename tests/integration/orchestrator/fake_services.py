@@ -20,7 +20,7 @@ class FakeLauncher:
 
     pods: dict[str, ListedPod] = field(default_factory=dict)
     stopped: list[tuple[str, bool]] = field(default_factory=list)
-    refusal: PodraceError | None = None
+    refusal: Exception | None = None
     stubborn: bool = False
     waits_for_a_node: bool = False
     log_line: str = ""

@@ -135,6 +135,22 @@ async def test_a_launcher_that_is_unavailable_is_retried(mesh: Any, spec: Any) -
     assert len(mesh.launcher.pods) == 1
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyError("gpus")])
+async def test_a_start_that_fails_unexpectedly_is_recorded_with_its_reason_and_repeated(
+    mesh: Any, spec: Any, log_lines: Any, error: Exception
+) -> None:
+    mesh.launcher.refusal = error
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    await mesh.cycle()
+    (died,) = [event.message for event in await mesh.events(name) if event.kind == "pod_died"]
+    assert died == f"{name}-p0 died; its last log line: {error!r}"
+    assert "a pod could not be started" in [line["event"] for line in log_lines]
+    mesh.launcher.refusal = None
+    await mesh.cycle(5.0)
+    assert len(mesh.launcher.pods) == 1
+
+
 async def test_a_pod_of_an_unknown_tournament_is_reported_once_and_left_alone(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(maximum_pods=1))
     await mesh.cycle()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.decisions import pool_size
-from orchestrator.decisions.pool_size import PoolShort
+from orchestrator.decisions.pool_size import Action, PoolShort
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.pool.reconciler import PoolRules
 from orchestrator.state import records
@@ -476,3 +476,20 @@ async def test_a_grown_pod_is_replaced_by_a_smaller_one_if_the_share_of_its_tour
     own = {pod: cores for pod, (cores, _) in race.layouts().items() if pod.startswith(race.name)}
     assert own == {race.pod(6): 1.0, race.pod(9): 3.0}
     assert len(await mesh.pods(other)) == 4
+
+
+async def test_a_smaller_pod_that_is_recorded_starts_even_if_another_action_fails(
+    field: Field, spec: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race, mesh = field.race, field.race.mesh
+    await mesh.create(spec(pod=PodSpec(cores=1.0), objective=ObjectiveSpec(environment_steps=1_000_000_000)))
+
+    async def fail(action: Action) -> None:
+        raise Unavailable(f"{action} failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mesh.reconciler, "_act", fail)
+        with pytest.raises(Unavailable, match="failed"):
+            await mesh.cycle()
+    await mesh.cycle()
+    assert race.pod(9) in mesh.launcher.pods
