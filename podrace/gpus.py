@@ -63,6 +63,8 @@ class Reading:
     """In the order of the PCI bus; instances of a partitioned GPU replace it."""
     problems: tuple[str, ...] = ()
     """What could not be read, and partitioned GPUs without instances."""
+    answered: bool = True
+    """Whether the driver answered; if not, the GPUs are not known. Without a driver there are none."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,11 @@ def read_gpus(nvml: Any = pynvml) -> Reading:
     """
     problem = _driver_problem(nvml)
     if problem is not None:
-        return Reading(problems=(problem,) if problem else ())
-    handles, problems = _handles(nvml)
+        return Reading(problems=(problem,) if problem else (), answered=not problem)
+    try:
+        handles, problems = _handles(nvml)
+    except nvml.NVMLError as error:
+        return Reading(problems=(_no_answer(error),), answered=False)
     gpus: list[Gpu] = []
     for number, handle in enumerate(handles):
         try:
@@ -206,16 +211,25 @@ def _matches(gpu: Gpu, name: str) -> bool:
     return len(name) > len(MIG) and gpu.uuid.lower().startswith(name.lower())
 
 
-@functools.cache
 def _driver_problem(nvml: Any) -> str | None:
-    """Why the driver cannot be asked: empty if there is none, None if it can. Cached: slow without a driver."""
+    """Why the driver cannot be asked: empty if there is none, None if it can."""
     try:
-        nvml.nvmlInit()
+        _initialize(nvml)
     except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
         return ""
     except nvml.NVMLError as error:
-        return f"the NVIDIA driver does not answer, so no GPU is used: {error}"
+        return _no_answer(error)
     return None
+
+
+@functools.cache
+def _initialize(nvml: Any) -> None:
+    """Connects to the driver once; after an error the next call tries again, because a driver may be loaded later."""
+    nvml.nvmlInit()
+
+
+def _no_answer(error: Exception) -> str:
+    return f"the NVIDIA driver does not answer, so no GPU is used: {error}"
 
 
 def _handles(nvml: Any) -> tuple[list[Any], list[str]]:

@@ -133,7 +133,7 @@ class ProcessLauncher:
         Raises:
             InvalidArgument: CUDA_VISIBLE_DEVICES names GPUs that do not exist.
         """
-        self._gpus.check()
+        await self._gpus.check()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self
 
@@ -166,6 +166,9 @@ class ProcessLauncher:
         known = self._files().get(pod.pod_id)
         if known is not None and known.lives:
             return
+        if pod.spec.gpus:
+            await self._gpus.refresh()
+        # Nothing may wait between this choice and the note of it.
         cpus, gpus = self._choose(pod)
         uid = self._user_ids.choose(self._living_uids()) if is_isolated(pod, self._pod_environment) else 0
         self._starting[pod.pod_id] = cpus, gpus, uid
@@ -190,6 +193,7 @@ class ProcessLauncher:
 
     async def capacity(self) -> Capacity:
         """Returns the capacity of this machine, as far as this process may use it."""
+        await self._gpus.refresh()
         return sense(len(self._gpus.usable(self._held_gpus())))
 
     async def inspect(self, spec: TournamentSpec) -> Sequence[FieldViolation]:

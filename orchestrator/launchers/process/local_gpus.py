@@ -1,9 +1,11 @@
 """Decides which GPUs of this machine pods may use, and reports those that are left out."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import prometheus_client
@@ -20,6 +22,9 @@ ERRORS = prometheus_client.Gauge(
 WITHHELD = prometheus_client.Gauge("podrace_orchestrator_gpu_withheld", "1 if pods do not get this GPU", ["gpu"])
 READ_SECONDS = 5.0
 """Time between two readings of the driver."""
+WAIT_SECONDS = 1.0
+"""Time that a caller waits for a new reading; then it gets the last one."""
+NO_ANSWER = "the driver does not answer"
 
 _log = structlog.get_logger(__name__)
 
@@ -28,7 +33,8 @@ class LocalGpus:
     """The GPUs of this machine that pods may use.
 
     gpus = LocalGpus()
-    gpus.check()
+    await gpus.check()
+    await gpus.refresh()
     uuids = gpus.usable(held)
     """
 
@@ -49,40 +55,54 @@ class LocalGpus:
             clock: Returns seconds.
         """
         self._read, self._environ, self._owner, self._clock = read, environ, owner or owner_of, clock
-        self._reading: tuple[float, Reading] | None = None
+        self._reading, self._read_time = Reading(), float("-inf")
+        self._renewal: asyncio.Task[None] | None = None
         self._reported: frozenset[str] = frozenset()
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Rejects a CUDA_VISIBLE_DEVICES that names GPUs which do not exist; ignored on a machine without GPUs.
 
         Raises:
             InvalidArgument: A name selects no GPU, or may mean several.
         """
-        gpus = self._read().gpus
+        await self.refresh()
+        gpus = self._reading.gpus
         if gpus:
             check_selection(visible(gpus, self._environ), gpus, VISIBLE, self._environ.get(VISIBLE, ""))
 
+    async def refresh(self) -> None:
+        """Reads the driver again if the last reading is old: in a thread, because a driver may take long, or hang."""
+        is_first = self._read_time == float("-inf")
+        if self._clock() - self._read_time < READ_SECONDS:
+            return
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.create_task(self._renew())
+        done, _ = await asyncio.wait([self._renewal], timeout=None if is_first else WAIT_SECONDS)
+        for renewal in done:
+            renewal.result()
+
+    async def _renew(self) -> None:
+        reading = await asyncio.to_thread(self._read)
+        # A driver that does not answer for a while has the GPUs that it had.
+        self._reading = reading if reading.answered else replace(reading, gpus=self._reading.gpus)
+        self._read_time = self._clock()
+
     def usable(self, held: Collection[str] = ()) -> list[str]:
-        """UUIDs of the GPUs that pods may use, those without memory errors first.
+        """UUIDs of the GPUs that pods may use by the last reading, those without memory errors first.
 
         Args:
             held: UUIDs of GPUs that pods have; these stay usable, even if other processes use them as well.
         """
-        reading = self._current()
+        reading = self._reading
         selected = visible(reading.gpus, self._environ)
-        reasons = {gpu.uuid: why_withheld(gpu, os.getuid(), self._owner) for gpu in selected.gpus}
+        silent = "" if reading.answered else NO_ANSWER
+        reasons = {gpu.uuid: silent or why_withheld(gpu, os.getuid(), self._owner) for gpu in selected.gpus}
         reasons = {uuid: reason for uuid, reason in reasons.items() if reason and uuid not in held}
         self._report(
             selected.gpus, reasons, (*reading.problems, *(f"there is no GPU {name}" for name in selected.unknown))
         )
         chosen = [gpu for gpu in selected.gpus if gpu.uuid not in reasons]
         return [gpu.uuid for gpu in sorted(chosen, key=lambda gpu: gpu.uncorrected_errors > 0)]
-
-    def _current(self) -> Reading:
-        now = self._clock()
-        if self._reading is None or now - self._reading[0] >= READ_SECONDS:
-            self._reading = now, self._read()
-        return self._reading[1]
 
     def _report(self, gpus: Collection[Gpu], reasons: Mapping[str, str], problems: Collection[str]) -> None:
         """Exports metrics, and logs each problem once, and again if it returns after it had disappeared."""

@@ -80,6 +80,23 @@ def test_without_a_driver_there_are_no_gpus_and_a_broken_driver_is_reported() ->
     assert broken.problems == ("the NVIDIA driver does not answer, so no GPU is used: Driver/library version mismatch",)
 
 
+def test_a_driver_that_is_loaded_later_is_noticed() -> None:
+    nvml = FakeNvml(FakeGpu("GPU-a", "0"), refusal=DriverNotLoaded())
+    assert read_gpus(nvml).gpus == ()
+    nvml.refusal = None
+    assert [gpu.uuid for gpu in read_gpus(nvml).gpus] == ["GPU-a"]
+
+
+def test_a_driver_that_stops_answering_is_a_problem_and_not_a_machine_without_gpus() -> None:
+    nvml = FakeNvml(FakeGpu("GPU-a", "0"))
+    assert read_gpus(nvml).answered
+    nvml.silence = NVMLError("Timeout")
+    silent = read_gpus(nvml)
+    assert silent.problems == ("the NVIDIA driver does not answer, so no GPU is used: Timeout",)
+    assert not silent.answered
+    assert read_gpus(FakeNvml(refusal=DriverNotLoaded())).answered
+
+
 @pytest.mark.parametrize(
     ("value", "chosen"),
     [
