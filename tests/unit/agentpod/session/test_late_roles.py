@@ -83,7 +83,7 @@ async def pod() -> AsyncIterator[Pod]:
 
 
 @pytest.mark.parametrize("work", [Pod.collect, Pod.evaluate])
-async def test_a_role_whose_simulator_does_not_answer_refuses_and_says_so(
+async def test_a_role_whose_simulator_does_not_answer_refuses_and_names_it(
     pod: Pod, work: Callable[[Pod], Awaitable[Any]]
 ) -> None:
     with pytest.raises(RoleRefused) as refused:
