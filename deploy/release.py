@@ -46,7 +46,14 @@ IMAGE_TAGS = (
     "deploy/compose/.env",
     "deploy/k8s/base/kustomization.yaml",
     "deploy/k8s/components/dashboard/kustomization.yaml",
+    "deploy/k8s/components/gpu-dedicated/kustomization.yaml",
+    "deploy/k8s/components/gpu-dra/kustomization.yaml",
+    "deploy/k8s/components/gpu-fused/kustomization.yaml",
+    "deploy/k8s/components/gpu-mps/kustomization.yaml",
+    "deploy/k8s/components/gpu-node/kustomization.yaml",
+    "deploy/k8s/components/plugins/leaderboard.yaml",
     "deploy/k8s/components/serving/kustomization.yaml",
+    "deploy/k8s/qualify.yaml",
 )
 """Files that name the images' tag."""
 CHANGED = (VERSION_FILE, CHANGELOG, CONTRACTS, CONTRACTS_CHANGELOG, *IMAGE_TAGS)
@@ -61,7 +68,7 @@ ENGINE_SECONDS = 10.0
 GATE = "check test"
 VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")
 ASSIGNMENT = re.compile(r'^__version__ = "(?P<version>[^"]*)"$', re.MULTILINE)
-IMAGE_TAG = re.compile(r"(?P<key>^PODRACE_VERSION=|\bnewTag: )[\w.-]+", re.MULTILINE)
+IMAGE_TAG = re.compile(r"(?P<key>^PODRACE_VERSION=|\bnewTag: |\bimage: podrace/[\w-]+:)[\w.-]+", re.MULTILINE)
 HEADING = re.compile(r"^## (?P<title>.*)$", re.MULTILINE)
 
 

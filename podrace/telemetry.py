@@ -41,8 +41,8 @@ class TelemetryConfig:
     It gets one trace for each assignment. Needs `podrace[tracing]`; empty: no traces."""
 
 
-Page = Callable[[], tuple[str, bytes]]
-"""Returns content type and body; called from a thread of the metrics endpoint."""
+Page = Callable[[], tuple[str, bytes] | None]
+"""Returns content type and body, or None: the page has no content yet (503). Called from a thread of the endpoint."""
 
 
 def start(config: TelemetryConfig, *, service: str, pages: Mapping[str, Page] | None = None, **ids: str) -> str:
@@ -87,7 +87,11 @@ def _with_pages(metrics: "WSGIApplication", pages: Mapping[str, Page]) -> "WSGIA
         page = pages.get(environ["PATH_INFO"])
         if page is None:
             return metrics(environ, start_response)
-        content_type, body = page()
+        content = page()
+        if content is None:
+            start_response("503 Service Unavailable", [("Content-Length", "0")])
+            return []
+        content_type, body = content
         start_response("200 OK", [("Content-Type", content_type), ("Content-Length", str(len(body)))])
         return [body]
 

@@ -13,7 +13,7 @@ from leaderboard.store.refusal_records import add_refusal
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database, Transaction
-from podrace.errors import DataLoss, InvalidArgument
+from podrace.errors import BAD_CHECKPOINT, BAD_DIGEST, NON_FINITE, DataLoss, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import Refusal
 
 CHECK_SECONDS = prometheus_client.Histogram(
@@ -23,6 +23,15 @@ REFUSED = prometheus_client.Counter(
     "podrace_leaderboard_submissions_refused", "Submissions refused because of what they contain", ["reason"]
 )
 _log = structlog.get_logger(__name__)
+
+
+def _label(reason: str) -> str:
+    return reason.removeprefix("ERROR_REASON_").lower()
+
+
+# From the start: Prometheus sees no increase in a counter whose first sample is 1.
+for _reason in (BAD_CHECKPOINT, BAD_DIGEST, NON_FINITE):
+    REFUSED.labels(_label(_reason))
 
 
 class SubmissionCheck:
@@ -76,7 +85,7 @@ class SubmissionCheck:
 
     async def _record(self, request: SubmitRequest, expected: Expected, error: InvalidArgument | DataLoss) -> None:
         agent = expected.agent
-        REFUSED.labels(error.reason.removeprefix("ERROR_REASON_").lower()).inc()
+        REFUSED.labels(_label(error.reason)).inc()
         refusal = Refusal(
             agent_id=agent.agent_id,
             manifest_digest=request.checkpoint.manifest_digest,

@@ -1,7 +1,8 @@
 """Serves the metrics addresses of all pods to Prometheus (HTTP service discovery).
 
 Pods have names that are not known in advance. With this list, Prometheus needs no access to the Docker socket and no
-separate list.
+separate list. Before the first list of pods, and in a replica that waits until it can lead, the page answers 503:
+Prometheus then keeps the pods that it knows, and asks again. An empty list would make it forget them.
 """
 
 import json
@@ -21,15 +22,15 @@ class PrometheusTargets:
     """
 
     def __init__(self) -> None:
-        self._page = page([])
+        self._page: bytes | None = None
 
     def update(self, listed: Sequence[ListedPod]) -> None:
         """Sets the running pods."""
         self._page = page(listed)
 
-    def page(self) -> tuple[str, bytes]:
-        """Returns content type and body; may be called from another thread."""
-        return CONTENT_TYPE, self._page
+    def page(self) -> tuple[str, bytes] | None:
+        """Returns content type and body, None before the first list; may be called from another thread."""
+        return None if self._page is None else (CONTENT_TYPE, self._page)
 
 
 def page(listed: Sequence[ListedPod]) -> bytes:

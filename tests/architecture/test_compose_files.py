@@ -22,6 +22,11 @@ from podrace.serving.config import ServingConfig
 COMPOSE = Path(__file__).parents[2] / "deploy/compose"
 BASE = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = BASE["services"]
+ALERTS = {
+    rule["alert"]: rule
+    for group in yaml.safe_load((COMPOSE / "alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]
+}
 SETTINGS = dict(
     line.split("=", 1) for line in (COMPOSE / ".env").read_text().splitlines() if line and not line.startswith("#")
 )
@@ -252,8 +257,19 @@ def test_pods_are_found_where_the_orchestrator_lists_them() -> None:
     config = yaml.safe_load((COMPOSE / "prometheus.yaml").read_text())
     jobs = {job["job_name"]: job for job in config["scrape_configs"]}
     assert jobs["pods"]["http_sd_configs"][0]["url"] == f"http://orchestrator:9090{PATH}"
-    assert jobs["serving"]["dns_sd_configs"][0]["port"] == 9090
-    assert set(jobs["services"]["static_configs"][0]["targets"]) == {"orchestrator:9090", "leaderboard:9090"}
+
+
+def test_every_replica_of_a_service_is_a_target_with_the_name_of_its_component() -> None:
+    config = yaml.safe_load((COMPOSE / "prometheus.yaml").read_text())
+    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
+    for job, names in {"services": ["orchestrator", "leaderboard"], "serving": ["serving"]}.items():
+        assert not jobs[job].keys() & {"static_configs"}
+        (discovery,) = jobs[job]["dns_sd_configs"]
+        assert (discovery["names"], discovery["type"], discovery["port"]) == (names, "A", 9090)
+        assert jobs[job]["relabel_configs"] == [{"source_labels": ["__meta_dns_name"], "target_label": "component"}]
+        for name in names:
+            expression = ALERTS["PodraceServiceMissing"]["expr"]
+            assert re.search(rf'up{{job=~"[^"]*\b{job}\b[^"]*", component="{name}"}}', expression)
 
 
 def test_every_image_that_is_not_built_here_and_every_base_has_a_digest() -> None:

@@ -109,6 +109,22 @@ def test_every_overlay_is_what_kubernetes_takes(overlay: str) -> None:
     validate(rendered(KUBERNETES / "overlays" / overlay))
 
 
+def images_without_tag(objects: list[dict[str, Any]]) -> list[str]:
+    images = [one["image"] for _, spec in pod_specs(objects) for one in spec["containers"]]
+    assert images
+    return [image for image in images if ":" not in image]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_image_of_an_overlay_has_a_tag(overlay: str) -> None:
+    assert images_without_tag(rendered(KUBERNETES / "overlays" / overlay)) == []
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_every_image_of_a_component_has_a_tag(component: str, scratch: Path) -> None:
+    assert images_without_tag(combined(scratch, (component,))) == []
+
+
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_component_is_what_kubernetes_takes(component: str, scratch: Path) -> None:
     validate(combined(scratch, (component,)))
@@ -406,7 +422,7 @@ def test_each_gpu_component_configures_launcher_and_template(
     assert settings["PODRACE_ORCHESTRATOR__LAUNCHERS__KUBERNETES__GPU_RESOURCE"] == resource
     spec = named(objects, "PodTemplate", "podrace-agentpod")["template"]["spec"]
     (container,) = spec["containers"]
-    assert container["image"].startswith("podrace/agentpod-cuda")
+    assert container["image"].startswith("podrace/agentpod-cuda:")
     assert container.get("resources", {}).get("claims") == claims
     assert "nvidia.com/gpu" in [each["key"] for each in spec["tolerations"]]
 

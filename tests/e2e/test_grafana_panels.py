@@ -36,7 +36,8 @@ def configuration(orchestrator: int, leaderboard: int) -> dict[str, Any]:
     found["global"]["scrape_interval"] = "1s"
     del found["rule_files"]
     jobs = {job["job_name"]: job for job in found["scrape_configs"]}
-    jobs["services"]["static_configs"][0]["targets"] = [f"127.0.0.1:{orchestrator}", f"127.0.0.1:{leaderboard}"]
+    del jobs["services"]["dns_sd_configs"]
+    jobs["services"]["static_configs"] = [{"targets": [f"127.0.0.1:{orchestrator}", f"127.0.0.1:{leaderboard}"]}]
     (discovery,) = jobs["pods"]["http_sd_configs"]
     discovery |= {"url": f"http://127.0.0.1:{orchestrator}/pods", "refresh_interval": "1s"}
     found["scrape_configs"] = [jobs["services"], jobs["pods"]]

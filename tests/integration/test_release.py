@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = [Path(__file__).parents[2] / "deploy" / name for name in ("release.py", "signatures.py")]
+COMPONENTS = ("dashboard", "gpu-dedicated", "gpu-dra", "gpu-fused", "gpu-mps", "gpu-node", "serving")
 KUSTOMIZATIONS = tuple(
-    f"deploy/k8s/{name}/kustomization.yaml" for name in ("base", "components/dashboard", "components/serving")
+    f"deploy/k8s/{name}/kustomization.yaml" for name in ("base", *(f"components/{name}" for name in COMPONENTS))
 )
-IMAGE_TAGS = ("deploy/compose/.env", *KUSTOMIZATIONS)
+MANIFESTS = ("deploy/k8s/components/plugins/leaderboard.yaml", "deploy/k8s/qualify.yaml")
+IMAGE_TAGS = ("deploy/compose/.env", *KUSTOMIZATIONS, *MANIFESTS)
 NOTES = "### Added\n\n- A thing."
 CHANGES = f"# Changelog\n\nIntroduction.\n\n## Unreleased\n\n{NOTES}\n\n## 0.1.0 - 2026-11-22\n\nThe first version.\n"
 CONTRACT_CHANGES = "# Contracts\n\n## Unreleased\n\nA field.\n"
@@ -60,6 +62,7 @@ class Project:
             "protos/CHANGELOG.md": CONTRACT_CHANGES,
             "deploy/compose/.env": "PODRACE_VERSION=latest\n",
             **dict.fromkeys(KUSTOMIZATIONS, "images:\n  - {name: podrace/agentpod, newTag: latest}\n"),
+            **dict.fromkeys(MANIFESTS, "      - image: podrace/agentpod-cuda:latest\n"),
             ".gitignore": "dist/\n",
         }
         for name, text in files.items():

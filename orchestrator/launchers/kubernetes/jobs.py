@@ -43,6 +43,7 @@ CONTAINER = "agentpod"
 """Container of the template from which the container of every role is built."""
 LONGEST_NAME = 57
 """Length of a Job name. The names of its pods are six characters longer, and must not exceed the length of a label."""
+LABEL_VALUE = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 EVALUATOR = "evaluator"
 EVALUATOR_PART = 10
 """The evaluator, which computes rarely, gets one in this many parts of the pod's cores."""
@@ -62,6 +63,11 @@ def job_name(pod_id: str) -> str:
 def owner_name(scope: str, tournament_id: str) -> str:
     """Name of the ConfigMap to which the Jobs of a tournament belong."""
     return _name(f"{scope}-{tournament_id}", LONGEST_NAME)
+
+
+def label_value(identity: str) -> str:
+    """Returns an id as the value of a label: unchanged if it is a valid one, otherwise with a digest."""
+    return identity if LABEL_VALUE.fullmatch(identity) else _name(identity, LONGEST_NAME)
 
 
 def _name(wanted: str, longest: int) -> str:
@@ -97,6 +103,9 @@ def job_of(
         "podrace/scope": options.scope,
         "podrace/tournament": owned["name"],
         "podrace/pod": name,
+        # For Prometheus.
+        "podrace/tournament-id": label_value(pod.tournament_id),
+        "podrace/pod-id": label_value(pod.pod_id),
     }
     template_metadata = template["metadata"]
     return {

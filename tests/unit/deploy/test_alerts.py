@@ -18,7 +18,9 @@ ALERTS = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
 AT = "40m"
 
 HEALTHY = {
-    'up{job="services", instance="a"}': "1x60",
+    'up{job="services", component="orchestrator", instance="a"}': "1x60",
+    'up{job="services", component="leaderboard", instance="b"}': "1x60",
+    'up{job="serving", component="serving", instance="c"}': "1x60",
     'podrace_backup_failures_total{instance="a"}': "0x60",
     'podrace_backup_due_time_seconds{instance="a"}': "60+60x60",
     'podrace_backup_due_time_seconds{instance="without backups"}': "0x60",
@@ -35,17 +37,19 @@ HEALTHY = {
     'podrace_orchestrator_failed_agents{tournament_id="t"}': "0x60",
     "podrace_orchestrator_leases_expired_total": "0x60",
     'podrace_learner_stuck_roles_total{tournament_id="t"}': "0x60",
-    'podrace_leaderboard_submissions_refused_total{reason="NOT_VERIFIED"}': "0x60",
+    'podrace_leaderboard_submissions_refused_total{reason="bad_checkpoint"}': "0x60",
     'podrace_orchestrator_gpu_withheld{gpu="GPU-1"}': "0x60",
     'podrace_orchestrator_gpu_uncorrected_errors{gpu="GPU-1"}': "3x60",
     'podrace_serving_source_errors_total{instance="a"}': "0x60",
     'podrace_serving_requests_total{instance="a", status="OK"}': "0+1000x60",
     'podrace_serving_requests_total{instance="a", status="INTERNAL"}': "0+1x60",
+    'podrace_serving_requests_total{instance="a", status="RESOURCE_EXHAUSTED"}': "0+1x60",
 }
 """Samples of a healthy mesh, one a minute, in the notation of promtool: first value, step, number."""
 
 FAULTS = {
-    "PodraceServiceDown": {'up{job="services", instance="a"}': "1x30 0x30"},
+    "PodraceServiceDown": {'up{job="services", component="orchestrator", instance="a"}': "1x30 0x30"},
+    "PodraceServiceMissing": {'up{job="services", component="orchestrator", instance="a"}': "1x30 stale"},
     "PodraceBackupFails": {'podrace_backup_failures_total{instance="a"}': "0x20 0+1x40"},
     "PodraceBackupOverdue": {'podrace_backup_due_time_seconds{instance="a"}': "60+60x10 660x50"},
     "PodraceReconcileSlow": {'podrace_orchestrator_reconcile_seconds_bucket{instance="a", le="0.1"}': "0x60"}
@@ -61,12 +65,15 @@ FAULTS = {
     "PodraceLeasesExpire": {"podrace_orchestrator_leases_expired_total": "0x20 0+1x40"},
     "PodraceRolesStuck": {'podrace_learner_stuck_roles_total{tournament_id="t"}': "0x35 1x25"},
     "PodraceSubmissionsRefused": {
-        'podrace_leaderboard_submissions_refused_total{reason="NOT_VERIFIED"}': "0x35 1x25",
+        'podrace_leaderboard_submissions_refused_total{reason="bad_checkpoint"}': "0x35 1x25",
     },
     "PodraceGpuWithheld": {'podrace_orchestrator_gpu_withheld{gpu="GPU-1"}': "1x60"},
     "PodraceGpuErrors": {'podrace_orchestrator_gpu_uncorrected_errors{gpu="GPU-1"}': "3x20 4x40"},
     "PodraceServingSourceFails": {'podrace_serving_source_errors_total{instance="a"}': "0+1x60"},
     "PodraceServingErrors": {'podrace_serving_requests_total{instance="a", status="INTERNAL"}': "0+50x60"},
+    "PodraceServingOverloaded": {
+        'podrace_serving_requests_total{instance="a", status="RESOURCE_EXHAUSTED"}': "0+50x60"
+    },
 }
 """By alert: the samples that replace or follow those of a healthy mesh."""
 
@@ -112,6 +119,32 @@ def test_a_tournament_that_gets_no_pod_is_reported_as_short(tmp_path: Path) -> N
         'podrace_orchestrator_environment_steps{tournament_id="t"}': "0x60",
     }
     assert firing({**HEALTHY, **none}, tmp_path) == {"PodracePoolShort"}
+
+
+@pytest.mark.long
+@needs_promtool
+@pytest.mark.parametrize("operator", [False, True], ids=["compose", "operator"])
+@pytest.mark.parametrize("component", ["orchestrator", "leaderboard", "serving"])
+def test_a_service_without_any_target_is_missed(component: str, operator: bool, tmp_path: Path) -> None:
+    samples = {
+        re.sub('job="[a-z]+"', 'job="mesh/podrace-services"', name) if operator and name.startswith("up{") else name:
+        "1x30 stale" if name.startswith("up{") and f'component="{component}"' in name else values
+        for name, values in HEALTHY.items()
+    }  # fmt: skip
+    assert firing(samples, tmp_path) == {"PodraceServiceMissing"}
+
+
+@needs_promtool
+def test_a_service_that_never_had_a_target_is_missed_unless_it_is_optional(tmp_path: Path) -> None:
+    def without(component: str) -> dict[str, str]:
+        return {name: values for name, values in HEALTHY.items() if f'component="{component}"' not in name}
+
+    assert firing(without("leaderboard"), tmp_path) == {"PodraceServiceMissing"}
+    assert firing(without("serving"), tmp_path) == set()
+
+
+def test_every_fault_has_an_alert_and_every_alert_a_fault() -> None:
+    assert FAULTS.keys() == ALERTS.keys()
 
 
 @pytest.mark.parametrize("name", ALERTS)

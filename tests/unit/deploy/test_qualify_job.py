@@ -28,6 +28,7 @@ def test_the_job_runs_all_parts_and_lives_longer_than_their_limits(job: dict[str
     (container,) = job["spec"]["template"]["spec"]["containers"]
     command, *arguments = container["args"]
     assert command == "qualify"
+    assert container["image"].startswith("podrace/agentpod-cuda:")
     config = config_from_arguments(QualifyConfig, arguments, program="agentpod-qualify")
     assert chosen_parts(config.parts) == list(PARTS)
     assert job["spec"]["activeDeadlineSeconds"] > sum(limit_of(part, quick=False) for part in PARTS)

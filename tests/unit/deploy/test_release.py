@@ -92,6 +92,16 @@ def test_image_tags_are_found_in_the_files_that_name_them_and_return_unchanged()
         assert release.with_image_tag(tagged, found[0].removeprefix(found["key"])) == text
 
 
+def test_every_manifest_that_names_a_tag_of_an_image_of_this_project_gets_the_tag_of_the_release():
+    """Except the overlay `local`, which uses images that were built on the machine."""
+    named = set()
+    for path in (REPOSITORY / "deploy/k8s").rglob("*.yaml"):
+        text = path.read_text()
+        if "overlays/local" not in str(path) and release.IMAGE_TAG.search(text):
+            named.add(str(path.relative_to(REPOSITORY)))
+    assert named == {name for name in release.IMAGE_TAGS if "k8s" in name}
+
+
 def test_this_project_states_its_version_and_its_changes_where_the_script_looks():
     version = release.current_version((REPOSITORY / release.VERSION_FILE).read_text())
     assert release.Version.parse(version)

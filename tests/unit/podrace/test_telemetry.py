@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -90,6 +91,16 @@ def test_further_pages_are_served_with_their_current_content():
         assert (response.headers["Content-Type"], response.read()) == ("application/json", b"[1]")
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as response:
         assert b"podrace_test_others_total 1.0" in response.read()
+
+
+def test_a_page_without_content_is_not_available_and_leaves_the_metrics_served():
+    pages = {"/pods": lambda: None}
+    address = telemetry.start(TelemetryConfig(log_level="error"), service="test", pages=pages)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"http://{address}/pods", timeout=5)
+    assert caught.value.code == 503
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as response:
+        assert response.status == 200
 
 
 def test_a_metrics_port_in_use_fails_and_names_the_address():

@@ -15,7 +15,7 @@ def test_every_role_of_every_listed_pod_is_a_target_with_its_own_labels() -> Non
     targets = PrometheusTargets()
     targets.update([listed("gone", learner="gone:9090")])
     targets.update([listed("p0", learner="p0-learner:9090", evaluator="p0-evaluator:9090"), listed("p1")])
-    content_type, body = targets.page()
+    content_type, body = targets.page() or ("", b"")
     assert content_type == "application/json"
     assert json.loads(body) == [
         {
@@ -29,5 +29,8 @@ def test_every_role_of_every_listed_pod_is_a_target_with_its_own_labels() -> Non
     ]
 
 
-def test_the_list_is_empty_before_the_first_cycle() -> None:
-    assert json.loads(PrometheusTargets().page()[1]) == []
+def test_there_is_no_list_before_the_first_one_and_an_empty_list_is_one() -> None:
+    targets = PrometheusTargets()
+    assert targets.page() is None
+    targets.update([])
+    assert targets.page() == ("application/json", b"[]")

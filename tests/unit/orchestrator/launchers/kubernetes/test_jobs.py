@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fake_cluster import GIB, FakeCluster, new_pod
 
-from orchestrator.launchers.kubernetes.jobs import gpus_of_roles, job_name, owner_name
+from orchestrator.launchers.kubernetes.jobs import gpus_of_roles, job_name, label_value, owner_name
 from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
 from orchestrator.launchers.pod_settings import roles_of
 from podrace.errors import InvalidArgument
@@ -194,6 +194,14 @@ def test_invalid_kubernetes_names_become_distinct_valid_ones() -> None:
     for name in (job_name("Race_1-p0"), job_name("r" * 70 + "-p1"), owner_name("podrace", "-_R_")):
         assert len(name) <= 57
         assert name.strip("-") == name.lower()
+
+
+def test_an_id_is_the_value_of_a_label_unless_it_is_too_long() -> None:
+    for identity in ("race-2xxpit-p0", "Race_2-2xxpit", "a" * 63):
+        assert label_value(identity) == identity
+    long = [label_value(f"{'a' * 63}-2xxpit-p{number}") for number in range(2)]
+    assert long[0] != long[1]
+    assert all(len(value) <= 63 for value in long)
 
 
 async def test_every_role_has_the_image_that_the_specification_names_if_the_operator_allows_it(
