@@ -34,6 +34,8 @@ from simulators.base import Space
 
 ANY_SHAPE = ("return_carry", "critic_state", "left")
 """Tensors of the state whose shape depends on the number of lanes."""
+LARGEST_REWARD = 10.0
+"""Bound of the absolute value of normalized rewards, as in the wrapper `normalize_rewards`."""
 STEPS = "environment_steps"
 """Name of the counter in the state."""
 
@@ -53,7 +55,8 @@ class OnPolicySettings(Settings):
     maximum_gradient_norm: float = 0.5
     """Gradients with a larger norm are scaled down to it; 0 = no clipping."""
     normalize_rewards: bool = True
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return, and clipped to
+    LARGEST_REWARD."""
     normalize_advantages: bool = True
     """Whether advantages are standardized within each minibatch."""
     adam_epsilon: float = 1e-5
@@ -177,14 +180,18 @@ class OnPolicy:
         """Minimizes the loss over one rollout; see Algorithm.update.
 
         Observations are normalized by the statistics of the policy being trained, rewards by statistics that include
-        this rollout. The observations of the rollout are added to the statistics after training, so that workers
+        this rollout; normalized rewards are clipped, because the first ones after many steps without any would be very
+        large. The observations of the rollout are added to the statistics after training, so that workers
         receive them with the next policy version.
         """
         done = experience["terminated"] | experience["truncated"]
         scale = RewardScale(self._returns.total, self._return_carry)
         if self.hyperparameters.normalize_rewards:
             scale = scale.advance(experience["reward"], done, self.hyperparameters.discount)
-        batch = self._prepare(experience, experience["reward"] / scale.deviation)
+        reward = experience["reward"] / scale.deviation
+        if self.hyperparameters.normalize_rewards:
+            reward.clamp_(-LARGEST_REWARD, LARGEST_REWARD)
+        batch = self._prepare(experience, reward)
         steps, taken = experience["reward"].numel() // self._agents, self.environment_steps
         if taken < 0:
             taken *= -steps  # See load_state_dict.

@@ -100,7 +100,9 @@ _ON_POLICY = {
     ),
     "horizon": Hyperparameter(128, "steps of each environment in a rollout", 1, 1e5),
     "normalize_rewards": Hyperparameter(
-        True, "divide rewards by the running standard deviation of the discounted return", structural=True
+        True,
+        "divide rewards by the running standard deviation of the discounted return, and clip them to [-10, 10]",
+        structural=True,
     ),
     "normalize_advantages": Hyperparameter(True, "scale advantages to mean 0 and variance 1 in each minibatch"),
     "adam_epsilon": Hyperparameter(1e-5, "added to Adam's denominator", 1e-12, 1.0, scale="log"),

@@ -36,7 +36,8 @@ class RolloutSettings(Settings):
     maximum_gradient_norm: float = 0.5
     """Gradients with a larger norm are scaled down to it; 0 = no clipping."""
     normalize_rewards: bool = True
-    """Whether rewards are divided by the running standard deviation of the discounted return."""
+    """Whether rewards are divided by the running standard deviation of the discounted return, and clipped to [-10,
+    10]."""
     adam_epsilon: float = 1e-5
     """Added to the denominator of Adam."""
     initial_log_std: float = 0.0

@@ -5,7 +5,7 @@ Examples of user-defined algorithms are among them.
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -243,6 +243,26 @@ def test_normalized_rewards_do_not_depend_on_their_unit() -> None:
         algorithm.update({**rollout, "reward": rollout["reward"] * unit})
         flats.append(algorithm.policy.flat)
     torch.testing.assert_close(flats[0], flats[1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_the_first_reward_after_many_steps_without_any_is_clipped_if_rewards_are_normalized(normalized: bool) -> None:
+    algorithm: Any = new_algorithm("a2c", "discrete", normalize_rewards=normalized)
+    found: list[Tensor] = []
+
+    def prepare(rollout: Mapping[str, Tensor], reward: Tensor) -> Any:
+        found.append(reward.clone())
+        return type(algorithm)._prepare(algorithm, rollout, reward)
+
+    algorithm._prepare = prepare
+    rollout = {**random_rollout(algorithm, "discrete", 0)}
+    rollout["reward"] = torch.zeros_like(rollout["reward"])
+    for _ in range(100):
+        algorithm.update(rollout)
+    rollout["reward"][3, 1], rollout["reward"][5, 2] = 30.0, -30.0
+    algorithm.update(rollout)
+    largest = 10.0 if normalized else 30.0
+    assert found[-1].aminmax() == (-largest, largest)
 
 
 def test_disabled_statistics_stay_empty() -> None:

@@ -105,7 +105,7 @@ def test_what_an_update_does_once_stays_within_its_budget_of_operations() -> Non
     with OperationCounter() as counter:
         update(1)
     minibatches = 16
-    assert 0 < counter.operations - minibatches <= 186
+    assert 0 < counter.operations - minibatches <= 187
 
 
 @pytest.mark.parametrize(
