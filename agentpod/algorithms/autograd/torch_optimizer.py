@@ -7,11 +7,33 @@ from agentpod.algorithms.flat_adam import Reduce
 from podrace.errors import UNUSABLE_ALGORITHM, InvalidArgument
 
 
+def initial_values(optimizer: torch.optim.Optimizer, learning_rate: float) -> dict[str, float]:
+    """Returns the initial values of what an optimizer of torch has changed after a step with a gradient of 0, by key.
+
+    Args:
+        optimizer: The optimizer.
+        learning_rate: Of the group of a parameter.
+    """
+    values = {"step": 0.0}
+    match optimizer:
+        case torch.optim.NAdam():
+            values |= {"mu_product": 1.0}
+        case torch.optim.Adamax():
+            values |= {"exp_inf": 0.0}
+        case torch.optim.Rprop():
+            values |= {"step_size": learning_rate}
+        case torch.optim.ASGD():
+            # The first step replaces ax, the average of the parameters.
+            values |= {"eta": learning_rate, "mu": 1.0, "ax": 0.0}
+    return values
+
+
 class TorchOptimizer:
     """Has the interface of agentpod.algorithms.flat_adam.FlatAdam, for any torch.optim.Optimizer.
 
-    The state of an optimizer usually exists only after its first step. Therefore one step with a gradient of 0 is made,
-    the parameters are restored, and the state that this step created is set to 0. Momentum and Adam start like that.
+    The state of an optimizer usually exists only after its first step. Therefore one step with a gradient of 0 and
+    without weight decay is made, and everything that it changed is restored. State that this step created is set to its
+    initial value, which is 0 unless `initial_values` has another one.
 
     Attributes:
         parameters: [P] float32, changed by every step.
@@ -41,7 +63,8 @@ class TorchOptimizer:
             maximum_norm: Gradients with a larger norm are scaled down to it; 0 = no clipping.
 
         Raises:
-            InvalidArgument: It keeps state that is neither a number in a tensor nor a float32 tensor.
+            InvalidArgument: It keeps state that is neither a number in a tensor nor a float32 tensor, or whose initial
+                value is not known.
         """
         self.parameters, self.gradient, self._optimizer = parameters, gradient, optimizer
         self.rate = torch.tensor(learning_rate, dtype=torch.float64)
@@ -50,11 +73,10 @@ class TorchOptimizer:
         self._create_state()
 
     def _create_state(self) -> None:
-        before, existing = self.parameters.clone(), {id(value) for value in self._values().values()}
-        self.gradient.zero_()
-        self._optimizer.step()
-        self.parameters.copy_(before)
+        existing = {name: value.clone() for name, value in self._values().items() if isinstance(value, Tensor)}
+        self._step_in_place()
         self._state: dict[str, Tensor] = {}
+        initial = self._initial_values()
         for name, value in self._values().items():
             if not isinstance(value, Tensor) or (value.dim() and value.dtype != torch.float32):
                 raise InvalidArgument(
@@ -62,9 +84,37 @@ class TorchOptimizer:
                     " no checkpoint can hold; keep it as a float32 tensor",
                     reason=UNUSABLE_ALGORITHM,
                 )
-            if id(value) not in existing:
-                value.zero_()
+            if name in existing:
+                value.copy_(existing[name])
+            elif name in initial:
+                value.fill_(initial[name])
+            elif value.any():
+                raise InvalidArgument(
+                    f"optimizer {type(self._optimizer).__qualname__}: state {name} is not 0 after a first step with a"
+                    " gradient of 0, so its initial value is not known; create it in the constructor",
+                    reason=UNUSABLE_ALGORITHM,
+                )
             self._state[name] = value
+
+    def _step_in_place(self) -> None:
+        """Makes a step that leaves the parameters unchanged: its gradient is 0."""
+        groups, before = self._optimizer.param_groups, self.parameters.clone()
+        decays = [group.get("weight_decay") for group in groups]
+        for group, decay in zip(groups, decays, strict=True):
+            if decay is not None:
+                group["weight_decay"] = 0.0
+        self.gradient.zero_()
+        self._optimizer.step()
+        self.parameters.copy_(before)
+        for group, decay in zip(groups, decays, strict=True):
+            if decay is not None:
+                group["weight_decay"] = decay
+
+    def _initial_values(self) -> dict[str, float]:
+        """Returns the known initial values of the state, by names as in `_values`."""
+        groups = [group for group in self._optimizer.param_groups for _ in group["params"]]
+        known = (initial_values(self._optimizer, float(group["lr"])) for group in groups)
+        return {f"{i}.{key}": value for i, values in enumerate(known) for key, value in values.items()}
 
     def _values(self) -> dict[str, object]:
         """Returns the state by names `<parameter>.<key>`, in the order of the parameters."""

@@ -9,6 +9,7 @@ from experience import OBSERVED, SPACES, Course, new_algorithm, random_rollout
 from torch import Tensor, nn
 
 from agentpod.algorithms.autograd import ReplayAlgorithm, ReplaySettings, RolloutAlgorithm
+from agentpod.algorithms.autograd.torch_optimizer import TorchOptimizer
 from agentpod.fusion.averaging import StateAverager
 from agentpod.fusion.rounds import FusionOptions
 from podrace.errors import UNUSABLE_ALGORITHM, DataLoss, InvalidArgument
@@ -250,6 +251,58 @@ class Uncountable(Momentum):
 def test_an_optimizer_whose_state_is_no_tensor_is_refused() -> None:
     with pytest.raises(InvalidArgument, match=r"optimizer Counting: state 0\.calls is a int"):
         made(Uncountable, "discrete")
+
+
+OPTIMIZERS: dict[str, dict[str, object]] = {
+    "ASGD": {"t0": 2.0},
+    "Adadelta": {"weight_decay": 0.1},
+    "Adagrad": {"initial_accumulator_value": 0.1},
+    "Adam": {"weight_decay": 0.1, "amsgrad": True},
+    "Adamax": {},
+    "AdamW": {},
+    "NAdam": {"weight_decay": 0.1},
+    "RAdam": {},
+    "RMSprop": {"momentum": 0.9, "centered": True, "weight_decay": 0.1},
+    "Rprop": {},
+    "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_of_torch_steps_as_it_does_alone(name: str) -> None:
+    start = torch.randn(6, generator=torch.Generator().manual_seed(1))
+    alone, flat, gradient = nn.Parameter(start.clone()), start.clone(), torch.zeros(6)
+    inside = nn.Parameter(flat)
+    inside.grad = gradient
+    expected, wrapped = (getattr(torch.optim, name)([one], lr=0.01, **OPTIMIZERS[name]) for one in (alone, inside))
+    adapted = TorchOptimizer(wrapped, flat, gradient, learning_rate=0.01, maximum_norm=0.0)
+    for number in range(5):
+        drawn = torch.randn(6, generator=torch.Generator().manual_seed(10 + number))
+        alone.grad = drawn.clone()
+        gradient.copy_(drawn)
+        expected.step()
+        adapted.step()
+        torch.testing.assert_close(flat, alone.detach(), rtol=0.0, atol=0.0)
+
+
+class Anchored(torch.optim.SGD):
+    """Keeps the parameters as they were before the first step."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter].setdefault("anchor", parameter.detach().clone())
+        return super().step(closure)
+
+
+class Unknown(Momentum):
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return Anchored(parameters, lr=1e-3)
+
+
+def test_an_optimizer_whose_initial_state_is_not_known_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"optimizer Anchored: state 0\.anchor is not 0 .* not known; create it"):
+        made(Unknown, "discrete")
 
 
 def test_prioritized_replay_needs_errors() -> None:
