@@ -6,7 +6,7 @@ same collective. A failed transfer makes its group unusable; the next transfer j
 """
 
 import asyncio
-import functools
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -50,18 +50,6 @@ class Link:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held during a transfer, so that both ends call the collectives in the same order."""
 
-    def drop(self) -> None:
-        """Leaves the group; a collective that is waiting in it fails."""
-        group, self.group = self.group, None
-        if group is None:
-            return
-        group.add_done_callback(_abort)
-
-
-def _abort(joined: "asyncio.Future[Group]") -> None:
-    if not joined.cancelled() and joined.exception() is None:
-        joined.result().abort()
-
 
 class GroupPlane(MirrorPlane):
     """Regions that are copied to peers on other GPUs and hosts by collectives. See Plane for the methods.
@@ -96,6 +84,7 @@ class GroupPlane(MirrorPlane):
         self._links: dict[str, Link] = {}
         # Separate threads: joins that wait for a peer must not take those of other work.
         self._threads = ThreadPoolExecutor(MOST_JOINS, "join")
+        self._leaving: list[threading.Thread] = []
 
     async def pull(self, refs: Sequence[TensorRef]) -> None:
         """Receives tensors of other processes into their mirrors; raises as Plane.pull does."""
@@ -122,7 +111,7 @@ class GroupPlane(MirrorPlane):
             except FailedPrecondition as error:
                 if error.reason != NOT_OPEN:
                     raise
-                link.drop()
+                self.leave(link)
                 await self._move_once(link, address, method, request, tensors, source)
 
     async def _move_once(
@@ -140,7 +129,7 @@ class GroupPlane(MirrorPlane):
         except (FailedPrecondition, InvalidArgument):
             raise  # refused before the transfer started: the group is still usable
         except BaseException:
-            link.drop()
+            self.leave(link)
             raise
 
     async def broadcast(self, group: Group, tensors: Sequence[Tensor], source: int) -> None:
@@ -176,23 +165,40 @@ class GroupPlane(MirrorPlane):
         return await asyncio.shield(link.group)
 
     def join(self, store_address: str, prefix: str, rank: int) -> "asyncio.Future[Group]":
-        """Joins a group of two in a separate thread."""
-        work = functools.partial(
-            Group.join,
-            store_address,
-            prefix,
-            rank,
-            2,
-            self.device,
-            timeout_seconds=self.timeout_seconds,
-            host=self.host,
-        )
-        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """Joins a group of two in a separate thread, after the groups that were left before are gone."""
+        self._leaving = leaving = [thread for thread in self._leaving if thread.is_alive()]
+
+        def join() -> Group:
+            # NCCL requires that a communicator is gone before the next is created.
+            for thread in leaving:
+                thread.join()
+            timeout = self.timeout_seconds
+            return Group.join(store_address, prefix, rank, 2, self.device, timeout_seconds=timeout, host=self.host)
+
+        return asyncio.get_running_loop().run_in_executor(self._threads, join)
+
+    def leave(self, link: Link) -> None:
+        """Leaves the group of a link, which may still be joining; a collective that is waiting in it fails."""
+        group, link.group = link.group, None
+        if group is None:
+            return
+        if group.done():
+            self._abort(group)
+        else:
+            group.add_done_callback(self._abort)
+
+    def _abort(self, joined: "asyncio.Future[Group]") -> None:
+        if joined.cancelled() or joined.exception() is not None:
+            return
+        # In a thread: between GPUs this may take until the timeout, and the event loop renews leases meanwhile.
+        thread = threading.Thread(target=joined.result().abort, name="leave", daemon=True)
+        self._leaving.append(thread)
+        thread.start()
 
     def close(self) -> None:
         """Closes regions, mirrors and channels, and leaves every group."""
         for link in self._links.values():
-            link.drop()
+            self.leave(link)
         self._links.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
         super().close()
@@ -219,7 +225,7 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
             self._store = GroupStore(self._plane.host)
         before = self._links.pop(self._prefix_of.pop(request.peer, ""), None)
         if before:
-            before.drop()
+            self._plane.leave(before)
         waiting = sum(link.group is not None and not link.group.done() for link in self._links.values())
         if waiting >= MOST_JOINS:
             raise ResourceExhausted(f"{waiting} peers have called JoinTransfer and have not joined yet; call later")
@@ -256,7 +262,7 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
     def close(self) -> None:
         """Leaves every group."""
         for link in self._links.values():
-            link.drop()
+            self._plane.leave(link)
         self._links.clear()
         if self._store:
             self._store.close()
@@ -275,7 +281,7 @@ class TransferServicer(pb_grpc.TransferServiceServicer):
                 raise  # refused before the transfer started, or after it was complete
             except BaseException:
                 self._links.pop(prefix, None)
-                link.drop()
+                self._plane.leave(link)
                 raise
 
     def _targets(self, request: pb.ReceiveTensorsRequest) -> list[Tensor]:

@@ -8,10 +8,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,11 +25,12 @@ from podrace.rpc import Server, ServerConfig, Service
 from podrace.tensor.v1 import tensor_pb2 as pb
 from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
 from podrace.tensor.v1.tensor_pb2 import TensorSpec
+from podrace.tensor_transport import transfer
 from podrace.tensor_transport.boxes import Box
 from podrace.tensor_transport.codec import ELEMENT_TYPES
 from podrace.tensor_transport.plane import Plane, Planes, Region
 from podrace.tensor_transport.probe import PLANE_UNUSABLE, PROBE_SPEC, answer_probe, check_probe, write_probe
-from podrace.tensor_transport.transfer import GroupPlane, TransferServicer
+from podrace.tensor_transport.transfer import GroupPlane, Link, TransferServicer
 
 OBSERVATION = TensorSpec(name="observation", data_type=pb.DATA_TYPE_FLOAT32, shape=[5, 3, 7], layout_version=1)
 TERMINATED = TensorSpec(name="terminated", data_type=pb.DATA_TYPE_BOOL, shape=[4, 3], layout_version=1)
@@ -223,11 +227,39 @@ async def test_a_transfer_whose_group_was_dropped_while_it_waited_is_asked_to_jo
         sending = ends.servicer.SendTensors(request, None)
         waiting = asyncio.ensure_future(anext(sending))
         await asyncio.sleep(0)
-        link.drop()
+        ends.owner.leave(link)
         link.turn.release()
         with pytest.raises(FailedPrecondition, match="does not exist in this process") as caught:
             await waiting
         assert caught.value.reason == "ERROR_REASON_NOT_OPEN"
+
+
+class SlowToLeave:
+    """A group whose abort takes until a test allows it, as that of NCCL may until its timeout."""
+
+    def __init__(self) -> None:
+        self.may_leave, self.left = threading.Event(), False
+
+    def abort(self) -> None:
+        self.left = self.may_leave.wait(10)
+
+
+async def test_leaving_a_group_does_not_stop_the_event_loop_and_the_next_one_is_joined_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow, next_group = SlowToLeave(), SlowToLeave()
+    joined: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    joined.set_result(slow)
+    monkeypatch.setattr(transfer, "Group", SimpleNamespace(join=lambda *_, **__: (slow.left, next_group)))
+    plane = GroupPlane(peer="worker-0")
+    plane.leave(Link("one", joined))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not slow.left
+    joining: asyncio.Future[Any] = plane.join("store", "two", 1)
+    slow.may_leave.set()
+    assert await joining == (True, next_group), "joined before the other group was gone"
+    plane.close()
 
 
 async def test_a_peer_that_failed_joins_a_new_group(folder: Path) -> None:
