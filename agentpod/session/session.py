@@ -5,6 +5,7 @@ only when every role is open again.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import prometheus_client
@@ -196,15 +197,15 @@ class Roles:
 
     async def _open_on(self, plane: Plane, session: SessionSpec) -> list[Any]:
         """Opens on a plane with a self-test; raises PLANE_UNUSABLE if a role does not read what was written here."""
-        try:
-            probe = plane.create(f"{session.name}_probe", [PROBE_SPEC])
-        except (FailedPrecondition, Unimplemented) as error:
-            raise FailedPrecondition(error.message, reason=PLANE_UNUSABLE) from error
-        try:
-            sent = write_probe(probe, session.seed % 2**32)
-            opened = await self._client.open(session, probe.refs()[0])
-        finally:
-            probe.close()
+        with ExitStack() as offered:
+            try:
+                probe = plane.create(f"{session.name}_probe", [PROBE_SPEC])
+                offered.callback(probe.close)
+                sent = write_probe(probe, session.seed % 2**32)
+                ref = probe.refs()[0]
+            except (FailedPrecondition, Unimplemented) as error:
+                raise FailedPrecondition(error.message, reason=PLANE_UNUSABLE) from error
+            opened = await self._client.open(session, ref)
         for response in opened:
             check_probe(plane.scheme, sent, response.probe_sum)
         return opened

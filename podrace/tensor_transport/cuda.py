@@ -67,7 +67,12 @@ class Driver(Protocol):
     """
 
     def allocate(self, size: int) -> Slab:
-        """Allocates memory with cudaMalloc and creates an event; raises ResourceExhausted if memory is short."""
+        """Allocates memory with cudaMalloc and creates an event.
+
+        Raises:
+            ResourceExhausted: Memory is short.
+            FailedPrecondition: The driver cannot share memory with other processes.
+        """
         ...
 
     def open(self, handles: bytes) -> Slab:
@@ -79,11 +84,11 @@ class Driver(Protocol):
         ...
 
     def record(self, event: Any) -> None:
-        """Records the end of the work submitted to the GPU so far."""
+        """Records the end of the work submitted to the GPU so far; raises FailedPrecondition if that fails."""
         ...
 
     def wait(self, event: Any) -> None:
-        """Lets work that is submitted from now on start after the recorded point."""
+        """Lets work that is submitted from now on start after the recorded point; raises as `record`."""
         ...
 
     def submitted(self) -> Callable[[], None]:
@@ -154,10 +159,10 @@ class CudaPlane:
         header_region = self._headers.create(name, [HANDLES])
         try:
             slab = self._take(size)
-        except ResourceExhausted:
+            header_region["handles"].copy_(torch.frombuffer(bytearray(slab.handles), dtype=torch.uint8))
+        except BaseException:
             header_region.close()
             raise
-        header_region["handles"].copy_(torch.frombuffer(bytearray(slab.handles), dtype=torch.uint8))
         plane_uri = f"{SCHEME}:{header_region.plane_uri.partition(':')[2]}"
         self._slabs[plane_uri] = slab
         words = header(self._headers.block(header_region.plane_uri))

@@ -4,8 +4,8 @@ CuPy's memory pool is not used: memory of its pool, and of torch's, cannot be ex
 """
 
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import UUID
 
@@ -44,7 +44,7 @@ class CupyDriver:
 
     def allocate(self, size: int) -> Slab:
         """Allocates memory with cudaMalloc."""
-        with self._cupy.cuda.Device(self._index):
+        with self._cupy.cuda.Device(self._index), self._errors_of("memory cannot be exported to another process"):
             memory = self._allocate(size)
             event = self._cupy.cuda.Event(disable_timing=True, interprocess=True)
             exported = self._runtime.ipcGetMemHandle(memory.ptr), self._runtime.ipcGetEventHandle(event.ptr)
@@ -116,12 +116,12 @@ class CupyDriver:
 
     def record(self, event: Any) -> None:
         """Records the event on torch's current stream."""
-        with self._cupy.cuda.Device(self._index):
+        with self._cupy.cuda.Device(self._index), self._errors_of("an event cannot be recorded"):
             self._runtime.eventRecord(event.ptr, self._stream())
 
     def wait(self, event: Any) -> None:
         """Lets torch's current stream wait for the event."""
-        with self._cupy.cuda.Device(self._index):
+        with self._cupy.cuda.Device(self._index), self._errors_of("an event cannot be waited for"):
             self._runtime.streamWaitEvent(self._stream(), event.ptr)
 
     def submitted(self) -> Callable[[], None]:
@@ -131,6 +131,14 @@ class CupyDriver:
             event.record(torch.cuda.current_stream(self._index))
         wait: Callable[[], None] = event.synchronize
         return wait
+
+    @contextmanager
+    def _errors_of(self, what: str) -> Iterator[None]:
+        """Raises FailedPrecondition for an error of CUDA; `what` says what failed."""
+        try:
+            yield
+        except self._runtime.CUDARuntimeError as error:
+            raise FailedPrecondition(f"plane 'cuda': {what} on GPU {self._index}: {error}") from error
 
     def _stream(self) -> int:
         return int(torch.cuda.current_stream(self._index).cuda_stream)

@@ -147,6 +147,7 @@ class Plane(Protocol):
             AlreadyExists: A region with this name exists.
             InvalidArgument: The name or a specification is malformed.
             ResourceExhausted: There is not enough memory.
+            FailedPrecondition, Unimplemented: The memory of this machine cannot be shared with other processes.
         """
         ...
 

@@ -16,7 +16,7 @@ from podrace.errors import FailedPrecondition, ResourceExhausted, Unimplemented
 from podrace.tensor.v1 import tensor_pb2
 from podrace.tensor.v1.tensor_pb2 import TensorSpec
 from podrace.tensor_transport.boxes import Box
-from podrace.tensor_transport.cuda import CudaPlane
+from podrace.tensor_transport.cuda import CudaPlane, Slab
 from podrace.tensor_transport.cupy_driver import CupyDriver
 
 VALUES = TensorSpec(name="values", data_type=tensor_pb2.DATA_TYPE_FLOAT32, shape=[256], layout_version=1)
@@ -112,6 +112,20 @@ def test_spare_slabs_are_freed_when_the_gpu_is_full(tmp_path: Path) -> None:
     del regions, region
     ends.owner.create("three", [LARGER])
     assert len(ends.gpu.slabs) == 1
+
+
+def test_a_region_whose_memory_was_not_exported_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = Ends(tmp_path)
+
+    def refuse(size: int) -> Slab:
+        raise FailedPrecondition("memory cannot be exported")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ends.owners, "allocate", refuse)
+        with pytest.raises(FailedPrecondition, match="exported"):
+            ends.owner.create("slot", [VALUES])
+    assert not [*tmp_path.iterdir()]
+    assert ends.owner.create("slot", [VALUES])["values"].sum() == 0.0
 
 
 def test_a_new_region_of_the_same_name_is_mapped_again(tmp_path: Path) -> None:

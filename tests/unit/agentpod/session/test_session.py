@@ -89,6 +89,25 @@ async def test_the_first_plane_that_both_ends_can_read_is_chosen_and_kept() -> N
     await roles.close()
 
 
+async def test_a_plane_whose_references_cannot_be_handed_out_is_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = FakeDriver(Gpu())
+
+    def refuse(event: Any) -> None:
+        raise FailedPrecondition("an event cannot be recorded")
+
+    monkeypatch.setattr(driver, "record", refuse)
+    with tempfile.TemporaryDirectory() as folder:
+        planes = [CudaPlane("podrace-t-", lambda: driver, Path(folder)), Named("shared")]
+        roles = ConnectedRoles(planes, sees={"cuda", "shared"})
+        roles._config = replace(roles._config, plane="cuda")
+        await opened(roles)
+        assert roles.plane == "shared"
+        assert not [*Path(folder).iterdir()], "the probe was not closed"
+        await roles.close()
+
+
 async def test_a_required_plane_has_no_fallback() -> None:
     roles = ConnectedRoles([Named("shared")], sees=set())
     with pytest.raises(Unimplemented, match="no plane connects the roles of this pod: plane 'shared' failed its self-"):

@@ -20,7 +20,7 @@ from podrace.tensor_transport.cupy_driver import BLOCK_BYTES, CupyDriver
 SIZE = 5000
 
 
-class CudaError(Exception):
+class CudaError(RuntimeError):
     pass
 
 
@@ -91,6 +91,10 @@ def _tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cupy_driver, "from_dlpack", as_tensor)
 
 
+def refused(*_: object, **__: object) -> Any:
+    raise CudaError("invalid argument")
+
+
 def uuid_of(name: str) -> UUID:
     return UUID(bytes=name.encode().ljust(16))
 
@@ -152,6 +156,27 @@ def test_a_uuid_with_a_zero_byte_is_not_cut_off(monkeypatch: pytest.MonkeyPatch)
     assert slab.handles[-16:] == uuid_of("a\0b").bytes
     assert len(slab.handles) == size_bytes(HANDLES)
     assert driver(monkeypatch, cupy).open(slab.handles).memory.numel() == SIZE
+
+
+@pytest.mark.parametrize("failing", ["ipcGetMemHandle", "ipcGetEventHandle", "Event"])
+def test_memory_that_cuda_does_not_export_is_reported_as_a_plane_that_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    cupy = FakeCupy("a")
+    vars(cupy.cuda if failing == "Event" else cupy.cuda.runtime)[failing] = refused
+    with pytest.raises(
+        FailedPrecondition, match=r"plane 'cuda': memory cannot be exported .* on GPU 0: invalid argument"
+    ):
+        driver(monkeypatch, cupy).allocate(SIZE)
+
+
+@pytest.mark.parametrize("call", ["record", "wait"])
+def test_an_event_that_cuda_refuses_is_reported(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    cupy = FakeCupy("a")
+    cupy.cuda.runtime.eventRecord = cupy.cuda.runtime.streamWaitEvent = refused
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=5))
+    with pytest.raises(FailedPrecondition, match=r"plane 'cuda': an event cannot be .* on GPU 0: invalid argument"):
+        getattr(driver(monkeypatch, cupy), call)(SimpleNamespace(ptr=67))
 
 
 def test_memory_that_torch_keeps_is_freed_before_memory_counts_as_exhausted(monkeypatch: pytest.MonkeyPatch) -> None:
