@@ -70,7 +70,7 @@ async def _serve_from(
     owners = await TournamentOwners.load(state)
     if config.backup.rebuild:
         # The orchestrator registers the owners of the tournaments.
-        async with standby_health(config.server):
+        async with standby_health(config.server, ready=False):
             owners.expect([one.tournament_id for one in await rebuild(state, store)])
     updater = Updater(state, store, watch, plugins=plugins)
     find_shortage = _shortage_finder(config, location, asyncio.get_running_loop(), urgent)

@@ -168,7 +168,7 @@ async def _restore(
     config: Config, state: StateDatabase, runtime: RuntimeState, leaderboard: LeaderboardClient, clock: Clock
 ) -> None:
     if config.backup.rebuild:
-        async with rpc.standby_health(config.server):
+        async with rpc.standby_health(config.server, ready=False):
             await rebuild(state, leaderboard, config.mesh_id)
     # This process holds the database, so any other embedded mesh that ran a tournament from it has stopped.
     await state.transact(lifecycle.cancel_running, MESH_STOPPED, but_mesh_id=config.mesh_id)

@@ -31,6 +31,7 @@ from orchestrator.tournaments.evaluations import Evaluations
 from orchestrator.tournaments.lifecycle import Tournaments, request_key
 from orchestrator.tournaments.queries import Queries, TournamentView, has_ended
 from orchestrator.tournaments.registration import Registration
+from orchestrator.tournaments.watch_rest import watch_rest
 from orchestrator.validation import Validation
 from podrace.access.lease_tokens import HeldLease, LeaseTokens
 from podrace.access.principal import current_principal
@@ -48,9 +49,6 @@ WATCH_PERIOD_SECONDS = 0.5
 """Renewals change the progress without a notification, so a watcher is updated at least this often."""
 WATCH_PAUSE_SECONDS = 0.25
 """A watcher receives at most four messages per second."""
-WATCH_REST_FACTOR = 9.0
-"""After a message that took t seconds to build, a watcher waits for this many times t, so that watchers of a large pool
-leave most of the time to the calls of pods."""
 
 BackUp = Callable[[], Awaitable[Sequence[DatabaseBackup]]]
 """Makes backups of the databases of both services."""
@@ -92,6 +90,7 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self._pod_tokens = pod_tokens or PodTokens(None)
         self._validation, self._evaluations = validation, evaluations
         self._deletion, self._registration, self._closing = deletion, registration, False
+        self._watchers = 0
 
     def refuse_new(self) -> None:
         """Rejects new tournaments and evaluations; calls of pods are answered as before."""
@@ -150,11 +149,21 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
         self, request: pb.WatchTournamentRequest, context: Context
     ) -> AsyncIterator[pb.WatchTournamentResponse]:
         """Streams the current state, then every change."""
-        token, sent = request.resume_token, pb.WatchTournamentResponse()
+        self._watchers += 1
+        try:
+            async for message in self._watched(request.tournament_id, request.resume_token):
+                yield message
+        finally:
+            self._watchers -= 1
+
+    async def _watched(self, tournament_id: str, token: int) -> AsyncIterator[pb.WatchTournamentResponse]:
+        sent = pb.WatchTournamentResponse()
         while True:
             change, begin = self._runtime.changes.next_change(), self._clock.monotonic()
-            view = await self._queries.tournament_view(request.tournament_id, token)
+            view = await self._queries.tournament_view(tournament_id, token)
+            read = self._clock.monotonic()
             message = self._view_message(view, token)
+            built_seconds = self._clock.monotonic() - read
             if message != sent:
                 yield message
                 token = message.resume_token
@@ -166,8 +175,8 @@ class OrchestratorServicer(pb_grpc.OrchestratorServiceServicer):
                 return
             if self._closing:
                 raise Unavailable("the orchestrator is stopping; watch again with the last resume_token")
-            spent_seconds = self._clock.monotonic() - begin
-            await asyncio.sleep(max(self._watch_pause_seconds, WATCH_REST_FACTOR * spent_seconds))
+            rest = watch_rest(self._clock.monotonic() - begin, built_seconds, self._watchers)
+            await asyncio.sleep(max(self._watch_pause_seconds, rest))
             await wait_at_most(change.wait(), WATCH_PERIOD_SECONDS)
 
     async def UpdateTournament(

@@ -119,8 +119,17 @@ def assign(tree: dict[str, Any], key: str, value: Any) -> None:
     tree[last] = value
 
 
-def build(kind: type[Config], values: Mapping[str, Any], *, source: str, path: str = "") -> Config:
+def build(
+    kind: type[Config], values: Mapping[str, Any], *, source: str, path: str = "", default: Config | None = None
+) -> Config:
     """Builds the dataclass `kind` from nested `values`.
+
+    Args:
+        kind: The dataclass.
+        values: Values of its fields; those that are missing have their defaults.
+        source: Where the values come from, for messages.
+        path: Key of the dataclass in the whole configuration, with a final dot.
+        default: Has the defaults of the fields; None: the class has them.
 
     Raises:
         InvalidArgument: A key is unknown, a value has the wrong type, or a key without a default is missing.
@@ -132,11 +141,20 @@ def build(kind: type[Config], values: Mapping[str, Any], *, source: str, path: s
         where = f"{path}{key}"
         if key not in fields:
             raise InvalidArgument(unknown(f"{source}: {where}", "key", key, fields))
-        arguments[key] = _convert(hints[key], value, source=source, where=where)
+        arguments[key] = _convert(hints[key], value, source=source, where=where, default=_default(fields[key], default))
+    if default is not None:
+        return typing.cast(Config, dataclasses.replace(typing.cast(Any, default), **arguments))
     missing = [repr(f"{path}{name}") for name in fields if name not in arguments and _is_required(fields[name])]
     if missing:
         raise InvalidArgument(f"{source}: missing {'key' if len(missing) == 1 else 'keys'} {', '.join(missing)}")
     return kind(**arguments)
+
+
+def _default(field: dataclasses.Field[Any], of: object) -> Any:
+    """Returns the default of a field whose values are dataclasses: that of an instance, or of the class."""
+    if of is not None:
+        return getattr(of, field.name)
+    return None if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:
@@ -154,14 +172,15 @@ def unknown(where: str, what: str, name: str, known: Iterable[str]) -> str:
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
-def _convert(hint: Any, value: Any, *, source: str, where: str) -> Any:
+def _convert(hint: Any, value: Any, *, source: str, where: str, default: Any = None) -> Any:
     """Converts a TOML value, or the text of an environment variable, to the type of its field."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         hint = next(option for option in typing.get_args(hint) if option is not type(None))
         origin = typing.get_origin(hint)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return build(typing.cast(type[Any], hint), value, source=source, path=f"{where}.")
+        kept = default if isinstance(default, typing.cast(type[Any], hint)) else None
+        return build(typing.cast(type[Any], hint), value, source=source, path=f"{where}.", default=kept)
     if origin is Mapping and isinstance(value, Mapping):
         kind = typing.get_args(hint)[1]
         if dataclasses.is_dataclass(kind) or kind is float:

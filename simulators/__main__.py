@@ -6,7 +6,6 @@ import structlog
 
 from podrace import service, telemetry
 from podrace.access.address_tokens import audiences_of
-from podrace.access.guard import Guard
 from podrace.access.service_access import ServiceAccess
 from podrace.access.v1 import access_pb2
 from podrace.processes import lifeline
@@ -27,9 +26,7 @@ async def serve(config: Config) -> None:
     servicer = SimulatorServicer(config.limits, config.device, config.threads, config.allow)
     audiences = [config.audience] if config.audience else []
     access = ServiceAccess.open(config.access, access_pb2.ROLE_PLUGIN, config.server.listen, audiences=audiences)
-    server = await Server.start(
-        config.server, services(servicer), guard=Guard(access.authenticators, audit=access.audit)
-    )
+    server = await Server.start(config.server, services(servicer), guard=access.guard())
     if not audiences:
         audiences += audiences_of(server.address)
     if access.token_file:

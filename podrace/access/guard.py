@@ -11,6 +11,7 @@ from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
 from podrace.access.call_rates import CallRates
 from podrace.access.credentials import Authenticator, ConnectionCheck, Credentials
 from podrace.access.known_tokens import KEEP_SECONDS, KnownTokens
+from podrace.access.open_streams import OpenStreams
 from podrace.access.ownership import Owners, decide_owned, unknown_tournament, visible
 from podrace.access.principal import Principal
 from podrace.access.rules import (
@@ -53,6 +54,7 @@ class Guard:
         audit: Audit | None = None,
         now: Callable[[], float] = time.time,
         rates: CallRates | None = None,
+        streams: OpenStreams | None = None,
         known: KnownTokens | None = None,
     ) -> None:
         """Creates the guard.
@@ -67,9 +69,10 @@ class Guard:
             audit: Receives every refusal, and every decision about a call that may change something.
             now: Returns the seconds since 1970.
             rates: Limits how many calls a caller makes; None: there is no limit.
+            streams: Limits how many streams a caller has open; None: there is no limit.
             known: Tokens that were verified before; None: none.
         """
-        self._rates = rates
+        self._rates, self._streams = rates, streams
         self._authenticators, self._pod_id, self._now = tuple(authenticators), pod_id, now
         self._holder_of, self._audit = holder_of, audit
         self._owners, self._scoped = owners, scoped
@@ -159,6 +162,14 @@ class Guard:
             reason = AGENT_UNKNOWN if resource.kind == AGENT else ""
             raise NotFound(self._absent(principal, resource), reason=reason)
         raise PermissionDenied(decision.reason)
+
+    def open_stream(self, principal: Principal) -> Callable[[], None]:
+        """Counts a stream of a caller whose call is allowed, and returns what must be called when it ends.
+
+        Raises:
+            ResourceExhausted: The caller has too many streams open.
+        """
+        return self._streams.open(principal) if self._streams else lambda: None
 
     def _absent(self, principal: Principal, resource: Resource) -> str:
         """Returns the message for what the caller may not see; it suggests only what the caller may see."""

@@ -47,9 +47,10 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             return handler
         rule = rule_of(handler_call_details.method)
         token = bearer_token(handler_call_details.invocation_metadata or ())
-        return _wrapped(_traced(handler, handler_call_details), self._admitting(rule, token))
+        is_stream = handler.request_streaming or handler.response_streaming
+        return _wrapped(_traced(handler, handler_call_details), self._admitting(rule, token, is_stream=is_stream))
 
-    def _admitting(self, rule: Rule, token: str) -> Admit:
+    def _admitting(self, rule: Rule, token: str, *, is_stream: bool) -> Admit:
         async def admit(request: Any, context: Context) -> Any:
             if rule.public:
                 return self._check_request(request, rule.method)
@@ -60,6 +61,10 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             self._guard.check_role(principal, credentials.peer, rule, request)
             checked = self._check_request(request, rule.method)
             self._guard.check(principal, credentials.peer, rule, checked)
+            if is_stream:
+                end = self._guard.open_stream(principal)
+                # Not at the end of the handler: a cancelled call may leave its generator to the garbage collector.
+                context.add_done_callback(lambda _: end())
             set_current_principal(principal)
             return checked
 

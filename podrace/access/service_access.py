@@ -26,6 +26,7 @@ from podrace.access.guard import Guard, HolderOf
 from podrace.access.known_tokens import KnownTokens
 from podrace.access.lease_tokens import LeaseTokens, LeaseVerifier
 from podrace.access.mesh_key import MeshKey, PublicKeys
+from podrace.access.open_streams import OpenStreams
 from podrace.access.ownership import Owners
 from podrace.access.provider_config import OidcConfig, TokenReviewConfig
 from podrace.access.sending import is_loopback
@@ -69,6 +70,12 @@ class AccessConfig:
     owner_calls_per_second: Mapping[str, float] = field(default_factory=dict)
     """The same for single users and viewers, by name, or by `NAMESPACE/NAME`:
     `access.owner_calls_per_second.dashboard=500`."""
+    open_streams: int = 32
+    """Streams of one user or viewer that may be open at the same time, such as watches of tournaments; further ones are
+    refused. Pods, services and operators are not limited. 0: no limit."""
+    owner_open_streams: Mapping[str, float] = field(default_factory=dict)
+    """The same for single users and viewers, by name, or by `NAMESPACE/NAME`:
+    `access.owner_open_streams.dashboard=80`."""
 
     def __post_init__(self) -> None:
         if self.audit_log_bytes and not LEAST_BYTES <= self.audit_log_bytes <= LARGEST_BYTES:
@@ -78,7 +85,9 @@ class AccessConfig:
         if not 1 <= self.audit_log_files <= MOST_KEPT_FILES:
             raise InvalidArgument(f"access.audit_log_files = {self.audit_log_files}: expected 1 to {MOST_KEPT_FILES}")
         limits = {f"owner_calls_per_second.{name}": value for name, value in self.owner_calls_per_second.items()}
-        for key, value in {"calls_per_second": self.calls_per_second, **limits}.items():
+        limits |= {f"owner_open_streams.{name}": value for name, value in self.owner_open_streams.items()}
+        limits |= {"calls_per_second": self.calls_per_second, "open_streams": self.open_streams}
+        for key, value in limits.items():
             if not value >= 0:
                 raise InvalidArgument(f"access.{key} = {value:g}: expected 0 or more")
 
@@ -103,6 +112,8 @@ class ServiceAccess:
     """Keys that tokens are verified with; None: no token of the mesh is known here."""
     rates: CallRates | None = None
     """Limits how many calls a person makes; None: there is no limit."""
+    streams: OpenStreams | None = None
+    """Limits how many streams a person has open; None: there is no limit."""
     token_file: str = ""
     """File with the token that callers on a port need; empty: callers identify themselves in another way."""
     known: KnownTokens = field(default_factory=KnownTokens)
@@ -176,17 +187,32 @@ class ServiceAccess:
         # A service on another machine knows the key only if the operator has configured it there.
         known_there = bool(config.mesh_key) or all(each.startswith("unix:") or is_loopback(each) for each in called)
         own = ServiceToken(key, role) if key and known_there else None
-        return cls(key, own, authenticators, audit, keys, _call_rates(config), token_file)
+        streams = OpenStreams(config.open_streams, config.owner_open_streams)
+        return cls(key, own, authenticators, audit, keys, _call_rates(config), streams, token_file)
 
-    def guard(self, owners: Owners, scoped: Container[str], holder_of: HolderOf | None = None) -> Guard:
-        """Returns the guard of the server of the service; see Guard."""
+    def guard(
+        self,
+        owners: Owners | None = None,
+        scoped: Container[str] = (),
+        holder_of: HolderOf | None = None,
+        also: Sequence[Authenticator] = (),
+    ) -> Guard:
+        """Returns the guard of the server of the service; see Guard.
+
+        Args:
+            owners: Finds the owner of each tournament; None: the service has no tournaments.
+            scoped: Methods that check themselves which tournaments the caller may see.
+            holder_of: Finds the holder of an assignment.
+            also: Authenticators that are tried last.
+        """
         return Guard(
-            self.authenticators,
+            [*self.authenticators, *also],
             holder_of=holder_of,
             owners=owners,
             scoped=scoped,
             audit=self.audit,
             rates=self.rates,
+            streams=self.streams,
             known=self.known,
         )
 

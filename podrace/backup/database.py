@@ -120,10 +120,12 @@ class BackedUpDatabase:
             return cls(database, Path(), config, None, leadership)
         path = location.file
         if not config.period_seconds:
-            return cls(Database.open(path, format, clock), path, config, open_backups=open_backups)
+            database = await asyncio.to_thread(Database.open, path, format, clock)
+            return cls(database, path, config, open_backups=open_backups)
         exists = path.exists()
         restored = None if exists else await asyncio.to_thread(lambda: open_backups().restore(path))
-        database = Database.open(path, format, clock)
+        # In a thread: health checks are answered while the file is migrated and checked.
+        database = await asyncio.to_thread(Database.open, path, format, clock)
         try:
             self = cls(database, path, config, restored, open_backups=open_backups)
             self._set_due(time.time())

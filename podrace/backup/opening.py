@@ -1,10 +1,8 @@
-"""Opens the database of a service, of which a server of PostgreSQL may have several replicas: one leads."""
+"""Opens the database of a service, and answers health checks meanwhile. With PostgreSQL, one of the replicas leads."""
 
-import contextlib
 import os
 import socket
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 
 import prometheus_client
 import structlog
@@ -56,10 +54,8 @@ async def open_when_leading(
         PodraceError: The database cannot be opened, for a reason that waiting does not mend.
     """
     LEADS.set(0)
-    waiting: AbstractAsyncContextManager[None] = contextlib.nullcontext()
-    if location.file is None:
-        waiting = rpc.standby_health(server)
-    async with waiting:
+    # A file may be restored, migrated and checked first, which takes long if it is large.
+    async with rpc.standby_health(server, ready=location.file is None):
         opened = await BackedUpDatabase.open(
             *(location, format, clock, config, store), address=_own_name(), on_standby=_Standby()
         )

@@ -102,7 +102,7 @@ async def open_database(
         Unimplemented: The package for PostgreSQL is missing.
     """
     if location.file is not None:
-        return Database.open(location.file, format, clock), None
+        return await asyncio.to_thread(Database.open, location.file, format, clock), None
     try:
         from podrace.database.postgresql import PostgresqlEngine, PostgresqlServer  # imported only where it is used
     except ImportError:

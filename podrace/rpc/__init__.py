@@ -8,6 +8,7 @@ from podrace.rpc.channel import call, connect, send, service_config, stream, wai
 from podrace.rpc.listening import is_local
 from podrace.rpc.server import (
     LARGEST_MESSAGE_BYTES,
+    LIVENESS,
     Server,
     ServerConfig,
     Service,
@@ -18,6 +19,7 @@ from podrace.rpc.status import LONGEST_MESSAGE_BYTES, from_rpc_error
 
 __all__ = [
     "LARGEST_MESSAGE_BYTES",
+    "LIVENESS",
     "LONGEST_MESSAGE_BYTES",
     "Server",
     "ServerConfig",

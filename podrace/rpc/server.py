@@ -37,6 +37,9 @@ LARGEST_HEADERS_BYTES = 16 << 10
 """Most bytes of the metadata of a call, which may hold a token of an identity provider."""
 HANDSHAKE_MILLISECONDS = 5_000
 """Time that a new connection has for its handshakes; one that sends nothing keeps its place so long."""
+LIVENESS = "liveness"
+"""Name of a health check that reports SERVING as long as the process runs, whether or not it can do its work. The empty
+name, and the names of the services, report whether it can."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class Server:
         *,
         guard: Guard | None = None,
         leads: Callable[[], bool] | None = None,
+        ready: bool = True,
     ) -> "Server":
         """Binds and serves.
 
@@ -126,6 +130,7 @@ class Server:
                 other address answers no one.
             leads: Whether this replica of the service leads, asked with each call; others are answered UNAVAILABLE, and
                 their clients find the leader. None: there is one replica.
+            ready: What health checks report until `report_ready` is called.
 
         Raises:
             Unavailable: The address cannot be bound, or another server listens on it; the message names it.
@@ -154,7 +159,8 @@ class Server:
         started = cls(
             config, server.server, health_servicer, server.address, health_server, token_address, ["", *names]
         )
-        await started.report_ready(True)
+        await started.report_ready(ready)
+        await health_servicer.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         return started
 
     async def report_ready(self, ready: bool) -> None:
@@ -209,16 +215,24 @@ class _Bound(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def standby_health(config: ServerConfig) -> AsyncIterator[None]:
-    """Answers health checks at `health_listen`, if it is set, while a replica waits until it leads."""
+async def standby_health(config: ServerConfig, *, ready: bool) -> AsyncIterator[None]:
+    """Answers health checks at `health_listen`, if it is set, while a service starts or a replica waits.
+
+    Args:
+        config: Addresses of the service.
+        ready: Whether the process does all that is expected of it: a replica that waits until it leads, but not a
+            service that opens its database. The check LIVENESS passes either way.
+    """
     if not config.health_listen:
         yield
         return
     bound = await _bound(config.health_listen, None, Guard([]), config)
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, bound.server)
-    # The process is healthy; its services are unknown here.
-    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    # The names of the services are unknown here.
+    status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+    await servicer.set("", status)
+    await servicer.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
     await bound.server.start()
     try:
         yield

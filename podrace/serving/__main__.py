@@ -5,6 +5,7 @@ import contextlib
 import json
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 
@@ -26,7 +27,7 @@ from podrace.serving.inference_servicer import inference_service
 from podrace.serving.rest import RestServer
 from podrace.serving.servicer import policy_service
 from podrace.serving.sources import FolderSource, PolicySource, TournamentSource
-from podrace.tasks import cancel_all
+from podrace.tournament.v1.tournament_pb2 import Tournament
 
 _log = structlog.get_logger(__name__)
 
@@ -35,47 +36,46 @@ async def serve(config: ServingConfig) -> None:
     """Serves until a signal arrives or the lifeline is lost.
 
     Raises:
-        PodraceError: The server cannot start.
+        PodraceError: The server cannot start, or its source cannot be used.
     """
     metrics_address = telemetry.start(config.telemetry, service="serving")
     async with contextlib.AsyncExitStack() as stack:
-        source, gate = await _opened(config, stack)
+        source, gate = await _source(config, stack)
         engine = PolicyEngine(config.limits, clock=asyncio.get_running_loop().time, gate=gate)
         stack.push_async_callback(engine.close)
-        if config.version:
-            await engine.pin(await source.read(config.version))
-        follower = SourceFollower(engine, source)
-        await follower.poll()
-        await _serve_from(config, engine, source, follower, metrics_address)
+        await _serve_from(config, engine, source, metrics_address)
 
 
-async def _serve_from(
-    config: ServingConfig, engine: PolicyEngine, source: PolicySource, follower: SourceFollower, metrics_address: str
-) -> None:
+async def _serve_from(config: ServingConfig, engine: PolicyEngine, source: PolicySource, metrics_address: str) -> None:
+    """Answers, without a policy until the source has one: a source that is slow or down must not end the process."""
     access = ServiceAccess.open(config.access, access_pb2.ROLE_PLUGIN, config.server.listen)
-    anyone = [AnyoneAuthenticator([access_pb2.ROLE_VIEWER])] if config.anonymous else []
-    guard = Guard([*access.authenticators, *anyone], audit=access.audit)
+    guard = access.guard(also=[AnyoneAuthenticator([access_pb2.ROLE_VIEWER])] if config.anonymous else [])
     services = [policy_service(engine, source), inference_service(engine)]
-    server = await Server.start(config.server, services, guard=guard)
+    server = await Server.start(config.server, services, guard=guard, ready=False)
     rest = await _rest(config, engine, guard)
 
     async def report() -> None:
         await server.report_ready(bool(engine.record.current))
 
-    await report()
+    async def follow() -> NoReturn:
+        follower = SourceFollower(engine, source, pinned=config.version)
+        await follower.begin()
+        await report()
+        facts = {"grpc": server.address, "rest": rest.address if rest else "", "metrics": metrics_address}
+        # For the command that started this process; the log is on stderr.
+        print(json.dumps(facts | {"version": engine.record.current, "source": source.description}), flush=True)
+        await follower.run(config.poll_seconds, report)
+
     _log.info("policy server started", address=server.address, source=source.description)
     if access.token_file and not config.anonymous:
         _log.info("callers need a token", token_file=access.token_file)
-    facts = {"grpc": server.address, "rest": rest.address if rest else "", "metrics": metrics_address}
-    # For the command that started this process; the log is on stderr.
-    print(json.dumps(facts | {"version": engine.record.current, "source": source.description}), flush=True)
-    following = asyncio.create_task(follower.run(config.poll_seconds, report))
-    reason = await shutdown_requested(*([lifeline.lost(config.lifeline)] if config.lifeline else []))
-    _log.info("policy server stops", reason=reason)
-    await cancel_all(following)
-    await server.drain()
-    if rest:
-        await rest.close()
+    try:
+        reason = await shutdown_requested(follow(), *([lifeline.lost(config.lifeline)] if config.lifeline else []))
+        _log.info("policy server stops", reason=reason)
+    finally:
+        await server.drain()
+        if rest:
+            await rest.close()
 
 
 async def _rest(config: ServingConfig, engine: PolicyEngine, guard: Guard) -> RestServer | None:
@@ -84,26 +84,27 @@ async def _rest(config: ServingConfig, engine: PolicyEngine, guard: Guard) -> Re
     return await RestServer.start(config.rest_listen, engine, guard, insecure=config.server.insecure)
 
 
-async def _opened(config: ServingConfig, stack: contextlib.AsyncExitStack) -> tuple[PolicySource, PolicyGate | None]:
-    """Opens the source that the configuration names, and its gate.
+async def _source(config: ServingConfig, stack: contextlib.AsyncExitStack) -> tuple[PolicySource, PolicyGate | None]:
+    """Returns the source that the configuration names, and its gate. Nothing is read yet.
 
     Raises:
         InvalidArgument: It names none or several, or a gate without pods to evaluate.
-        PodraceError: The source does not answer.
     """
     if bool(config.folder) == bool(config.tournament) or bool(config.tournament) != bool(config.orchestrator):
         raise InvalidArgument("set either folder, or orchestrator and tournament")
     if config.folder:
         if config.gate.episodes:
             raise InvalidArgument("gate.episodes: a folder has no pods that could evaluate; follow a tournament")
-        folder = FolderSource(Path(config.folder), awaited=config.folder_awaited)
-        await folder.newest()
-        return folder, None
+        return FolderSource(Path(config.folder), awaited=config.folder_awaited), None
     client = await stack.enter_async_context(Client(config.orchestrator))
-    found = await client.get_tournament(config.tournament)
-    fetcher = await stack.enter_async_context(CheckpointFetcher(found.leaderboard_address, found.tournament_id))
-    gate = FreshEpisodesGate(client, found, config.gate) if config.gate.episodes else None
-    return TournamentSource(client, fetcher, found, config.agent), gate
+
+    def fetcher_of(tournament: Tournament) -> CheckpointFetcher:
+        fetcher = CheckpointFetcher(tournament.leaderboard_address, tournament.tournament_id)
+        stack.push_async_exit(fetcher)
+        return fetcher
+
+    gate = FreshEpisodesGate(client, config.tournament, config.gate) if config.gate.episodes else None
+    return TournamentSource(client, config.tournament, fetcher_of, config.agent), gate
 
 
 if __name__ == "__main__":

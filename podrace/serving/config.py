@@ -7,6 +7,9 @@ from podrace.rpc import ServerConfig
 from podrace.serving.engine import EngineLimits
 from podrace.telemetry import TelemetryConfig
 
+CALLS_PER_SECOND = 1_000.0
+"""Default limit of the calls of one caller: a control loop calls at each step, so it is higher than elsewhere."""
+
 
 @dataclass(frozen=True)
 class GateConfig:
@@ -29,7 +32,7 @@ class ServingConfig:
     """The address for gRPC."""
     rest_listen: str = "127.0.0.1:8000"
     """Address for the Open Inference Protocol over HTTP, with TLS if `server.listen` has it; empty: none."""
-    access: AccessConfig = field(default_factory=AccessConfig)
+    access: AccessConfig = field(default_factory=lambda: AccessConfig(calls_per_second=CALLS_PER_SECOND))
     """Who may call the service."""
     anonymous: bool = False
     """Let callers without credentials act and read, as viewers. They share the sessions of one caller."""

@@ -65,6 +65,8 @@ class Asked(NamedTuple):
     """Version that must answer; empty: the one that serves."""
     deadline: float = float("inf")
     """On the clock of the engine."""
+    owner: str = ""
+    """Whose session it is; empty: of a caller whose sessions are not limited."""
 
 
 class PolicyGate(Protocol):
@@ -161,8 +163,8 @@ class PolicyEngine:
         if asked.state is not None:
             raise InvalidArgument("state: the session has it; leave one of the two out")
         if asked.begins is not None and asked.begins.all():
-            batcher = self._batcher(versions.version_for(self.record, key))
-            kept = self._sessions.begin(key, batcher.policy.version, lanes, batcher.policy.state_size, now)
+            policy = self._batcher(versions.version_for(self.record, key)).policy
+            kept = self._sessions.begin(key, policy.version, lanes, policy.state_size, now, asked.owner)
         else:
             kept = self._sessions.take(key, lanes, now)
         return await self._step(asked, kept)

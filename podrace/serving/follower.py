@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NoReturn
 
 import structlog
 
+from podrace.client.reconnect import RETRYABLE
 from podrace.errors import NotFound, PodraceError
 from podrace.serving import metrics
 from podrace.serving.engine import PolicyEngine
@@ -17,31 +19,66 @@ class SourceFollower:
     """Keeps an engine at the newest version of its source.
 
     follower = SourceFollower(engine, source)
+    await follower.begin()
     while True:
         await follower.poll()
     """
 
-    def __init__(self, engine: PolicyEngine, source: PolicySource) -> None:
-        self._engine, self._source = engine, source
+    def __init__(self, engine: PolicyEngine, source: PolicySource, *, pinned: str = "") -> None:
+        """Follows a source.
+
+        Args:
+            engine: Gets its versions.
+            source: The source.
+            pinned: Version that is pinned at the start; empty: none.
+        """
+        self._engine, self._source, self._pinned = engine, source, pinned
         self._last_error = ""
+
+    async def begin(self) -> None:
+        """Checks the source and makes the first poll. A source that cannot be reached now is polled again later.
+
+        Raises:
+            PodraceError: The source cannot be used, for a reason that waiting does not mend.
+        """
+        try:
+            await self._source.newest()
+            await self._pin()
+        except RETRYABLE as error:
+            self._count_error(error)
+            return
+        await self.poll()
 
     async def poll(self) -> None:
         """Offers the newest version if the engine wants it. An error is logged once, and the present version stays."""
         try:
+            await self._pin()
             version = await self._source.newest()
             if self._engine.wants(version):
                 before = self._engine.record.current
                 await self._engine.offer(await self._source.read(version))
                 metrics.SWAPS.labels("refused" if self._engine.record.current == before else "served").inc()
             self._last_error = ""
-        except PodraceError as error:
-            metrics.SOURCE_ERRORS.inc()
-            if error.message != self._last_error:
-                _log.warning("no other policy could be read", source=self._source.description, error=error.message)
-            self._last_error = error.message
+        except Exception as error:
+            # A defect must not end the polls: the version that serves stays, and the next one may be read.
+            self._count_error(error)
         self._engine.tidy()
 
-    async def run(self, period_seconds: float, polled: Callable[[], Awaitable[None]]) -> None:
+    async def _pin(self) -> None:
+        if self._pinned:
+            await self._engine.pin(await self._source.read(self._pinned))
+            self._pinned = ""
+
+    def _count_error(self, error: Exception) -> None:
+        metrics.SOURCE_ERRORS.inc()
+        expected = isinstance(error, PodraceError)
+        text = error.message if isinstance(error, PodraceError) else f"{type(error).__name__}: {error}"
+        if text != self._last_error:
+            log = _log.warning if expected else _log.exception
+            log("no other policy could be read", source=self._source.description, error=text)
+        self._last_error = text
+
+    async def run(self, period_seconds: float, polled: Callable[[], Awaitable[None]]) -> NoReturn:
         """Polls until it is cancelled, and calls `polled` after each poll."""
         while True:
             await self.poll()

@@ -18,21 +18,22 @@ LARGEST_SEED = 2**31
 class FreshEpisodesGate:
     """Judges policies by evaluations of the mesh; see PolicyGate."""
 
-    def __init__(self, client: Client, tournament: Tournament, config: GateConfig) -> None:
+    def __init__(self, client: Client, tournament_id: str, config: GateConfig) -> None:
         """Creates the gate.
 
         Args:
             client: Client of the mesh.
-            tournament: The tournament whose candidates are examined.
+            tournament_id: The tournament whose candidates are examined.
             config: Episodes and limits.
         """
-        self._client, self._tournament, self._config = client, tournament, config
+        self._client, self._tournament_id, self._config = client, tournament_id, config
 
     async def judge(self, offered: PolicyVersion, serving: PolicyVersion) -> GateVerdict:
         """Returns whether `offered` may serve; raises as `evaluated`."""
         # Drawn for each pair, so that no policy was trained or selected on these episodes.
         seed = secrets.randbelow(LARGEST_SEED)
-        asked = [asyncio.ensure_future(self._evaluated(one, seed)) for one in (offered, serving)]
+        tournament = await self._client.get_tournament(self._tournament_id)
+        asked = [asyncio.ensure_future(self._evaluated(tournament, one, seed)) for one in (offered, serving)]
         try:
             score, score_to_beat = await asyncio.gather(*asked)
         finally:
@@ -40,16 +41,16 @@ class FreshEpisodesGate:
             await cancel_all(*asked)
         return decide_gate(score, score_to_beat, self._config.most_errors)
 
-    async def _evaluated(self, policy: PolicyVersion, seed: int) -> EvaluatedPolicy:
+    async def _evaluated(self, tournament: Tournament, policy: PolicyVersion, seed: int) -> EvaluatedPolicy:
         first, *others = [
             Checkpoint(agent_id=member.agent_id, manifest_digest=member.manifest_digest) for member in policy.members
         ]
         found = await evaluated(
             self._client,
-            self._tournament,
+            tournament,
             first,
             episodes=self._config.episodes,
-            options=evaluation_options(self._tournament),
+            options=evaluation_options(tournament),
             seed=seed,
             members=others,
             deadline_seconds=self._config.deadline_seconds,

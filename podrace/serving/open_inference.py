@@ -14,7 +14,7 @@ from podrace.errors import InvalidArgument, NamedResource, NotFound
 from podrace.serving.batcher import Acted
 from podrace.serving.engine import Asked, PolicyEngine
 from podrace.serving.policy_version import PolicyVersion
-from podrace.serving.servicer import session_key
+from podrace.serving.servicer import session_key, session_owner
 
 MODEL, PLATFORM = "policy", "onnxruntime_onnx"
 OBSERVATION, STATE, ACTION, NEXT_STATE = "observation", "state", "action", "next_state"
@@ -136,6 +136,7 @@ async def infer(engine: PolicyEngine, asked: Inference, deadline: float) -> tupl
             _sampler(asked.parameters),
             asked.version,
             deadline,
+            session_owner(),
         )
     )
     if session and asked.parameters.get("sequence_end") is True:

@@ -8,6 +8,7 @@ import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
+from podrace.access.ownership import is_restricted, ownership_for
 from podrace.access.principal import current_principal
 from podrace.errors import InvalidArgument, PodraceError
 from podrace.policy.agents import AGENT
@@ -65,6 +66,7 @@ class PolicyServicer(pb_grpc.PolicyServiceServicer):
                 _sampler(request),
                 request.version,
                 deadline_of(context),
+                session_owner(),
             )
         )
         response = pb.ActResponse(actions=wire_bytes(acted.action), version=acted.version)
@@ -144,7 +146,15 @@ def session_key(session_id: str) -> str:
     if not session_id:
         return ""
     principal = current_principal()
-    return f"{principal.name if principal else ''}\n{session_id}"
+    owned = ownership_for(principal) if principal else None
+    # Names and ids may contain any character, so they are quoted.
+    return repr((owned.namespace, owned.owner, session_id) if owned else ("", "", session_id))
+
+
+def session_owner() -> str:
+    """Returns whose sessions the caller's are, for their limits; empty if they are not limited."""
+    principal = current_principal()
+    return ownership_for(principal).display_name if principal and is_restricted(principal) else ""
 
 
 def state_of(data: bytes, lanes: int) -> NDArray[np.float32]:

@@ -1,19 +1,20 @@
 """Keeps the recurrent state of episodes that clients play: by session, with bounds and expiry.
 
-state = table.begin(key, version, state, now)     an episode begins
-kept = table.take(key, lanes, now)                a step begins; no other step of the session may run
-table.put(key, next_state, now)                   the step has ended
+kept = table.begin(key, version, lanes, size, now)     an episode begins
+kept = table.take(key, lanes, now)                     a step begins; no other step of the session may run
+table.put(key, kept, next_state, now)                  the step has ended
 
 A session belongs to the version of the policy that began it, because the state of one policy means nothing to another.
 Times are passed in.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from podrace.errors import NOT_OPEN, Aborted, FailedPrecondition, InvalidArgument, ResourceExhausted
+from podrace.errors import NOT_OPEN, QUOTA_EXCEEDED, Aborted, FailedPrecondition, InvalidArgument, ResourceExhausted
 
 State = NDArray[np.float32]
 
@@ -28,6 +29,15 @@ class SessionLimits:
     """Time without a request after which a session expires."""
     state_bytes: int = 256 << 20
     """Most bytes of the states of all sessions."""
+    most_of_owner: int = 2_500
+    """Most sessions of one user or viewer at a time. Services and operators are not limited. 0: no limit."""
+    state_bytes_of_owner: int = 64 << 20
+    """Most bytes of the states of one user or viewer. 0: no limit."""
+
+
+class _Usage(NamedTuple):
+    sessions: int = 0
+    state_bytes: int = 0
 
 
 @dataclass
@@ -41,6 +51,8 @@ class KeptState:
     last_use: float
     busy: bool = False
     """Whether a step is being computed."""
+    owner: str = ""
+    """Whose session it is; empty: of a caller that is not limited."""
 
 
 class SessionTable:
@@ -50,6 +62,7 @@ class SessionTable:
         self._limits = limits
         self._kept: dict[str, KeptState] = {}
         self._bytes = 0
+        self._usage: dict[str, _Usage] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -76,11 +89,19 @@ class SessionTable:
         found.busy = True
         return found
 
-    def begin(self, key: str, version: str, lanes: int, size: int, now: float) -> KeptState:
+    def begin(self, key: str, version: str, lanes: int, size: int, now: float, owner: str = "") -> KeptState:
         """Opens a session, or begins its episodes again with another version, and marks it as busy.
 
+        Args:
+            key: The session.
+            version: Version that answers it.
+            lanes: Number N of environments.
+            size: Size S of the state of one.
+            now: Time.
+            owner: Whose session it is; empty: of a caller that is not limited.
+
         Raises:
-            ResourceExhausted: There are too many sessions.
+            ResourceExhausted: There are too many sessions, of this owner (QUOTA_EXCEEDED) or of all.
             Aborted: A request of the session is being computed.
         """
         self.expire(now)
@@ -95,9 +116,33 @@ class SessionTable:
                 f" {self._limits.state_bytes}): end sessions, or wait until one expires",
                 retry_seconds=1.0,
             )
-        self._bytes += needed
-        self._kept[key] = kept = KeptState(version, np.zeros((lanes, size), np.float32), now, busy=True)
+        self._check_owner(owner, needed)
+        self._count(owner, 1, needed)
+        self._kept[key] = kept = KeptState(version, np.zeros((lanes, size), np.float32), now, busy=True, owner=owner)
         return kept
+
+    def _check_owner(self, owner: str, needed: int) -> None:
+        used = self._usage.get(owner, _Usage())
+        limits = {
+            "most_of_owner": (used.sessions + 1, self._limits.most_of_owner),
+            "state_bytes_of_owner": (used.state_bytes + needed, self._limits.state_bytes_of_owner),
+        }
+        for name, (wanted, limit) in limits.items():
+            if owner and limit and wanted > limit:
+                setting = f"limits.sessions.{name}"
+                raise ResourceExhausted(
+                    f"{owner} has {used.sessions} sessions with {used.state_bytes} bytes of state, and {setting} ="
+                    f" {limit} allows no more: end sessions, or wait until one expires",
+                    reason=QUOTA_EXCEEDED,
+                    metadata={"setting": setting, "limit": str(limit), "owner": owner},
+                    retry_seconds=1.0,
+                )
+
+    def _count(self, owner: str, sessions: int, state_bytes: int) -> None:
+        self._bytes += state_bytes
+        before = self._usage.pop(owner, _Usage())
+        if before.sessions + sessions:
+            self._usage[owner] = _Usage(before.sessions + sessions, before.state_bytes + state_bytes)
 
     def put(self, key: str, kept: KeptState, state: State | None, now: float) -> None:
         """Ends a step; with a state of None it failed, and the session keeps the state that it had."""
@@ -112,7 +157,7 @@ class SessionTable:
         """Ends a session; has no effect if there is none."""
         found = self._kept.pop(key, None)
         if found is not None:
-            self._bytes -= found.state.nbytes
+            self._count(found.owner, -1, -found.state.nbytes)
 
     def expire(self, now: float) -> None:
         """Ends sessions that were not used for too long."""

@@ -7,7 +7,7 @@ while True:
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -105,23 +105,40 @@ class FolderSource:
 class TournamentSource:
     """The champion of a tournament, read through the API, and any other checkpoint of it."""
 
-    def __init__(self, client: Client, fetcher: CheckpointFetcher, tournament: Tournament, agent: str = "") -> None:
-        """Reads policies of a tournament, of one agent if agents have separate parameters."""
-        self._client, self._fetcher, self._tournament, self._agent = client, fetcher, tournament, agent
+    def __init__(
+        self, client: Client, tournament_id: str, fetcher_of: Callable[[Tournament], CheckpointFetcher], agent: str = ""
+    ) -> None:
+        """Creates the source; the mesh is asked for the tournament when a policy is wanted.
+
+        Args:
+            client: Client of the mesh.
+            tournament_id: The tournament.
+            fetcher_of: Returns what fetches its checkpoints; called once.
+            agent: The agent whose policies are read, if agents have separate parameters.
+        """
+        self._client, self._tournament_id, self._fetcher_of, self._agent = client, tournament_id, fetcher_of, agent
+        self._found: tuple[Tournament, CheckpointFetcher] | None = None
         self._champion: tuple[str, Sequence[str]] = "", ()
+
+    async def _opened(self) -> tuple[Tournament, CheckpointFetcher]:
+        if self._found is None:
+            tournament = await self._client.get_tournament(self._tournament_id)
+            self._found = tournament, self._fetcher_of(tournament)
+        return self._found
 
     @property
     def description(self) -> str:
         """See PolicySource."""
-        return f"champion of {self._tournament.tournament_id}"
+        return f"champion of {self._tournament_id}"
 
     async def newest(self) -> str:
         """See PolicySource."""
+        tournament, _ = await self._opened()
         try:
-            members = await self._client.get_champion_members(self._tournament)
+            members = await self._client.get_champion_members(tournament)
         except NotFound:
             # Raised for a tournament without a candidate as well; one that was deleted never has another.
-            await self._client.get_tournament(self._tournament.tournament_id)
+            await self._client.get_tournament(self._tournament_id)
             return ""
         digests = [member.manifest_digest for member in members]
         self._champion = version_of(digests), digests
@@ -129,7 +146,8 @@ class TournamentSource:
 
     async def read(self, version: str) -> bytes:
         """See PolicySource."""
+        _, fetcher = await self._opened()
         champion, digests = self._champion
         wanted = digests if version == champion else [version]
-        fetched = [of_agent(await self._fetcher.fetch(digest), self._agent) for digest in wanted]
+        fetched = [of_agent(await fetcher.fetch(digest), self._agent) for digest in wanted]
         return await asyncio.to_thread(checked_onnx_file, fetched)

@@ -34,6 +34,7 @@ from podrace.cli.commands.certs import SECRETS as PRINTED_SECRETS
 from podrace.config import config_from_arguments
 from podrace.database import DatabaseLocation
 from podrace.errors import InvalidArgument
+from podrace.rpc import LIVENESS
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_FUSED, LAYOUT_SEPARATE, PodSpec
 
@@ -427,6 +428,34 @@ def test_each_gpu_component_configures_launcher_and_template(
     assert "nvidia.com/gpu" in [each["key"] for each in spec["tolerations"]]
 
 
+@pytest.mark.parametrize("components", [(), ("tls",), ("network-policies", "tls")], ids="-".join)
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_that_migrates_its_database_is_alive_and_not_ready(
+    service: str, components: tuple[str, ...], scratch: Path
+) -> None:
+    objects = combined(scratch, components)
+    spec = named(objects, "StatefulSet", f"podrace-{service}")["spec"]["template"]["spec"]
+    (container,) = [each for each in spec["containers"] if each["name"] == service]
+    # This port answers before the database is open; that for calls does not.
+    host, _, port = service_configuration(objects, service).server.health_listen.rpartition(":")
+    assert host == "0.0.0.0", "the kubelet asks from outside"
+    assert container["readinessProbe"]["grpc"] == {"port": int(port)}
+    assert container["livenessProbe"]["grpc"] == {"port": int(port), "service": LIVENESS}
+    startup = container["startupProbe"]
+    assert startup["grpc"] == container["livenessProbe"]["grpc"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= 300
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_that_migrates_its_database_is_alive_for_the_probes_of_old_clusters(service: str) -> None:
+    objects = rendered(KUBERNETES / "overlays" / "local")
+    spec = named(objects, "StatefulSet", f"podrace-{service}")["spec"]["template"]["spec"]
+    (container,) = [each for each in spec["containers"] if each["name"] == service]
+    port = int(service_configuration(objects, service).server.health_listen.rpartition(":")[2])
+    assert container["livenessProbe"]["tcpSocket"] == container["startupProbe"]["tcpSocket"] == {"port": port}
+    assert container["readinessProbe"]["tcpSocket"] == {"port": "grpc"}, "it listens there when it answers calls"
+
+
 def test_a_store_elsewhere_takes_the_place_of_the_one_inside(scratch: Path) -> None:
     kept = [(each["kind"], each["metadata"]["name"]) for each in combined(scratch, ("external-store",))]
     assert ("StatefulSet", "podrace-store") not in kept
@@ -438,7 +467,7 @@ def test_the_overlay_for_old_clusters_has_nothing_that_they_refuse() -> None:
     objects = rendered(KUBERNETES / "overlays" / "local")
     for _, spec in pod_specs(objects):
         for container in spec["containers"]:
-            probes = [container.get("readinessProbe", {}), container.get("livenessProbe", {})]
+            probes = [container.get(f"{name}Probe", {}) for name in ("startup", "readiness", "liveness")]
             assert not any("grpc" in probe for probe in probes)
             assert container["imagePullPolicy"] == "Never"
     assert not any("ReadWriteOncePod" in str(found) or "endPort" in str(found) for found in objects)

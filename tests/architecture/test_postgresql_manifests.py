@@ -20,6 +20,7 @@ from test_manifests import (
 from podrace.backup.config import check as check_backup
 from podrace.config import config_from_arguments
 from podrace.database import DatabaseLocation
+from podrace.rpc import LIVENESS
 
 __all__ = ["scratch"]
 URL = "postgresql://podrace@postgresql.example.org:5432/podrace?sslmode=verify-full"
@@ -75,8 +76,10 @@ def test_a_replica_that_waits_passes_its_probes_because_they_ask_the_port_of_hea
 ) -> None:
     (container,) = [each for each in pod_spec(objects, service)["containers"] if each["name"] == service]
     port = int(service_configuration(objects, service, SECRETS).server.health_listen.rpartition(":")[2])
-    for probe in ("readinessProbe", "livenessProbe"):
-        assert container[probe]["grpc"] == {"port": port}
+    assert container["readinessProbe"]["grpc"] == {"port": port}
+    assert (
+        container["livenessProbe"]["grpc"] == container["startupProbe"]["grpc"] == {"port": port, "service": LIVENESS}
+    )
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -111,7 +111,8 @@ def test_a_replica_without_a_policy_is_alive_and_not_ready(pod: dict[str, Any], 
     (container,) = pod["containers"]
     assert container["readinessProbe"]["grpc"]["port"] == int(config.server.health_listen.rpartition(":")[2])
     # gRPC health reports NOT_SERVING before the first policy, and a restart would not bring one.
-    assert container["livenessProbe"]["httpGet"] == {"path": "/v2/health/live", "port": "http", "scheme": "HTTPS"}
+    live = {"path": "/v2/health/live", "port": "http", "scheme": "HTTPS"}
+    assert container["livenessProbe"]["httpGet"] == container["startupProbe"]["httpGet"] == live
 
 
 def test_a_replica_that_stops_answers_what_it_has_before_it_is_killed(

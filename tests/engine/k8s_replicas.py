@@ -85,7 +85,8 @@ def write_replicas_overlay(folder: Path, name: str, data: Path, name_server: str
 
 def _overlay(folder: Path, name: str, data: Path, name_server: str) -> dict[str, Any]:
     names = {"dnsPolicy": "None", "dnsConfig": {"nameservers": [name_server], "searches": [suffix_of(name)]}}
-    probes = {probe: {"grpc": None, "tcpSocket": {"port": 50059}} for probe in ("readinessProbe", "livenessProbe")}
+    # A replica that waits listens there only.
+    probes = {"readinessProbe": {"tcpSocket": {"port": 50059}}}
     services = [pod_patch(service, {**names, "containers": [{"name": service, **probes}]}) for service in REPLICATED]
     store = {
         "apiVersion": "v1",

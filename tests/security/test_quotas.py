@@ -4,6 +4,7 @@ Before there were quotas, a user created tournaments until the disk was full, an
 pods.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from podrace.access.authenticators.signed import SignedTokenAuthenticator
 from podrace.access.call_rates import CallRates
 from podrace.access.guard import Guard
 from podrace.access.mesh_key import MeshKey, make_pem
+from podrace.access.open_streams import OpenStreams
 from podrace.access.principal import ROLES_BY_NAME
 from podrace.access.tokens import AUDIENCE, claims_of
 from podrace.errors import InvalidArgument, ResourceExhausted
@@ -39,6 +41,7 @@ NOW = 1_800_000_000.0
 KEY = MeshKey(make_pem(), lambda: NOW)
 QUOTAS = Quotas(tournaments=3, pods=8, gpus=4, owners={"bob": OwnerQuota(tournaments=1, priority=5)})
 CALLS_PER_SECOND = 20.0
+STREAMS = 3
 
 
 def token_of(name: str, role: str = "user") -> str:
@@ -90,6 +93,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         scoped=SCOPED_METHODS,
         now=lambda: NOW,
         rates=CallRates(CALLS_PER_SECOND, {}, lambda: NOW),
+        streams=OpenStreams(STREAMS, {}),
     )
     server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), [served], guard=guard)
     yield Running(server.address)
@@ -178,3 +182,34 @@ async def test_a_person_makes_a_limited_number_of_calls_and_others_are_answered_
     assert refused.value.retry_seconds == pytest.approx(0.05)
     await running.call(BOB, "ListTournaments", listing)
     await running.call(OPERATOR, "ListTournaments", listing)
+
+
+async def test_a_person_has_a_limited_number_of_open_streams_and_one_that_ends_makes_room(running: Running) -> None:
+    request = pb.WatchTournamentRequest(tournament_id=await running.create(ALICE, "watched"))
+
+    async def watch(stub: Any) -> AsyncIterator[Any]:
+        messages = rpc.stream(stub.WatchTournament, request, deadline_seconds=30.0)
+        await anext(messages)
+        return messages
+
+    async with (
+        rpc.connect(running.address, token=lambda: ALICE) as own,
+        rpc.connect(running.address, token=lambda: OPERATOR) as others,
+    ):
+        alice, operator = pb_grpc.OrchestratorServiceStub(own), pb_grpc.OrchestratorServiceStub(others)
+        watches = [await watch(alice) for _ in range(STREAMS)]
+        with pytest.raises(ResourceExhausted, match=r"alice has 3 streams open.*access\.open_streams = 3") as refused:
+            await watch(alice)
+        assert refused.value.metadata["owner"] == "alice"
+        more = [await watch(operator) for _ in range(2 * STREAMS)]
+        await watches.pop().aclose()
+        async with asyncio.timeout(30.0):
+            while True:
+                # The server learns of the end a moment later.
+                try:
+                    watches.append(await watch(alice))
+                except ResourceExhausted:
+                    continue
+                break
+        for each in (*watches, *more):
+            await each.aclose()

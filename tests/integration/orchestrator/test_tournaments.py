@@ -1,7 +1,9 @@
+import asyncio
 from typing import Any
 
 import pytest
 
+from orchestrator import service
 from podrace import rpc
 from podrace.access.principal import Principal, set_current_principal
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
@@ -331,6 +333,28 @@ async def test_a_watcher_gets_the_current_state_then_changes_then_the_end(mesh: 
     sequences = [event.sequence for message in seen for event in message.events]
     assert sequences == sorted(set(sequences)), "each event once, in order"
     assert "tournament_cancelled" in [event.kind for event in seen[-1].events]
+
+
+async def test_watchers_rest_longer_the_more_there_are(mesh: Any, spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+
+    def rest(spent_seconds: float, built_seconds: float, watchers: int) -> float:
+        counts.append(watchers)
+        return 0.0
+
+    monkeypatch.setattr(service, "watch_rest", rest)
+    request = pb.WatchTournamentRequest(tournament_id=await mesh.create(spec()))
+    watches = [rpc.stream(mesh.stub.WatchTournament, request, deadline_seconds=20) for _ in range(3)]
+    for number, watch in enumerate(watches, start=1):
+        await anext(watch)
+        async with asyncio.timeout(20):
+            while max(counts, default=0) < number:
+                await asyncio.sleep(0)
+    assert max(counts) == len(watches)
+    await mesh.cancel(request.tournament_id)
+    for watch in watches:
+        assert [message async for message in watch][-1].tournament.state == CANCELLED
+    assert mesh.servicer._watchers == 0
 
 
 async def test_a_resumed_watch_returns_only_later_events(mesh: Any, spec: Any) -> None:

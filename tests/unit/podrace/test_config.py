@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from podrace import config as configurations
 from podrace.config import MASK, config_from_arguments, describe, split_override, unknown
 from podrace.errors import InvalidArgument
 
@@ -179,6 +180,24 @@ class Listening:
 @dataclass(frozen=True)
 class Served:
     insecure: bool = False
+
+
+@dataclass(frozen=True)
+class Placed:
+    inner: Inner = field(default_factory=lambda: Inner("0.0.0.0:7"))
+
+
+@dataclass(frozen=True)
+class Nested:
+    placed: Placed = field(default_factory=lambda: Placed(Inner("0.0.0.0:8")))
+
+
+def test_a_key_that_is_set_leaves_the_defaults_of_the_keys_beside_it() -> None:
+    placed = configurations.build(Placed, {"inner": {"retries": 1}}, source="test")
+    assert placed.inner == Inner("0.0.0.0:7", 1)
+    nested = configurations.build(Nested, {"placed": {"inner": {"retries": 1}}}, source="test")
+    assert nested.placed.inner == Inner("0.0.0.0:8", 1)
+    assert configurations.build(Placed, {"inner": {"listen": "x"}}, source="test").inner == Inner("x")
 
 
 def test_the_option_insecure_is_short_for_the_key() -> None:

@@ -20,6 +20,8 @@ from podrace.rpc import channel as channel_settings
 from podrace.tensor.v1 import tensor_pb2 as tensor_pb
 from podrace.tensor.v1 import tensor_pb2_grpc as tensor_grpc
 
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
 
 class Board(pb_grpc.LeaderboardServiceServicer):
     """Raises the given error; counts calls."""
@@ -433,8 +435,9 @@ async def test_a_replica_that_waits_answers_health_checks_and_nothing_else():
         address = f"127.0.0.1:{free.getsockname()[1]}"
     config = rpc.ServerConfig(health_listen=address, grace_seconds=0)
     for _ in range(2):
-        async with rpc.standby_health(config):
+        async with rpc.standby_health(config, ready=True):
             await rpc.wait_until_serving(address, deadline_seconds=5)
+            assert await health_of(address, rpc.LIVENESS) == SERVING
             async with rpc.connect(address, pb.DESCRIPTOR) as channel:
                 stub = pb_grpc.LeaderboardServiceStub(channel)
                 with pytest.raises(errors.Unimplemented):
@@ -443,5 +446,23 @@ async def test_a_replica_that_waits_answers_health_checks_and_nothing_else():
         server = await rpc.Server.start(config, [service(Board())], guard=Guard.of_anyone())
         await rpc.wait_until_serving(address, deadline_seconds=5)
         await server.drain()
-    async with rpc.standby_health(rpc.ServerConfig()):
+    async with rpc.standby_health(rpc.ServerConfig(), ready=True):
         pass
+
+
+async def health_of(address: str, service: str = "") -> int:
+    async with grpc.aio.insecure_channel(address) as channel:
+        request = health_pb2.HealthCheckRequest(service=service)
+        answer = await health_pb2_grpc.HealthStub(channel).Check(request, wait_for_ready=True, timeout=5)
+        return int(answer.status)
+
+
+async def test_a_server_that_is_not_ready_is_alive():
+    config = rpc.ServerConfig(listen="127.0.0.1:0", grace_seconds=0)
+    server = await rpc.Server.start(config, [service(Board())], guard=Guard.of_anyone(), ready=False)
+    names = ("", pb.DESCRIPTOR.services_by_name["LeaderboardService"].full_name)
+    for ready in (False, True, False):
+        await server.report_ready(ready)
+        assert {await health_of(server.address, name) for name in names} == {SERVING if ready else NOT_SERVING}
+        assert await health_of(server.address, rpc.LIVENESS) == SERVING
+    await server.drain()

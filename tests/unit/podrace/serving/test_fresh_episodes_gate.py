@@ -21,6 +21,11 @@ class ScriptedMesh:
     def __init__(self, **returns: list[float]) -> None:
         self.returns, self.asked = returns, []
 
+    async def get_tournament(self, tournament_id: str) -> Tournament:
+        tournament = Tournament(tournament_id=tournament_id)
+        tournament.spec.evaluation.options.update({"split": "validation"})
+        return tournament
+
     async def create_evaluation(self, checkpoint: Checkpoint, **asked: Any) -> str:
         self.asked.append(asked | {"agent_id": checkpoint.agent_id})
         return checkpoint.agent_id.rpartition("-")[2]
@@ -39,9 +44,7 @@ def version(*seeds: int) -> PolicyVersion:
 
 
 def gate(mesh: ScriptedMesh) -> FreshEpisodesGate:
-    tournament = Tournament(tournament_id="race-1")
-    tournament.spec.evaluation.options.update({"split": "validation"})
-    return FreshEpisodesGate(mesh, tournament, GateConfig(episodes=4))
+    return FreshEpisodesGate(mesh, "race-1", GateConfig(episodes=4))
 
 
 async def test_both_policies_play_the_same_episodes_and_a_worse_one_is_refused():

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
-from podrace.errors import NOT_OPEN, Aborted, FailedPrecondition, InvalidArgument, ResourceExhausted
+from podrace.access.principal import Principal, roles_with_included, set_current_principal
+from podrace.access.v1 import access_pb2
+from podrace.errors import NOT_OPEN, QUOTA_EXCEEDED, Aborted, FailedPrecondition, InvalidArgument, ResourceExhausted
+from podrace.serving.servicer import session_key, session_owner
 from podrace.serving.sessions import SessionLimits, SessionTable
 
 ROWS, SIZE = 2, 3
@@ -13,8 +16,8 @@ def table(**limits) -> SessionTable:
     return SessionTable(SessionLimits(**limits))
 
 
-def opened(sessions: SessionTable, key: str, now: float = 0.0, value: float = 1.0) -> None:
-    kept = sessions.begin(key, "v", ROWS, SIZE, now)
+def opened(sessions: SessionTable, key: str, now: float = 0.0, value: float = 1.0, owner: str = "") -> None:
+    kept = sessions.begin(key, "v", ROWS, SIZE, now, owner)
     sessions.put(key, kept, np.full((ROWS, SIZE), value, np.float32), now)
 
 
@@ -102,3 +105,50 @@ def test_a_session_that_ended_during_a_step_stays_ended():
     sessions.put("k", kept, np.ones((ROWS, SIZE), np.float32), 1.0)
     assert "k" not in sessions
     assert sessions.versions() == set()
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"most_of_owner": 2}, {"state_bytes_of_owner": 2 * ROWS * SIZE * 4}],
+    ids=lambda limits: next(iter(limits)),
+)
+def test_one_owner_cannot_hold_the_sessions_of_all(limits):
+    sessions = table(most=4, **limits)
+    for key in ("a1", "a2"):
+        opened(sessions, key, owner="alice")
+    with pytest.raises(ResourceExhausted, match=rf"alice has 2 sessions .*{next(iter(limits))} =") as refused:
+        opened(sessions, "a3", owner="alice")
+    assert refused.value.reason == QUOTA_EXCEEDED
+    assert refused.value.metadata["setting"] == f"limits.sessions.{next(iter(limits))}"
+    opened(sessions, "a1", owner="alice")  # beginning again needs no further one
+    opened(sessions, "b1", owner="bob")
+    sessions.end("a1")
+    opened(sessions, "a3", owner="alice")
+    sessions.expire(1e6)
+    assert not sessions._usage, "an owner without sessions takes no memory"
+
+
+def test_a_caller_without_an_owner_is_limited_by_all_sessions_only():
+    sessions = table(most=5, most_of_owner=1)
+    for number in range(5):
+        opened(sessions, f"k{number}")
+    with pytest.raises(ResourceExhausted, match="5 sessions with"):
+        opened(sessions, "k5")
+
+
+def test_a_name_in_two_namespaces_is_two_callers_with_sessions_of_their_own():
+    def keyed(name: str, namespace: str, session_id: str = "s", role: int = access_pb2.ROLE_VIEWER) -> tuple[str, str]:
+        set_current_principal(Principal(name, roles_with_included([role]), namespace))
+        return session_key(session_id), session_owner()
+
+    keys = [
+        keyed("alice", ""),
+        keyed("alice", "vision"),
+        keyed("alice", "speech"),
+        keyed("a", "", "b\ns"),
+        keyed("a\nb", ""),
+    ]
+    assert len({key for key, _ in keys}) == len(keys)
+    assert [owner for _, owner in keys[:2]] == ["alice", "vision/alice"]
+    assert keyed("root", "", role=access_pb2.ROLE_OPERATOR)[1] == ""
+    assert session_key("") == ""

@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
+import prometheus_client
 import pytest
 from policies import published
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
-from podrace.errors import DataLoss, NotFound, Unavailable
+from podrace.errors import DataLoss, NotFound, PermissionDenied, Unavailable
 from podrace.serving.decisions.versions import version_of
 from podrace.serving.engine import EngineLimits, PolicyEngine
 from podrace.serving.follower import SourceFollower
@@ -36,6 +37,8 @@ class ScriptedMesh:
         return [Checkpoint(agent_id=f"race-1-a{seed}", manifest_digest=digest(seed)) for seed in self.champion]
 
     async def get_tournament(self, tournament_id: str) -> Tournament:
+        if self.error:
+            raise self.error
         return Tournament(tournament_id=tournament_id)
 
     async def fetch(self, manifest_digest: str) -> Any:
@@ -46,7 +49,7 @@ class ScriptedMesh:
 @pytest.fixture
 async def world():
     mesh = ScriptedMesh()
-    source = TournamentSource(mesh, mesh, Tournament(tournament_id="race-1"))
+    source = TournamentSource(mesh, "race-1", lambda tournament: mesh)
     engine = PolicyEngine(EngineLimits(), clock=lambda: 0.0)
     yield SimpleNamespace(mesh=mesh, source=source, engine=engine, follower=SourceFollower(engine, source))
     await engine.close()
@@ -103,3 +106,45 @@ async def test_a_policy_that_contradicts_its_test_vectors_is_not_served(world, m
     world.mesh.champion = [1]
     await world.follower.poll()
     assert world.engine.record.current == ""
+
+
+def source_errors() -> float:
+    return prometheus_client.REGISTRY.get_sample_value("podrace_serving_source_errors_total") or 0.0
+
+
+async def test_a_defect_while_polling_is_logged_and_counted_and_the_server_follows_on(world, log_lines, monkeypatch):
+    async def broken(tournament: Tournament) -> list[Checkpoint]:
+        raise ValueError("a defect")
+
+    before = source_errors()
+    with monkeypatch.context() as patched:
+        patched.setattr(world.mesh, "get_champion_members", broken)
+        for _ in range(2):
+            await world.follower.poll()
+    assert source_errors() == before + 2
+    (logged,) = [line for line in log_lines if "a defect" in str(line)]
+    assert logged["exc_info"]
+    world.mesh.champion = [1]
+    await world.follower.poll()
+    assert world.engine.record.current == digest(1)
+
+
+async def test_a_mesh_that_is_down_at_the_start_is_awaited_and_then_the_pinned_version_serves(world):
+    follower = SourceFollower(world.engine, world.source, pinned=digest(2))
+    world.mesh.champion, world.mesh.error = [1], Unavailable("the orchestrator is down")
+    await follower.begin()
+    await follower.poll()
+    assert world.engine.record.current == ""
+    world.mesh.error = None
+    await follower.poll()
+    assert (world.engine.record.current, world.engine.record.pinned) == (digest(2), True)
+    world.engine.follow()
+    await follower.poll()
+    assert world.engine.record.current == digest(1), "it was pinned once"
+
+
+@pytest.mark.parametrize("error", [NotFound("there is no such tournament"), PermissionDenied("not yours")])
+async def test_a_source_that_cannot_be_used_ends_the_start(world, error):
+    world.mesh.error = error
+    with pytest.raises(type(error), match=error.message):
+        await world.follower.begin()
