@@ -187,8 +187,7 @@ class ServiceAccess:
         # A service on another machine knows the key only if the operator has configured it there.
         known_there = bool(config.mesh_key) or all(each.startswith("unix:") or is_loopback(each) for each in called)
         own = ServiceToken(key, role) if key and known_there else None
-        streams = OpenStreams(config.open_streams, config.owner_open_streams)
-        return cls(key, own, authenticators, audit, keys, _call_rates(config), streams, token_file)
+        return cls(key, own, authenticators, audit, keys, *_limits(config), token_file)
 
     def guard(
         self,
@@ -217,8 +216,9 @@ class ServiceAccess:
         )
 
 
-def _call_rates(config: AccessConfig) -> CallRates:
-    return CallRates(config.calls_per_second, config.owner_calls_per_second, time.monotonic)
+def _limits(config: AccessConfig) -> tuple[CallRates, OpenStreams]:
+    rates = CallRates(config.calls_per_second, config.owner_calls_per_second, time.monotonic)
+    return rates, OpenStreams(config.open_streams, config.owner_open_streams)
 
 
 def _providers(config: AccessConfig) -> list[Authenticator]:

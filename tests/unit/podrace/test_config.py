@@ -192,7 +192,7 @@ class Nested:
     placed: Placed = field(default_factory=lambda: Placed(Inner("0.0.0.0:8")))
 
 
-def test_a_key_that_is_set_leaves_the_defaults_of_the_keys_beside_it() -> None:
+def test_a_key_that_is_set_leaves_the_other_defaults_of_its_group() -> None:
     placed = configurations.build(Placed, {"inner": {"retries": 1}}, source="test")
     assert placed.inner == Inner("0.0.0.0:7", 1)
     nested = configurations.build(Nested, {"placed": {"inner": {"retries": 1}}}, source="test")
