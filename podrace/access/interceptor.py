@@ -62,13 +62,16 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             checked = self._check_request(request, rule.method)
             self._guard.check(principal, credentials.peer, rule, checked)
             if is_stream:
-                end = self._guard.open_stream(principal)
-                # Not at the end of the handler: a cancelled call may leave its generator to the garbage collector.
-                context.add_done_callback(lambda _: end())
+                _call_when_done(context, self._guard.open_stream(principal))
             set_current_principal(principal)
             return checked
 
         return admit
+
+
+def _call_when_done(context: Any, end: Callable[[], None]) -> None:
+    """Calls `end` when a call has ended. A cancelled handler may leave its generator to the garbage collector."""
+    context.add_done_callback(lambda _: end())
 
 
 def _traced(handler: Any, details: grpc.HandlerCallDetails) -> Any:
