@@ -1,8 +1,8 @@
 """Reads what an agent is generated from, and records the agent: the transactions of leaderboard.generator."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from leaderboard.evolution.agents import (
     agent_id_of,
@@ -12,8 +12,8 @@ from leaderboard.evolution.agents import (
     visible_board,
     visible_trials,
 )
-from leaderboard.evolution.allocation import left_draw
-from leaderboard.evolution.history import NOTHING, History, history_of, window_begin
+from leaderboard.evolution.allocation import failing, left_draw
+from leaderboard.evolution.history import NOTHING, History, history_of, visible_end, window_begin
 from leaderboard.evolution.incumbent.improvement import Improvement, improvement_of
 from leaderboard.evolution.proposals import Proposal
 from leaderboard.evolution.strategy import NoWork, Situation
@@ -321,14 +321,31 @@ def _read_visible(transaction: Transaction, tournament_id: str, spec: Tournament
 def _read_history(transaction: Transaction, tournament_id: str, spec: TournamentSpec, number: int) -> History:
     if not needs_history(spec):
         return NOTHING
-    generations = records.list_generations(transaction, tournament_id, from_number=window_begin(spec, number))
+    unfinished = records.numbers_of_unfinished(transaction, tournament_id)
+    begin = window_begin(spec, number, len(unfinished))
+    generations = records.list_generations(transaction, tournament_id, from_number=begin)
     # An agent submits only after it was generated.
     after = min((generation.after_sequence for generation in generations), default=0)
-    return history_of(
+    known = history_of(
         spec,
         number,
         [generation.agent for generation in generations],
         records.list_candidates(transaction, tournament_id, after_sequence=after),
-        {generation.agent.agent_id for generation in generations if generation.ended is None},
+        unfinished,
         {generation.agent.agent_id for generation in generations if generation.failed is not None},
     )
+    # Looked up only for an algorithm that would leave the draw: it leaves, or one of its early scores is found.
+    earlier = _scored_algorithms(transaction, tournament_id, failing(spec, known), visible_end(spec, number))
+    return replace(known, scored_algorithms=known.scored_algorithms | earlier) if earlier else known
+
+
+def _scored_algorithms(
+    transaction: Transaction, tournament_id: str, names: Collection[str], end: float
+) -> frozenset[str]:
+    """Returns those of the algorithms of which an agent with a number below `end` was ever scored."""
+    missing, after = set(names), 0
+    while missing and (page := records.list_submissions(transaction, tournament_id, after_sequence=after, limit=100)):
+        candidates = [submission.answer.candidate for submission in page]
+        missing -= {one.algorithm for one in candidates if one.agent_number < end}
+        after = candidates[-1].sequence
+    return frozenset(set(names) - missing)

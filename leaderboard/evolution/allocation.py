@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from leaderboard.evolution.comparison import leads
 from leaderboard.evolution.history import History
 from leaderboard.ranking.board import rank_key, shown
-from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 FAILURES_TO_LEAVE = 2
@@ -42,7 +42,7 @@ def left_draw(spec: TournamentSpec, history: History) -> dict[str, str]:
         return {}
     left = already_left(history)
     for name in _staying(names, left):
-        reason = _why_failing([agent for agent in history.agents if agent.algorithm == name], history)
+        reason = _why_failing(name, history)
         if reason and len(_staying(names, left)) > 1:
             left[name] = reason
     if spec.evolution.allocation == "halving":
@@ -55,15 +55,21 @@ def already_left(history: History) -> dict[str, str]:
     return {name: reason for agent in history.agents for name, reason in sorted(agent.left_algorithms.items())}
 
 
+def failing(spec: TournamentSpec, history: History) -> list[str]:
+    """Returns the algorithms that have not left, and of which no agent was scored although some have ended."""
+    names = sorted(name for name, algorithm in spec.algorithms.items() if algorithm.ratio > 0)
+    return [name for name in _staying(names, already_left(history)) if _why_failing(name, history)]
+
+
 def _staying(names: Iterable[str], left: Mapping[str, str]) -> list[str]:
     return [name for name in names if name not in left]
 
 
-def _why_failing(agents: Sequence[Agent], history: History) -> str:
+def _why_failing(algorithm: str, history: History) -> str:
     """Returns why an algorithm leaves because its agents failed; empty if it stays."""
-    if any(agent.agent_id in history.last for agent in agents):
+    if algorithm in history.scored_algorithms:
         return ""
-    failed = [agent for agent in agents if history.has_failed(agent)]
+    failed = [agent for agent in history.agents if agent.algorithm == algorithm and history.has_failed(agent)]
     if len(failed) < FAILURES_TO_LEAVE:
         return ""
     return f"none of its agents was ever scored, and {len(failed)} have ended"

@@ -47,6 +47,25 @@ async def test_every_strategy_is_replayed_from_the_database(
     assert await mesh.replay() == []
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("synchronous", [False, True])
+async def test_an_algorithm_stays_that_was_scored_before_the_window_of_the_history(
+    mesh: Any, make_spec: MakeSpec, synchronous: bool
+) -> None:
+    rounds = {"synchronous": True, "pool": {"maximum_pods": 2}} if synchronous else {}
+    spec = make_spec(evolution={"strategy": "random-search"}, algorithms={"ppo": {}, "a2c": {}}, **rounds)
+    failed: list[str] = []
+    for number in range(210):
+        unfinished = [f"{TOURNAMENT}-a{number - 1}"] if number % 2 else []
+        agent = await mesh.generate(spec, number, unfinished, failed=failed)
+        assert not agent.left_algorithms
+        if agent.algorithm == "ppo" or number < 2:
+            await mesh.judge(agent, 1.0, 0.0)
+        else:
+            failed.append(agent.agent_id)
+    assert await mesh.replay() == []
+
+
 @pytest.fixture(params=["asynchronous", "synchronous"])
 async def raced(mesh: Any, make_spec: MakeSpec, request: pytest.FixtureRequest) -> Any:
     """A mesh after five rounds of two agents with two submissions each; another tournament ran in between."""

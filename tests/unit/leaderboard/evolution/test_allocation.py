@@ -48,6 +48,14 @@ def test_an_algorithm_whose_agents_all_end_unscored_leaves(make_population: Make
     assert left(population) == {}, "it can act: what fails now is one of its agents"
 
 
+def test_an_algorithm_that_was_scored_before_the_window_stays(make_population: MakePopulation, row: Row) -> None:
+    early = rows_of(row, {"ppo": [1.0], "a2c": [2.0]})
+    late = [row(0, 1.0 if number % 2 else None, algorithm="ppo" if number % 2 else "a2c") for number in range(250)]
+    algorithms = {"ppo": {}, "a2c": {}}
+    assert left(make_population([*early, *late], algorithms=algorithms)) == {}
+    assert list(left(make_population(late, algorithms=algorithms))) == ["a2c"]
+
+
 def test_agents_that_still_train_have_not_failed(make_population: MakePopulation, row: Row) -> None:
     rows = [row(0, algorithm="a2c", busy=True), row(1, algorithm="a2c", busy=True), row(2, algorithm="a2c")]
     assert left(make_population(rows, algorithms={"ppo": {}, "a2c": {}})) == {}

@@ -36,13 +36,20 @@ def test_the_history_is_read_if_an_algorithm_may_leave_the_draw(make_spec: MakeS
 def test_the_history_is_a_window(make_population: MakePopulation, row: Row) -> None:
     population = make_population([row(seat, 1.0) for seat in range(6)], evolution={"strategy": "truncation"})
     known = population.history
-    assert window_begin(population.spec, 203) == 3
+    assert window_begin(population.spec, 203, 100) == 3
     seen = history_of(population.spec, 203, known.agents, known.submissions, [known.agents[0].agent_id], [])
     assert [agent.number for agent in seen.agents] == [3, 4, 5]
     assert [candidate.agent_number for candidate in seen.submissions] == [3, 4, 5]
     assert not seen.unfinished
     population.spec.evolution.population_size = 500
-    assert window_begin(population.spec, 2003) == 3
+    assert window_begin(population.spec, 2003, 0) == 3
+
+
+def test_the_window_has_twice_as_many_agents_as_are_in_training(make_spec: MakeSpec) -> None:
+    assert window_begin(make_spec(), 603, 300) == 3
+    # The unfinished agents of a round depend on which pod was faster.
+    rounds = make_spec(synchronous=True, pool={"maximum_pods": 300})
+    assert window_begin(rounds, 603, 0) == 3
 
 
 def test_a_synchronous_generator_knows_the_scores_of_earlier_rounds_only(
