@@ -6,7 +6,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
@@ -243,13 +243,15 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         return response
 
     async def _push(self, collector: Collector, slot: pb.RolloutSlot) -> None:
-        """Sends what was written to the learner, on planes that copy it."""
-        if not self._planes.copies(slot.tensors):
-            return
-        views, boxes = self._planes.open(slot.tensors), collector.own_boxes(slot)
-        own = {name: views[name][box.index] for name, box in boxes.items()}
-        # In a thread, because it waits if the rollout is on a GPU.
-        await self._planes.push(slot.tensors, await asyncio.to_thread(written_boxes, own, boxes))
+        """Returns what was written to the learner: planes that share memory wait for the GPU, others copy it."""
+        boxes = collector.own_boxes(slot)
+        written: Mapping[str, Sequence[Box]] = {name: [box] for name, box in boxes.items()}
+        if self._planes.copies(slot.tensors):
+            views = self._planes.open(slot.tensors)
+            own = {name: views[name][box.index] for name, box in boxes.items()}
+            # In a thread, because it waits if the rollout is on a GPU.
+            written = await asyncio.to_thread(written_boxes, own, boxes)
+        await self._planes.push(slot.tensors, written)
 
     async def GetWorker(
         self, request: pb.GetWorkerRequest, context: grpc.aio.ServicerContext[Any, Any]

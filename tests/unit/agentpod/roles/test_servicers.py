@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from agentpod.compute_thread import ComputeThread
-from agentpod.experience.slots import PolicyRing
+from agentpod.experience.rollout import rollout_fields
+from agentpod.experience.slots import PolicyRing, RolloutSlots
 from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles.evaluator import EvaluatorServicer
@@ -149,6 +150,32 @@ async def test_work_cancelled_while_it_waited_for_the_compute_thread_maps_no_mem
     await first
     await role.compute.run(lambda: None)
     assert not opened
+
+
+@pytest.mark.parametrize("copies", [True, False])
+async def test_a_worker_pushes_its_rollout_before_it_replies_on_every_plane(
+    monkeypatch: pytest.MonkeyPatch, copies: bool
+) -> None:
+    """The plane `cuda` copies nothing, and waits for the worker's work on the GPU when it pushes."""
+    worker = Role("worker", monkeypatch)
+    await worker.open("s")
+    simulator = make("cartpole", 2)
+    spaces = simulator.observation_space, simulator.action_space
+    policy = Policy(*spaces, NetworkSpec(hidden_sizes=(4,)))
+    ring = PolicyRing(worker.plane, "policy", policy.flat.numel())
+    ring.publish(policy.flat, 1)
+    grant = RolloutSlots(worker.plane, "s", rollout_fields(*spaces, 4, 2), 1).grant()
+    refs, pushed = grant.region.refs(), list[Any]()
+
+    async def push(refs: Any, boxes: Any) -> None:
+        pushed.append((refs, sorted(boxes), float(grant.region["reward"].sum())))
+
+    monkeypatch.setattr(worker.plane, "push", push)
+    monkeypatch.setattr(worker.plane, "copies", copies)
+    request = pb.CollectRolloutRequest(session="s", slot=pb.RolloutSlot(tensors=refs), policy=ring.hold().ref())
+    await worker.servicer.CollectRollout(request, None)
+    assert pushed == [(refs, sorted(ref.spec.name for ref in refs), 8.0)]
+    worker.compute.close()
 
 
 class SlicedEvaluator(Role):
