@@ -34,6 +34,7 @@ from podrace.tensor_transport.cupy_driver import CupyDriver
 from podrace.tensor_transport.probe import check_probe, write_probe
 from podrace.tensor_transport.shared import FOLDER, SharedPlane
 from simulators.base import Report, Space, Step
+from simulators.compilation import compiling
 from simulators.isaac.gpu_memory import GpuShare, MakeDriver, share_on_gpu
 from simulators.messages import step_specs
 from simulators.options import parse_options
@@ -59,7 +60,8 @@ class IsaacOptions:
     simulation_device: str = ""
     """Where it computes, as a torch device string. Empty: the observations' device if that is a GPU, else cuda:0."""
     start_seconds: float = 110.0
-    """The simulator may take this many seconds to start; a learner waits 120 s for a worker."""
+    """The simulator may take this many seconds to start. Above the longest deadline of a role
+    (`progress.ceiling_seconds` of the orchestrator, 600 s) that deadline applies."""
 
 
 def make(
@@ -93,7 +95,9 @@ def make(
     server = IsaacServer(id, interpreter, allowed)
     try:
         opening = {"family": family, "task": task, "count": count, "device": simulation_device}
-        opened = json.loads(server.ask(json.dumps(opening), settings.start_seconds))
+        # It may compile kernels and shaders when it starts.
+        with compiling(NAMES[family]):
+            opened = json.loads(server.ask(json.dumps(opening), settings.start_seconds))
         return IsaacSimulator(id, server, opened, count, device)
     except BaseException:
         # The server may still be starting the simulator: kill it without waiting.

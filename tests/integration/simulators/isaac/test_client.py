@@ -15,7 +15,8 @@ from torch import Tensor
 
 from podrace.errors import DeadlineExceeded, Internal, InvalidArgument, Unavailable, Unimplemented
 from simulators import Simulator, make
-from simulators.isaac.client import IsaacSimulator
+from simulators.compilation import is_compiling
+from simulators.isaac.client import IsaacServer, IsaacSimulator
 
 FOLDER = Path(__file__).parent
 STAND_IN = str(FOLDER / "stand_in" / "python")
@@ -200,6 +201,22 @@ def test_a_simulator_that_cannot_start_is_reported_in_one_line(
     with pytest.raises(kind, match=complaint) as refusal:
         start(id, 1, **options)
     assert len(refusal.value.message.splitlines()) == 1
+
+
+def test_while_the_simulator_starts_the_role_compiles(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So `start_seconds` is the limit, and not the 120 s that a role without compilation has."""
+    ask, seen = IsaacServer.ask, list[tuple[bool, float]]()
+
+    def noting(server: IsaacServer, line: str, deadline_seconds: float) -> str:
+        seen.append((is_compiling(), deadline_seconds))
+        return ask(server, line, deadline_seconds)
+
+    monkeypatch.setattr(IsaacServer, "ask", noting)
+    simulator = start("isaacgym:Ant", 1, start_seconds=300.0)
+    assert seen[0] == (True, 300.0)
+    seen.clear()
+    simulator.step(torch.zeros(1, 8))
+    assert [compiles for compiles, _ in seen] == [False]
 
 
 def test_an_exception_of_the_simulator_is_reported_in_one_line(start: Any) -> None:
