@@ -216,6 +216,12 @@ class Roles:
         Raises:
             ResourceExhausted: There is not enough memory.
         """
+        self._allocate_experience(observation_space, action_space)
+        if isinstance(self._plane, CudaPlane):
+            # What this assignment does not use of the last one's. The roles have dropped their mappings: they are open.
+            self._plane.free_spares()
+
+    def _allocate_experience(self, observation_space: Space, action_space: Space) -> None:
         session = self._require_session()
         lanes, memory = self._client.lanes * self._client.workers, session.memory
         if not memory.replay_capacity:

@@ -6,8 +6,8 @@ its writes before the reads of its peers, so that the owner never waits for the 
 before it releases a region.
 
 CUDA forbids freeing memory that another process maps. A slab that is no longer used is therefore kept for the next
-region of its size. All slabs are freed when the plane is closed, after the peers have closed theirs. The driver frees
-the memory of a killed process.
+region of its size, until the owner knows that its peers have dropped their mappings, or the plane is closed after the
+peers have closed theirs. The driver frees the memory of a killed process.
 """
 
 import asyncio
@@ -184,6 +184,10 @@ class CudaPlane:
                 slab = self._driver.allocate(size)
         self._driver.zero(slab.memory)
         return slab
+
+    def free_spares(self) -> None:
+        """Frees the memory of closed regions; only when no peer maps one of them any more."""
+        self._spare.clear()
 
     def open(self, refs: Sequence[TensorRef]) -> dict[str, Tensor]:
         """Views the tensors in place; raises as Plane.open does."""

@@ -57,6 +57,15 @@ def test_what_is_kept_for_later_regions_is_counted(tmp_path: Path) -> None:
     assert owner.spare_bytes == SLAB_BYTES
 
 
+def test_memory_of_closed_regions_can_be_freed_and_that_of_open_ones_stays(tmp_path: Path) -> None:
+    ends = Ends(tmp_path)
+    kept, closed = (ends.owner.create(name, [VALUES]) for name in ("one", "other"))
+    closed.close()
+    ends.owner.free_spares()
+    assert (ends.owner.spare_bytes, len(ends.gpu.slabs)) == (0, 1)
+    assert ends.peer.open(kept.refs())["values"].sum() == 0.0
+
+
 async def test_each_region_has_its_own_event(tmp_path: Path) -> None:
     ends = Ends(tmp_path)
     one, other = ends.owner.create("one", [VALUES]), ends.owner.create("other", [VALUES])

@@ -27,6 +27,7 @@ from podrace.tensor_transport.memory import MemoryPlane
 from podrace.tensor_transport.plane import Plane, Planes
 from podrace.tensor_transport.probe import PROBE_SPEC, answer_probe
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
+from simulators.base import Space
 
 
 class Named(MemoryPlane):
@@ -207,3 +208,28 @@ async def test_memory_that_the_plane_keeps_for_its_next_regions_is_free(
     roles._chosen, roles._device = plane, GPU
     ((_where, free),) = roles._replay_memories()
     assert free == int(0.9 * (500 + plane.spare_bytes)) > 450
+
+
+async def test_memory_of_the_last_assignment_that_the_next_one_does_not_use_is_freed(tmp_path: Path) -> None:
+    """Else torch, or another role on the GPU, runs out of memory that nothing uses."""
+    gpu = Gpu()
+    plane = CudaPlane("podrace-p-", lambda: FakeDriver(gpu), tmp_path)
+    spaces = [
+        Space("continuous", (3,), torch.float32, (-1.0,) * 3, (1.0,) * 3),
+        Space("discrete", (), torch.int64, n=4),
+    ]
+    roles = ConnectedRoles([plane], sees={"cuda"})
+    roles._chosen = plane
+    client, held = roles._client, []
+    client.lanes = 2
+    for horizon in (64, 8, 64):
+        roles._drop_memory()
+        environment = EnvironmentSpec(id="cartpole")
+        roles._session = SessionSpec(
+            f"1.{len(held)}", environment, environment, NetworkSpec(), MemorySpec(horizon), seed=3, rollouts=0
+        )
+        roles.allocate_experience(spaces[0], spaces[1])
+        held.append(sum(slab.memory.numel() for slab in gpu.slabs.values()))
+        assert plane.spare_bytes == 0
+    assert held[0] == held[2] > 6 * held[1]
+    await roles.close()
