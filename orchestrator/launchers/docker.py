@@ -223,7 +223,8 @@ class DockerLauncher:
         machine = self._client.info()
         memory = max(int(machine["MemTotal"]) - self._options.spare_memory_bytes, 0)
         total = Resources(float(machine["NCPU"]), memory, len(self._options.gpus))
-        # The engine does not report the memory that other programs use; limits keep pods within their reservations.
+        # The engine does not report what other programs use, or pods beyond their reservations: a limit concerns one
+        # container, and each may use all that its pod reserves.
         return Capacity(total, memory)
 
     # --- starting ---------------------------------------------------------------------------------------------

@@ -50,7 +50,9 @@ class DockerOptions:
     """Port where the leader of a pod serves metrics, for the list at /pods; its other roles use the ports that follow,
     in the same network. 0: no metrics are served."""
     spare_memory_bytes: int = 1 << 30
-    """Memory of the engine's machine that is kept free for everything other than pods."""
+    """Memory of the engine's machine that is kept free for everything other than pods. Each container of a pod may use
+    all cores and all memory that the pod reserves, so a pod of several containers (layout `separate`, or user code) can
+    use more than its reservation."""
 
     def __post_init__(self) -> None:
         _check_images("docker", self.images)

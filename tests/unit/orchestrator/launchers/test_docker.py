@@ -96,6 +96,14 @@ async def test_containers_run_without_privileges(launcher: DockerLauncher, engin
     assert arguments["restart_policy"] is None
 
 
+async def test_each_container_of_a_pod_may_use_all_that_the_pod_reserves(
+    launcher: DockerLauncher, engine: Engine
+) -> None:
+    await launcher.start(new_pod())
+    limits = {(c.arguments["nano_cpus"], c.arguments["mem_limit"]) for c in engine.running.values()}
+    assert (limits, len(engine.running)) == ({(2_000_000_000, GIB)}, 3)
+
+
 async def test_a_container_gets_the_settings_of_its_pod(launcher: DockerLauncher, engine: Engine) -> None:
     await launcher.start(new_pod(gpus=1, plane="cuda"))
     arguments = engine.running["podrace-race-p0-worker-0"].arguments
