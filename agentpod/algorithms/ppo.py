@@ -4,7 +4,7 @@ Each derivative is written next to its formula. tests/unit/agentpod/algorithms/t
 automatic differentiation of the paper's equations in float64.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -208,8 +208,7 @@ class PPO(OnPolicy):
         epochs: list[Tensor] = []
         for _ in range(settings.epochs):
             order = torch.randperm(batch.units, generator=generator, device=self._device)
-            minibatches = batch.minibatches(order, settings.minibatch_size)
-            epochs.append(torch.stack([self._step(minibatch) for minibatch in minibatches]))
+            epochs.append(torch.stack([self._step(minibatch) for minibatch in self._minibatches(batch, order)]))
             # Evaluated only if target_kl is set, because reading the value synchronizes with the device.
             if settings.target_kl > 0 and self._mean_kl(epochs[-1]) > settings.target_kl:
                 break
@@ -217,6 +216,10 @@ class PPO(OnPolicy):
             rate = self._optimizer.rate
             rate.fill_(adaptive_learning_rate(float(rate), self._mean_kl(epochs[-1]), settings.desired_kl))
         return torch.cat(epochs)
+
+    def _minibatches(self, batch: RolloutBatch, order: Tensor) -> Iterator[RolloutBatch]:
+        """Yields the minibatches of an epoch, whose units are in the order of `order`."""
+        return batch.minibatches(order, self.hyperparameters.minibatch_size)
 
     def _mean_kl(self, metrics: Tensor) -> float:
         """Returns the mean approximate KL divergence of an epoch, averaged over learners that share gradients."""

@@ -63,14 +63,15 @@ class RolloutBatch(NamedTuple):
         """Number of units that minibatches are composed of: steps, or whole lanes of recurrent networks."""
         return len(self.value) if self.recurrent_states is None else len(self.recurrent_states.actor)
 
-    def minibatches(self, order: Tensor, minibatch_size: int) -> Iterator["RolloutBatch"]:
+    def minibatches(self, order: Tensor, minibatch_size: int, steps: int = 0) -> Iterator["RolloutBatch"]:
         """Yields every unit once, in the order of `order` [units] int64.
 
-        Minibatches have nearly equal sizes of at most `minibatch_size` steps.
+        Minibatches have nearly equal sizes of at most `minibatch_size` steps. Unless the batch is recurrent, there are
+        as many as for `steps` steps, so some of them may be empty; 0: as many as for the steps of the batch.
         """
         if self.recurrent_states is not None:
             return self._lane_minibatches(self.recurrent_states, order, minibatch_size)
-        pieces = math.ceil(len(order) / minibatch_size)
+        pieces = math.ceil((steps or len(order)) / minibatch_size)
         shuffled = [tensor.index_select(0, order).tensor_split(pieces) for tensor in self._steps()]
         return starmap(RolloutBatch.of, zip(*shuffled, strict=True))
 

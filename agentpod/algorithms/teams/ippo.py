@@ -1,7 +1,7 @@
 """Implements independent PPO (de Witt et al. 2020, arXiv 2011.09533), with shared or separate parameters."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -85,6 +85,20 @@ class IPPO(PPO):
                 "of teams do not support; set it to 0"
             )
         return batch.rows((~self._absent).flatten().nonzero().squeeze(1))
+
+    def _minibatches(self, batch: RolloutBatch, order: Tensor) -> Iterator[RolloutBatch]:
+        # Learners that share gradients average them once for each minibatch, and agents leave them at different times.
+        steps = self._absent.numel() if self._optimizer.reduce else 0
+        return batch.minibatches(order, self.hyperparameters.minibatch_size, steps)
+
+    def _step(self, minibatch: RolloutBatch) -> Tensor:
+        """Makes one optimizer step; see OnPolicy. The gradient of an empty minibatch is 0."""
+        if len(minibatch.value):
+            return super()._step(minibatch)
+        self._networks.gradient.zero_()
+        metrics = torch.zeros(len(self.METRICS), device=self._device)
+        metrics[self.METRICS.index("gradient_norm")] = self._optimizer.step()
+        return metrics
 
     def _final_critic_inputs(self, rollout: Rollout) -> Tensor:
         if not self.policy.agents:

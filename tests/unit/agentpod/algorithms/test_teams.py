@@ -1,6 +1,7 @@
 """Teams: what an absent agent does is not trained on, and a centralised critic sees every agent."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -54,6 +55,42 @@ def test_what_an_absent_agent_did_does_not_matter(name: str) -> None:
         return algorithm.policy.flat.clone()
 
     assert torch.equal(trained(0.0), trained(5.0))
+
+
+class CountedAverages:
+    """Counts the averages that a learner takes part in; all learners must make the same number."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, tensor: Tensor) -> None:
+        assert tensor.isfinite().all()
+        self.count += 1
+
+    def finish(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("share_parameters", [True, False])
+@pytest.mark.parametrize("minibatch_size", [1, 20])
+@pytest.mark.parametrize("name", ["ippo", "mappo"])
+def test_learners_make_equally_many_steps_whenever_their_agents_leave(
+    name: str, minibatch_size: int, share_parameters: bool
+) -> None:
+    counts = []
+    for leave in (True, False):
+        simulator = Leaving(4)
+        settings = {"minibatch_size": minibatch_size, "share_parameters": share_parameters}
+        algorithm = made(name, simulator, epochs=2, **settings)
+        found = rollout_of(algorithm, simulator)
+        if not leave:
+            found["terminated"] = found["terminated"].view(-1, 4, 3)[..., 2].repeat_interleave(3, 1)
+        algorithm.share_gradients(averages := CountedAverages())
+        metrics = algorithm.update(found)
+        assert all(math.isfinite(value) for value in metrics.values())
+        counts.append(averages.count)
+    steps = found["reward"].numel()
+    assert counts == [2 * math.ceil(steps / minibatch_size)] * 2
 
 
 def test_absent_agents_do_not_count_in_the_statistics_of_observations() -> None:
