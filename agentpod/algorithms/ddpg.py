@@ -89,6 +89,10 @@ class DDPG(OffPolicy):
             self._policy_metrics.copy_(self._actor_step(batch.observation, inputs, noise))
         return torch.cat((torch.stack((loss, mean_value, norm)), self._policy_metrics)), errors
 
+    def _actor_slope(self, values: Tensor) -> Tensor:
+        """Returns the derivative of the actor's loss with respect to the critic's values: [B, 1], as `values`."""
+        return torch.full_like(values, -1.0 / len(values))
+
     def _actor_step(self, observation: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         """Updates the actor by the first critic's gradient; returns the actor's loss and its gradient norm: [2].
 
@@ -102,7 +106,7 @@ class DDPG(OffPolicy):
         action = trace[-1].tanh()
         inputs[:, self._own_action] = action
         critic_trace = self._first_critic.trace(inputs)
-        slope = torch.full_like(critic_trace[-1], -1.0 / len(observation))
+        slope = self._actor_slope(critic_trace[-1])
         action_gradient = self._first_critic.input_gradient(slope, critic_trace, self._own_action)
         # d tanh(u) / d u = 1 - tanh(u)^2
         outputs_gradient = torch.addcmul(action_gradient, action_gradient * action, action, value=-1.0)

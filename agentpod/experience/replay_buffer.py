@@ -263,6 +263,14 @@ class ReplayBuffer:
         terminated, truncated = (self._rings[name].view(-1)[index] for name in ("terminated", "truncated"))
         return terminated | truncated
 
+    def ended_before(self, index: Tensor) -> Tensor:
+        """Returns whether an episode ended with the step before each of the steps `index` [B]: [B] bool.
+
+        False for the oldest READY steps, because what precedes them may be overwritten.
+        """
+        known = (index - self._oldest) % self.capacity >= self.count
+        return self.ended((index - self.count) % self.capacity) & known
+
     def update_priorities(self, index: Tensor, absolute_td_error: Tensor) -> None:
         """Sets the priorities of the steps `index` [B] of a batch from their new errors [B].
 

@@ -27,7 +27,7 @@ class SequenceBatch(NamedTuple):
     discount: Tensor
     next_observation: Tensor
     weight: Tensor
-    """[T R] float32 with mean 1: 0 in steps that do not count."""
+    """[T R] float32: 0 in steps that do not count, with mean 1; then 0 in rows of absent agents."""
     index: Tensor  # type: ignore[assignment] # shadows tuple.index, which is not used
     keep: Tensor
     """[T, R, 1], see agentpod.models.mlp.Sequences."""
@@ -73,6 +73,6 @@ def sample_sequences(
     counted = begins.cumsum(0) > 0
     counted[min(burn_in, steps - 1) :] = True
     weight = counted.float()
-    return SequenceBatch(
-        *batch._replace(weight=(weight / weight.mean()).flatten()), keep=(~ended).float().unsqueeze(-1)
-    )
+    # An agent is absent while its lane ends with every step and those of its environment do not.
+    weight = weight / weight.mean() * (begins | ~ended)
+    return SequenceBatch(*batch._replace(weight=weight.flatten()), keep=(~ended).float().unsqueeze(-1))

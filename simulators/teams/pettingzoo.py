@@ -247,12 +247,10 @@ class PettingZooSimulator:
             raise Internal(f"{where}: {raised}{f' ({place})' if place else ''}") from error
 
     def _write(self, number: int, observed: Mapping[str, Any], rows: Array) -> None:
-        """Writes the observations of the agents that are present into `rows` [A, D]; those of others become 0."""
+        """Writes observations and masks of the agents that are present into `rows` [A, D]; those of others become 0."""
         for index, (name, layout) in enumerate(zip(self._names, self._layouts, strict=True)):
             if self._absent[number, index]:
                 rows[index] = 0
-                if self._choices:
-                    rows[index, -self._choices :] = 1
                 continue
             if name not in observed:
                 raise InvalidArgument(self._problem(number, name, "no observation; the agents of an episode are fixed"))
@@ -301,8 +299,6 @@ class PettingZooSimulator:
                 gone = flags[:, number].any(0)
                 self._absent[number] |= gone
                 rows[number][gone] = 0
-                if self._choices:
-                    rows[number][gone, -self._choices :] = 1
         terminated, truncated = (self._tensor(flag).flatten() for flag in flags)
         tensors = (self._tensor(one).flatten(0, 1) for one in (rows, finals))
         observation, final = tensors

@@ -87,9 +87,10 @@ class MADDPG(DDPG):
         critic loss = sum over critics of mean(weight (Q_c,i(s, a_1, ..., a_A) - y_i)^2)
         actor loss  = -mean(Q_1,i(s, a_1, ..., pi(o_i), ..., a_A))
 
-    Means are taken over steps and agents i. All agents share one actor and one critic, which sees which agent it
-    judges. Each agent may have a separate reward, so teams may be cooperative, competitive or mixed. The actions of
-    the other agents in the actor's loss are the replayed ones, as in equation 5 of the paper.
+    Means are taken over steps and agents i; terms of absent agents are 0, as their weight is. All agents share one
+    actor and one critic, which sees which agent it judges. Each agent may have a separate reward, so teams may be
+    cooperative, competitive or mixed. The actions of the other agents in the actor's loss are the replayed ones, as in
+    equation 5 of the paper.
 
     If actions are discrete, they are one-hot in the critics, pi_target takes the most likely one, and agents explore by
     sampling. The actor's loss propagates through a sample by the straight-through Gumbel-softmax estimator, and has the
@@ -113,6 +114,8 @@ class MADDPG(DDPG):
     ) -> None:
         """Creates new networks; see Algorithm."""
         self._agents = observation_space.lanes
+        # Which rows of the present batch are of agents that are present: [B A, 1].
+        self._present = torch.ones(1, 1, dtype=torch.bool, device=device)
         super().__init__(observation_space, action_space, hyperparameters, seed, device)
 
     def _build_networks(self, generator: torch.Generator) -> dict[str, Trainable]:
@@ -159,22 +162,28 @@ class MADDPG(DDPG):
         action, soft = straight_through(logits, noise, settings.softmax_temperature)
         inputs[:, self._own_action] = action
         critic_trace = self._first_critic.trace(inputs)
-        slope = torch.full_like(critic_trace[-1], -1.0 / len(observation))
+        slope = self._actor_slope(critic_trace[-1])
         action_gradient = self._first_critic.input_gradient(slope, critic_trace, self._own_action)
         gradient = straight_through_backward(action_gradient, soft, settings.softmax_temperature)
-        valid = trace[-1] if self.policy.mask is None else trace[-1] * self.policy.mask.valid(observation)
+        valid = trace[-1] * self._present
+        valid = valid if self.policy.mask is None else valid * self.policy.mask.valid(observation)
         # d mean(logits^2) / d logit = 2 logit / (B n)
         gradient = torch.add(gradient, valid, alpha=2.0 * settings.logit_penalty / valid.numel())
         actor.network.backward(gradient, trace, actor.gradient)
         loss = settings.logit_penalty * valid.square().mean() - critic_trace[-1].mean()
         return torch.stack((loss, actor.optimizer.step()))
 
+    def _actor_slope(self, values: Tensor) -> Tensor:
+        return super()._actor_slope(values) * self._present
+
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
+        self._present = (batch.weight > 0).unsqueeze(1)
         if self._chooses:
             batch = batch._replace(action=one_hot(batch.action, self._action_space.n).float())
         if self.hyperparameters.shared_reward:
             batch = team_outcomes(batch, self._agents)
-        return super()._gradient_step(batch, noise)
+        metrics, errors = super()._gradient_step(batch, noise)
+        return metrics, errors * (batch.weight > 0)
 
     def update(self, experience: ReplayBuffer) -> dict[str, float]:
         """Makes the gradient steps that the newest segment allows; see Algorithm.update."""

@@ -25,6 +25,20 @@ def absences(done: Tensor, carry: Tensor, agents: int) -> tuple[Tensor, Tensor]:
     return torch.cat((carry.unsqueeze(0), left[:-1])), left[-1].clone()
 
 
+def absent_rows(ended: Tensor, agents: int) -> Tensor:
+    """Finds the rows of agents that had left their environment; see `absences`.
+
+    Args:
+        ended: [B A] bool, whether the lanes of B steps of environments ended with the step before.
+        agents: A.
+
+    Returns:
+        [B A] bool.
+    """
+    teams = ended.view(-1, agents)
+    return (teams & ~teams.all(1, keepdim=True)).flatten()
+
+
 def team_rewards(reward: Tensor, agents: int) -> Tensor:
     """Gives each agent the sum of the rewards of its environment's agents: [T, N A] -> [T, N A]."""
     return reward.reshape(len(reward), -1, agents).sum(-1).repeat_interleave(agents, 1)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from agentpod.algorithms.teams.presence import absent_rows
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.sequence_batch import SequenceBatch, sample_sequences
 from agentpod.experience.transitions import TransitionBatch
@@ -14,7 +15,8 @@ class TeamReplay:
     """A replay memory in which steps are those of environments, and a sampled step has a row for each agent.
 
     A batch of B steps has B A rows: those of the A agents of an environment one after another. Windows of n steps are
-    the same for all agents of an environment, except for agents that left: what follows for them is absence.
+    the same for all agents of an environment, except for agents that left: what follows for them is absence. Rows of
+    absent agents have the weight 0.
 
     Attributes:
         segment_steps: Environment steps of a segment.
@@ -38,7 +40,8 @@ class TeamReplay:
         drawn = self._replay.sample(batch_size, 1, discount, generator, beta=beta)
         first = drawn.index - drawn.index % self._agents
         index = (first.unsqueeze(1) + torch.arange(self._agents, device=first.device)).flatten()
-        weight = drawn.weight.repeat_interleave(self._agents)
+        absent = absent_rows(self._replay.ended_before(index), self._agents)
+        weight = drawn.weight.repeat_interleave(self._agents) * ~absent
         return self._replay.gather(index, n_step, discount)._replace(weight=weight)
 
     def sample_many(

@@ -91,7 +91,7 @@ class VDN(ReplayAlgorithm):
         y       = sum over agents of R_i + discount Q_target(s', a*),  a*_i = argmax Q_i(o'_i, .)
         loss    = mean(weight (Q(s, a) - y)^2)
 
-    Q_i is 0 where the action mask of an agent allows no action, as that of an agent that has left. All agents share one
+    Q_i is 0 where the action mask of an agent allows no action, and where the agent has left. All agents share one
     network for Q_i, which may be recurrent: it is then unrolled over sequences of steps. Next actions are selected by
     the network and valued by its target (van Hasselt et al. 2016), as in the published implementation.
 
@@ -150,23 +150,24 @@ class VDN(ReplayAlgorithm):
         """Returns the loss [] and the errors [B A], those of a step once for each agent.
 
         Args:
-            batch: B steps of environments, B A rows; with recurrence, those of all sequences.
+            batch: B steps of environments, B A rows; with recurrence, those of all sequences. Rows of absent agents
+                have the weight 0.
         """
         steps, state_size = (-1, self._agents), self._agents * self.observation_size
         state, next_state = (seen.reshape(-1, state_size) for seen in (batch.observation, batch.next_observation))
         now, selecting, valuing = self._values(batch)
-        chosen = self._own_values(batch.observation, now, batch.action).view(steps)
+        weight, discounts = batch.weight.view(steps), batch.discount.view(steps)
+        chosen = self._own_values(batch.observation, now, batch.action).view(steps) * (weight > 0)
         with torch.no_grad():
             following = self._own_values(batch.next_observation, valuing, selecting.argmax(-1)).view(steps)
             # The environment continues while any agent is present.
-            discount = batch.discount.view(steps).amax(1)
+            following, discount = following * (discounts > 0), discounts.amax(1)
             target = batch.reward.view(steps).sum(1) + discount * self.mix(following, next_state, target=True)
         error = self.mix(chosen, state) - target
-        weight = batch.weight.view(steps)[:, 0]
-        return (weight * error.square()).mean(), error.detach().repeat_interleave(self._agents)
+        return (weight.amax(1) * error.square()).mean(), error.detach().repeat_interleave(self._agents)
 
     def _own_values(self, observation: Tensor, values: Tensor, action: Tensor) -> Tensor:
-        """Returns the value of each agent's action [B A]; 0 where its mask allows none, as that of an absent agent.
+        """Returns the value of each agent's action [B A]; 0 where its mask allows none.
 
         Args:
             observation: [B A, D].

@@ -72,8 +72,8 @@ def test_states_are_reset_and_steps_count_where_an_episode_begins() -> None:
         assert torch.equal(batch.keep.squeeze(-1)[1:] == 0, (begins | left)[1:])
         counted = begins.cumsum(0) > 0
         counted[2:] = True
-        assert torch.equal(batch.weight.view(-1, 8) > 0, counted)
-        assert float(batch.weight.mean()) == pytest.approx(1.0)
+        assert torch.equal(batch.weight.view(-1, 8) > 0, counted & ~left)
+        assert float(batch.weight.view(-1, AGENTS).amax(1).mean()) == pytest.approx(1.0)
 
 
 def random_sequences(seed: int = 0) -> SequenceBatch:

@@ -102,6 +102,7 @@ def test_loss_and_gradient_equal_a_reference_in_float64(name: str) -> None:
     best = perceptron(actor, following).argmax(1)
     valued = perceptron(target, following)
     after = torch.stack([valued[row, best[row]] for row in range(len(seen))]).view(STEPS, AGENTS)
+    after = after * (batch.discount.view(STEPS, AGENTS) > 0)
     reward = batch.reward.double().view(STEPS, AGENTS).sum(1)
     # 0 only where both agents have ended.
     discount = torch.tensor([0.9, 0.0, 0.9, 0.9, 0.9], dtype=torch.float64)

@@ -122,7 +122,7 @@ def test_agents_with_different_spaces_are_padded_marked_and_masked() -> None:
     assert step.terminated.tolist() == [True, False] * 2
     # What `a` saw last, and then nothing; `b` continues.
     assert step.final_observation[0].tolist() == [1, 1, 1, 0, 1, 1, 0]
-    assert step.observation[:2].tolist() == [[0, 0, 0, 0, 1, 1, 1], [1, 0, 0, 1, 1, 1, 1]]
+    assert step.observation[:2].tolist() == [[0, 0, 0, 0, 0, 0, 0], [1, 0, 0, 1, 1, 1, 1]]
 
 
 def test_an_agent_that_left_is_absent_until_its_environment_ends() -> None:

@@ -1,0 +1,125 @@
+"""Agents that have left their environment are not trained on by algorithms that learn from a replay memory."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from experience import SPACES, TEAM
+from learning import zeros
+from team_worlds import NAMES, Leaving
+from torch import Tensor
+
+from agentpod.algorithms import make as make_algorithm
+from agentpod.algorithms.teams.team_replay import TeamReplay
+from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.replay_layout import replay_fields, replay_rows
+from agentpod.experience.rollout import Lanes, collect
+from agentpod.experience.sequence_batch import sample_sequences
+from agentpod.experience.transitions import TransitionBatch
+from agentpod.models.policy import Policy
+
+AGENTS, STEPS, OBSERVED, HORIZON = len(NAMES), 4, 3, 7
+SPACE = dataclasses.replace(TEAM, agents=NAMES)
+VALUES = pytest.mark.parametrize("name", ["vdn", "qmix"])
+CRITICS = pytest.mark.parametrize(
+    ("name", "kind"), [("maddpg", "continuous"), ("maddpg", "discrete"), ("matd3", "continuous")]
+)
+PRESENT = torch.tensor([1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 1, 0], dtype=torch.bool)
+"""Of each agent in each of four steps."""
+
+
+def replay_of_a_team_whose_agents_leave() -> ReplayBuffer:
+    """Observations are 0 exactly where an agent is absent; segments end within episodes."""
+    team = Leaving(2)
+    policy = Policy(team.observation_space, team.action_space, make_network())
+    rows = replay_rows(256, HORIZON, team.count)
+    fields = replay_fields(team.observation_space, team.action_space, rows, team.count)
+    memory = zeros(fields)
+    replay, lanes = ReplayBuffer(memory, HORIZON), Lanes.start(team.reset(1), 0, AGENTS)
+    for number in range(4):
+        first = replay.grant()
+        segment = {key: tensor[first : first + HORIZON] for key, tensor in memory.items()}
+        lanes = collect(team, policy, segment, lanes, torch.Generator().manual_seed(number)).lanes
+        replay.receive(first)
+    return replay
+
+
+def make_network() -> Any:
+    return make_algorithm("vdn", Leaving.observation_space, Leaving.action_space, {"hidden_sizes": [4]}, 1).network
+
+
+def test_sampled_rows_of_absent_agents_have_the_weight_0() -> None:
+    team = TeamReplay(replay_of_a_team_whose_agents_leave(), AGENTS)
+    for n_step in (1, 2):
+        batch = team.sample(256, n_step, 0.9, torch.Generator().manual_seed(n_step))
+        present = batch.observation.squeeze(1) != 0
+        assert 0 < (~present).sum() < present.sum()
+        assert torch.equal(batch.weight, present.float())
+        # What follows for an agent that has left is worth nothing, and the others continue.
+        assert (batch.discount.view(-1, AGENTS)[(~present).view(-1, AGENTS)] == 0).all()
+
+
+def test_sampled_sequences_of_absent_agents_have_the_weight_0() -> None:
+    replay = replay_of_a_team_whose_agents_leave()
+    batch = sample_sequences(replay, 64, AGENTS, 5, 0, 0.9, torch.Generator().manual_seed(1))
+    assert torch.equal(batch.weight, (batch.observation.squeeze(1) != 0).float())
+
+
+def batch_of(kind: str) -> TransitionBatch:
+    generator = torch.Generator().manual_seed(3)
+    rows = STEPS * AGENTS
+    observation, following = torch.randn(2, rows, OBSERVED, generator=generator)
+    drawn = torch.randint(3, (rows,), generator=generator)
+    action = drawn if kind == "discrete" else torch.rand(rows, 2, generator=generator) * 2 - 1
+    discount = 0.9 * PRESENT.float()
+    discount[1] = 0.0  # The second agent leaves with the first step.
+    reward = torch.randn(rows, generator=generator) * PRESENT
+    weight = torch.rand(STEPS, generator=generator).add(0.5).repeat_interleave(AGENTS) * PRESENT
+    return TransitionBatch(observation, action, reward, discount, following, weight, torch.arange(rows))
+
+
+@VALUES
+def test_the_value_of_an_absent_agent_does_not_count(name: str) -> None:
+    algorithm: Any = make_algorithm(name, SPACE, SPACES["discrete"], {"hidden_sizes": [8]}, seed=2)
+    batch = batch_of("discrete")
+    loss, errors = algorithm.loss(batch)
+    other = batch._replace(action=torch.where(PRESENT, batch.action, (batch.action + 1) % 3))
+    assert torch.equal(algorithm.loss(other)[1], errors)
+    assert algorithm.loss(other)[0] == loss
+    # A step counts although its first agent is absent.
+    alone = batch._replace(reward=batch.reward + torch.tensor([0.0] * 9 + [0.0, 5.0, 0.0]))
+    assert algorithm.loss(alone)[0] != loss
+
+
+def test_the_next_value_of_an_agent_that_leaves_does_not_count() -> None:
+    algorithm: Any = make_algorithm("vdn", SPACE, SPACES["discrete"], {"hidden_sizes": [8]}, seed=2)
+    batch = batch_of("discrete")
+    following = torch.where((batch.discount > 0).unsqueeze(1), batch.next_observation, 7.0)
+    assert torch.equal(algorithm.loss(batch._replace(next_observation=following))[1], algorithm.loss(batch)[1])
+
+
+@CRITICS
+def test_critics_and_actors_are_not_trained_on_absent_agents(name: str, kind: str) -> None:
+    settings = {"hidden_sizes": [8], "batch_size": STEPS} | ({"policy_delay": 1} if name == "matd3" else {})
+    batch, found, errors = batch_of(kind), list[Tensor](), list[Tensor]()
+    slopes: list[Tensor] = []
+    # The rewards of absent agents are 0; another one would change nothing.
+    for reward in (batch.reward, torch.where(PRESENT, batch.reward, 50.0)):
+        algorithm: Any = make_algorithm(name, SPACE, SPACES[kind], settings, seed=2)
+        actor = algorithm._trained["actor"].network
+        backward = actor.backward
+
+        def recorded(gradient: Tensor, *others: Any, backward: Any = backward) -> Any:
+            slopes.append(gradient.clone())
+            return backward(gradient, *others)
+
+        actor.backward = recorded
+        noise = algorithm._noise(1, torch.Generator().manual_seed(1))[0]
+        errors.append(algorithm._gradient_step(batch._replace(reward=reward), noise)[1])
+        found.append(torch.cat([trained.flat for trained in algorithm._trained.values()]))
+    assert torch.equal(*found)
+    assert (errors[0][~PRESENT] == 0).all()
+    assert (errors[0][PRESENT] > 0).all()
+    assert (slopes[0][~PRESENT] == 0).all()
+    assert (slopes[0][PRESENT] != 0).any(1).all()
