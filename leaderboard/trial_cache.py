@@ -1,10 +1,11 @@
 """Caches the folded log of each tournament, so that a decision costs as much as the events since the one before.
 
-The cache is checked against the database before each use, and folded again from the first event if it does not match:
-a transaction that was rolled back may have added events that never happened.
+The cache is checked against the database before each use. A transaction that was rolled back, because there is no work
+for a pod, may have added ends that never happened: they are undone. If anything else does not match, the log is folded
+again from the first event.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from leaderboard.evolution.agents import trials_of
@@ -44,6 +45,8 @@ class _Entry:
     """Candidate of that submission; empty before the first."""
     expected: int = 0
     """Position of the agent whose ends are in it and that must follow; 0 if there is none."""
+    undo: Callable[[], None] = lambda: None
+    """Undoes those ends."""
 
 
 class TrialCache:
@@ -74,10 +77,14 @@ class TrialCache:
         entry = self._entries.pop(tournament_id, None)
         if entry is None or not _matches(transaction, tournament_id, entry):
             entry = _Entry(empty)
-            _fold_all(transaction, tournament_id, entry, ends)
+            _fold_all(transaction, tournament_id, entry)
         else:
-            _fold_new(transaction, tournament_id, entry, ends)
-        entry.expected = ends.position if ends else entry.expected
+            if entry.expected > records.last_position(transaction, tournament_id):
+                entry.undo()
+                entry.expected = 0
+            _fold_new(transaction, tournament_id, entry)
+        if ends is not None:
+            _fold_ends_of(entry, ends)
         self._entries[tournament_id] = entry
         while len(self._entries) > MOST_TOURNAMENTS:
             del self._entries[next(iter(self._entries))]
@@ -131,28 +138,30 @@ def _matches(transaction: Transaction, tournament_id: str, entry: _Entry) -> boo
     """Whether every event of an entry is still in the log."""
     if entry.agent_id and records.agent_at(transaction, entry.position) != entry.agent_id:
         return False
-    if entry.candidate_id and records.candidate_at(transaction, entry.sequence) != entry.candidate_id:
-        return False
-    return entry.expected <= records.last_position(transaction, tournament_id)
+    return not entry.candidate_id or records.candidate_at(transaction, entry.sequence) == entry.candidate_id
 
 
-def _fold_all(transaction: Transaction, tournament_id: str, entry: _Entry, ends: Ends | None) -> None:
+def _fold_all(transaction: Transaction, tournament_id: str, entry: _Entry) -> None:
     generations = records.list_generations(transaction, tournament_id)
     submissions = records.list_candidates(transaction, tournament_id)
-    position = ends.position if ends else max((one.position for one in generations), default=0)
-    fold(entry.trials, generations, submissions, position)
+    # Those recorded for an agent that is not generated yet follow.
+    fold(entry.trials, generations, submissions, generations[-1].position if generations else 0)
     _note(entry, generations, submissions)
 
 
-def _fold_new(transaction: Transaction, tournament_id: str, entry: _Entry, ends: Ends | None) -> None:
+def _fold_new(transaction: Transaction, tournament_id: str, entry: _Entry) -> None:
     generations = records.generations_after(transaction, tournament_id, entry.position)
     submissions = records.list_candidates(transaction, tournament_id, after_sequence=entry.sequence)
     # The ends before each of these agents were folded when it was generated.
     fold(entry.trials, [_without_end(one) for one in generations], submissions, 0)
-    if ends is not None:
-        for agent_id in sorted({*ends.ended, *ends.failed}, key=_number_of):
-            entry.trials.ended(agent_id, failed=agent_id in ends.failed)
     _note(entry, generations, submissions)
+
+
+def _fold_ends_of(entry: _Entry, ends: Ends) -> None:
+    ended = sorted({*ends.ended, *ends.failed}, key=_number_of)
+    entry.undo, entry.expected = entry.trials.before_ends(ended), ends.position
+    for agent_id in ended:
+        entry.trials.ended(agent_id, failed=agent_id in ends.failed)
 
 
 def _without_end(generation: Generation) -> Generation:

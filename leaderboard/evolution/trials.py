@@ -11,7 +11,7 @@ synchronous tournament the order does not depend on which pod was faster, see `s
 """
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -224,6 +224,19 @@ class Trials:
         if stopped:
             trial.ended = trial.ended or f"stopped: {stopped}"
         return trial
+
+    def before_ends(self, agent_ids: Iterable[str]) -> Callable[[], None]:
+        """Returns a function that undoes the ends of these agents if nothing else was recorded since."""
+        trials = {trial.number: trial for trial in map(self.of, agent_ids) if trial is not None}.values()
+        kept = [(trial, {**vars(trial), "at_rung": list(trial.at_rung)}) for trial in trials]
+        stops = dict(self._stops)
+
+        def undo() -> None:
+            for trial, state in kept:
+                vars(trial).update(state)
+            self._stops = stops
+
+        return undo
 
     @property
     def stops(self) -> dict[str, str]:

@@ -9,6 +9,7 @@ The incumbent, a founder within its share and the only trial of an algorithm are
 """
 
 import math
+from collections.abc import Callable, Iterable
 from statistics import median
 
 from leaderboard.evolution.rungs import RungTrials
@@ -82,6 +83,16 @@ class IncumbentRace(RungTrials):
             if leader is not None:
                 self._stops.pop(leader.agents[-1].agent_id, None)
         return trial
+
+    def before_ends(self, agent_ids: Iterable[str]) -> Callable[[], None]:
+        """Returns a function that undoes the ends of these agents, see Trials."""
+        undo_trials, incumbent = super().before_ends(agent_ids), self._incumbent
+
+        def undo() -> None:
+            undo_trials()
+            self._incumbent = incumbent
+
+        return undo
 
     def founder_time_left(self, trial: Trial, clock: ClockReading) -> bool:
         """Whether a founder has had less than its share of the time so far."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from leaderboard import trial_cache
 from leaderboard.evolution.strategy import NoWork
 from leaderboard.generator import Generator
 from leaderboard.store import records
@@ -27,7 +28,7 @@ def spec(make_spec: MakeSpec) -> TournamentSpec:
 
 def state_of(trials: Any) -> Any:
     return (
-        {number: vars(trial) for number, trial in trials.by_number.items()},
+        {number: {**vars(trial), "at_rung": [*trial.at_rung]} for number, trial in trials.by_number.items()},
         trials.stops,
         trials.incumbent and trials.incumbent.number,
         trials.founders,
@@ -115,6 +116,35 @@ async def test_a_pod_without_work_changes_nothing(mesh: Any, spec: TournamentSpe
     answer = await mesh.generator.generate(request)
     assert isinstance(answer, NoWork)
     assert await mesh.state.transact(records.list_generations, TOURNAMENT) == before
+    request.running_duration.FromSeconds(10)
+    assert isinstance(await mesh.generator.generate(request), Agent)
+    cached, folded = await both(mesh, spec)
+    assert cached == folded
+    assert await mesh.replay() == []
+
+
+async def test_pods_without_work_do_not_make_the_log_be_folded_again(
+    mesh: Any, spec: TournamentSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await race(mesh, spec, 7)
+    folds: list[str] = []
+    whole = trial_cache._fold_all
+    monkeypatch.setattr(trial_cache, "_fold_all", lambda *given: (folds.append(given[1]), whole(*given)))
+    first = await both(mesh, spec)
+    folds.clear()
+    # The incumbent trains. The others end, some of them failed, and there is no work for their pods.
+    for failed in range(4):
+        request = GenerateAgentRequest(tournament_id=TOURNAMENT, spec=spec, number=7)
+        request.unfinished_agent_ids.append(made[-1].agent_id)
+        request.failed_agent_ids.extend(agent.agent_id for agent in made[:failed])
+        request.running_duration.FromSeconds(997)
+        assert isinstance(await mesh.generator.generate(request), NoWork)
+        await mesh.generator.review(TOURNAMENT)
+    await mesh.submit(made[-1], 50.0, environment_steps=3000, core_seconds=30.0)
+    await mesh.generator.review(TOURNAMENT)
+    assert folds == []
+    cached, folded = await both(mesh, spec)
+    assert cached == folded != first[0]
     request.running_duration.FromSeconds(10)
     assert isinstance(await mesh.generator.generate(request), Agent)
     cached, folded = await both(mesh, spec)
