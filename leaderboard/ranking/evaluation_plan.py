@@ -1,9 +1,9 @@
 """Plans the next evaluation of an agent: what its score has to beat, and in which other epochs to score it. Pure.
 
 The score of an agent decides whether its candidate enters the board and whether it leads. The bar is the candidate that
-it has to beat in order to enter: the agent's own earlier one if it is on the board, else the last one of a full board.
-While the board has room every agent enters, so the bar is the first one. In order to lead it has to beat the first one.
-Once both are decided and it does not lead, the evaluation can stop: more episodes would change neither.
+it has to beat in order to enter: the earlier one of the agent's trial if it is on the board, else the last one of a
+full board. While the board has room every agent enters, so the bar is the first one. In order to lead it has to beat
+the first one. Once both are decided and it does not lead, the evaluation can stop: more episodes would change neither.
 """
 
 from leaderboard.ranking.board import Board, trial_key
@@ -29,18 +29,18 @@ def plan(board: Board, capacity: int, history: ScoreHistory, agent: Agent, epoch
         epoch: Evaluation epoch that it will be scored in.
     """
     answer = PlanEvaluationResponse(other_epochs=anchors_wanted(board, history, agent, epoch))
-    if reference := bar_candidate(board, capacity, agent.agent_id):
+    if reference := bar_candidate(board, capacity, _trial_of(agent)):
         answer.bar.CopyFrom(bar_of(reference, history, epoch))
         if reference is not board[0]:
             answer.lead.CopyFrom(bar_of(board[0], history, epoch))
     return answer
 
 
-def bar_candidate(board: Board, capacity: int, agent_id: str) -> Candidate | None:
-    """Returns the candidate that an agent has to beat; None while the board is empty."""
+def bar_candidate(board: Board, capacity: int, trial: int) -> Candidate | None:
+    """Returns the candidate that an agent of a trial has to beat; None while the board is empty."""
     if not board:
         return None
-    own = next((candidate for candidate in board if candidate.agent_id == agent_id), None)
+    own = next((candidate for candidate in board if trial_key(candidate) == trial), None)
     return own or (board[-1] if len(board) >= capacity else board[0])
 
 
@@ -65,9 +65,12 @@ def anchors_wanted(board: Board, history: ScoreHistory, agent: Agent, epoch: int
     """
     if epoch == 0 or history.correlation <= LEAST_CORRELATION:
         return []
-    trial = agent.trial if agent.HasField("trial") else agent.number
-    if trial not in set(map(trial_key, board[:LEADERS])):
+    if _trial_of(agent) not in set(map(trial_key, board[:LEADERS])):
         return []
     pair = {epoch, epoch - 1}
     there = sum(pair <= {result.epoch for result in anchor} for anchor in history.anchors)
     return [epoch - 1] if there < ANCHORS else []
+
+
+def _trial_of(agent: Agent) -> int:
+    return agent.trial if agent.HasField("trial") else agent.number

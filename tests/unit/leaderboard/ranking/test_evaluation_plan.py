@@ -58,6 +58,12 @@ def test_an_agent_on_the_board_has_to_beat_itself():
     assert bar(agent="a2", capacity=5).agent_id == "a2"
 
 
+def test_an_agent_has_to_beat_the_candidate_of_the_trial_that_it_continues():
+    continued = agent_named("a9")
+    continued.trial = 2
+    assert plan(BOARD, 5, KnownHistory(), continued, 0).bar.agent_id == "a2"
+
+
 @pytest.mark.parametrize(
     ("agent", "capacity", "lead"), [("a9", 8, ""), ("a9", 5, "a0"), ("a2", 8, "a0"), ("a0", 8, "")]
 )
