@@ -207,12 +207,12 @@ def fresh_probability(race: IncumbentRace, parent: Trial, clock: ClockReading) -
     """Returns the probability that a new challenger is fresh and not a fork.
 
     It falls in a line from 1 to 0 at `fresh_until` of the objective, and is 0 where a fresh agent could not catch up
-    before the end. It is 1/2 if nothing says when the tournament ends.
+    before the end. It is 1/2 if nothing says when the tournament ends: steps were trained, and no share of the
+    objective is used up. The objective may have been changed since the tournament began.
     """
     evolution = race.spec.evolution
     if race.time_left(clock) * evolution.catch_up < race.duration_of(parent):
         return 0.0
-    objective = race.spec.objective
-    if not objective.HasField("wall_clock_duration") and not objective.HasField("environment_steps"):
+    if clock.share == 0 and clock.environment_steps > 0:
         return 0.5
     return max(0.0, 1 - clock.share / evolution.fresh_until) if evolution.fresh_until > 0 else 0.0

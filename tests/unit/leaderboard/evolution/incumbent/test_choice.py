@@ -6,8 +6,10 @@ from collections.abc import Callable
 import pytest
 from trial_log import QUANTUM, SECONDS, Log, kind_of
 
+from leaderboard.evolution.incumbent.choice import fresh_probability
 from leaderboard.evolution.space import plain
 from leaderboard.evolution.strategy import Child, Continue, Fresh, NoWork
+from leaderboard.evolution.trials import ClockReading
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 
 MakeLog = Callable[..., Log]
@@ -86,6 +88,20 @@ def test_a_fresh_challenger_that_could_not_catch_up_is_not_started(make_log: Mak
     # The incumbent has trained for 600 s, and 590 s are left.
     log.seconds = 410.0
     assert set(log.kinds()) == {"fork"}
+
+
+@pytest.mark.parametrize("objective", [{"wall_clock_duration": "1000s"}, {"target_return": 1.0}])
+def test_half_of_the_challengers_are_fresh_while_the_end_is_unknown_whatever_the_objective_was(
+    make_log: MakeLog, objective: dict[str, object]
+) -> None:
+    log = make_log(fresh_until=0.4, sections={"objective": objective})
+    log.score(log.fresh(), 1.0)
+    parent = log.race.by_number[0]
+    assert fresh_probability(log.race, parent, ClockReading(running_seconds=50.0, environment_steps=5000)) == 0.5
+    # The objective now ends by the clock.
+    clock = ClockReading(running_seconds=500.0, environment_steps=5000, share=0.2)
+    assert fresh_probability(log.race, parent, clock) == 0.5
+    assert fresh_probability(log.race, parent, ClockReading(500.0, 5000, 0.3)) == pytest.approx(0.25)
 
 
 def test_a_fork_changes_searched_values_only_and_some_forks_change_nothing(make_log: MakeLog) -> None:
