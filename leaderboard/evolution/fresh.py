@@ -16,7 +16,9 @@ so equal numbers of agents are not equal shares of the pods.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import lcm
+from threading import Lock
 from types import MappingProxyType
 
 from leaderboard.evolution.space import Value, declared_values, plain, spaces_of
@@ -28,6 +30,9 @@ from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 SMALLEST_RATIO = 1_000_000
 """A ratio less than one in this many of the largest counts as 0."""
+
+MOST_PERIODS = 32
+"""Periods whose turns are kept: one for each set of ratios in use."""
 
 NO_TIMES: Mapping[str, float] = {}
 
@@ -94,11 +99,11 @@ def turn_of(spec: TournamentSpec, number: int, left: Collection[str] = ()) -> Tu
         left: Algorithms that have left the draw. The others share all turns, as if these did not exist.
     """
     ratios = {name: algorithm.ratio for name, algorithm in spec.algorithms.items() if name not in left}
-    turns = _turns(ratios, number)
-    name, earlier = turns[-1], number + 1 - len(turns)
-    # Earlier turns are whole periods, in which each algorithm has as many turns as its weight.
     weights = _weights(ratios)
-    ordinal = turns[:-1].count(name) + earlier // sum(weights.values()) * weights[name]
+    periods, position = divmod(number, sum(weights.values()))
+    name, earlier = _period_of(tuple(weights.items())).turn(position)
+    # In a whole period each algorithm has as many turns as its weight.
+    ordinal = earlier + periods * weights[name]
     return Turn(name, first=ordinal == 0, ordinal=ordinal)
 
 
@@ -149,17 +154,33 @@ def pod_seconds_by_algorithm(
     return found
 
 
-def _turns(ratios: Mapping[str, float], number: int) -> list[str]:
-    """Returns the algorithms of the turns from the beginning of the period of a number to that number."""
-    weights = _weights(ratios)
-    period = sum(weights.values())
-    credit = dict.fromkeys(weights, 0)
-    turns = []
-    for _ in range(number % period + 1):
-        credit = {name: credit[name] + weight for name, weight in weights.items()}
-        turns.append(max(credit, key=lambda name: credit[name]))
-        credit[turns[-1]] -= period
-    return turns
+class _Period:
+    """The turns of one period, computed as far as they were needed: it may have millions. Safe for use by threads."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self._weights, self._sum, self._lock = weights, sum(weights.values()), Lock()
+        self._credit, self._counts = dict.fromkeys(weights, 0), dict.fromkeys(weights, 0)
+        self._turns: list[tuple[str, int]] = []
+
+    def turn(self, position: int) -> tuple[str, int]:
+        """Returns the algorithm at a position of the period, and how many turns of the period it has had before."""
+        with self._lock:
+            while len(self._turns) <= position:
+                self._add_turn()
+            return self._turns[position]
+
+    def _add_turn(self) -> None:
+        for name, weight in self._weights.items():
+            self._credit[name] += weight
+        name = max(self._credit, key=lambda name: self._credit[name])
+        self._credit[name] -= self._sum
+        self._turns.append((name, self._counts[name]))
+        self._counts[name] += 1
+
+
+@lru_cache(maxsize=MOST_PERIODS)
+def _period_of(weights: tuple[tuple[str, int], ...]) -> _Period:
+    return _Period(dict(weights))
 
 
 def _weights(ratios: Mapping[str, float]) -> dict[str, int]:

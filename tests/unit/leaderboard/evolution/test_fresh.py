@@ -1,10 +1,11 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from math import log
+from time import process_time
 
 import pytest
 
-from leaderboard.evolution.fresh import draw, pod_seconds_by_algorithm, turn_by_pod_time, turn_of
+from leaderboard.evolution.fresh import Turn, draw, pod_seconds_by_algorithm, turn_by_pod_time, turn_of
 from leaderboard.evolution.space import Range, declared_values, is_structural, spaces_of
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, TournamentSpec
@@ -202,3 +203,31 @@ def test_searched_keys_of_the_environment_are_drawn_and_children_keep_them(make_
     assert {values["environment.options.frame_skip"] for values in drawn} == {1.0, 2.0, 4.0}
     assert is_structural("ppo", AlgorithmSpec(), "environment.count")
     assert is_structural("ppo", AlgorithmSpec(), "environment.options.frame_skip")
+
+
+def test_the_turns_are_those_of_smooth_weighted_round_robin_in_whatever_order_they_are_computed() -> None:
+    spec = mix({"ppo": 1.0, "a2c": 0.333333})
+    # The weights in alphabetical order, as whole numbers.
+    weights = {"a2c": 333_333, "ppo": 1_000_000}
+    credit, counts, expected = dict.fromkeys(weights, 0), dict.fromkeys(weights, 0), []
+    for _ in range(300):
+        credit = {name: credit[name] + weight for name, weight in weights.items()}
+        name = max(credit, key=lambda name: credit[name])
+        credit[name] -= sum(weights.values())
+        expected.append(Turn(name, first=counts[name] == 0, ordinal=counts[name]))
+        counts[name] += 1
+    assert [turn_of(spec, number) for number in reversed(range(300))] == expected[::-1]
+    later = turn_of(spec, 1_333_333 + 7)
+    name, ordinal = expected[7].algorithm, expected[7].ordinal
+    assert ordinal is not None
+    assert later == Turn(name, first=False, ordinal=ordinal + weights[name])
+
+
+def test_a_turn_in_a_long_period_does_not_repeat_the_turns_before() -> None:
+    spec = mix({"ppo": 1.0, "a2c": 0.1234567})
+    turn_of(spec, 20_000)
+    begin = process_time()
+    for number in range(20_000, 20_300):
+        turn_of(spec, number)
+    # Repeating all earlier turns takes several seconds.
+    assert process_time() - begin < 1.0
