@@ -1,7 +1,7 @@
 """Implements soft actor-critic for continuous actions (Haarnoja et al. 2018, arXiv 1801.01290 and 1812.05905).
 
-With `critics = 10`, `critic_subset = 2`, `critic_reduction = "mean"` and `updates_per_step = 20` it is REDQ (Chen et
-al. 2021, arXiv 2101.05982).
+With `critics = 10`, `critic_subset = 2`, `critic_reduction = "mean"`, `updates_per_step = 20` and `policy_delay = 20`
+it is REDQ (Chen et al. 2021, arXiv 2101.05982).
 """
 
 from dataclasses import dataclass
@@ -30,6 +30,8 @@ class SAC(SoftActorCritic):
     y = R + discount (min_c Q_target_c(s', a') - alpha log pi(a'|s')),  a' ~ pi(.|s')
     critic loss = sum over critics of mean(weight (Q_c(s, a) - y)^2)
     actor loss = mean(alpha log pi(a|s) - min_c Q_c(s, a)),  a = tanh(mean + std noise)
+
+    In gradient steps in which no step of the actor is due, the metric log_prob is that of actions in s'.
     """
 
     settings_type = SACHyperparameters
@@ -58,24 +60,28 @@ class SAC(SoftActorCritic):
         actor, critics, size = self._trained["actor"], self._trained["critic"], len(batch.reward)
         head = cast(SquashedGaussian, self.policy.head)
         # Observations and next observations share one forward pass: the actor does not change before its own step.
-        trace = actor.network.trace(torch.cat((batch.observation, batch.next_observation)))
-        drawn = head.rsample(trace[-1], noise)
+        both = (batch.observation, batch.next_observation)
+        trace = actor.network.trace(torch.cat(both) if self._due.actor else batch.next_observation)
+        drawn = head.rsample(trace[-1], noise[-len(trace[-1]) :])
         temperature = self._temperature.value()
         mean_log_prob = drawn.log_prob[:size].mean()
-        self._temperature.descend(mean_log_prob)
+        if self._due.actor:
+            self._temperature.descend(mean_log_prob)
 
-        next_inputs = torch.cat((batch.next_observation, drawn.action[size:]), -1)
+        next_inputs = torch.cat((batch.next_observation, drawn.action[-size:]), -1)
         next_values = self._target_value(critics.target.forward(next_inputs).squeeze(-1))
-        soft_value = torch.addcmul(next_values, temperature, drawn.log_prob[size:], value=-1.0)
+        soft_value = torch.addcmul(next_values, temperature, drawn.log_prob[-size:], value=-1.0)
         target = torch.addcmul(batch.reward, batch.discount, soft_value)
         inputs = torch.cat((batch.observation, batch.action), -1)
         loss, errors, mean_value, critic_norm = step_critics(critics, inputs, target, batch.weight)
 
-        first_half = SquashedSample(*(tensor[:size] for tensor in drawn))
-        policy_value, actor_norm = self._actor_step(
-            batch.observation, first_half, [tensor[:size] for tensor in trace], temperature
-        )
-        policy_loss = temperature * mean_log_prob - policy_value
+        policy_loss, actor_norm = self._policy_metrics
+        if self._due.actor:
+            first_half = SquashedSample(*(tensor[:size] for tensor in drawn))
+            policy_value, actor_norm = self._actor_step(
+                batch.observation, first_half, [tensor[:size] for tensor in trace], temperature
+            )
+            policy_loss, actor_norm = self._latest(temperature * mean_log_prob - policy_value, actor_norm)
         metrics = (loss, mean_value, critic_norm, policy_loss, mean_log_prob, temperature, actor_norm)
         return torch.stack(metrics), errors
 

@@ -29,6 +29,7 @@ class SACDiscrete(SoftActorCritic):
     actor loss = mean(sum_a pi(a|s) (alpha log pi(a|s) - min_c Q_c(s, a)))
 
     With an action mask, pi is 0 for invalid actions, and n of the target entropy counts the valid ones.
+    In gradient steps in which no step of the actor is due, the metric entropy is that in s'.
     """
 
     settings_type = SACDiscreteHyperparameters
@@ -54,7 +55,8 @@ class SACDiscrete(SoftActorCritic):
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
         actor, critics, size = self._trained["actor"], self._trained["critic"], len(batch.reward)
         # Observations and next observations share one forward pass: the actor does not change before its own step.
-        seen, mask = torch.cat((batch.observation, batch.next_observation)), self.policy.mask
+        both, mask = (batch.observation, batch.next_observation), self.policy.mask
+        seen = torch.cat(both) if self._due.actor else batch.next_observation
         trace = actor.network.trace(seen)
         logits = mask.apply(trace[-1], seen) if mask else trace[-1]
         log_probabilities = logits.log_softmax(-1)
@@ -62,23 +64,39 @@ class SACDiscrete(SoftActorCritic):
         negative_entropy = (probabilities * log_probabilities).sum(-1)
 
         next_values = self._target_value(critics.target.forward(batch.next_observation))
-        expected = (probabilities[size:] * next_values).sum(-1)
-        soft_value = torch.addcmul(expected, temperature, negative_entropy[size:], value=-1.0)
+        expected = (probabilities[-size:] * next_values).sum(-1)
+        soft_value = torch.addcmul(expected, temperature, negative_entropy[-size:], value=-1.0)
         target = torch.addcmul(batch.reward, batch.discount, soft_value)
         loss, errors, mean_value, critic_norm = self._step_critics(batch, target)
 
-        values, _ = reduce_critics(critics.network.forward(batch.observation), self.hyperparameters.critic_reduction)
-        # L = sum_a p_a (alpha log p_a - Q_a);  d L / d logit_i = p_i (alpha log p_i - Q_i - L)
-        advantage = torch.addcmul(-values, temperature, log_probabilities[:size])
-        each = (probabilities[:size] * advantage).sum(-1, keepdim=True)
-        gradient = probabilities[:size] * (advantage - each) / size
-        gradient = mask.backward(gradient, batch.observation) if mask else gradient
-        actor.network.backward(gradient, [tensor[:size] for tensor in trace], actor.gradient)
-        actor_norm = actor.optimizer.step()
-        entropy = -negative_entropy[:size].mean()
-        self._temperature.descend(-entropy - self._lost_entropy(batch.observation))
-        metrics = (loss, mean_value, critic_norm, each.mean(), entropy, temperature, actor_norm)
+        entropy, (policy_loss, actor_norm) = -negative_entropy[:size].mean(), self._policy_metrics
+        if self._due.actor:
+            halves = probabilities[:size], log_probabilities[:size]
+            policy_loss, actor_norm = self._latest(
+                *self._actor_step(batch.observation, *halves, [tensor[:size] for tensor in trace], temperature)
+            )
+            self._temperature.descend(-entropy - self._lost_entropy(batch.observation))
+        metrics = (loss, mean_value, critic_norm, policy_loss, entropy, temperature, actor_norm)
         return torch.stack(metrics), errors
+
+    def _actor_step(
+        self,
+        observation: Tensor,
+        probabilities: Tensor,
+        log_probabilities: Tensor,
+        trace: list[Tensor],
+        temperature: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Updates the actor by the values of the critics; returns its loss [] and the gradient norm []."""
+        actor, critics, mask = self._trained["actor"], self._trained["critic"], self.policy.mask
+        values, _ = reduce_critics(critics.network.forward(observation), self.hyperparameters.critic_reduction)
+        # L = sum_a p_a (alpha log p_a - Q_a);  d L / d logit_i = p_i (alpha log p_i - Q_i - L)
+        advantage = torch.addcmul(-values, temperature, log_probabilities)
+        each = (probabilities * advantage).sum(-1, keepdim=True)
+        gradient = probabilities * (advantage - each) / len(observation)
+        gradient = mask.backward(gradient, observation) if mask else gradient
+        actor.network.backward(gradient, trace, actor.gradient)
+        return each.mean(), actor.optimizer.step()
 
     def _lost_entropy(self, observation: Tensor) -> Tensor | float:
         """Returns by how much an action mask lowers the target entropy, which is that of the valid choices then: []."""

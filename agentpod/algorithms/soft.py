@@ -31,6 +31,8 @@ class SoftSettings(OffPolicySettings):
     """Whether the temperature is adapted to reach the target entropy."""
     target_entropy_scale: float = 1.0
     """Factor of the target entropy of the paper."""
+    policy_delay: int = 1
+    """Gradient steps of the critics per gradient step of the actor and of the temperature."""
 
     def __post_init__(self) -> None:
         """Validates the values; see Settings."""
@@ -100,12 +102,24 @@ class SoftActorCritic(OffPolicy):
         """Creates new networks; see Algorithm."""
         super().__init__(*arguments, **settings)
         self._members = torch.arange(self.hyperparameters.critic_subset, device=self._device)
+        # Loss and gradient norm of the last step of the actor, which are reported again until the next one.
+        self._policy_metrics = torch.zeros(2, device=self._device)
+
+    def _is_actor_due(self) -> bool:
+        return bool((self.gradient_steps + 1) % self.hyperparameters.policy_delay == 0)
+
+    def _latest(self, loss: Tensor, gradient_norm: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns loss and gradient norm of a step of the actor, and keeps them if some steps have none."""
+        if self.hyperparameters.policy_delay > 1:
+            self._policy_metrics.copy_(torch.stack((loss, gradient_norm)))
+        return loss, gradient_norm
 
     def _optimizers(self) -> list[FlatAdam]:
         return [*super()._optimizers(), self._temperature.optimizer]
 
     def _live_tensors(self) -> dict[str, Tensor]:
-        return super()._live_tensors() | self._temperature.tensors()
+        delayed = {"policy_metrics": self._policy_metrics} if self.hyperparameters.policy_delay > 1 else {}
+        return super()._live_tensors() | self._temperature.tensors() | delayed
 
     def refresh(self) -> None:
         """See Algorithm.refresh."""
@@ -114,7 +128,8 @@ class SoftActorCritic(OffPolicy):
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """See Algorithm.load_state_dict."""
-        super().load_state_dict(state)
+        # A parent without a delay has no metrics of an earlier step.
+        super().load_state_dict({"policy_metrics": torch.zeros(2), **state})
         self._temperature.refresh()
 
     def _draw(self, generator: torch.Generator) -> None:

@@ -100,9 +100,7 @@ _ON_POLICY = {
     ),
     "horizon": Hyperparameter(128, "steps of each environment in a rollout", 1, 1e5),
     "normalize_rewards": Hyperparameter(
-        True,
-        "divide rewards by the running standard deviation of the discounted return, and clip them to [-10, 10]",
-        structural=True,
+        True, "divide rewards by the running deviation of the discounted return, clipped to [-10, 10]", structural=True
     ),
     "normalize_advantages": Hyperparameter(True, "scale advantages to mean 0 and variance 1 in each minibatch"),
     "adam_epsilon": Hyperparameter(1e-5, "added to Adam's denominator", 1e-12, 1.0, scale="log"),
@@ -251,6 +249,7 @@ _SOFT = {
         100.0,
         wide=Search(0.25, 2.0),
     ),
+    "policy_delay": Hyperparameter(1, "gradient steps of the critics per step of actor and temperature", 1, 1000),
 }
 
 SAC = Algorithm("soft actor-critic (Haarnoja et al. 2018); REDQ by settings (Chen et al. 2021)", _CONTINUOUS, _SOFT)

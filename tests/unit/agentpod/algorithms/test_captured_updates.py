@@ -24,6 +24,8 @@ CASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "ppo, clipped values, adaptive rate": ("ppo", {"value_clip_range": 0.2, "desired_kl": 0.01}),
     "sac, subset of critics": ("sac", {"critics": 3, "critic_subset": 2}),
     "sac, schedule, normalized": ("sac", {"learning_rate_steps": 4000, "normalize_observations": True}),
+    "sac, rare steps of the actor": ("sac", {"policy_delay": 3}),
+    "sac-discrete, rare steps of the actor": ("sac-discrete", {"policy_delay": 3}),
     "dqn, rare targets": ("dqn", {"target_period": 3}),
     "dqn, priorities, several steps": ("dqn", {"prioritized": True, "n_step": 3}),
     "sac, priorities, subset of critics": ("sac", {"prioritized": True, "critics": 3, "critic_subset": 2}),

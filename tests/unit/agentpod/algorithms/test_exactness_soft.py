@@ -26,6 +26,8 @@ from exactness import one_thread as one_thread
 from references import LOG_STD_RANGE, expected_log_prob, layers_of, perceptron, squashed_sample, temperature_loss
 from torch import Tensor
 
+from agentpod.algorithms.off_policy import DueUpdates
+
 SEEDS = range(3)
 ALPHA = 0.3
 KINDS = {"sac": "continuous", "sac-discrete": "discrete"}
@@ -182,6 +184,22 @@ def test_a_child_with_an_automatic_temperature_continues_that_of_its_parent(name
     child.load_state_dict(parent.state_dict())
     child.refresh()
     assert torch.equal(child._temperature.value(), parent._temperature.value())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_critics_learn_the_same_in_a_step_without_the_actor(name: str) -> None:
+    found = []
+    for actor in (True, False):
+        algorithm = soft(name, 0, policy_delay=2)
+        before = algorithm.policy.flat.clone(), algorithm._temperature.value()
+        algorithm._due = DueUpdates(actor=actor, targets=True)
+        step = descend(algorithm, random_batch(KINDS[name], 0), random_noise(algorithm, 0))
+        found.append(step)
+        assert torch.equal(before[0], algorithm.policy.flat) != actor
+        assert torch.equal(before[1], algorithm._temperature.value()) != actor
+    for key, tensor in found[0].after.items():
+        if key.startswith("critic"):
+            torch.testing.assert_close(found[1].after[key], tensor, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", KINDS)

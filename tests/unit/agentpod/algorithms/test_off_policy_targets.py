@@ -102,10 +102,34 @@ def test_the_actor_of_td3_is_updated_in_every_second_step_across_updates_and_che
     assert len(set(actor_metrics)) == 6
 
 
+DELAYED = pytest.mark.parametrize(
+    ("name", "kind"), [("td3", "continuous"), ("sac", "continuous"), ("sac-discrete", "discrete")]
+)
+
+
+@DELAYED
 @pytest.mark.parametrize("delay", [1, 3])
-def test_policy_delay_sets_the_delay_of_td3(delay: int) -> None:
-    algorithm: Any = new_algorithm("td3", "continuous", policy_delay=delay)
-    experience = Course(algorithm, "continuous").next()
-    algorithm._train(experience, 7)
-    assert algorithm.state_dict()["actor.optimizer.step"] == 7 // delay
-    assert algorithm.state_dict()["critic.optimizer.step"] == 7
+def test_policy_delay_sets_the_delay_of_the_actor(name: str, kind: str, delay: int) -> None:
+    algorithm: Any = new_algorithm(name, kind, policy_delay=delay)
+    experience = Course(algorithm, kind).next()
+    metrics = algorithm._train(experience, 7)
+    state = algorithm.state_dict()
+    assert state["actor.optimizer.step"] == 7 // delay
+    assert state["critic.optimizer.step"] == 7
+    # REDQ adapts the temperature together with the actor.
+    assert state.get("temperature.optimizer.step", 7 // delay) == 7 // delay
+    losses = metrics[:, algorithm.METRICS.index("policy_loss")].tolist()
+    # In between, the loss of the last actor step is repeated.
+    assert len(set(losses)) == (7 if delay == 1 else 3)
+    assert delay == 1 or losses[:2] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("sac", "continuous"), ("sac-discrete", "discrete")])
+def test_a_delayed_child_of_a_parent_without_delay_can_be_trained(name: str, kind: str) -> None:
+    parent: Any = new_algorithm(name, kind)
+    parent.update(Course(parent, kind).next())
+    child: Any = new_algorithm(name, kind, policy_delay=20)
+    child.load_state_dict(parent.state_dict())
+    assert child.update(Course(child, kind).next())
+    back: Any = new_algorithm(name, kind)
+    back.load_state_dict(child.state_dict())
