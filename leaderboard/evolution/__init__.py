@@ -24,6 +24,7 @@ populations/         strategies with a population of seats:
   generational.py      every generation restarts from the best
 random_search.py     strategy: every agent is fresh; the control
 rungs.py             rungs, and which trials are promoted
+ladders.py           the order of the trials on each rung
 allocation.py        which algorithms new agents may have
 comparison.py        comparison of noisy scores
 mutation.py          hyperparameters of a child

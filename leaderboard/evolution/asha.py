@@ -28,13 +28,11 @@ from random import Random
 from leaderboard.evolution.rungs import (
     RungTrials,
     algorithm_by_time,
-    by_rung,
     first_steps,
     interrupted,
     ladders_of_fresh,
     promoted,
     quota_of,
-    waiting,
 )
 from leaderboard.evolution.strategy import Continue, Fresh, NoWork, Situation
 from leaderboard.evolution.trials import Trial
@@ -47,33 +45,32 @@ def propose(situation: Situation, random: Random) -> Fresh | Continue | NoWork:
     if situation.number < evolution.initial_agents:
         reason = f"one of the first {evolution.initial_agents}"
         return Fresh(reason, environment_steps=first_steps(trials), rung=0)
-    able = [one for one in trials.by_number.values() if one.algorithm not in situation.left]
-    best = trials.best(able)
+    best = trials.best(but=situation.left)
     if best is not None and trials.ends_unscored(best, situation.clock):
         return NoWork("the tournament ends before another agent could be scored")
     return (
-        interrupted(trials, able)
-        or _promotion(trials, able)
-        or _last_promotion(situation, trials, able, best)
+        interrupted(trials, but=situation.left)
+        or _promotion(situation, trials)
+        or _last_promotion(situation, trials, best)
         or _new_trial(situation, trials)
     )
 
 
-def _promotion(trials: RungTrials, able: list[Trial]) -> Continue | None:
+def _promotion(situation: Situation, trials: RungTrials) -> Continue | None:
     """Returns the promotion of a trial that is within the quota of its rung; None if there is none."""
-    for rung, members in by_rung(ladders_of_fresh([one for one in able if one.at_rung])):
-        quota = quota_of(members, trials.spec.evolution)
-        chosen = next(iter(waiting(members[:quota], rung)), None)
-        if chosen is not None:
-            return promoted(trials, chosen, f"is among the best {quota} of {len(members)}")
+    for rung in trials.ladders.rungs(ladders_of_fresh(trials, situation.left)):
+        quota = quota_of(rung.size, trials.spec.evolution)
+        if chosen := rung.best_waiting(quota):
+            return promoted(trials, chosen, f"is among the best {quota} of {rung.size}")
     return None
 
 
-def _last_promotion(situation: Situation, trials: RungTrials, able: list[Trial], best: Trial | None) -> Continue | None:
+def _last_promotion(situation: Situation, trials: RungTrials, best: Trial | None) -> Continue | None:
     """Returns the promotion of the best waiting trial, whatever its quota, if a new trial would come too late."""
     if best is None or trials.time_left(situation.clock) > trials.duration_of(best):
         return None
-    chosen = trials.best(one for one in able if one.at_rung and not one.training)
+    able = trials.ladders.able(situation.left)
+    chosen = next((one for one in able if one.at_rung and not one.training), None)
     how = "is the best that waits, and a new trial could not train as long as the best has"
     return None if chosen is None else promoted(trials, chosen, how)
 

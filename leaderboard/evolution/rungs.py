@@ -9,15 +9,19 @@ Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSy
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
 
 from leaderboard.evolution.fresh import turn_by_pod_time
+from leaderboard.evolution.ladders import Ladders, Part
 from leaderboard.evolution.strategy import Continue, Situation
-from leaderboard.evolution.trials import ClockReading, Trial, Trials, last_score_seconds
+from leaderboard.evolution.trials import BEGIN, ClockReading, Trial, Trials, last_score_seconds
 from leaderboard.ranking.board import named
-from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
-from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, PodSpec
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, PodSpec, TournamentSpec
 
+TIME_UNIT = 1e-9
+"""Unit in which the training of many trials is added up, in the unit of `RungTrials.time_of`."""
 SHORTEST_TRIAL_SECONDS = 1.0
 """Pod time that a trial counts as at least: one that failed at once had a pod as well."""
 
@@ -28,7 +32,17 @@ class RungTrials(Trials):
     Training is measured in pod time, the core seconds divided by the cores of a pod: shares are shares of all cores. If
     pods may grow, pod time passes faster than the clock. What is compared with the time that is left is then measured
     in wall-clock time.
+
+    Attributes:
+        ladders: The trials in order.
     """
+
+    def __init__(self, spec: TournamentSpec) -> None:
+        super().__init__(spec)
+        self.ladders = Ladders()
+        # Training of the trials that no pod trains: of each, by number, and of all, by algorithm.
+        self._taken: dict[int, int] = {}
+        self._taken_by_algorithm: Counter[str] = Counter()
 
     @property
     def quantum(self) -> int:
@@ -39,6 +53,12 @@ class RungTrials(Trials):
         """Returns the own training of a trial, in multiples of the steps between two scores."""
         return trial.environment_steps / self.quantum
 
+    def handed_out(self, agent: Agent) -> Trial:
+        """Records that an agent was generated for a pod."""
+        trial = super().handed_out(agent)
+        self._changed(trial)
+        return trial
+
     def scored(self, candidate: Candidate) -> Trial:
         """Records a submission, and, if pods may grow, how long its training has taken."""
         trial = super().scored(candidate)
@@ -46,22 +66,56 @@ class RungTrials(Trials):
             seconds, steps = _since_last_score(trial, self.spec.pod)
             trial.wall_seconds += seconds
             trial.step_seconds = seconds / steps if steps > 0 else trial.step_seconds
+        self._changed(trial)
         return trial
 
     def ended(self, agent_id: str, *, failed: bool) -> Trial | None:
         """Records that an agent has ended; its trial has reached a rung unless it was stopped or failed."""
-        trial = super().ended(agent_id, failed=failed)
-        if trial is None:
-            return None
-        if not trial.ended and trial.failed_agent != agent_id and is_climbing(trial):
+        current, trial = super().ended(agent_id, failed=failed), self._by_agent[agent_id]
+        if current and not trial.ended and trial.failed_agent != agent_id and trial.climbs:
             trial.at_rung.append(trial.estimate)
-        return trial
+        self._changed(trial)
+        return current
 
-    @staticmethod
-    def best(trials: Iterable[Trial]) -> Trial | None:
-        """Returns the best of some trials that may continue; None if there is none with a score."""
-        able = [one for one in trials if not one.ended and one.scores]
-        return max(able, key=lambda one: (one.estimate, -one.number), default=None)
+    def before_ends(self, agent_ids: Iterable[str]) -> Callable[[], None]:
+        """Returns a function that undoes the ends of these agents, see Trials."""
+        agent_ids = list(agent_ids)
+        undo_trials, trials = super().before_ends(agent_ids), list(map(self.of, agent_ids))
+
+        def undo() -> None:
+            undo_trials()
+            for trial in trials:
+                if trial is not None:
+                    self._changed(trial)
+
+        return undo
+
+    def _changed(self, trial: Trial) -> None:
+        """Updates the lists of a trial; must be called after each change of it."""
+        self.ladders.update(trial)
+        # Sums of whole numbers do not depend on the order of the events.
+        taken = 0 if trial.training else round(time_taken_by(trial, self, BEGIN) / TIME_UNIT)
+        self._taken_by_algorithm[trial.algorithm] += taken - self._taken.get(trial.number, 0)
+        self._taken[trial.number] = taken
+
+    def time_taken(self, clock: ClockReading) -> dict[str, float]:
+        """Returns the training of all trials by algorithm, in the unit of `time_of`."""
+        found = {name: taken * TIME_UNIT for name, taken in self._taken_by_algorithm.items()}
+        for trial in self.in_training():
+            found[trial.algorithm] += time_taken_by(trial, self, clock)
+        return found
+
+    def in_training(self) -> list[Trial]:
+        """Returns the trials in training, by number."""
+        return [trial for _, trial in sorted(self.ladders.training.items())]
+
+    def fresh_agents(self, algorithm: str) -> int:
+        """Returns how many trials of an algorithm have begun with a fresh agent."""
+        return self.ladders.fresh_counts[algorithm]
+
+    def best(self, but: Container[str] = ()) -> Trial | None:
+        """Returns the best trial that may continue, but of some algorithms; None if there is none with a score."""
+        return next(self.ladders.able(but), None)
 
     def time_of(self, trial: Trial) -> float:
         """Returns the training of a trial: pod seconds, or environment steps in a synchronous tournament."""
@@ -145,20 +199,16 @@ def promoted(trials: RungTrials, trial: Trial, how: str) -> Continue:
     return Continue(trial.newest, reason, environment_steps=steps, rung=rung + 1)
 
 
-def is_climbing(trial: Trial) -> bool:
-    """Whether the last agent of a trial was to reach a rung that the trial has not reached."""
-    return len(trial.at_rung) == trial.rung and trial.agents[-1].HasField("rung")
-
-
-def interrupted(trials: RungTrials, able: Iterable[Trial]) -> Continue | None:
+def interrupted(trials: RungTrials, but: Container[str], without: Trial | None = None) -> Continue | None:
     """Returns the continuation of a trial whose agent failed on the way to a rung; None if there is none.
 
     Args:
         trials: The trials of the tournament.
-        able: Those of them that may continue.
+        but: Algorithms that are left out.
+        without: A trial that is left out.
     """
-    waiting = (one for one in able if is_climbing(one) and one.scores and not one.training and not one.ended)
-    trial = min(waiting, key=lambda one: one.number, default=None)
+    found = (one for _, one in sorted(trials.ladders.interrupted.items()))
+    trial = next((one for one in found if one is not without and one.algorithm not in but), None)
     if trial is None:
         return None
     missing = rung_steps(trials.spec.evolution, trials.quantum, trial.rung) - trial.environment_steps
@@ -167,35 +217,26 @@ def interrupted(trials: RungTrials, able: Iterable[Trial]) -> Continue | None:
     return Continue(trial.newest, reason, environment_steps=steps, rung=trial.rung)
 
 
-def quota_of(members: Sequence[Trial], evolution: EvolutionSpec) -> int:
+def quota_of(size: int, evolution: EvolutionSpec) -> int:
     """Returns how many of the trials that have reached a rung may be promoted."""
-    return int(len(members) / evolution.rung_factor + 1e-9)
+    return int(size / evolution.rung_factor + 1e-9)
 
 
-def waiting(members: Iterable[Trial], rung: int) -> list[Trial]:
-    """Returns those of the trials that have reached a rung that may be promoted from it, in the given order."""
-    return [one for one in members if one.rung == rung and not one.training and not one.ended]
-
-
-def ladders_of_fresh(trials: Sequence[Trial]) -> list[list[Trial]]:
+def ladders_of_fresh(trials: RungTrials, but: Container[str], without: Trial | None = None) -> list[list[Part]]:
     """Divides fresh trials that have reached a rung into ladders, within which they are compared.
 
     Trials of different algorithms are compared once each algorithm has one above rung 0. Earlier, the algorithm that
     learns fastest at first would get all promotions.
+
+    Args:
+        trials: The trials.
+        but: Algorithms that are left out.
+        without: A trial that is left out.
     """
-    names = sorted({one.algorithm for one in trials})
-    if all(any(one.algorithm == name and len(one.at_rung) > 1 for one in trials) for name in names):
-        return [list(trials)]
-    return [[one for one in trials if one.algorithm == name] for name in names]
-
-
-def by_rung(ladders: Sequence[Sequence[Trial]]) -> Iterator[tuple[int, list[Trial]]]:
-    """Yields each rung with the trials of a ladder that have reached it, best first, from the highest rung down."""
-    for rung in reversed(range(max((len(one.at_rung) for ladder in ladders for one in ladder), default=0))):
-        for ladder in ladders:
-            members = [one for one in ladder if len(one.at_rung) > rung]
-            if members:
-                yield rung, sorted(members, key=lambda one: (-one.at_rung[rung], one.number))
+    parts = trials.ladders.parts(fresh=True, but=but, without=without)
+    if all(trials.ladders.reached((part,), 1, without) for part in parts):
+        return [parts]
+    return [[part] for part in parts]
 
 
 # --- fresh trials ------------------------------------------------------------------------------------------------
@@ -210,13 +251,10 @@ def algorithm_by_time(situation: Situation, trials: RungTrials) -> str:
     spec = situation.spec
     if len(spec.algorithms) - len(situation.left) < 2:
         return ""
-    taken: dict[str, float] = {}
-    for trial in trials.by_number.values():
-        taken[trial.algorithm] = taken.get(trial.algorithm, 0.0) + _time_taken(trial, trials, situation.clock)
-    return turn_by_pod_time(spec, taken, situation.left).algorithm
+    return turn_by_pod_time(spec, trials.time_taken(situation.clock), situation.left).algorithm
 
 
-def _time_taken(trial: Trial, trials: RungTrials, clock: ClockReading) -> float:
+def time_taken_by(trial: Trial, trials: RungTrials, clock: ClockReading) -> float:
     """Returns the training of a trial, in the unit of `time_of`, with what it has trained since its last score."""
     current = trial.agents[-1]
     if trials.spec.synchronous:

@@ -148,6 +148,11 @@ class Trial:
         return self.earlier_core_seconds + (current.core_seconds if current else 0.0)
 
     @property
+    def climbs(self) -> bool:
+        """Whether its last agent was to reach a rung that it has not reached."""
+        return bool(self.agents) and len(self.at_rung) == self.rung and self.agents[-1].HasField("rung")
+
+    @property
     def _current(self) -> Candidate | None:
         """The last score of its last agent; None while that agent has none."""
         own = self.scores and self.scores[-1].agent_id == self.agents[-1].agent_id

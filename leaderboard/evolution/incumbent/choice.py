@@ -11,20 +11,21 @@ A pod that asks for work gets the first of these that applies:
 Nothing is started that could not be scored before the end.
 """
 
+from collections import Counter
+from itertools import chain
 from random import Random
 
 from leaderboard.evolution.incumbent.forks import fork_values
 from leaderboard.evolution.incumbent.race import IncumbentRace
+from leaderboard.evolution.ladders import Ladder
 from leaderboard.evolution.mutation import describe_changes
 from leaderboard.evolution.rungs import (
     algorithm_by_time,
-    by_rung,
     first_steps,
     interrupted,
     ladders_of_fresh,
     promoted,
     quota_of,
-    waiting,
 )
 from leaderboard.evolution.space import movable_spaces
 from leaderboard.evolution.strategy import Child, Continue, Fresh, NoWork, Situation
@@ -36,8 +37,6 @@ SHORTEST_QUANTA = 2
 """Shortest assignment of the incumbent, in quanta (multiples of the steps between two scores)."""
 FOUNDER_QUANTA = 4
 """Length of an assignment of a founder that does not lead, in quanta."""
-RISE_SCORES = 3
-"""Number of last scores that the rise of a trial is measured over."""
 LARGEST_BROOD = 8
 """Most forks of one parent on the first rung at the same time; with more pods, the next best trial is the parent."""
 
@@ -65,7 +64,7 @@ def propose(situation: Situation, random: Random) -> Fresh | Child | Continue | 
     return (
         _untried_start(situation, race)
         or _founder_with_time(situation, race, leader)
-        or interrupted(race, _challengers(situation, race, leader))
+        or interrupted(race, situation.left, without=leader)
         or _promotion(situation, race, leader, favors_riser=favors_riser)
         or _challenger(situation, race, leader, random)
     )
@@ -97,7 +96,7 @@ def _leader(situation: Situation, race: IncumbentRace) -> Trial | None:
     incumbent = race.incumbent
     if incumbent is None or incumbent.algorithm not in situation.left:
         return incumbent
-    return race.best(one for one in race.by_number.values() if one.algorithm not in situation.left)
+    return race.best(but=situation.left)
 
 
 def _gets_its_share(leader: Trial, race: IncumbentRace, clock: ClockReading) -> bool:
@@ -141,37 +140,23 @@ def _promotion(
     situation: Situation, race: IncumbentRace, leader: Trial | None, *, favors_riser: bool
 ) -> Continue | None:
     """Returns the continuation of a trial that is promoted to the next rung; None if none may be."""
-    for rung, members in by_rung(_ladders(situation, race, leader)):
-        quota, free = quota_of(members, situation.spec.evolution), waiting(members, rung)
-        if favors_riser and len(members) > 1 and free:
-            riser = max(free, key=lambda one: (_rise(one), -one.number))
+    for rung in race.ladders.rungs(_ladders(situation, race, leader), without=leader):
+        if favors_riser and rung.size > 1 and (riser := rung.riser()):
             return promoted(race, riser, "rose most over its last scores")
-        chosen = next(iter(waiting(members[:quota], rung)), None)
-        if chosen is not None:
-            return promoted(race, chosen, f"is among the best {quota} of {len(members)}")
+        quota = quota_of(rung.size, situation.spec.evolution)
+        if chosen := rung.best_waiting(quota):
+            return promoted(race, chosen, f"is among the best {quota} of {rung.size}")
     return None
 
 
-def _challengers(situation: Situation, race: IncumbentRace, leader: Trial | None) -> list[Trial]:
-    trials = race.by_number.values()
-    return [one for one in trials if one is not leader and one.algorithm not in situation.left]
-
-
-def _ladders(situation: Situation, race: IncumbentRace, leader: Trial | None) -> list[list[Trial]]:
+def _ladders(situation: Situation, race: IncumbentRace, leader: Trial | None) -> list[Ladder]:
     """Returns the ladders that challengers climb.
 
     Forks and fresh challengers climb separate ladders: forks start near the incumbent, so fresh ones would never be
     promoted among them.
     """
-    climbing = [one for one in _challengers(situation, race, leader) if one.at_rung]
-    forks, fresh = ([one for one in climbing if one.fresh is fresh] for fresh in (False, True))
-    return [forks, *ladders_of_fresh(fresh)]
-
-
-def _rise(trial: Trial) -> float:
-    """Returns how much the score of a trial rose over its last scores."""
-    last = trial.scores[-RISE_SCORES:]
-    return last[-1].score - last[0].score
+    forks = race.ladders.parts(fresh=False, but=situation.left, without=leader)
+    return [forks, *ladders_of_fresh(race, situation.left, leader)]
 
 
 # --- new challengers ---------------------------------------------------------------------------------------------
@@ -196,11 +181,14 @@ def _challenger(situation: Situation, race: IncumbentRace, leader: Trial | None,
 
 def _parent(situation: Situation, race: IncumbentRace, leader: Trial | None) -> Trial | None:
     """Returns the trial that the next fork starts from; None while nothing is scored."""
-    scored = [one for one in race.by_number.values() if one.scores and not one.ended]
-    scored = [one for one in scored if one.algorithm not in situation.left]
-    order = sorted(scored, key=lambda one: (one is not leader, -one.estimate, one.number))
-    brood = [one.forked_from for one in race.in_training() if one.rung == 0]
-    return next((one for one in order if brood.count(one.number) < LARGEST_BROOD), order[0] if order else None)
+    able = race.ladders.able(situation.left)
+    if leader is not None and leader.scores and not leader.ended:
+        able = chain([leader], (one for one in able if one is not leader))
+    brood = Counter(one.forked_from for one in race.in_training() if one.rung == 0)
+    best = next(able, None)
+    if best is None:
+        return None
+    return next((one for one in chain([best], able) if brood[one.number] < LARGEST_BROOD), best)
 
 
 def fresh_probability(race: IncumbentRace, parent: Trial, clock: ClockReading) -> float:

@@ -10,7 +10,6 @@ The incumbent, a founder within its share and the only trial of an algorithm are
 
 import math
 from collections.abc import Callable, Iterable
-from statistics import median
 
 from leaderboard.evolution.rungs import RungTrials
 from leaderboard.evolution.trials import BEGIN, ClockReading, Trial
@@ -78,7 +77,7 @@ class IncumbentRace(RungTrials):
         """Records that an agent has ended; if the incumbent must not continue, the best of the others leads."""
         trial = super().ended(agent_id, failed=failed)
         if trial is not None and trial.ended and trial is self.incumbent:
-            leader = self.best(self.by_number.values())
+            leader = self.best()
             self._incumbent = None if leader is None else leader.number
             if leader is not None:
                 self._stops.pop(leader.agents[-1].agent_id, None)
@@ -114,6 +113,7 @@ class IncumbentRace(RungTrials):
             rungs = math.log(max(1.0, self.quanta(old) / evolution.first_rung)) / math.log(evolution.rung_factor)
             old.rung = int(rungs)
             old.at_rung = [old.estimate] * (old.rung + 1)
+            self._changed(old)
 
     def _why_stopped(self, trial: Trial, lead: float, error: float) -> str:
         """Returns why a challenger in training is stopped; empty if it is not."""
@@ -130,8 +130,8 @@ class IncumbentRace(RungTrials):
             return ""
         if trial.rung < 1:
             return ""
-        peers = [one.at_rung[trial.rung - 1] for one in self.by_number.values() if len(one.at_rung) >= trial.rung]
-        middle = median(peers) if len(peers) >= SMALLEST_PEER_GROUP else -math.inf
+        peers = self.ladders.everyone_at(trial.rung - 1)
+        middle = peers.median() if len(peers) >= SMALLEST_PEER_GROUP else -math.inf
         if trial.estimate < middle - margin:
             return (
                 f"{named(trial.newest)} is more than {evolution.stop_errors:g} standard errors of {error:.2g} below"
@@ -143,5 +143,5 @@ class IncumbentRace(RungTrials):
         """Whether a challenger is never stopped early: a founder within its share, or the last of its algorithm."""
         if self.founders.get(trial.algorithm) == trial.number and self.founder_time_left(trial, self.clock):
             return True
-        others = (one for one in self.by_number.values() if one is not trial and one.algorithm == trial.algorithm)
-        return not any(one.scores and not one.ended for one in others)
+        own = bool(trial.scores) and not trial.ended
+        return self.ladders.count_able(trial.algorithm) == own

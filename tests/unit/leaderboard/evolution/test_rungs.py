@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from trial_log import QUANTUM, Log
 
-from leaderboard.evolution.rungs import algorithm_by_time, by_rung, ladders_of_fresh, quota_of, rung_steps, waiting
+from leaderboard.evolution.rungs import algorithm_by_time, quota_of, rung_steps
 from leaderboard.evolution.strategy import Situation
-from leaderboard.evolution.trials import Trial
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 MakeLog = Callable[..., Log]
@@ -24,14 +23,6 @@ def make_ladder(make_log: MakeLog) -> Callable[..., Log]:
     return make
 
 
-def numbers(trials: list[Trial]) -> list[int]:
-    return [trial.number for trial in trials]
-
-
-def at(trial: int, algorithm: str, *estimates: float) -> Trial:
-    return Trial(trial, algorithm, None, rung=len(estimates) - 1, at_rung=list(estimates))
-
-
 def test_rungs_grow_by_the_factor_in_whole_quanta() -> None:
     thirds = EvolutionSpec(first_rung=2, rung_factor=3.0)
     assert [rung_steps(thirds, QUANTUM, rung) // QUANTUM for rung in range(4)] == [2, 6, 18, 54]
@@ -42,27 +33,7 @@ def test_rungs_grow_by_the_factor_in_whole_quanta() -> None:
 
 def test_the_quota_of_a_rung_is_rounded_down() -> None:
     evolution = EvolutionSpec(rung_factor=3.0)
-    members = [at(number, "ppo", 1.0) for number in range(7)]
-    assert [quota_of(members[:count], evolution) for count in range(8)] == [0, 0, 0, 1, 1, 1, 2, 2]
-
-
-def test_rungs_come_from_the_highest_down_and_members_by_their_estimate_there() -> None:
-    ladder = [at(0, "ppo", 5.0, 1.0), at(1, "ppo", 9.0), at(2, "ppo", 5.0), at(3, "ppo", 7.0, 2.0)]
-    found = [(rung, numbers(members)) for rung, members in by_rung([ladder])]
-    assert found == [(1, [3, 0]), (0, [1, 3, 0, 2])]
-
-
-def test_a_trial_is_promoted_once_from_a_rung_and_not_while_it_trains_or_after_it_has_ended() -> None:
-    members = [at(number, "ppo", 1.0) for number in range(4)]
-    members[0].rung, members[1].training, members[2].ended = 1, True, "failed"
-    assert numbers(waiting(members, 0)) == [3]
-
-
-def test_algorithms_are_compared_once_each_has_a_trial_above_the_first_rung() -> None:
-    trials = [at(0, "ppo", 9.0, 9.0), at(1, "ppo", 8.0), at(2, "a2c", 1.0)]
-    assert [numbers(ladder) for ladder in ladders_of_fresh(trials)] == [[2], [0, 1]]
-    trials.append(at(3, "a2c", 2.0, 2.0))
-    assert [numbers(ladder) for ladder in ladders_of_fresh(trials)] == [[0, 1, 2, 3]]
+    assert [quota_of(size, evolution) for size in range(8)] == [0, 0, 0, 1, 1, 1, 2, 2]
 
 
 def test_a_trial_reaches_its_rung_when_its_agent_ends_and_a_failed_one_does_not(make_ladder: MakeLog) -> None:
@@ -81,14 +52,14 @@ def test_a_trial_reaches_its_rung_when_its_agent_ends_and_a_failed_one_does_not(
 def test_the_best_is_the_one_with_the_highest_estimate_that_may_continue(make_ladder: MakeLog) -> None:
     log = make_ladder()
     agents = [log.fresh() for _ in range(4)]
-    assert log.race.best(log.race.by_number.values()) is None
+    assert log.race.best() is None
     for agent, score in zip(agents[:3], (10.0, 30.0, 20.0), strict=True):
         log.finished(agent, score, score)
-    assert log.race.best(log.race.by_number.values()).number == 1
+    assert log.race.best().number == 1
     log.end(log.again(agents[1], rung=1), failed=True)
-    assert log.race.best(log.race.by_number.values()).number == 1, "it may continue from its score"
+    assert log.race.best().number == 1, "it may continue from its score"
     log.end(log.again(agents[1], rung=1), failed=True)
-    assert log.race.best(log.race.by_number.values()).number == 2
+    assert log.race.best().number == 2
 
 
 def test_in_a_synchronous_tournament_algorithms_have_their_shares_of_environment_steps(make_ladder: MakeLog) -> None:
