@@ -16,13 +16,14 @@ from orchestrator.assignments import successors, transactions
 from orchestrator.assignments.adoption import Adoption
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.known_agents import register_again
+from orchestrator.assignments.step_limits import StepLimits
 from orchestrator.assignments.successors import Prepare, TrainingGaps
 from orchestrator.assignments.transactions import AssignedWork
-from orchestrator.decisions import dispatch, step_budget
+from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
 from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
 from orchestrator.leaderboard_client import LeaderboardClient
-from orchestrator.state import pauses, records
+from orchestrator.state import pauses
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase
 from orchestrator.state.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
@@ -83,7 +84,7 @@ class Assignments:
         self._state, self._runtime, self._leaderboard, self._clock = state, runtime, leaderboard, clock
         self._external_pods, self._quotas = external_pods, quotas
         self._adoption = Adoption(state, runtime, clock, external=external_pods is not None)
-        self._closing, self._gaps = False, TrainingGaps(state)
+        self._closing, self._gaps, self._step_limits = False, TrainingGaps(state), StepLimits(state, runtime)
         self._generating = asyncio.Semaphore(CONCURRENT_GENERATIONS)
         # What a pod holds is read before the transaction that assigns more, so requests of one pod are serialized.
         self._pod_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -135,48 +136,20 @@ class Assignments:
         answer = await asyncio.shield(self._assign_work(requester, prepared_agent_id))
         if not isinstance(answer, AssignedWork) or isinstance(answer.work, EvaluationRecord):
             return answer
-        limit = await self._step_limit(answer.tournament, answer.work)
+        limit = await self._step_limits.of(answer.tournament, answer.work)
         if limit is not None and limit <= answer.work.environment_steps:
             return self._without_work(answer.work, "all environment steps of the objective are assigned")
+        if limit is not None:
+            # Before the agent is generated, because other pods may ask meanwhile.
+            self._step_limits.record(answer.work, limit)
         assigned: AcquireResult = answer
         if answer.work.agent is None:
             assigned = await self._generate(answer.tournament, answer.work)
         else:
             await register_again(self._leaderboard, self._runtime.cache, answer.tournament, answer.work.agent)
         if isinstance(assigned, AssignedWork) and limit is not None:
-            work = assigned.work
-            self._runtime.step_limits[work.work_id, work.lease_epoch] = limit
-            self._runtime.step_limits.pop((work.work_id, work.lease_epoch - 1), None)
             return replace(assigned, maximum_environment_steps=limit)
         return assigned
-
-    async def _step_limit(self, tournament: TournamentRecord, agent: AgentRecord) -> int | None:
-        """Own environment steps at which an agent ends at the latest; None if there is no such limit."""
-        objective, name = tournament.spec.objective, tournament.tournament_id
-        known = self._runtime.step_limits.get((agent.agent_id, agent.lease_epoch))
-        if known is not None:
-            return known
-        if not objective.HasField("environment_steps"):
-            return None
-        if tournament.spec.synchronous:
-            begin = agent.number - agent.number % tournament.round_size
-            earlier = await self._state.transact(records.steps_below, name, begin)
-            return step_budget.share_of_round(objective, earlier, tournament.round_size)
-        others = self._runtime.cache.unfinished_agents(name).values()
-        promised = [
-            self._promised(tournament, other) for other in others if other.agent_id != agent.agent_id and other.pod_id
-        ]
-        left = step_budget.steps_left(objective, self._runtime.counters.environment_steps(name), promised)
-        return None if left is None else agent.environment_steps + left
-
-    def _promised(self, tournament: TournamentRecord, agent: AgentRecord) -> int:
-        """Environment steps that an agent in training may still train."""
-        held = self._runtime.leases.held.get(agent.agent_id)
-        if agent.agent is None or held is None:
-            return 0
-        own = agent.agent.assignment_environment_steps or tournament.spec.assignment.environment_steps
-        limit = min(own, self._runtime.step_limits.get((agent.agent_id, agent.lease_epoch), own))
-        return max(0, limit - max(agent.environment_steps, held.progress.environment_steps))
 
     def _without_work(self, agent: AgentRecord, reason: str) -> dispatch.Wait:
         """Makes a pod wait that holds the number of an agent; without a lease, it does not count as training."""

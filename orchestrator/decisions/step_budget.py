@@ -3,24 +3,33 @@
 Pods train agents at the same time and report their steps seconds later. If each agent could train its whole assignment,
 the tournament would exceed its budget by one assignment for each pod. An agent therefore gets at most the steps that
 are not promised to other agents, so the budget is exceeded by at most one rollout for each pod.
+
+Nor does an agent get more than the equal part of its pod of what is left to train. Without this rule, the last long
+assignments would take all that is left, and the other pods would wait for the end.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec
 
 
-def steps_left(objective: ObjectiveSpec, counted_steps: int, promised: Iterable[int]) -> int | None:
+def steps_left(
+    objective: ObjectiveSpec, counted_steps: int, promised: Collection[int], *, pods: int = 1, quantum: int = 0
+) -> int | None:
     """Returns the environment steps that a further agent may train; None without such an objective.
 
     Args:
         objective: Objective of the tournament.
         counted_steps: Environment steps of all its agents so far.
         promised: For each other agent in training, the steps that it may still train.
+        pods: Pods of the tournament.
+        quantum: Steps between two scores: an agent gets as many if they are left, however small its part is.
     """
     if not objective.HasField("environment_steps"):
         return None
-    return max(0, objective.environment_steps - counted_steps - sum(promised))
+    left = max(0, objective.environment_steps - counted_steps)
+    part = -(-left // max(pods, len(promised) + 1))
+    return max(0, min(left - sum(promised), max(quantum, part)))
 
 
 def share_of_round(objective: ObjectiveSpec, earlier_steps: int, round_size: int) -> int | None:

@@ -219,11 +219,11 @@ async def test_the_steps_of_all_agents_count_for_the_objective(mesh: Any, spec: 
     name = await mesh.create(spec(**limits))
     await mesh.cycle()
     works = [await mesh.assigned(f"{name}-p{number}") for number in range(2)]
-    assert [work.maximum_environment_steps for work in works] == [100, 40]
-    await mesh.renew(works[0], environment_steps=60)
+    assert [work.maximum_environment_steps for work in works] == [50, 50], "each pod has an equal part"
+    await mesh.renew(works[0], environment_steps=50)
     await mesh.cycle()
     assert (await mesh.get(name)).state == RUNNING
-    await mesh.renew(works[1], environment_steps=40)
+    await mesh.renew(works[1], environment_steps=50)
     await mesh.cycle()
     assert (await mesh.get(name)).state == ENDING
     assert (await mesh.get(name)).environment_steps == 100

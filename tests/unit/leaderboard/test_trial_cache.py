@@ -32,6 +32,11 @@ def state_of(trials: Any) -> Any:
         trials.stops,
         trials.incumbent and trials.incumbent.number,
         trials.founders,
+        {number: vars(standing) for number, standing in trials.ladders._standings.items()},
+        trials.time_taken(trials.clock),
+        [trial.number for trial in trials.ladders.able()],
+        sorted(trials.ladders.training),
+        sorted(trials.ladders.interrupted),
     )
 
 
