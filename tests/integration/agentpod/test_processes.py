@@ -1,7 +1,6 @@
 """Pods as real processes, forked by a real fork server: they train, survive kills and release their memory."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -17,16 +16,16 @@ from agentpod.config import PodConfig
 from agentpod.process.forkserver import start_ticks
 from podrace.checkpoint_store import open_store
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.processes.identity import Process
 from podrace.tensor_transport.codec import decode
 
 REPOSITORY = Path(__file__).parents[3]
 
 
 def lives(pid: int) -> bool:
-    """Returns whether a process runs; a zombie does not."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+    """Returns whether a process runs; a zombie does not once all its threads have exited."""
+    process = Process.find(pid)
+    return process is not None and process.lives
 
 
 def left_in_shared_memory(pod: PodConfig) -> list[str]:
