@@ -23,14 +23,16 @@ from agentpod.models.policy import policy_shapes
 from agentpod.roles.user_evaluator import UserEvaluator
 from agentpod.session.opponents import OpponentPolicy, OpponentSlots
 from agentpod.session.role_client import CollectedRollout, RoleClient, SessionSpec
+from agentpod.session.role_faults import RoleLost
 from agentpod.session.spaces import check_same_spaces, check_unchanged_spaces
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import FailedPrecondition, Unimplemented
 from podrace.specification import catalog
+from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tensor_transport.cuda import SCHEME as CUDA
 from podrace.tensor_transport.cuda import CudaPlane
-from podrace.tensor_transport.plane import Plane
+from podrace.tensor_transport.plane import Plane, Region
 from podrace.tensor_transport.probe import PLANE_UNUSABLE, PROBE_SPEC, check_probe, write_probe
 from podrace.tensor_transport.transfer import SCHEME as GROUP
 from simulators import Space
@@ -135,7 +137,8 @@ class Roles:
         Raises:
             InvalidArgument: The environment cannot be made, or its spaces cannot be learned on.
             Unimplemented: None of the allowed planes connects all roles.
-            RoleLost: A role was lost, or did not open within the deadline in the contract.
+            RoleLost: A role was lost, or did not open within the deadline in the contract; or the plane that connected
+                the roles before no longer does.
         """
         self._session = None
         if session.opened <= 1:
@@ -177,6 +180,9 @@ class Roles:
             except FailedPrecondition as error:
                 if error.reason != PLANE_UNUSABLE:
                     raise
+                if self._chosen:
+                    # This pod has lost what it had. Another pod chooses again.
+                    raise RoleLost(f"plane {plane.scheme!r} no longer connects the roles: {error.message}") from error
                 refusals.append(error.message)
                 _log.warning("a plane does not connect the roles", plane=plane.scheme, error=error.message)
                 continue
@@ -202,7 +208,7 @@ class Roles:
                 probe = plane.create(f"{session.name}_probe", [PROBE_SPEC])
                 offered.callback(probe.close)
                 sent = write_probe(probe, session.seed % 2**32)
-                ref = probe.refs()[0]
+                ref = _reference_to(probe)
             except (FailedPrecondition, Unimplemented) as error:
                 raise FailedPrecondition(error.message, reason=PLANE_UNUSABLE) from error
             opened = await self._client.open(session, ref)
@@ -370,3 +376,11 @@ class Roles:
         for ring in self._rings:
             ring.close()
         self._rings.clear()
+
+
+def _reference_to(probe: Region) -> TensorRef:
+    """Returns the reference of a probe; raises FailedPrecondition if CUDA refuses to order its writes."""
+    try:
+        return probe.refs()[0]
+    except RuntimeError as error:
+        raise FailedPrecondition(f"the probe cannot be handed out: {error}") from error

@@ -84,11 +84,19 @@ class Driver(Protocol):
         ...
 
     def record(self, event: Any) -> None:
-        """Records the end of the work submitted to the GPU so far; raises FailedPrecondition if that fails."""
+        """Records the end of the work submitted to the GPU so far.
+
+        Raises:
+            RuntimeError: An error of CUDA, possibly of an earlier kernel; this process cannot use the GPU any more.
+        """
         ...
 
     def wait(self, event: Any) -> None:
-        """Lets work that is submitted from now on start after the recorded point; raises as `record`."""
+        """Lets work that is submitted from now on start after the recorded point.
+
+        Raises:
+            FailedPrecondition: CUDA refuses it.
+        """
         ...
 
     def submitted(self) -> Callable[[], None]:

@@ -44,10 +44,12 @@ class CupyDriver:
 
     def allocate(self, size: int) -> Slab:
         """Allocates memory with cudaMalloc."""
-        with self._cupy.cuda.Device(self._index), self._errors_of("memory cannot be exported to another process"):
+        with self._cupy.cuda.Device(self._index):
+            # An error of CUDA that is not about memory ends the process: its GPU, or its context, is lost.
             memory = self._allocate(size)
-            event = self._cupy.cuda.Event(disable_timing=True, interprocess=True)
-            exported = self._runtime.ipcGetMemHandle(memory.ptr), self._runtime.ipcGetEventHandle(event.ptr)
+            with self._errors_of("memory cannot be exported to another process"):
+                event = self._cupy.cuda.Event(disable_timing=True, interprocess=True)
+                exported = self._runtime.ipcGetMemHandle(memory.ptr), self._runtime.ipcGetEventHandle(event.ptr)
             handles = b"".join((*exported, size.to_bytes(SIZE_BYTES, "little"), self._uuid(self._index)))
             return Slab(self._tensor(memory.ptr, size, memory), event, handles)
 
@@ -116,7 +118,7 @@ class CupyDriver:
 
     def record(self, event: Any) -> None:
         """Records the event on torch's current stream."""
-        with self._cupy.cuda.Device(self._index), self._errors_of("an event cannot be recorded"):
+        with self._cupy.cuda.Device(self._index):
             self._runtime.eventRecord(event.ptr, self._stream())
 
     def wait(self, event: Any) -> None:

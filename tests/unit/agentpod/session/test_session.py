@@ -15,12 +15,15 @@ from torch import Tensor
 
 from agentpod.config import PodConfig
 from agentpod.experience.memory_spec import MemorySpec
+from agentpod.learner.ending import EXIT_ROLE_LOST, ending_of_error
 from agentpod.models.policy import NetworkSpec
 from agentpod.session.role_client import RoleClient, SessionSpec
+from agentpod.session.role_faults import RoleLost
 from agentpod.session.session import Roles
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
+from podrace.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
 from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tensor_transport.cuda import CudaPlane
 from podrace.tensor_transport.memory import MemoryPlane
@@ -96,7 +99,7 @@ async def test_a_plane_whose_references_cannot_be_handed_out_is_skipped(
     driver = FakeDriver(Gpu())
 
     def refuse(event: Any) -> None:
-        raise FailedPrecondition("an event cannot be recorded")
+        raise RuntimeError("cudaErrorInvalidResourceHandle")
 
     monkeypatch.setattr(driver, "record", refuse)
     with tempfile.TemporaryDirectory() as folder:
@@ -120,8 +123,25 @@ async def test_a_plane_that_worked_once_is_not_replaced() -> None:
     roles = ConnectedRoles([Named("shared"), Named("grpc")], sees={"shared", "grpc"})
     await opened(roles)
     roles._client.sees = {"grpc"}
-    with pytest.raises(Unimplemented, match="shared"):
+    with pytest.raises(RoleLost, match=r"plane 'shared' no longer connects the roles: .* failed its self-test"):
         await opened(roles)
+    await roles.close()
+
+
+async def test_a_plane_that_worked_once_and_cannot_allocate_any_more_ends_the_pod_and_not_the_tournament(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    roles = ConnectedRoles([plane := Named("shared"), Named("grpc")], sees={"shared", "grpc"})
+    await opened(roles)
+
+    def refuse(name: str, specs: Any) -> Any:
+        raise FailedPrecondition("memory cannot be exported")
+
+    monkeypatch.setattr(plane, "create", refuse)
+    with pytest.raises(RoleLost, match=r"plane 'shared' no longer .*: memory cannot be exported") as lost:
+        await opened(roles)
+    ending = ending_of_error(lost.value, opened=False)
+    assert (ending.outcome, ending.exit_code) == (orchestrator_pb.OUTCOME_DRAINED, EXIT_ROLE_LOST)
     await roles.close()
 
 

@@ -170,13 +170,25 @@ def test_memory_that_cuda_does_not_export_is_reported_as_a_plane_that_cannot_be_
         driver(monkeypatch, cupy).allocate(SIZE)
 
 
-@pytest.mark.parametrize("call", ["record", "wait"])
-def test_an_event_that_cuda_refuses_is_reported(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_an_event_that_cannot_be_waited_for_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     cupy = FakeCupy("a")
-    cupy.cuda.runtime.eventRecord = cupy.cuda.runtime.streamWaitEvent = refused
+    cupy.cuda.runtime.streamWaitEvent = refused
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=5))
     with pytest.raises(FailedPrecondition, match=r"plane 'cuda': an event cannot be .* on GPU 0: invalid argument"):
-        getattr(driver(monkeypatch, cupy), call)(SimpleNamespace(ptr=67))
+        driver(monkeypatch, cupy).wait(SimpleNamespace(ptr=67))
+
+
+def test_a_lost_gpu_is_not_reported_as_a_plane_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends with the error: another one may be able to use the GPU."""
+    cupy = FakeCupy("a")
+    cupy.cuda.Memory = cupy.cuda.runtime.memGetInfo = cupy.cuda.runtime.eventRecord = refused
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=5))
+    owner = driver(monkeypatch, cupy)
+    with pytest.raises(CudaError):
+        owner.allocate(SIZE)
+    with pytest.raises(CudaError):
+        owner.record(SimpleNamespace(ptr=67))
 
 
 def test_memory_that_torch_keeps_is_freed_before_memory_counts_as_exhausted(monkeypatch: pytest.MonkeyPatch) -> None:
