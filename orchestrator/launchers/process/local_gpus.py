@@ -23,7 +23,7 @@ WITHHELD = prometheus_client.Gauge("podrace_orchestrator_gpu_withheld", "1 if po
 READ_SECONDS = 5.0
 """Time between two readings of the driver."""
 WAIT_SECONDS = 1.0
-"""Time that a caller waits for a new reading; then it gets the last one."""
+"""Time that a caller waits for a new reading; after it, the driver counts as one that does not answer."""
 NO_ANSWER = "the driver does not answer"
 
 _log = structlog.get_logger(__name__)
@@ -78,6 +78,8 @@ class LocalGpus:
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.create_task(self._renew())
         done, _ = await asyncio.wait([self._renewal], timeout=None if is_first else WAIT_SECONDS)
+        if not done:
+            self._reading = replace(self._reading, answered=False, problems=(NO_ANSWER,))
         for renewal in done:
             renewal.result()
 

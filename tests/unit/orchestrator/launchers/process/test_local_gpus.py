@@ -71,7 +71,7 @@ async def test_the_driver_is_read_again_only_after_a_while() -> None:
     assert gpus.usable() == []
 
 
-async def test_a_driver_that_hangs_leaves_the_last_reading_and_is_not_asked_twice(
+async def test_while_the_driver_hangs_no_pod_gets_another_gpu_and_it_is_not_asked_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local_gpus, "WAIT_SECONDS", 0.0)
@@ -81,18 +81,18 @@ async def test_a_driver_that_hangs_leaves_the_last_reading_and_is_not_asked_twic
         asked.append(now[0])
         if now[0]:
             assert answers.wait(10)
-        return Reading((gpu(f"GPU-{len(asked)}"),))
+        return Reading((gpu("GPU-a"), gpu("GPU-b")))
 
     gpus = LocalGpus(read, environ={}, owner=lambda _: None, clock=lambda: now[0])
     await gpus.check()
     now[0] = READ_SECONDS
     for _ in range(3):
         await gpus.refresh()
-        assert gpus.usable() == ["GPU-1"]
+        assert (gpus.usable(), gpus.usable({"GPU-a"})) == ([], ["GPU-a"])
     answers.set()
     monkeypatch.setattr(local_gpus, "WAIT_SECONDS", 10.0)
     await gpus.refresh()
-    assert (gpus.usable(), asked) == (["GPU-2"], [0.0, READ_SECONDS])
+    assert (gpus.usable(), asked) == (["GPU-a", "GPU-b"], [0.0, READ_SECONDS])
 
 
 async def test_while_the_driver_does_not_answer_pods_keep_their_gpus_and_no_pod_gets_another(log_lines: Any) -> None:
