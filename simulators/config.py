@@ -34,8 +34,9 @@ class Config:
 
     server: ServerConfig = field(default_factory=lambda: ServerConfig(listen="127.0.0.1:50053"))
     """The address it listens on."""
-    access: AccessConfig = field(default_factory=AccessConfig)
-    """Who may call the service."""
+    access: AccessConfig = field(default_factory=lambda: AccessConfig(calls_per_second=0.0, open_streams=0))
+    """Who may call the service. All pods of a mesh call as one user, so calls and streams of a caller have no limit
+    besides `limits.maximum_streams`."""
     audience: str = ""
     """Address by which callers name the service, `grpc://host:port`, which is the audience of their tokens; empty:
     `server.listen`, by all names of this machine."""

@@ -41,7 +41,14 @@ from podrace.checkpoint_store.assignment_store import (
     GrantedStores,
     check_store_access,
 )
-from podrace.errors import InvalidArgument, PermissionDenied, PodraceError, ResourceExhausted, Unavailable
+from podrace.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    PermissionDenied,
+    PodraceError,
+    ResourceExhausted,
+    Unavailable,
+)
 from podrace.limits.user_environment import leader_variables
 from podrace.processes import lifeline, metrics_ports
 from podrace.processes.user_ids import hide_memory
@@ -57,6 +64,8 @@ from podrace.tensor_transport.shared import SharedPlane
 from podrace.tensor_transport.transfer import GroupPlane, TransferServicer
 
 _log = structlog.get_logger(__name__)
+FAULTS_THAT_MAY_PASS = FailedPrecondition, PermissionDenied, ResourceExhausted, Unavailable
+"""Errors of the check of a store that another process of the mesh has used."""
 EVALUATOR_NICENESS = 5
 """Priority of the evaluator: training comes first."""
 ROLE_APPEAR_SECONDS = 30.0
@@ -210,8 +219,8 @@ def _stores(config: PodConfig, leaderboard: grpc.aio.Channel) -> AssignmentStore
     if config.store_access == GRANTED:
         stub: Any = store_pb2_grpc.StoreServiceStub(leaderboard)
         return GrantedStores(config.store, stub, asyncio.get_running_loop())
-    # These may pass, and a pod that holds an agent reports them to the orchestrator.
-    return DirectStores(open_store(config.store, tolerated=(ResourceExhausted, Unavailable, PermissionDenied)))
+    # The leaderboard has used the store, so these may pass, and a pod that holds an agent reports them.
+    return DirectStores(open_store(config.store, tolerated=FAULTS_THAT_MAY_PASS))
 
 
 def _reachable(config: PodConfig) -> str:

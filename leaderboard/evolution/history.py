@@ -2,8 +2,8 @@
 
 The board has the best candidates only; a population also has its worst. The history is limited to a window before the
 new agent, so that the time of a decision is bounded for any length of a tournament; it is larger if more agents train.
-In a synchronous tournament it has
-the scores of the earlier rounds only, as the board has. Which algorithms were ever scored is known of the whole log.
+In a synchronous tournament it has the scores of the earlier rounds only, as the board has. Which algorithms were ever
+scored is known from the whole log.
 
 The checkpoint files of these candidates exist: garbage collection keeps the last one that each agent published.
 """

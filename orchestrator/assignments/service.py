@@ -153,6 +153,7 @@ class Assignments:
 
     def _without_work(self, agent: AgentRecord, reason: str) -> dispatch.Wait:
         """Makes a pod wait that holds the number of an agent; without a lease, it does not count as training."""
+        self._step_limits.forget(agent)
         self._runtime.leases.release(agent.work_id, agent.lease_epoch)
         return dispatch.Wait(reason)
 

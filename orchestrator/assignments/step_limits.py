@@ -44,12 +44,18 @@ class StepLimits:
         self._runtime.step_limits[agent.agent_id, agent.lease_epoch] = limit
         self._runtime.step_limits.pop((agent.agent_id, agent.lease_epoch - 1), None)
 
+    def forget(self, agent: AgentRecord) -> None:
+        """Forgets the limit of an agent that was not generated, because it depends on what is left by now."""
+        self._runtime.step_limits.pop((agent.agent_id, agent.lease_epoch), None)
+
     def _promised(self, tournament: TournamentRecord, agent: AgentRecord) -> int:
-        """Returns the environment steps that an agent in training may still train."""
+        """Returns the environment steps that an agent in training, or about to be, may still train."""
         held = self._runtime.leases.held.get(agent.agent_id)
-        if held is None:
+        limit = self._runtime.step_limits.get((agent.agent_id, agent.lease_epoch))
+        if held is None or (agent.agent is None and limit is None):
             return 0
         own = agent.agent.assignment_environment_steps if agent.agent else 0
         own = own or tournament.spec.assignment.environment_steps
-        limit = min(own, self._runtime.step_limits.get((agent.agent_id, agent.lease_epoch), own))
-        return max(0, limit - max(agent.environment_steps, held.progress.environment_steps))
+        return max(
+            0, min(own, own if limit is None else limit) - max(agent.environment_steps, held.progress.environment_steps)
+        )

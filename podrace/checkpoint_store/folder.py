@@ -50,8 +50,7 @@ class FolderStore:
     def __init__(self, folder: Path, clock: Callable[[], float] | None = None) -> None:
         """Creates the folder if it does not exist and removes incomplete files of killed writers.
 
-        A folder that exists may be read-only for now: an earlier process has used it, so calls that write raise
-        Unavailable until it is repaired.
+        A store that exists is opened without a write, because its file system may be read-only for now.
 
         Args:
             folder: Folder of the checkpoints.
@@ -59,9 +58,8 @@ class FolderStore:
                 system, because machines that share the folder may have different clocks.
 
         Raises:
-            FailedPrecondition: The folder does not exist and cannot be created.
-            ResourceExhausted: The same, because the disk is full.
-            Unavailable: The folder exists and cannot be read.
+            FailedPrecondition: The folder cannot be read, or does not exist and cannot be created.
+            ResourceExhausted: It cannot be created, because the disk is full.
         """
         self._folder = folder.absolute()
         self._tournaments = self._folder / "tournaments"
@@ -70,8 +68,7 @@ class FolderStore:
         self._incoming = self._folder / "incoming"
         self._clock, self._usable = clock, False
         with self._translated_errors():
-            self._usable = self._exists()
-            if not self._usable:
+            if not self._exists():
                 self._create()
         # What is wrong with a store that exists is reported by the first call that writes.
         with suppress(OSError):

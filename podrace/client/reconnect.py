@@ -1,11 +1,10 @@
 """Resumes a watch stream whenever its connection breaks, so that a service may restart while a client follows it."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol, TypeVar
 
-from podrace.errors import Cancelled, DeadlineExceeded, Unavailable
+from podrace.errors import Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable
 
 RETRYABLE = Unavailable, Cancelled, DeadlineExceeded
 """Errors of calls to a server that restarts; any other error is final."""
@@ -29,11 +28,20 @@ async def resumed(watch: Callable[[int], AsyncIterator[Update]], resume_token: i
         resume_token: Where the first stream starts; 0 is the beginning.
 
     Raises:
-        PodraceError: The call failed with an error that is not in `RETRYABLE`.
+        PodraceError: The call failed with an error that is not in `RETRYABLE`; or the caller has too many streams open,
+            and none of this watch was open before. Those of a lost connection count until the server notices its loss.
     """
+    begun = False
     while True:
-        with contextlib.suppress(*RETRYABLE):
+        seconds = RETRY_SECONDS
+        try:
             async for update in watch(resume_token):
-                resume_token = update.resume_token
+                resume_token, begun = update.resume_token, True
                 yield update
-        await asyncio.sleep(RETRY_SECONDS)
+        except RETRYABLE:
+            pass
+        except ResourceExhausted as error:
+            if not begun or not error.retry_seconds:
+                raise
+            seconds = error.retry_seconds
+        await asyncio.sleep(seconds)

@@ -94,15 +94,17 @@ class TournamentFeed:
     async def _keep(self, part: str, once: Callable[[], Awaitable[None]]) -> None:
         """Repeats calls until the feed is closed. An error that cannot be resolved is kept as fault of the part."""
         while True:
+            seconds = RETRY_SECONDS
             try:
                 await once()
-            except RETRYABLE as error:
-                self._fault(part, error.message)
             except PodraceError as error:
-                self.refused |= isinstance(error, Unauthenticated | PermissionDenied | NotFound)
                 self._fault(part, error.message)
-                return
-            await asyncio.sleep(RETRY_SECONDS)
+                if not isinstance(error, RETRYABLE):
+                    self.refused |= isinstance(error, Unauthenticated | PermissionDenied | NotFound)
+                    if not error.retry_seconds:
+                        return
+                    seconds = error.retry_seconds
+            await asyncio.sleep(seconds)
 
     def _fault(self, part: str, message: str) -> None:
         if self.faults.get(part) != message:

@@ -47,7 +47,7 @@ async def serve(config: ServingConfig) -> None:
 
 
 async def _serve_from(config: ServingConfig, engine: PolicyEngine, source: PolicySource, metrics_address: str) -> None:
-    """Answers, without a policy until the source has one: a source that is slow or down must not end the process."""
+    """Serves, without a policy until the source has one. The process does not exit if the source is slow or down."""
     access = ServiceAccess.open(config.access, access_pb2.ROLE_PLUGIN, config.server.listen)
     guard = access.guard(also=[AnyoneAuthenticator([access_pb2.ROLE_VIEWER])] if config.anonymous else [])
     services = [policy_service(engine, source), inference_service(engine)]

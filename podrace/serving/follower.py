@@ -33,13 +33,13 @@ class SourceFollower:
             pinned: Version that is pinned at the start; empty: none.
         """
         self._engine, self._source, self._pinned = engine, source, pinned
-        self._last_error = ""
+        self._last_error, self._begun = "", False
 
     async def begin(self) -> None:
-        """Checks the source and makes the first poll. A source that cannot be reached now is polled again later.
+        """Checks the source and makes the first poll. `run` repeats this while the source cannot be reached.
 
         Raises:
-            PodraceError: The source cannot be used, for a reason that waiting does not mend.
+            PodraceError: The source can never be used: it does not exist, for instance, or refuses the caller.
         """
         try:
             await self._source.newest()
@@ -47,6 +47,7 @@ class SourceFollower:
         except RETRYABLE as error:
             self._count_error(error)
             return
+        self._begun = True
         await self.poll()
 
     async def poll(self) -> None:
@@ -79,9 +80,13 @@ class SourceFollower:
         self._last_error = text
 
     async def run(self, period_seconds: float, polled: Callable[[], Awaitable[None]]) -> NoReturn:
-        """Polls until it is cancelled, and calls `polled` after each poll."""
+        """Polls until it is cancelled, and calls `polled` after each poll.
+
+        Raises:
+            PodraceError: As `begin`, if the source could not be reached before.
+        """
         while True:
-            await self.poll()
+            await (self.poll() if self._begun else self.begin())
             await polled()
             await asyncio.sleep(period_seconds)
 

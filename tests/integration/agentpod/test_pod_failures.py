@@ -12,7 +12,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import claim, fetch, fetch_latest
 from podrace.checkpoint_store.store import PROBE_AGENT_ID
-from podrace.errors import PermissionDenied, ResourceExhausted, Unavailable
+from podrace.errors import FailedPrecondition, PermissionDenied, ResourceExhausted, Unavailable
 from podrace.limits.config import Allowed
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -276,7 +276,7 @@ async def test_a_store_that_becomes_read_only_delays_an_agent_and_loses_no_step(
     assert mesh.leaderboard.manifests[-1].environment_steps == 4096
 
 
-@pytest.mark.parametrize("error", [PermissionDenied, ResourceExhausted, Unavailable])
+@pytest.mark.parametrize("error", [FailedPrecondition, PermissionDenied, ResourceExhausted, Unavailable])
 async def test_a_pod_starts_while_the_store_has_a_fault_and_publishes_after_it(
     mesh, make_spec, make_assignment, monkeypatch, error
 ):

@@ -58,6 +58,7 @@ class FakeLeaderboard(
         self.generate_requests: list[leaderboard_pb2.GenerateAgentRequest] = []
         self.known_agents: list[leaderboard_pb2.GenerateAgentRequest] = []
         self.refusal: PodraceError | None = None
+        self.no_work_reason = ""
         self.refusals: list[leaderboard_pb2.Refusal] = []
         self.verification: leaderboard_pb2.Verification | None = None
         self.incumbent: leaderboard_pb2.Incumbent | None = None
@@ -178,6 +179,8 @@ class FakeLeaderboard(
             self.known_agents.append(request)
             return leaderboard_pb2.GenerateAgentResponse(agent=request.agent)
         self.generate_requests.append(request)
+        if self.no_work_reason:
+            return leaderboard_pb2.GenerateAgentResponse(no_work_reason=self.no_work_reason)
         agent = leaderboard_pb2.Agent(
             agent_id=f"{request.tournament_id}-a{request.number}",
             tournament_id=request.tournament_id,

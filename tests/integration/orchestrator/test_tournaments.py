@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from orchestrator import service
+from orchestrator.decisions.resources import Capacity, Resources
 from podrace import rpc
 from podrace.access.principal import Principal, set_current_principal
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
@@ -227,6 +228,31 @@ async def test_the_steps_of_all_agents_count_for_the_objective(mesh: Any, spec: 
     await mesh.cycle()
     assert (await mesh.get(name)).state == ENDING
     assert (await mesh.get(name)).environment_steps == 100
+
+
+async def test_pods_that_ask_together_get_equal_parts_of_a_step_budget(mesh: Any, spec: Any) -> None:
+    limits = {"objective": ObjectiveSpec(environment_steps=900), "assignment": AssignmentSpec(environment_steps=600)}
+    mesh.capacity.append(Capacity(Resources(3.0, 64 << 30, 0), 64 << 30))
+    name = await mesh.create(spec(maximum_pods=3, **limits))
+    await mesh.cycle()
+    works = await asyncio.gather(*(mesh.assigned(f"{name}-p{number}") for number in range(len(mesh.launcher.pods))))
+    assert [work.maximum_environment_steps for work in works] == [900 // len(works)] * len(works)
+    assert len(works) == 3
+
+
+async def test_a_pod_without_work_gets_its_part_of_what_is_left_when_there_is_work_again(mesh: Any, spec: Any) -> None:
+    limits = {"objective": ObjectiveSpec(environment_steps=1000), "assignment": AssignmentSpec(environment_steps=1000)}
+    name = await mesh.create(spec(**limits))
+    await mesh.cycle()
+    mesh.leaderboard.no_work_reason = "wait"
+    request = pb.AcquireAssignmentRequest(pod_id=f"{name}-p1", incarnation="run")
+    assert (await mesh.call("AcquireAssignment", request)).WhichOneof("answer") == "retry_after"
+    mesh.leaderboard.no_work_reason = ""
+    first = await mesh.assigned(f"{name}-p0")
+    await mesh.renew(first, environment_steps=400)
+    await mesh.cycle()
+    second = await mesh.assigned(f"{name}-p1")
+    assert (first.maximum_environment_steps, second.maximum_environment_steps) == (500, 300)
 
 
 async def test_a_resumed_tournament_continues_where_it_was_cancelled(mesh: Any, spec: Any) -> None:

@@ -69,7 +69,7 @@ def test_an_owner_can_have_another_limit_and_the_refusal_names_the_setting() -> 
 def test_limits_are_read_from_the_configuration() -> None:
     config = build(AccessConfig, {"open_streams": 5, "owner_open_streams": {"a@example.org": "7"}}, source="test")
     assert (config.open_streams, config.owner_open_streams) == (5, {"a@example.org": 7.0})
-    assert AccessConfig().open_streams == 100
+    assert AccessConfig().open_streams == 250
     for bad in ({"open_streams": -1}, {"owner_open_streams": {"a": math.nan}}):
         with pytest.raises(InvalidArgument, match="open_streams"):
             build(AccessConfig, bad, source="test")

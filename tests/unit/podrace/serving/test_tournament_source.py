@@ -143,6 +143,18 @@ async def test_a_mesh_that_is_down_at_the_start_is_awaited_and_then_the_pinned_v
     assert world.engine.record.current == digest(1), "it was pinned once"
 
 
+async def test_a_source_that_cannot_be_used_ends_the_server_also_after_an_outage(world):
+    follower = SourceFollower(world.engine, world.source)
+    world.mesh.error = Unavailable("the mesh starts")
+    await follower.begin()
+
+    async def polled() -> None:
+        world.mesh.error = NotFound("there is no such tournament")
+
+    with pytest.raises(NotFound):
+        await follower.run(0.0, polled)
+
+
 @pytest.mark.parametrize("error", [NotFound("there is no such tournament"), PermissionDenied("not yours")])
 async def test_a_source_that_cannot_be_used_ends_the_start(world, error):
     world.mesh.error = error
