@@ -66,6 +66,7 @@ async def evaluate_policies(
         if not names_code(assignment.spec, NETWORK_CLASS, published.network.network_class):
             raise InvalidArgument(unnamed_code(NETWORK_CLASS, published.network.network_class))
     spaces = await roles.open(_session_spec(policies, assignment))
+    roles.free_spares()
     for published, ring in zip(policies, roles.rings, strict=True):
         policy = Policy(*spaces, published.network)
         load_policy(policy.tensors(), published.tensors)

@@ -223,8 +223,14 @@ class Roles:
             ResourceExhausted: There is not enough memory.
         """
         self._allocate_experience(observation_space, action_space)
+        self.free_spares()
+
+    def free_spares(self) -> None:
+        """Frees GPU memory of earlier assignments that this one has not taken over.
+
+        The roles must be open for this assignment: then they no longer map that memory.
+        """
         if isinstance(self._plane, CudaPlane):
-            # What this assignment does not use of the last one's. The roles have dropped their mappings: they are open.
             self._plane.free_spares()
 
     def _allocate_experience(self, observation_space: Space, action_space: Space) -> None:
