@@ -75,7 +75,7 @@ def no_time_is_left(objective: ObjectiveSpec, running_seconds: float) -> bool:
 NEWEST_SCORES = 5
 """Scores of a trial that are kept at least."""
 LAST_FAILURE = 2
-"""Failures in a row, without a new score between them, after which a trial has failed. One may be an accident."""
+"""Agents in a row that fail, scored or not, after which a trial has failed. One may be an accident."""
 KEPT_PART = 4
 """Part of all scores that is kept, as a divisor: the newest is compared with none before the last quarter."""
 
@@ -108,7 +108,7 @@ class Trial:
     ended: str = ""
     """Why it must not continue, in one line: it failed or was stopped; empty if it may."""
     failures: int = 0
-    """Agents that failed, or ended without a score, since its last score."""
+    """Agents in a row that failed, or ended without a score; reset when an agent follows one that did not."""
     failed_agent: str = ""
     """The last of its agents that failed or ended without a score; empty: none."""
     earlier_steps: int = 0
@@ -162,11 +162,10 @@ class Trial:
         """Adds the newest score, and drops the oldest that is not compared any more."""
         self.scores.append(candidate)
         self.score_count += 1
-        self.failures = 0
         del self.scores[: -max(NEWEST_SCORES, self.score_count // KEPT_PART + 1)]
 
     def add_failure(self, why: str) -> None:
-        """Records that its last agent failed; it continues from its newest score unless that has failed before."""
+        """Records that its last agent failed; it continues from its newest score unless the agent before failed too."""
         if self.failed_agent == self.agents[-1].agent_id:
             return
         self.failed_agent = self.agents[-1].agent_id
@@ -177,6 +176,10 @@ class Trial:
     def hand_out(self, agent: Agent) -> None:
         """Adds the agent that continues the trial."""
         self.earlier_steps, self.earlier_core_seconds = self.environment_steps, self.core_seconds
+        # Not at its end: a failure may be recorded after the end. A score does not count: an agent that is always
+        # scored before it fails would be retried until the orchestrator fails the tournament.
+        if self.agents and self.agents[-1].agent_id != self.failed_agent:
+            self.failures = 0
         self.agents.append(agent)
         self.training = True
         if agent.HasField("rung"):

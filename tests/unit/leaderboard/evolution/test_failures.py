@@ -1,11 +1,12 @@
-"""A trial whose agent fails continues once from its newest score: a lineage is not lost because of one accident."""
+"""A trial whose agent fails continues from its newest score, unless the agent before failed too."""
 
 from collections.abc import Callable
 
 import pytest
 from trial_log import QUANTUM, Log, kind_of
 
-from leaderboard.evolution.strategy import Continue
+from leaderboard.evolution.strategy import Child, Continue
+from orchestrator.decisions.dispatch import is_last_failure
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 
 MakeLog = Callable[..., Log]
@@ -31,17 +32,42 @@ def led(log: Log) -> Agent:
     return leader
 
 
-def test_a_trial_ends_after_two_failures_without_a_score_between_them(log: Log) -> None:
-    first = log.finished(log.fresh(), 10.0, 20.0)
+def test_a_trial_ends_after_two_failures_in_a_row_even_if_it_was_scored_between_them(log: Log) -> None:
+    last = log.finished(log.fresh(), 10.0, 20.0)
     trial = log.race.by_number[0]
-    log.end(log.again(first, rung=1), failed=True)
-    assert not trial.ended
-    again = log.again(first, rung=1)
-    log.score(again, 30.0)
-    log.end(again, failed=True)
-    assert not trial.ended, "it was scored since the first failure"
-    log.end(log.again(again, rung=1), failed=True)
+    for failed in (True, False, True, True):
+        assert not trial.ended
+        last = log.again(last, rung=1)
+        log.score(last, 30.0)
+        log.end(last, failed=failed)
     assert trial.ended == "failed"
+
+
+def test_a_failure_that_is_recorded_after_the_end_counts_in_the_same_row(log: Log) -> None:
+    last = log.finished(log.fresh(), 10.0, 20.0)
+    for ended in ("", "failed"):
+        last = log.again(last, rung=1)
+        log.score(last, 30.0)
+        log.end(last)
+        log.end(last, failed=True)
+        assert log.race.by_number[0].ended == ended
+
+
+def test_a_trial_that_fails_after_each_score_does_not_fail_the_tournament(log: Log) -> None:
+    failing, in_row, failures = 0, 0, 0
+    for _ in range(12):
+        answer = log.next()
+        if isinstance(answer, Continue):
+            agent = log.again(log.agents[answer.parent.agent_number], answer.rung)
+        else:
+            agent = log.fork(log.agents[answer.parent.agent_number]) if isinstance(answer, Child) else log.fresh()
+        fails = agent.trial == failing
+        log.score(agent, 1000.0 if fails else 10.0)
+        log.end(agent, failed=fails)
+        in_row, failures = (in_row + 1, failures + 1) if fails else (0, failures)
+        # The orchestrator counts the agents of all trials.
+        assert not is_last_failure(in_row, len(log.spec.algorithms))
+    assert failures == 2
 
 
 def test_an_agent_that_ends_without_a_score_counts_as_failed(log: Log) -> None:
