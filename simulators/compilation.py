@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import structlog
 
 LONG_SECONDS = 5.0
-"""A compilation that took this long is logged: its kernels were not in the cache."""
+"""A block that took this long is logged. If it compiled kernels, they were not in the cache."""
 _log = structlog.get_logger(__name__)
 _lock = threading.Lock()
 _running = 0
@@ -19,7 +19,7 @@ def compiling(what: str) -> Iterator[None]:
     """Marks the block as one in which kernels may be compiled.
 
     Args:
-        what: What is compiled, for the log.
+        what: What is started or compiled, for the log.
     """
     global _running
     with _lock:
@@ -30,9 +30,9 @@ def compiling(what: str) -> Iterator[None]:
     finally:
         with _lock:
             _running -= 1
-        seconds = time.monotonic() - started
-        if seconds >= LONG_SECONDS:
-            _log.info("kernels compiled", of=what, seconds=round(seconds, 1))
+    seconds = time.monotonic() - started
+    if seconds >= LONG_SECONDS:
+        _log.info("a simulator has started or compiled", what=what, seconds=round(seconds, 1))
 
 
 def is_compiling() -> bool:

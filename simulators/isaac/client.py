@@ -61,7 +61,8 @@ class IsaacOptions:
     """Where it computes, as a torch device string. Empty: the observations' device if that is a GPU, else cuda:0."""
     start_seconds: float = 110.0
     """The simulator may take this many seconds to start. Above the longest deadline of a role
-    (`progress.ceiling_seconds` of the orchestrator, 600 s) that deadline applies."""
+    (`progress.ceiling_seconds` of the orchestrator, 600 s) that deadline applies. Behind `grpc://` it may take at most
+    110 s."""
 
 
 def make(
