@@ -195,7 +195,7 @@ class Conversation:
         if isinstance(translated, Unavailable):
             return Unavailable(f"the simulator service at {self.address} is gone: {translated.message}")
         if isinstance(translated, DeadlineExceeded):
-            # The service waited too long for a request: another stream works.
+            # The service ended the stream: no request came, or its simulator did not answer. A new stream may work.
             return Unavailable(f"the simulator service at {self.address} ended the stream: {translated.message}")
         return type(translated)(f"{PREFIX}{self.address}: {translated.message}", reason=translated.reason)
 

@@ -13,8 +13,9 @@ member.
 | statistics of observations and returns | all samples of all members, each once | likewise | likewise |
 
 - A mean is summed in float64, in rank order, and rounded once.
-- The mean of the moments is what the mean gradients would have produced. The step counter only determines Adam's bias
-  correction; the maximum is right for the learner whose moments have the least bias left.
+- The mean of the moments is what the mean gradients would have produced. Adam's step counter determines only its bias
+  correction; the maximum is right for the learner whose moments have the least bias left. With the maximum of the
+  counters of schedules, no learner goes back in its schedule.
 - Learning rates adapt by factors, so their geometric mean favors no learner.
 - In `diloco` every learner keeps the Adam moments of its own path (Douillard et al. 2023, arXiv 2311.08105, algorithm
   1).

@@ -165,7 +165,7 @@ class GroupPlane(MirrorPlane):
         return await asyncio.shield(link.group)
 
     def join(self, store_address: str, prefix: str, rank: int) -> "asyncio.Future[Group]":
-        """Joins a group of two in a separate thread, after the groups that were left before are gone."""
+        """Joins a group of two in a separate thread, once the aborts of earlier groups have finished."""
         self._leaving = leaving = [thread for thread in self._leaving if thread.is_alive()]
 
         def join() -> Group:

@@ -168,7 +168,7 @@ class ProcessLauncher:
             return
         if pod.spec.gpus:
             await self._gpus.refresh()
-        # Nothing may wait between this choice and the note of it.
+        # No await between the choice and the entry in `_starting`, by which later starts see it.
         cpus, gpus = self._choose(pod)
         uid = self._user_ids.choose(self._living_uids()) if is_isolated(pod, self._pod_environment) else 0
         self._starting[pod.pod_id] = cpus, gpus, uid
