@@ -170,6 +170,8 @@ def test_an_update_is_undone_if_its_averages_turn_out_undefined_at_its_end(name:
     algorithm, untouched = new_algorithm(name, kind), new_algorithm(name, kind)
     reduce = LosesALearner(lost_in=1)
     algorithm.share_gradients(reduce)
+    # Learners that share gradients make as many steps as if no agent of a team left.
+    untouched.share_gradients(LosesALearner(lost_in=0))
     course = Course(untouched, kind)
     for number in range(2):
         experience = course.next()
