@@ -3,7 +3,7 @@
 Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, arXiv 1810.05934, algorithm 2. A pod
 that asks for work gets the first of these that applies:
     1. one of the first `initial_agents` trials
-    2. a trial whose agent failed on the way to a rung, from its newest score, unless the agent before failed too
+    2. a trial whose agent ended on the way to a rung, from its newest score, unless its last two agents failed
     3. a promotion: the best waiting trial of the highest rung on which one is within the quota
     4. the best waiting trial, if no time is left for a new trial to train as long as the best one has
     5. a new trial, of the algorithm that is furthest below its share of pod time

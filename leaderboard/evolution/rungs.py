@@ -70,9 +70,12 @@ class RungTrials(Trials):
         return trial
 
     def ended(self, agent_id: str, *, failed: bool) -> Trial | None:
-        """Records that an agent has ended; its trial has reached a rung unless it was stopped or failed."""
+        """Records that an agent has ended; its trial has reached a rung if it trained that long, unless it was stopped
+        or failed. A step budget or `assignment.duration` may end an agent earlier.
+        """
         current, trial = super().ended(agent_id, failed=failed), self._by_agent[agent_id]
-        if current and not trial.ended and trial.failed_agent != agent_id and trial.climbs:
+        trained = trial.environment_steps >= rung_steps(self.spec.evolution, self.quantum, trial.rung)
+        if current and not trial.ended and trial.failed_agent != agent_id and trial.climbs and trained:
             trial.at_rung.append(trial.estimate)
         self._changed(trial)
         return current
@@ -200,7 +203,7 @@ def promoted(trials: RungTrials, trial: Trial, how: str) -> Continue:
 
 
 def interrupted(trials: RungTrials, but: Container[str], without: Trial | None = None) -> Continue | None:
-    """Returns the continuation of a trial whose agent failed on the way to a rung; None if there is none.
+    """Returns the continuation of a trial whose agent ended on the way to a rung; None if there is none.
 
     Args:
         trials: The trials of the tournament.
@@ -213,7 +216,9 @@ def interrupted(trials: RungTrials, but: Container[str], without: Trial | None =
         return None
     missing = rung_steps(trials.spec.evolution, trials.quantum, trial.rung) - trial.environment_steps
     steps = trials.quantum * max(1, math.ceil(missing / trials.quantum))
-    reason = f"a{trial.agents[-1].number} failed before rung {trial.rung}: continues from {named(trial.newest)}"
+    last = trial.agents[-1]
+    how = "failed" if last.agent_id == trial.failed_agent else "ended"
+    reason = f"a{last.number} {how} before rung {trial.rung}: continues from {named(trial.newest)}"
     return Continue(trial.newest, reason, environment_steps=steps, rung=trial.rung)
 
 

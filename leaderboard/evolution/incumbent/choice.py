@@ -5,7 +5,7 @@ A pod that asks for work gets the first of these that applies:
     2. the incumbent, if no pod trains it (with a single pod: if it has had less than its share)
     3. the next of `algorithms.NAME.starts`; the founder has the first one
     4. a founder that has had less than its share
-    5. a challenger whose agent failed on the way to a rung, from its newest score, unless the agent before failed too
+    5. a challenger whose agent ended on the way to a rung, from its newest score, unless its last two agents failed
     6. the best free trial of a rung that may be promoted, from the highest rung down
     7. a new challenger: fresh, or a fork of the incumbent
 Nothing is started that could not be scored before the end.
@@ -124,6 +124,8 @@ def _founder_with_time(situation: Situation, race: IncumbentRace, leader: Trial 
         and one.scores
         and not one.training
         and not one.ended
+        # One that ended on the way to a rung continues to this rung, see `interrupted`.
+        and not one.climbs
         and race.founder_time_left(one, situation.clock)
     ]
     if not waiting:

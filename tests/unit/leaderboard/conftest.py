@@ -116,6 +116,7 @@ class Mesh:
             score=score,
             standard_error=standard_error,
             environment_steps=steps,
+            agent_environment_steps=steps,
             agent_number=agent.number,
             depth=(await self.state.transact(records.get_generation, agent.agent_id)).depth,
         )

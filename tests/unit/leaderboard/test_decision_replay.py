@@ -26,7 +26,8 @@ async def race_mixed(mesh: Any, spec: TournamentSpec, rounds: int) -> None:
         for attempt in (1, 2):
             for agent in agents:
                 if agent.algorithm != "dqn":
-                    await mesh.judge(agent, (agent.number * 7 % 5) * 10.0 + attempt, 0.5, steps=1000 * attempt)
+                    steps = (agent.assignment_environment_steps or 2000) // 2 * attempt
+                    await mesh.judge(agent, (agent.number * 7 % 5) * 10.0 + attempt, 0.5, steps=steps)
         failed += [agent.agent_id for agent in agents if agent.number % 7 == 3]
 
 

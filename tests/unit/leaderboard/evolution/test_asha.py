@@ -82,13 +82,13 @@ def test_the_first_agents_are_fresh_even_if_a_trial_could_be_promoted(make_ladde
 
 def test_a_new_trial_has_the_algorithm_that_is_furthest_below_its_share_of_pod_time(make_ladder: MakeLog) -> None:
     log = make_ladder(algorithms={"ppo": {}, "a2c": {}, "sac": {"ratio": 2.0}})
-    for name, quanta in (("ppo", 3), ("a2c", 1), ("sac", 3)):
+    for name, quanta in (("ppo", 6), ("a2c", 2), ("sac", 6)):
         log.finished(log.fresh(name), *[1.0] * quanta)
-    # Shares of 70 s are 17.5 s, 17.5 s and 35 s; they have taken 30 s, 10 s and 30 s.
+    # Shares of 140 s are 35 s, 35 s and 70 s; they have taken 60 s, 20 s and 60 s.
     answer = log.next()
     assert isinstance(answer, Fresh)
     assert answer.algorithm == "a2c"
-    # Shares of 60 s are 20 s and 40 s.
+    # Shares of 120 s are 40 s and 80 s.
     without = log.next(left={"a2c": "its agents failed"})
     assert isinstance(without, Fresh)
     assert without.algorithm == "sac"

@@ -108,6 +108,22 @@ def test_a_trial_that_failed_on_the_way_continues_to_the_same_rung_from_its_newe
     assert trial.environment_steps == 6 * QUANTUM
 
 
+def test_an_agent_that_is_cut_short_reaches_no_rung_and_its_trial_trains_what_is_missing(log: Log) -> None:
+    led(log)
+    # Rungs end at 2 and 6 quanta; a step budget ends the agent after 3.
+    first = log.finished(log.fresh(), 10.0, 20.0)
+    short = log.finished(log.again(first, rung=1), 90.0)
+    assert len(log.race.ladders.everyone_at(1)) == 0, "others are not compared with a shorter training"
+    answer = log.next()
+    assert continued(answer) == (short.number, 1, 3)
+    assert answer.reason.startswith(f"a{short.number} ended before rung 1: continues from ")
+    log.finished(log.again(short, rung=1), *[40.0] * 3)
+    trial = log.race.by_number[first.number]
+    assert trial.at_rung == [15.0, 40.0]
+    assert trial.environment_steps == 6 * QUANTUM
+    assert len(log.race.ladders.everyone_at(1)) == 1
+
+
 def test_an_agent_that_climbs_no_rung_has_not_failed_before_one(log: Log) -> None:
     led(log)
     plain = log.fresh()

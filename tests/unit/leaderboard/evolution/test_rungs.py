@@ -45,7 +45,7 @@ def test_a_trial_reaches_its_rung_when_its_agent_ends_and_a_failed_one_does_not(
     # The estimate is the mean of the last two scores.
     assert log.race.by_number[0].at_rung == [15.0]
     assert log.race.by_number[1].at_rung == []
-    log.finished(log.again(good, rung=1), 40.0, 50.0)
+    log.finished(log.again(good, rung=1), 40.0, 40.0, 40.0, 50.0)
     assert log.race.by_number[0].at_rung == [15.0, 45.0]
 
 

@@ -139,7 +139,7 @@ def test_the_highest_rung_with_a_promotion_goes_first(log: Log) -> None:
     for score in (10.0, 20.0, 30.0):
         log.finished(log.fresh(), score, score)
     for agent in log.agents[1:4]:
-        log.finished(log.again(agent, rung=1), 40.0 + agent.number, 40.0)
+        log.finished(log.again(agent, rung=1), 40.0, 40.0, 40.0 + agent.number, 40.0)
     for score in (50.0, 60.0, 70.0):
         log.finished(log.fresh(), score, score)
     answer = log.next()
@@ -180,6 +180,19 @@ def test_a_deposed_founder_keeps_its_share_of_a_pod(log: Log) -> None:
     answer = log.next()
     assert continued(answer) == (0, 4)
     assert "keeps its share" in answer.reason
+
+
+def test_a_founder_that_ended_before_its_first_rung_climbs_to_it_within_its_share(make_log: MakeLog) -> None:
+    log = make_log(algorithms={"ppo": {}, "a2c": {}}, founder_share=1.0)
+    log.score(log.fresh("ppo"), 100.0)
+    # A rung ends at 2 quanta.
+    founder = log.finished(log.fresh("a2c"), 1.0)
+    log.seconds = 500.0
+    answer = log.next()
+    assert continued(answer) == (founder.number, 1)
+    assert answer.rung == 0, "without a rung it could never be promoted"
+    log.finished(log.again(founder, rung=0), 1.0)
+    assert "keeps its share" in log.next().reason
 
 
 def test_without_a_share_the_founder_is_a_challenger_like_any_other(make_log: MakeLog) -> None:
@@ -274,16 +287,16 @@ def test_known_good_starts_are_the_first_challengers(make_log: MakeLog) -> None:
 def test_a_fresh_challenger_has_the_algorithm_whose_pod_time_is_furthest_below_its_share(make_log: MakeLog) -> None:
     log = make_log(algorithms={"ppo": {}, "a2c": {}, "sac": {"ratio": 2.0}}, riser_probability=0.0)
     founders = {name: log.fresh(name) for name in ("ppo", "a2c", "sac")}
-    for name, quanta in (("ppo", 3), ("a2c", 1), ("sac", 3)):
+    for name, quanta in (("ppo", 6), ("a2c", 2), ("sac", 6)):
         log.finished(founders[name], *[1.0 if name == "ppo" else 0.0] * quanta)
     log.again(founders["ppo"])
-    # Shares of 70 s are 17.5 s, 17.5 s and 35 s; they have taken 30 s, 10 s and 30 s.
+    # Shares of 140 s are 35 s, 35 s and 70 s; they have taken 60 s, 20 s and 60 s.
     answers = [log.next(seed) for seed in range(20)]
     fresh = [answer for answer in answers if isinstance(answer, Fresh)]
     assert {answer.algorithm for answer in fresh} == {"a2c"}
     assert "a2c is furthest below its share of pod time" in fresh[0].reason
     without = [log.next(seed, left={"a2c": "its agents failed"}) for seed in range(20)]
-    # Shares of 60 s are 20 s and 40 s.
+    # Shares of 120 s are 40 s and 80 s.
     assert {answer.algorithm for answer in without if isinstance(answer, Fresh)} == {"sac"}
 
 

@@ -155,9 +155,9 @@ def test_a_trial_reaches_a_rung_when_its_assignment_ends(log: Log) -> None:
     challenger = log.finished(log.fresh(), 10.0, 20.0)
     trial = log.race.by_number[challenger.number]
     assert trial.at_rung == [15.0]
-    log.finished(log.again(challenger, rung=1), 30.0, 40.0)
+    log.finished(log.again(challenger, rung=1), 30.0, 30.0, 30.0, 40.0)
     assert trial.at_rung == [15.0, 35.0]
-    assert trial.environment_steps == 4 * 1000
+    assert trial.environment_steps == 6 * 1000
 
 
 def test_a_stopped_trial_reaches_no_rung_and_cannot_return(log: Log) -> None:
@@ -167,6 +167,7 @@ def test_a_stopped_trial_reaches_no_rung_and_cannot_return(log: Log) -> None:
     trial = log.race.by_number[fork.number]
     assert trial.at_rung == []
     assert trial.ended
+    assert not log.race.ladders.interrupted
 
 
 def test_if_the_incumbent_fails_twice_the_best_other_trial_leads(log: Log) -> None:
