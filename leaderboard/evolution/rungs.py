@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable
 from leaderboard.evolution.fresh import turn_by_pod_time
 from leaderboard.evolution.ladders import Ladders, Part
 from leaderboard.evolution.strategy import Continue, Situation
-from leaderboard.evolution.trials import BEGIN, ClockReading, Trial, Trials, last_score_seconds
+from leaderboard.evolution.trials import BEGIN, ClockReading, Trial, Trials
 from leaderboard.ranking.board import named
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, PodSpec, TournamentSpec
@@ -154,14 +154,14 @@ class RungTrials(Trials):
     def ends_unscored(self, trial: Trial, clock: ClockReading) -> bool:
         """Whether less time is left than a trial takes between two scores, and the last evaluation by the wall clock.
 
+        Must decide only whether there is work, see `ClockReading.last_score_seconds`.
+
         Never in a synchronous tournament: its last round shares what is left of the steps, and is scored at its end. A
         round without one of its agents would never be complete, and the tournament would not end.
         """
         if self.spec.synchronous or not self.quanta(trial):
             return False
-        left = self.time_left(clock)
-        by_clock = self.spec.objective.HasField("wall_clock_duration")
-        return left < self.quantum_of(trial) + (last_score_seconds(self.elapsed(clock) + left) if by_clock else 0.0)
+        return self.time_left(clock) < self.quantum_of(trial) + clock.last_score_seconds
 
 
 def _since_last_score(trial: Trial, pod: PodSpec) -> tuple[float, int]:

@@ -23,7 +23,7 @@ from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, TournamentSpec
 
 @dataclass(frozen=True)
 class ClockReading:
-    """How far a tournament was when an agent was generated. Recorded with the agent."""
+    """How far a tournament was when an agent was generated. Recorded with the agent, except `last_score_seconds`."""
 
     running_seconds: float = 0.0
     """How long it had been running, without pauses."""
@@ -31,6 +31,9 @@ class ClockReading:
     """Environment steps of all agents together."""
     share: float = 0.0
     """Share of the objective that was used up, by time or by steps, whichever is more; 0 without such an objective."""
+    last_score_seconds: float = 0.0
+    """Time that the objective of that moment reserves for the last score before the end. Not recorded: it may only
+    decide that an agent is not generated, so that a replay, which does not know it, generates each recorded agent."""
 
     @classmethod
     def of(cls, agent: Agent) -> Self:
@@ -41,12 +44,14 @@ class ClockReading:
     @classmethod
     def at(cls, objective: ObjectiveSpec, running_seconds: float, environment_steps: int) -> Self:
         """Returns a reading, with the share of the objective that is used up."""
-        shares = [0.0]
+        shares, reserved = [0.0], 0.0
         if objective.HasField("wall_clock_duration"):
-            shares.append(running_seconds * 1e9 / max(1, objective.wall_clock_duration.ToNanoseconds()))
+            clock = objective.wall_clock_duration.ToNanoseconds()
+            shares.append(running_seconds * 1e9 / max(1, clock))
+            reserved = last_score_seconds(clock / 1e9)
         if objective.HasField("environment_steps"):
             shares.append(environment_steps / max(1, objective.environment_steps))
-        return cls(running_seconds, environment_steps, min(1.0, max(shares)))
+        return cls(running_seconds, environment_steps, min(1.0, max(shares)), reserved)
 
     def left(self, elapsed: float) -> float:
         """Returns how much of a quantity is left, of which `elapsed` was used up; infinite if the end is unknown."""

@@ -157,6 +157,31 @@ async def test_pods_without_work_do_not_make_the_log_be_folded_again(
     assert await mesh.replay() == []
 
 
+@pytest.mark.parametrize("begins_by_clock", [True, False])
+async def test_time_is_reserved_for_the_last_score_by_the_present_objective(
+    mesh: Any, make_spec: MakeSpec, begins_by_clock: bool
+) -> None:
+    sections = {"evolution": {"strategy": "incumbent"}, "evaluation": {"every_environment_steps": 1000}}
+    by_clock = make_spec(**sections, objective={"wall_clock_duration": "1000s"})
+    by_steps = make_spec(**sections, objective={"environment_steps": 1_000_000})
+    made = await race(mesh, by_clock if begins_by_clock else by_steps, 7)
+    request = GenerateAgentRequest(
+        tournament_id=TOURNAMENT, spec=by_clock, number=7, unfinished_agent_ids=[made[-1].agent_id]
+    )
+    # A quantum takes 10 s, and the last evaluation by the clock 2 s.
+    request.running_duration.FromSeconds(989)
+    request.tournament_environment_steps = 989_000
+    assert isinstance(await mesh.generator.generate(request), NoWork)
+    request.spec.CopyFrom(by_steps)
+    assert isinstance(await mesh.generator.generate(request), Agent)
+    assert await mesh.replay() == []
+    request.number, request.tournament_environment_steps = 8, 991_000
+    request.running_duration.FromSeconds(991)
+    assert isinstance(await mesh.generator.generate(request), NoWork)
+    cached, folded = await both(mesh, by_clock if begins_by_clock else by_steps)
+    assert cached == folded
+
+
 async def test_an_agent_records_how_far_the_tournament_was(mesh: Any, spec: TournamentSpec) -> None:
     request = GenerateAgentRequest(
         tournament_id=TOURNAMENT, spec=spec, number=0, pod_id="p0", tournament_environment_steps=5000

@@ -8,7 +8,7 @@ from leaderboard.evolution import STRATEGIES
 from leaderboard.evolution.agents import trials_of
 from leaderboard.evolution.space import declared_values
 from leaderboard.evolution.strategy import Answer, Child, Continue, Fresh, Situation
-from leaderboard.evolution.trials import ClockReading
+from leaderboard.evolution.trials import ClockReading, last_score_seconds
 from leaderboard.ranking.score_history import ScoreHistory, add_estimate
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     ORIGIN_CONTINUATION,
@@ -48,7 +48,9 @@ class Log:
 
     @property
     def clock(self) -> ClockReading:
-        return ClockReading(self.seconds, 0, min(1.0, self.seconds / self.horizon))
+        by_clock = self.spec.objective.HasField("wall_clock_duration")
+        reserved = last_score_seconds(self.horizon) if by_clock else 0.0
+        return ClockReading(self.seconds, 0, min(1.0, self.seconds / self.horizon), reserved)
 
     def fresh(self, algorithm: str = "ppo", rung: int = 0, **values: Any) -> Agent:
         agent = self._agent(algorithm, ORIGIN_FRESH, values)
