@@ -82,7 +82,7 @@ def _answer_warming(
         old = records.find(transaction, PodRecord, resize.predecessor_id)
         if old is not None and old.phase != PodPhase.GONE and not old.drain_reason:
             return dispatch.Wait(f"{resize.predecessor_id} is between two agents")
-        resizes.finish(transaction, resize)
+        resizes.finish_without_agent(transaction, resize)
         return None
     if resizes.abandon_other_trial(transaction, resize, agent):
         return None
@@ -101,14 +101,15 @@ def _answer_ready(
 ) -> Answer | None:
     agent = records.find(transaction, AgentRecord, resize.agent_id)
     if agent is None or agent.phase != WorkPhase.UNFINISHED:
-        resizes.finish(transaction, resize)
+        resizes.finish_without_agent(transaction, resize)
         return None
     reason = dispatch.why_free(transactions.work_item(transaction, agent, inputs), requester)
     if not reason and agent.pod_id == resize.predecessor_id:
         return dispatch.Wait(f"{resize.predecessor_id} publishes its last checkpoint")
-    resizes.finish(transaction, resize)
     if not reason:
+        resizes.finish_without_agent(transaction, resize)
         return None
+    resizes.finish(transaction, resize)
     assigned = transactions.assign(transaction, agent, requester, f"it replaces {resize.predecessor_id}")
     return AssignedWork(tournament, assigned)
 

@@ -78,8 +78,20 @@ def abandon_other_trial(transaction: Transaction, resize: ResizeRecord, agent: A
 
 
 def finish(transaction: Transaction, resize: ResizeRecord) -> None:
-    """Records that the new pod has the agent, or that there is none to take over any more."""
+    """Records that the new pod has the agent; the event follows when it is known how long nothing was trained."""
     resize_records.save(transaction, replace(resize, phase=ResizePhase.DONE))
+
+
+def finish_without_agent(transaction: Transaction, resize: ResizeRecord) -> None:
+    """Records that the new pod replaces the old one, whose agent has ended or is in another pod."""
+    finish(transaction, resize)
+    pod = records.find(transaction, PodRecord, resize.pod_id)
+    cores = pod.cores if pod else 0.0
+    message = (
+        f"{resize.pod_id} with {cores:g} cores replaces {resize.predecessor_id}; {resize.agent_id or 'the agent'} ended"
+        " before, or another pod has it"
+    )
+    _record_event(transaction, "pod_resized", resize.pod_id, resize.tournament_id, message)
 
 
 def abandon(transaction: Transaction, resize: ResizeRecord, reason: str) -> None:

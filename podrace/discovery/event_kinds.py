@@ -22,7 +22,8 @@ EVENT_KINDS: Mapping[str, str] = {
         "A pod of another size is started to replace the pod of the incumbent, or one that was larger than the others;"
         " the message says why."
     ),
-    "pod_resized": "The new pod trains the agent; the message says for how long nothing was trained.",
+    "pod_resized": "The new pod trains the agent; the message says for how long nothing was trained. If the agent ended"
+    " before that, the new pod gets the next one.",
     "pod_resize_abandoned": "The new pod does not replace the old one; the message says why. The agent continues.",
     "pod_killed": (
         "A pod no longer calls, its leader does not replace a stuck role, or it was draining and did not exit after"

@@ -128,9 +128,10 @@ async def test_the_pod_of_a_drained_node_returns_its_agent_and_the_next_one_wait
         assert not mesh.running()
 
         async def short() -> bool:
-            # Before that, the reason may be a back-off: the last pod exited before it was useful.
+            # Before that, the reason may be a back-off: the last pod exited before it was useful. Whether a pod waits
+            # for the node or is not started depends on when the launcher notices that the node is cordoned.
             reasons = await mesh.events(tournament, "pool_short")
-            return any("no node accepts it" in reason or "cores" in reason for reason in reasons)
+            return any(words in reason for reason in reasons for words in ("no node accepts it", "cores", "memory"))
 
         await until(short, "the reason in the events")
         published = await mesh.steps(tournament)

@@ -260,6 +260,10 @@ async def test_the_new_pod_continues_an_incumbent_that_ends_during_the_change(ra
     await race.mesh.cycle()
     assert (await race.acquire(2)).assignment.train.agent_id == f"{race.name}-a2"
     assert race.mesh.runtime.cache.works[f"{race.name}-a2"].trial == 0
+    events = [event.message for event in await race.mesh.events(race.name) if event.kind == "pod_resized"]
+    assert events == [
+        f"{race.pod(2)} with 2 cores replaces {race.pod(0)}; {race.name}-a0 ended before, or another pod has it"
+    ]
 
 
 async def test_a_new_pod_that_is_not_ready_in_time_stops_and_the_old_one_continues(race: Race) -> None:
