@@ -183,10 +183,10 @@ class MADDPG(DDPG):
         if self.hyperparameters.shared_reward:
             batch = team_outcomes(batch, self._agents)
         metrics, errors = super()._gradient_step(batch, noise)
-        # All rows of a step have the priority of its present agents. With one of its own, near 0, an absent row would
-        # rarely be drawn, and its large weight would then outweigh all other rows of its batch.
+        # An absent agent has the largest error of its step. With one near 0, it would rarely be drawn, and its large
+        # weight would then outweigh all other rows of its batch.
         present = (errors * (batch.weight > 0)).view(-1, self._agents)
-        return metrics, present.amax(1).repeat_interleave(self._agents)
+        return metrics, torch.where(batch.weight > 0, errors, present.amax(1).repeat_interleave(self._agents))
 
     def update(self, experience: ReplayBuffer) -> dict[str, float]:
         """Makes the gradient steps that the newest segment allows; see Algorithm.update."""
