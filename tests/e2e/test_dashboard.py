@@ -55,7 +55,7 @@ def test_a_tournament_is_started_watched_and_deleted_in_a_dashboard_that_runs_th
         lambda: browser.get(f"tournaments/{name}")["state"] == "completed", 90, what="the end of the tournament"
     )
     assert ended
-    board = browser.get(f"tournaments/{name}/board")["entries"]
+    board = wait_for(lambda: browser.get(f"tournaments/{name}/board")["entries"], what="the board")
     assert board[0]["rank"] == 1
     curves = wait_for(lambda: browser.get(f"tournaments/{name}/curves")["series"], what="learning curves")
     assert {one["algorithm"] for one in curves} == {"ppo"}
