@@ -32,7 +32,7 @@ from leaderboard.checkpoints.checkpoint_quotas import Measured
 from leaderboard.evolution.agents import visible_board
 from leaderboard.ranking.checkpoint_quota import Cut
 from leaderboard.ranking.game_history import GameHistory
-from leaderboard.ranking.retention import Retention, TournamentRecord, retained
+from leaderboard.ranking.retention import NewestByAgent, Retention, TournamentRecord, retained
 from leaderboard.storage_quotas import Excess, QuotaPlan, beyond_quotas, quota_plan, quotas_of
 from leaderboard.store import ancestor_queries, records
 from leaderboard.store.held_records import held_manifests
@@ -111,7 +111,7 @@ async def collect_once(
     plans: list[QuotaPlan] = []
     # One transaction for each tournament, so that submissions do not wait until all have been read.
     for tournament_id in await state.transact(tournaments):
-        record = await state.transact(tournament_record, tournament_id)
+        record = await state.transact(tournament_record, tournament_id, retention.checkpoints_of_agent)
         kept = retained(record, retention).keys()
         needed |= {Place(tournament_id, name) for name in kept}
         plans.append(quota_plan(tournament_id, await state.transact(records.get_spec, tournament_id), record, kept))
@@ -175,19 +175,25 @@ def tournaments(transaction: Transaction) -> list[str]:
     return sorted({generation.agent.tournament_id for generation in records.last_generations(transaction)})
 
 
-def tournament_record(transaction: Transaction, tournament_id: str) -> TournamentRecord:
-    """Reads what retention decides on."""
+def tournament_record(transaction: Transaction, tournament_id: str, checkpoints_of_agent: int = 1) -> TournamentRecord:
+    """Reads what retention decides on; `checkpoints_of_agent` is that of Retention."""
     spec = records.get_spec(transaction, tournament_id)
     last = next(one.agent for one in records.last_generations(transaction) if one.agent.tournament_id == tournament_id)
-    submissions = records.list_candidates(transaction, tournament_id)
+    games, newest = GameHistory(), NewestByAgent(checkpoints_of_agent)
+    moments = [last.create_time]
+    # One at a time: all submissions of a long tournament together would fill the memory at every collection.
+    for candidate in records.each_candidate(transaction, tournament_id):
+        games.add(candidate)
+        newest.add(candidate)
+        moments[1:] = [candidate.submit_time]
     board = records.read_board(transaction, tournament_id)
-    moments = [last.create_time, *(candidate.submit_time for candidate in submissions[-1:])]
+    shown = records.list_candidates(transaction, tournament_id) if spec.synchronous else board
     return TournamentRecord(
         board=board,
-        visible=visible_board(spec, last.number + 1, submissions if spec.synchronous else board),
-        submissions=submissions,
+        visible=visible_board(spec, last.number + 1, shown),
+        submissions=newest.with_others(games.leaders),
         contenders=spec.champion.reevaluate_top,
         idle_seconds=transaction.now - max(moment.ToNanoseconds() / 1e9 for moment in moments),
         snapshots=snapshot_manifests(transaction, tournament_id),
-        leaders=[one.candidate_id for one in GameHistory(submissions).leaders],
+        leaders=[one.candidate_id for one in games.leaders],
     )

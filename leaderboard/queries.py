@@ -174,7 +174,7 @@ def champion(transaction: Transaction, request: NameChampionRequest) -> NameCham
     spec = records.get_spec(transaction, request.tournament_id)
     submissions = records.board_submissions(transaction, request.tournament_id)
     board = tuple(with_current_standing(submission, rank) for rank, submission in enumerate(submissions, start=1))
-    newest = newest_by_trial(records.list_candidates(transaction, request.tournament_id))
+    newest = newest_by_trial(records.each_candidate(transaction, request.tournament_id))
     return name_champion(spec, board, newest, request.evaluations)
 
 

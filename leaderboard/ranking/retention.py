@@ -16,9 +16,10 @@ In addition, the pointer of each agent keeps its newest checkpoint and the one b
 (podrace.checkpoint_store).
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from leaderboard.ranking.board import Board
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
@@ -46,7 +47,8 @@ class TournamentRecord:
     visible: Board
     """The board that the generator of its next agent sees."""
     submissions: Sequence[Candidate]
-    """All submissions by arrival."""
+    """The last submissions of each agent, as many as are kept, and the leaders, by arrival. Further ones make no
+    difference."""
     contenders: int
     """How many candidates at the top of the board may be selected as champion."""
     idle_seconds: float
@@ -57,25 +59,46 @@ class TournamentRecord:
     """Ids of the candidates that led the board and stay opponents."""
 
 
+class NewestByAgent:
+    """The last submissions of each agent.
+
+        newest = NewestByAgent(1)
+        newest.add(candidate)        # for every submission, by arrival
+        list(newest)
+
+    Args:
+        count: Submissions of each agent; at least one is kept.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._of_agent: defaultdict[str, deque[Candidate]] = defaultdict(lambda: deque(maxlen=max(count, 1)))
+
+    def add(self, candidate: Candidate) -> None:
+        """Adds the next submission."""
+        self._of_agent[candidate.agent_id].append(candidate)
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return chain.from_iterable(self._of_agent.values())
+
+    def with_others(self, others: Iterable[Candidate]) -> list[Candidate]:
+        """Returns them and other submissions, each once, by arrival."""
+        return sorted({one.candidate_id: one for one in (*self, *others)}.values(), key=lambda one: one.sequence)
+
+
 def retained(record: TournamentRecord, retention: Retention) -> dict[str, str]:
     """Returns the ids of the candidates and snapshots that keep their files, each with the reason."""
     best = max(retention.best_of_idle_board, record.contenders, 1)
     is_cut = retention.best_of_idle_board > 0 and record.idle_seconds >= retention.idle_seconds
     board, why = (record.board[:best], "among the best of an idle board") if is_cut else (record.board, "on the board")
-    last = _last(record.submissions, max(retention.checkpoints_of_agent, 1))
-    reasons = dict.fromkeys(_ids(last), "last submission of its agent")
+    newest = NewestByAgent(retention.checkpoints_of_agent)
+    for candidate in record.submissions:
+        newest.add(candidate)
+    reasons = dict.fromkeys(_ids(newest), "last submission of its agent")
     if not is_cut:
         reasons |= dict.fromkeys(record.snapshots, "snapshot for learning curves")
         reasons |= dict.fromkeys(record.leaders, "led the board, and stays an opponent")
         reasons |= dict.fromkeys(_ids(record.visible), "on the board that the next generator sees")
     return reasons | dict.fromkeys(_ids(board), why)
-
-
-def _last(submissions: Sequence[Candidate], count: int) -> list[Candidate]:
-    of_agent: defaultdict[str, list[Candidate]] = defaultdict(list)
-    for candidate in submissions:
-        of_agent[candidate.agent_id].append(candidate)
-    return [candidate for candidates in of_agent.values() for candidate in candidates[-count:]]
 
 
 def _ids(candidates: Iterable[Candidate]) -> list[str]:

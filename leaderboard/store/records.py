@@ -5,7 +5,7 @@ agent ended or failed is recorded once, as the position of the first agent that 
 unfinished agents for each new agent would grow with the pool.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     SubmitCandidateResponse,
 )
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+PAGE_SIZE = 100
+"""Submissions that are read from the database together."""
 
 
 @dataclass(frozen=True)
@@ -339,6 +342,15 @@ def list_candidates(transaction: Transaction, tournament_id: str, *, after_seque
     """Returns the candidates of a tournament after a sequence number, by arrival, as they were judged then."""
     submissions = list_submissions(transaction, tournament_id, after_sequence=after_sequence)
     return [submission.answer.candidate for submission in submissions]
+
+
+def each_candidate(transaction: Transaction, tournament_id: str) -> Iterator[Candidate]:
+    """Yields the same as `list_candidates`, and holds only a page of them in memory."""
+    after = 0
+    while page := list_submissions(transaction, tournament_id, after_sequence=after, limit=PAGE_SIZE):
+        for submission in page:
+            yield submission.answer.candidate
+        after = page[-1].answer.candidate.sequence
 
 
 def board_submissions(transaction: Transaction, tournament_id: str) -> list[Submission]:

@@ -1,11 +1,12 @@
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from leaderboard.ranking.board import canonical, fold
-from leaderboard.ranking.retention import Retention, TournamentRecord, retained
+from leaderboard.ranking.retention import NewestByAgent, Retention, TournamentRecord, retained
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 DAY = 86400.0
@@ -38,6 +39,19 @@ def test_the_champion_and_the_last_submission_of_each_agent_are_always_kept(
     assert {candidate.candidate_id for candidate in state.board[: max(1, contenders)]} <= stays.keys()
     assert {candidate.candidate_id for candidate in {one.agent_id: one for one in submissions}.values()} <= stays.keys()
     assert all(stays.values())
+
+
+@given(histories, retentions, st.integers(1, 5))
+def test_submissions_that_are_not_the_last_of_their_agent_make_no_difference(
+    submissions: list[Candidate], retention: Retention, capacity: int
+) -> None:
+    newest = NewestByAgent(retention.checkpoints_of_agent)
+    for candidate in submissions:
+        newest.add(candidate)
+    state = record_of(submissions, capacity=capacity)
+    reduced = replace(state, submissions=newest.with_others(()))
+    assert retained(reduced, retention) == retained(state, retention)
+    assert len(reduced.submissions) <= 6 * max(1, retention.checkpoints_of_agent)
 
 
 @given(histories, st.integers(1, 5))
