@@ -11,7 +11,7 @@ from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
 from podrace.access.call_rates import CallRates
 from podrace.access.credentials import Authenticator, ConnectionCheck, Credentials
 from podrace.access.known_tokens import KEEP_SECONDS, KnownTokens
-from podrace.access.open_streams import OpenStreams
+from podrace.access.open_streams import OpenPublicStreams, OpenStreams
 from podrace.access.ownership import Owners, decide_owned, unknown_tournament, visible
 from podrace.access.principal import Principal
 from podrace.access.rules import (
@@ -72,7 +72,7 @@ class Guard:
             streams: Limits how many streams a caller has open; None: there is no limit.
             known: Tokens that were verified before; None: none.
         """
-        self._rates, self._streams = rates, streams
+        self._rates, self._streams, self._public_streams = rates, streams, OpenPublicStreams()
         self._authenticators, self._pod_id, self._now = tuple(authenticators), pod_id, now
         self._holder_of, self._audit = holder_of, audit
         self._owners, self._scoped = owners, scoped
@@ -170,6 +170,14 @@ class Guard:
             ResourceExhausted: The caller has too many streams open.
         """
         return self._streams.open(principal) if self._streams else lambda: None
+
+    def open_public_stream(self, peer: str) -> Callable[[], None]:
+        """Counts a stream of a method that needs no credentials, and returns what must be called when it ends.
+
+        Raises:
+            ResourceExhausted: The address of the caller has too many streams open.
+        """
+        return self._public_streams.open(peer)
 
     def _absent(self, principal: Principal, resource: Resource) -> str:
         """Returns the message for what the caller may not see; it suggests only what the caller may see."""

@@ -5,18 +5,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
 from podrace import tracing
 from podrace.access.credentials import NO_TRANSPORT, Credentials, bearer_token
 from podrace.access.guard import Guard
 from podrace.access.principal import set_current_principal
 from podrace.access.rules import Rule, rule_of
+from podrace.errors import InvalidArgument
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Admit = Callable[[Any, Context], Awaitable[Any]]
 """Returns the request of an allowed call; raises if the call is refused."""
 CheckRequest = Callable[[Any, str], Any]
 """Returns a request of a method, and raises InvalidArgument if it is not valid."""
+LARGEST_PUBLIC_REQUEST_BYTES = 1024
+"""Most bytes of a request that begins a stream without authentication: the name of a service."""
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):
@@ -53,7 +57,11 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _admitting(self, rule: Rule, token: str, *, is_stream: bool) -> Admit:
         async def admit(request: Any, context: Context) -> Any:
             if rule.public:
-                return self._check_request(request, rule.method)
+                checked = self._check_request(request, rule.method)
+                if is_stream:
+                    _check_size(checked, rule.method)
+                    _call_when_done(context, self._guard.open_public_stream(context.peer()))
+                return checked
             # The certificate matters even to a caller with a token: it may have been revoked.
             needed = not token or self._guard.checks_connections
             credentials = Credentials(token, context.peer(), context.auth_context() if needed else NO_TRANSPORT)
@@ -67,6 +75,16 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             return checked
 
         return admit
+
+
+def _check_size(request: Message, method: str) -> None:
+    """Refuses a large request that a stream without authentication would keep in memory.
+
+    Raises:
+        InvalidArgument: It is too large.
+    """
+    if (size := request.ByteSize()) > LARGEST_PUBLIC_REQUEST_BYTES:
+        raise InvalidArgument(f"{method}: the request has {size} bytes; at most {LARGEST_PUBLIC_REQUEST_BYTES}")
 
 
 def _call_when_done(context: Any, end: Callable[[], None]) -> None:

@@ -1,9 +1,12 @@
 """Limits how many streams each person has open at a server, because a stream takes its resources until it ends.
 
-Pods, services and operators are not limited, as in `podrace.access.call_rates`.
+Pods, services and operators are not limited, as in `podrace.access.call_rates`. Streams of callers that are not
+authenticated, which are watches of the health service, are limited by the address of the caller.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from urllib.parse import unquote
 
 from podrace.access.ownership import Ownership, is_restricted, ownership_for
 from podrace.access.principal import Principal
@@ -11,6 +14,10 @@ from podrace.errors import QUOTA_EXCEEDED, ResourceExhausted
 
 RETRY_SECONDS = 1.0
 """Time after which a refused stream may be opened again, if another one has ended."""
+
+MOST_OF_ADDRESS = 64
+"""Most streams of one address that are open at a time without authentication."""
+_UNIX = "unix"
 
 
 class OpenStreams:
@@ -61,6 +68,54 @@ class OpenStreams:
             self._open[owner] = left
         else:
             del self._open[owner]
+
+
+class OpenPublicStreams:
+    """The open streams at one server of callers that are not authenticated, by their address.
+
+    end = streams.open("ipv4:10.0.0.7:40000")      # raises ResourceExhausted
+    ...
+    end()
+    """
+
+    def __init__(self, most: int = MOST_OF_ADDRESS) -> None:
+        """Begins without streams; `most` is the largest number of one address."""
+        self._most = most
+        self._open: Counter[str] = Counter()
+
+    def open(self, peer: str) -> Callable[[], None]:
+        """Counts a stream, and returns what must be called once when it ends.
+
+        Args:
+            peer: Address of the caller as gRPC writes it; all connections of an address count together.
+
+        Raises:
+            ResourceExhausted: The address has too many streams open.
+        """
+        address = host_of(peer)
+        if self._open[address] >= self._most:
+            raise ResourceExhausted(
+                f"{address} has {self._most} health watches open, and a server allows one address no more;"
+                " end one of them, or call Check",
+                retry_seconds=RETRY_SECONDS,
+            )
+        self._open[address] += 1
+        return lambda: self._end(address)
+
+    def _end(self, address: str) -> None:
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
+
+
+def host_of(peer: str) -> str:
+    """Returns the address of a caller without its port, which differs for each connection.
+
+    Args:
+        peer: Such as `ipv4:10.0.0.7:40000`, `ipv6:%5B::1%5D:40000` or `unix:`.
+    """
+    kind, _, rest = peer.partition(":")
+    return _UNIX if kind == _UNIX else unquote(rest.rpartition(":")[0])
 
 
 def _nothing() -> None:

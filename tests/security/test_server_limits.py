@@ -13,6 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from podrace import rpc
+from podrace.access.open_streams import MOST_OF_ADDRESS
 from podrace.rpc.server import LARGEST_HEADERS_BYTES, LARGEST_MESSAGE_BYTES, ServerConfig, server_options
 
 CHECK = health_pb2.HealthCheckRequest()
@@ -165,6 +166,54 @@ async def test_an_old_connection_is_replaced_without_a_failed_call():
             await stub.Check(CHECK, timeout=10.0)
         assert not watch.done(), "a running stream survives the age of its connection"
         watch.cancel()
+    await server.drain()
+
+
+@pytest.mark.parametrize("port", ["service", "health"])
+async def test_health_watches_of_an_address_are_limited_and_checks_are_not(port):
+    server = await rpc.Server.start(ServerConfig(grace_seconds=0.0, health_listen="127.0.0.1:0"), [])
+    address = server.address if port == "service" else server.health_address
+    async with contextlib.AsyncExitStack() as stack:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        one, other = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(address, options=options)) for _ in range(2)
+        ]
+        watches = [health_pb2_grpc.HealthStub(one).Watch(CHECK) for _ in range(MOST_OF_ADDRESS)]
+        for watch in watches:
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            # Over another connection of the same address.
+            await health_pb2_grpc.HealthStub(other).Watch(CHECK).read()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refused.value.details() == (
+            "127.0.0.1 has 64 health watches open, and a server allows one address no more; end one of them, or call"
+            " Check"
+        )
+        assert await check(address) == "OK"
+        # One that ends makes room. The server may learn of it after the next call has arrived.
+        watches.pop().cancel()
+        while True:
+            watch = health_pb2_grpc.HealthStub(other).Watch(CHECK)
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+                break
+        for each in (*watches, watch):
+            each.cancel()
+    await server.drain()
+
+
+async def test_a_health_watch_keeps_no_large_name_in_memory():
+    server = await rpc.Server.start(ServerConfig(grace_seconds=0.0), [])
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        for length, answer in ((1000, "OK"), (100_000, "INVALID_ARGUMENT")):
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="y" * length))
+            try:
+                assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+                found = "OK"
+            except grpc.aio.AioRpcError as error:
+                found = error.code().name
+            assert found == answer
+            watch.cancel()
     await server.drain()
 
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from podrace.access.open_streams import OpenStreams
+from podrace.access.open_streams import OpenPublicStreams, OpenStreams, host_of
 from podrace.access.principal import Principal, roles_with_included
 from podrace.access.service_access import AccessConfig
 from podrace.access.v1 import access_pb2
@@ -73,3 +73,31 @@ def test_limits_are_read_from_the_configuration() -> None:
     for bad in ({"open_streams": -1}, {"owner_open_streams": {"a": math.nan}}):
         with pytest.raises(InvalidArgument, match="open_streams"):
             build(AccessConfig, bad, source="test")
+
+
+def test_all_connections_of_an_address_count_together_and_other_addresses_have_streams_of_their_own() -> None:
+    streams = OpenPublicStreams(2)
+    ends = [streams.open(f"ipv4:10.0.0.7:{port}") for port in (40000, 40001)]
+    with pytest.raises(ResourceExhausted, match=r"^10\.0\.0\.7 has 2 health watches open.*call Check$"):
+        streams.open("ipv4:10.0.0.7:40002")
+    streams.open("ipv4:10.0.0.8:40002")()
+    ends.pop()()
+    ends.append(streams.open("ipv4:10.0.0.7:40002"))
+    for end in ends:
+        end()
+    assert not streams._open, "an address without streams takes no memory"
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [
+        ("ipv4:10.0.0.7:40000", "10.0.0.7"),
+        ("ipv6:%5B2001:db8::1%5D:40000", "[2001:db8::1]"),
+        ("ipv6:[::1]:40000", "[::1]"),
+        ("unix:", "unix"),
+        ("unix:/tmp/s", "unix"),
+        ("", ""),
+    ],
+)
+def test_the_address_of_a_caller_has_no_port(peer: str, host: str) -> None:
+    assert host_of(peer) == host
