@@ -21,6 +21,9 @@ HEALTHY = {
     'up{job="services", component="orchestrator", instance="a"}': "1x60",
     'up{job="services", component="leaderboard", instance="b"}': "1x60",
     'up{job="serving", component="serving", instance="c"}': "1x60",
+    'podrace_replica_leads{job="services", component="orchestrator", instance="a"}': "1x60",
+    'podrace_replica_leads{job="services", component="leaderboard", instance="b"}': "1x60",
+    'podrace_replica_leads{job="services", component="leaderboard", instance="replica of b"}': "0x60",
     'podrace_backup_failures_total{instance="a"}': "0x60",
     'podrace_backup_due_time_seconds{instance="a"}': "60+60x60",
     'podrace_backup_due_time_seconds{instance="without backups"}': "0x60",
@@ -50,6 +53,7 @@ HEALTHY = {
 FAULTS = {
     "PodraceServiceDown": {'up{job="services", component="orchestrator", instance="a"}': "1x30 0x30"},
     "PodraceServiceMissing": {'up{job="services", component="orchestrator", instance="a"}': "1x30 stale"},
+    "PodraceNoLeader": {'podrace_replica_leads{job="services", component="leaderboard", instance="b"}': "1x30 0x30"},
     "PodraceBackupFails": {'podrace_backup_failures_total{instance="a"}': "0x20 0+1x40"},
     "PodraceBackupOverdue": {'podrace_backup_due_time_seconds{instance="a"}': "60+60x10 660x50"},
     "PodraceReconcileSlow": {'podrace_orchestrator_reconcile_seconds_bucket{instance="a", le="0.1"}': "0x60"}
@@ -141,6 +145,17 @@ def test_a_service_that_never_had_a_target_is_missed_unless_it_is_optional(tmp_p
 
     assert firing(without("leaderboard"), tmp_path) == {"PodraceServiceMissing"}
     assert firing(without("serving"), tmp_path) == set()
+
+
+@needs_promtool
+def test_a_leader_that_is_gone_is_reported_unless_another_replica_takes_over(tmp_path: Path) -> None:
+    leader, other = (
+        f'podrace_replica_leads{{job="services", component="leaderboard", instance="{name}"}}'
+        for name in ("b", "replica of b")
+    )
+    gone = {**HEALTHY, leader: "1x30 stale"}
+    assert firing(gone, tmp_path) == {"PodraceNoLeader"}
+    assert firing({**gone, other: "0x31 1x28"}, tmp_path) == set()
 
 
 def test_every_fault_has_an_alert_and_every_alert_a_fault() -> None:
