@@ -19,14 +19,19 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m podrace.health ADDRESS", file=sys.stderr)
         return 2
-    if _serves(arguments[0], DEADLINE_SECONDS):
+    problem = _problem(arguments[0], DEADLINE_SECONDS)
+    if not problem:
         return 0
-    print(f"error: nothing serves at {arguments[0]} (waited {DEADLINE_SECONDS:g} s)", file=sys.stderr)
+    print(f"error: {problem} (waited {DEADLINE_SECONDS:g} s)", file=sys.stderr)
     return 1
 
 
-def _serves(address: str, deadline_seconds: float) -> bool:
-    """Whether the server reports SERVING in time. Like `podrace.rpc.wait_until_serving`, but without asyncio."""
+def _problem(address: str, deadline_seconds: float) -> str:
+    """Returns why the server does not report SERVING in time; empty if it does.
+
+    Like `podrace.rpc.wait_until_serving`, but without asyncio.
+    """
+    problem = f"nothing answers at {address}"
     deadline = time.monotonic() + deadline_seconds
     options = [
         ("grpc.initial_reconnect_backoff_ms", 100),
@@ -44,9 +49,10 @@ def _serves(address: str, deadline_seconds: float) -> bool:
                 pass
             else:
                 if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                    return True
+                    return ""
+                problem = f"the service at {address} runs and is not ready: its log says what it waits for"
             time.sleep(POLL_SECONDS)
-    return False
+    return problem
 
 
 if __name__ == "__main__":

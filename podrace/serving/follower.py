@@ -49,6 +49,8 @@ class SourceFollower:
             return
         self._begun = True
         await self.poll()
+        if not self._engine.record.current and not self._last_error:
+            _log.info("waits for the first policy", source=self._source.description)
 
     async def poll(self) -> None:
         """Offers the newest version if the engine wants it. An error is logged once, and the present version stays."""

@@ -60,12 +60,17 @@ async def test_the_check_fails_if_the_service_does_not_report_serving_in_time(
     monkeypatch.setattr(health, "DEADLINE_SECONDS", 0.2)
     address = await serve(server, ScriptedHealth(STATUS.NOT_SERVING))
     assert await asyncio.to_thread(health.main, [address]) == 1
-    assert capsys.readouterr().err == f"error: nothing serves at {address} (waited 0.2 s)\n"
+    assert capsys.readouterr().err == (
+        f"error: the service at {address} runs and is not ready: its log says what it waits for (waited 0.2 s)\n"
+    )
 
 
-def test_the_check_fails_at_an_address_without_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_the_check_fails_at_an_address_without_a_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(health, "DEADLINE_SECONDS", 0.2)
     assert health.main([f"unix:{tmp_path / 's'}"]) == 1
+    assert capsys.readouterr().err == f"error: nothing answers at unix:{tmp_path / 's'} (waited 0.2 s)\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["a:1", "b:2"]])
