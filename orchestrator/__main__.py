@@ -297,8 +297,9 @@ def _reconciler(
                 config.silent_seconds,
                 config.opening_silent_seconds,
                 config.starting_silent_seconds,
+                config.together_silent_seconds,
                 # An orphaned pod gets as much time to exit as one that was asked to stop.
-                config.orphan_seconds + config.kill_seconds,
+                orphaned_seconds=config.orphan_seconds + config.kill_seconds,
             )
         ),
         rules=external_pods.EXTERNAL_POD_RULES if config.launcher == EXTERNAL else LAUNCHED_POD_RULES,

@@ -84,13 +84,16 @@ class Config:
     """A pod that is still running this long after it was asked to stop gets SIGKILL."""
     silent_seconds: float = 10.0
     """A pod that has not called for this long after its lease has expired is killed and replaced, with every launcher
-    but `external`: its processes are stopped or blocked, or its network does not work. If all pods stopped
-    calling together, they are killed only `orphan_seconds` and `kill_seconds` after their last call."""
+    but `external`: its processes are stopped or blocked, or its network does not work."""
     opening_silent_seconds: float = 120.0
     """The same for a pod that opens its roles: a simulator that compiles may block its process."""
     starting_silent_seconds: float = 600.0
     """A pod that runs and has not called for this long is killed and replaced. A pod that waits for a node or an image
     does not run."""
+    together_silent_seconds: float = 120.0
+    """If all pods (at least two) stopped calling together, they are killed this long after their last call: perhaps
+    only the network between them and the orchestrator is interrupted, and they train on without it. An interruption
+    that is longer costs the training since their last checkpoints; pods that hang keep their GPUs for this long."""
     progress: ProgressDeadlines = field(default_factory=ProgressDeadlines)
     """How long a role of a pod may make no progress; passed to pods."""
     stop_grace_seconds: float = 20.0
@@ -120,6 +123,7 @@ POSITIVE = (
     "orphan_seconds",
     "silent_seconds",
     "starting_silent_seconds",
+    "together_silent_seconds",
 )
 """Settings that must be more than 0."""
 

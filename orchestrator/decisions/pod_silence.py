@@ -8,12 +8,15 @@ it as running. It is noticed only because it makes no calls. Rules:
   waits for a node or an image is not judged, also after it was evicted.
 - A pod that opens its roles gets more time: a simulator that compiles may block the process.
 - A pod with a role that has been stuck for much longer than its deadline is killed too: its leader does not act.
-- If no pod at all calls any more, the likely cause is the connection, and pods train on without it. Pods that
-  stopped calling together are killed only once they would have exited by themselves. One that stopped long before is
-  judged alone.
+- If no pod at all calls any more, the cause may be the connection, and then pods train on without it. Pods that
+  stopped calling together get more time before they are killed, because the cause may also be a node that holds all of
+  them. One that stopped long before is judged alone.
 - Time in which the orchestrator itself did not run does not count.
+- Time in which the launcher did not answer does not count either: the orchestrator was cut off, perhaps from the pods
+  as well. Afterwards each pod gets its time to call again, until it would have exited by itself.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -55,6 +58,8 @@ class SilenceLimits:
     """Time after which a pod that runs and has never called is killed; infinite: never."""
     together_seconds: float
     """Time since the last call after which pods are killed that stopped calling together; infinite: never."""
+    orphaned_seconds: float = math.inf
+    """Time since the last call after which a pod that runs would have exited by itself."""
 
 
 def why_killed(
@@ -96,6 +101,35 @@ def why_killed(
     if together:
         allowed = max(allowed, limits.together_seconds - lease_seconds)
     return f"it does not call: {what} {now - end:.0f} s ago{others}" if silence >= allowed else ""
+
+
+def was_cut_off(now: float, unavailable_since: float | None, lease_seconds: float) -> bool:
+    """Returns whether the launcher, which answers now, did not answer for so long that pods may be silent for it.
+
+    Args:
+        now: Monotonic time.
+        unavailable_since: When it first did not answer; None if it did the last time.
+        lease_seconds: Duration of a lease. Pods that train are not silent because of a shorter outage.
+    """
+    return unavailable_since is not None and now - unavailable_since >= lease_seconds
+
+
+def counts_since(
+    now: float, contact: Contact, listening_since: float, resumed_at: float, limits: SilenceLimits
+) -> float:
+    """Returns since when the silence of a pod counts.
+
+    Args:
+        now: Monotonic time.
+        contact: Calls of the pod.
+        listening_since: Time since when the orchestrator has been running without interruption.
+        resumed_at: Time from which a pod that lost its connection to the orchestrator should call again.
+        limits: How long pods may be silent. Repeated outages of the launcher keep no pod that hangs.
+    """
+    begin = contact.last_call if contact.last_call is not None else contact.running_since
+    if begin is not None and now - begin >= limits.orphaned_seconds:
+        return listening_since
+    return max(listening_since, resumed_at)
 
 
 def silent_together(

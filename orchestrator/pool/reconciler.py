@@ -231,6 +231,7 @@ class Reconciler:
         try:
             listed = await self._launcher.list()
         except Unavailable as error:
+            self._silent_pods.miss(now)
             return error.message
         self._on_list(listed)
         self._silent_pods.compare(listed, now)

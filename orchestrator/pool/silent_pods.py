@@ -24,34 +24,57 @@ class SilentPods:
     def __init__(self, runtime: RuntimeState, limits: SilenceLimits) -> None:
         self._runtime, self._limits = runtime, limits
         self._together: frozenset[str] = frozenset()
-        # Monotonic time at which a pod called again after none had called for a while.
+        # Monotonic time from which pods should call again after an interruption.
         self._resumed_at = 0.0
+        # Monotonic time at which the launcher first did not answer; None if it answered the last time.
+        self._unavailable_since: float | None = None
+
+    def miss(self, now: float) -> None:
+        """Records that the launcher does not answer."""
+        if self._unavailable_since is None:
+            self._unavailable_since = now
 
     def compare(self, listed: Sequence[ListedPod], now: float) -> None:
         """Expects calls of the pods that run, and none of those that wait for a node or an image."""
+        if pod_silence.was_cut_off(now, self._unavailable_since, self._lease_seconds):
+            self._resumed_at = now + self._lease_seconds
+        self._unavailable_since = None
         contacts = self._runtime.contacts
         contacts.expect_later(pod.pod_id for pod in listed if not pod.started)
         contacts.expect_first_call((pod.pod_id for pod in listed if pod.started), now)
 
     def due(self, now: float) -> Iterator[KillPod]:
-        """Yields the pods that are killed now, with the reason."""
-        expected = filter(self._runtime.contacts.is_expected, self._runtime.cache.pods)
-        contacts, lease_seconds = {pod_id: self._contact(pod_id) for pod_id in expected}, self._lease_seconds
-        together = pod_silence.silent_together(now, contacts, lease_seconds, self._together)
-        self._notice(now, together)
-        # A pod that has lost its connection needs some time to call again, as after a restart of this service.
-        since = max(self._runtime.contacts.listening_since, self._resumed_at)
-        for pod_id, contact in contacts.items():
-            reason = pod_silence.why_killed(
-                now, contact, since, lease_seconds, self._limits, together=pod_id in together
-            )
-            if reason:
+        """Yields the pods that are killed now, with the reason.
+
+        Killing a pod takes time. Pods that call meanwhile are kept, and those that were silent together with them get
+        time to call as well.
+        """
+        contacts, calls = dict[str, Contact](), -1
+        for pod_id in list(self._runtime.cache.pods):
+            if calls != self._runtime.contacts.calls:
+                calls, contacts = self._runtime.contacts.calls, self._compare_contacts(now)
+            if pod_id in contacts and (reason := self._why_killed(now, pod_id, contacts[pod_id])):
                 yield KillPod(pod_id, reason)
+
+    def _compare_contacts(self, now: float) -> dict[str, Contact]:
+        """Returns the calls of all pods that run, and finds those that are silent together."""
+        expected = filter(self._runtime.contacts.is_expected, self._runtime.cache.pods)
+        contacts = {pod_id: self._contact(pod_id) for pod_id in expected}
+        self._notice(now, pod_silence.silent_together(now, contacts, self._lease_seconds, self._together))
+        return contacts
+
+    def _why_killed(self, now: float, pod_id: str, contact: Contact) -> str:
+        # A pod that has lost its connection needs some time to call again, as after a restart of this service.
+        listening_since = self._runtime.contacts.listening_since
+        since = pod_silence.counts_since(now, contact, listening_since, self._resumed_at, self._limits)
+        return pod_silence.why_killed(
+            *(now, contact, since, self._lease_seconds, self._limits), together=pod_id in self._together
+        )
 
     def _notice(self, now: float, together: frozenset[str]) -> None:
         """Logs when all pods stop calling together, and when one of them calls again."""
         if together and not self._together:
-            line = "no pod calls: the likely cause is the connection, so the pods are not replaced yet"
+            line = "no pod calls: the cause may be the connection, so the pods are not replaced yet"
             _log.warning(line, pods=len(together), replaced_after_seconds=self._limits.together_seconds)
         elif self._together and not together:
             _log.info("pods call again")

@@ -21,6 +21,7 @@ class Contacts:
 
     Attributes:
         listening_since: Monotonic time since when this process has been running without interruption.
+        calls: Number of calls that have begun or ended.
     """
 
     def __init__(self) -> None:
@@ -33,11 +34,13 @@ class Contacts:
         self._unstarted: set[str] = set()
         self._last_tick: float | None = None
         self.listening_since = 0.0
+        self.calls = 0
 
     @contextlib.contextmanager
     def waiting_call(self, pod_id: str, monotonic: Callable[[], float]) -> Iterator[None]:
         """Marks a call of a pod as waiting for an answer, and records its end."""
         begin = monotonic()
+        self.calls += 1
         self._waiting[pod_id] += 1
         self._confirm_start(pod_id)
         try:
@@ -50,6 +53,7 @@ class Contacts:
 
     def record(self, pod_id: str, now: float, *, opening: bool = False) -> None:
         """Records a call of a pod that ended now, and whether the pod reported that it opens its roles."""
+        self.calls += 1
         self._confirm_start(pod_id)
         self._last_calls[pod_id] = self._last_begins[pod_id] = now
         (self._opening.add if opening else self._opening.discard)(pod_id)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_services import STARTING_SILENT_SECONDS, TOGETHER_SECONDS, FakeLauncher, FakeLeaderboard
+from fake_services import ORPHANED_SECONDS, STARTING_SILENT_SECONDS, TOGETHER_SECONDS, FakeLauncher, FakeLeaderboard
 
 from orchestrator.assignments import external_pods
 from orchestrator.assignments.external_pods import ExternalPods
@@ -293,7 +293,9 @@ async def _open_mesh(
     silence = (
         NEVER_SILENT
         if pods
-        else SilenceLimits(SILENT_SECONDS, OPENING_SILENT_SECONDS, STARTING_SILENT_SECONDS, TOGETHER_SECONDS)
+        else SilenceLimits(
+            *(SILENT_SECONDS, OPENING_SILENT_SECONDS, STARTING_SILENT_SECONDS, TOGETHER_SECONDS, ORPHANED_SECONDS)
+        )
     )
     reconciler = Reconciler(
         *(state, runtime, client, launched, clock),

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 
 STARTING_SILENT_SECONDS = 150.0
 TOGETHER_SECONDS = 120.0
+ORPHANED_SECONDS = 300.0
 
 
 @dataclass
@@ -24,8 +26,13 @@ class FakeLauncher:
     stubborn: bool = False
     waits_for_a_node: bool = False
     log_line: str = ""
+    unavailable: bool = False
+    stopping: Callable[[str], Awaitable[object]] | None = None
+    """Called while a pod is stopped."""
 
     async def list(self) -> list[ListedPod]:
+        if self.unavailable:
+            raise Unavailable("the API does not respond")
         return list(self.pods.values())
 
     async def start(self, pod: NewPod) -> None:
@@ -39,6 +46,8 @@ class FakeLauncher:
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
         self.stopped.append((pod_id, kill))
+        if self.stopping:
+            await self.stopping(pod_id)
         if kill or not self.stubborn:
             self.pods.pop(pod_id, None)
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_services import STARTING_SILENT_SECONDS, TOGETHER_SECONDS
+from fake_services import ORPHANED_SECONDS, STARTING_SILENT_SECONDS, TOGETHER_SECONDS
 
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -250,12 +250,86 @@ async def test_after_an_interruption_the_other_pods_have_time_to_call_again(mesh
     assert mesh.launcher.stopped == [(f"{name}-p1", True)]
 
 
-async def test_pods_that_stay_silent_together_are_killed_once_they_would_have_exited(mesh: Any, spec: Any) -> None:
+async def test_pods_that_stay_silent_together_are_killed_after_the_limit_for_them(mesh: Any, spec: Any) -> None:
     name, _ = await _training_pods(mesh, spec)
     await _silent_for(mesh, TOGETHER_SECONDS - 1)
     assert mesh.launcher.stopped == []
     await _silent_for(mesh, 2.0)
     assert sorted(mesh.launcher.stopped) == [(f"{name}-p0", True), (f"{name}-p1", True)]
+
+
+async def test_a_pod_that_calls_while_others_that_were_silent_with_it_are_killed_is_kept(mesh: Any, spec: Any) -> None:
+    """Killing takes time: the connection may work again before the last of them is killed."""
+    name, works = await _training_pods(mesh, spec, count=3)
+
+    async def one_calls(pod_id: str) -> None:
+        await mesh.renew(works[2])
+
+    mesh.launcher.stopping = one_calls
+    await _silent_for(mesh, TOGETHER_SECONDS + 1)
+    assert mesh.launcher.stopped == [(f"{name}-p0", True)]
+    mesh.launcher.stopping = None
+    await mesh.renew(works[1])
+    await mesh.renew(works[2])
+    await _silent_for(mesh, 15.0)
+    assert mesh.launcher.stopped == [(f"{name}-p0", True)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_an_orchestrator_that_was_cut_off_kills_no_pod_that_trains_on(mesh: Any, spec: Any, count: int) -> None:
+    """Neither its launcher nor a pod can be reached, for longer than any pod may be silent."""
+    _, works = await _training_pods(mesh, spec, count)
+    mesh.launcher.unavailable = True
+    await _silent_for(mesh, ORPHANED_SECONDS - 30)
+    mesh.launcher.unavailable = False
+    await _silent_for(mesh, 19.0)
+    assert mesh.launcher.stopped == []
+    for work in works:
+        await mesh.renew(work)
+    await _silent_for(mesh, 9.0)
+    assert mesh.launcher.stopped == []
+
+
+async def test_a_pod_that_does_not_call_again_after_the_orchestrator_was_cut_off_is_killed(
+    mesh: Any, spec: Any
+) -> None:
+    name, works = await _training_pods(mesh, spec)
+    mesh.launcher.unavailable = True
+    await _silent_for(mesh, 60.0)
+    mesh.launcher.unavailable = False
+    for _ in range(9):
+        await mesh.renew(works[0])
+        await _silent_for(mesh, 2.0)
+    assert mesh.launcher.stopped == []
+    await mesh.renew(works[0])
+    await _silent_for(mesh, 4.0)
+    assert mesh.launcher.stopped == [(f"{name}-p1", True)]
+
+
+async def test_a_short_outage_of_the_launcher_gives_a_silent_pod_no_time(mesh: Any, spec: Any) -> None:
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    await mesh.assigned(f"{name}-p0")
+    await _silent_for(mesh, 10.0)
+    mesh.launcher.unavailable = True
+    await _silent_for(mesh, 8.0)
+    mesh.launcher.unavailable = False
+    await _silent_for(mesh, 4.0)
+    assert mesh.launcher.stopped == [(f"{name}-p0", True)]
+
+
+async def test_a_launcher_that_fails_again_and_again_keeps_no_pod_that_hangs(mesh: Any, spec: Any) -> None:
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    await mesh.assigned(f"{name}-p0")
+    for _ in range(int(ORPHANED_SECONDS / 16)):
+        mesh.launcher.unavailable = True
+        await _silent_for(mesh, 15.0)
+        mesh.launcher.unavailable = False
+        await _silent_for(mesh, 1.0)
+        assert mesh.launcher.stopped == []
+    await _silent_for(mesh, 16.0)
+    assert mesh.launcher.stopped == [(f"{name}-p0", True)]
 
 
 async def test_a_silent_pod_among_others_that_call_is_killed_as_fast_as_alone(mesh: Any, spec: Any) -> None:

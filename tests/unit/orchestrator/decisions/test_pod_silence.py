@@ -1,9 +1,17 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from orchestrator.decisions.pod_silence import Contact, SilenceLimits, silent_together, why_killed
+from orchestrator.decisions.pod_silence import (
+    Contact,
+    SilenceLimits,
+    counts_since,
+    silent_together,
+    was_cut_off,
+    why_killed,
+)
 
 LIMITS = SilenceLimits(silent_seconds=10.0, opening_seconds=120.0, starting_seconds=600.0, together_seconds=120.0)
 NOW, LEASE = 1000.0, 10.0
@@ -68,7 +76,7 @@ def test_an_infinite_limit_kills_no_pod() -> None:
 
 
 @pytest.mark.parametrize(("ago", "killed"), [(119.0, False), (120.0, True)])
-def test_pods_that_stopped_calling_together_are_killed_once_they_would_have_exited(ago: float, killed: bool) -> None:
+def test_pods_that_stopped_calling_together_are_killed_after_the_limit_for_them(ago: float, killed: bool) -> None:
     assert bool(reason(heard(ago), together=True)) == killed
 
 
@@ -111,3 +119,24 @@ def test_the_last_pod_of_those_that_stopped_calling_together_is_not_alone() -> N
     left = {"p1": heard(70.0)}
     assert silent_together(NOW, left, LEASE, before=frozenset({"p0", "p1"})) == {"p1"}
     assert silent_together(NOW, left, LEASE) == frozenset()
+
+
+@pytest.mark.parametrize(("unavailable_since", "found"), [(None, False), (NOW - 9.0, False), (NOW - 10.0, True)])
+def test_the_orchestrator_was_cut_off_if_its_launcher_did_not_answer_for_a_lease_duration(
+    unavailable_since: float | None, found: bool
+) -> None:
+    assert was_cut_off(NOW, unavailable_since, LEASE) == found
+
+
+ORPHANED = replace(LIMITS, orphaned_seconds=300.0)
+
+
+def test_silence_counts_from_the_end_of_an_interruption() -> None:
+    assert counts_since(NOW, heard(299.0), 5.0, NOW - 3.0, ORPHANED) == NOW - 3.0
+    assert counts_since(NOW, heard(299.0), NOW - 2.0, NOW - 3.0, ORPHANED) == NOW - 2.0
+
+
+def test_interruptions_keep_no_pod_that_would_have_exited_by_itself() -> None:
+    for contact in (heard(300.0), Contact(None, None, running_since=NOW - 300.0)):
+        assert counts_since(NOW, contact, 5.0, NOW - 3.0, ORPHANED) == 5.0
+    assert counts_since(NOW, Contact(None, NOW - 400.0), 5.0, NOW - 3.0, ORPHANED) == NOW - 3.0
