@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from orchestrator.rebuilding.proof import KnownAgent
 from orchestrator.state.records import AgentRecord, TournamentRecord
 from podrace import rpc
 from podrace.access.credentials import TokenSource
@@ -34,6 +34,15 @@ REFRESH_WAIT_SECONDS = 0.25
 """Time that a reconcile cycle waits for the leaderboard; without an answer it continues with the known candidates."""
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class KnownAgent:
+    """An agent as the leaderboard knows it."""
+
+    agent: pb.Agent
+    environment_steps: int
+    """Its steps up to its last submission."""
 
 
 class LeaderboardClient:

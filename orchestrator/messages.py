@@ -8,6 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from orchestrator.assignments.service import assignment_id
 from orchestrator.assignments.successors import Prepare
 from orchestrator.assignments.transactions import AssignedWork
+from orchestrator.state.lists.fields import activity_of
 from orchestrator.state.records import (
     AgentRecord,
     EvaluationRecord,
@@ -18,7 +19,6 @@ from orchestrator.state.records import (
     WorkRecord,
 )
 from orchestrator.state.runtime import RuntimeState
-from orchestrator.tournaments.lists import activity_of
 from orchestrator.tournaments.updates import etag_of
 from podrace.access.lease_tokens import HeldLease
 from podrace.access.ownership import Ownership

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from agentpod.config import LEADER_ROLE
 from agentpod.qualification.bench import Bench
@@ -24,6 +23,7 @@ from agentpod.qualification.plane_trials.cases import (
     spec_of,
 )
 from agentpod.qualification.trial_pod import TrialPod, specification, trial_pod
+from podrace.processes.identity import Process
 from podrace.qualification.findings import Finding, Grade
 
 START_SECONDS, EXIT_SECONDS = 120.0, 20.0
@@ -137,20 +137,13 @@ async def kill_worker(pod: TrialPod) -> float | None:
 
 async def kill_leader(pod: TrialPod) -> float | None:
     """Kills the leader, and returns the seconds until no role runs; None if one does."""
-    roles, started = pod.pids(), time.monotonic()
+    roles, started = [Process.find(pid) for pid in pod.pids().values()], time.monotonic()
     pod.kill(LEADER_ROLE)
     # Roles that have exited are reaped by their parent, which then exits itself.
     await pod.until(lambda: pod.exit_code is not None, EXIT_SECONDS)
-    gone = pod.exit_code is not None and not any(map(_runs, roles.values()))
+    gone = pod.exit_code is not None and not any(role.lives for role in roles if role)
     return time.monotonic() - started if gone else None
 
 
 def _rate(pod: TrialPod) -> float:
     return pod.mesh.reports[-1].steps_per_second if pod.mesh.reports else 0.0
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

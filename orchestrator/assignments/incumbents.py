@@ -11,7 +11,7 @@ from orchestrator.decisions.dispatch import PausedIncumbent
 from orchestrator.decisions.pod_sizes import limits_of
 from orchestrator.state import records, resize_records
 from orchestrator.state.database import Transaction
-from orchestrator.state.records import AgentRecord, PodPhase, PodRecord, TournamentRecord, WorkPhase, WorkRecord
+from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase, WorkRecord
 from orchestrator.state.resize_records import ResizePhase
 
 
@@ -70,8 +70,7 @@ def _free_seat(transaction: Transaction, tournament: TournamentRecord, unfinishe
     """
     name = tournament.tournament_id
     changes = [one for one in resize_records.of_tournament(transaction, name) if one.under_way]
-    condition = "tournament_id = ? AND phase != ? AND drain_reason = '' ORDER BY cores DESC, start_time"
-    staying = records.select(transaction, PodRecord, condition, name, PodPhase.GONE)
+    staying = resize_records.staying_pods(transaction, name)
     if changes:
         warming = changes[0].phase == ResizePhase.WARMING
         seat = changes[0].predecessor_id if warming else changes[0].pod_id

@@ -15,23 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.decisions.restoration import EPOCHS
+from orchestrator.leaderboard_client import KnownAgent
 from orchestrator.state.records import CANCELLED, AgentRecord, OwnershipRecord, TournamentRecord, WorkPhase
-from podrace.leaderboard.v1.leaderboard_pb2 import Agent, KnownTournament
+from podrace.leaderboard.v1.leaderboard_pb2 import KnownTournament
 
 STOPPED = (
     "its record was rebuilt without a backup, and no pod works for it; whether it had ended is not known: resume it to"
     " continue"
 )
 POD = re.compile(r".+-p(\d{1,9})")
-
-
-@dataclass(frozen=True)
-class KnownAgent:
-    """An agent as the leaderboard knows it."""
-
-    agent: Agent
-    environment_steps: int
-    """Its steps up to its last submission."""
 
 
 @dataclass(frozen=True)

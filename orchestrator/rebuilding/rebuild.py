@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from orchestrator.leaderboard_client import LeaderboardClient
-from orchestrator.rebuilding.proof import KnownAgent, ProvenRecords, epoch_of_restoration, proven_records
+from orchestrator.leaderboard_client import KnownAgent, LeaderboardClient
+from orchestrator.rebuilding.proof import ProvenRecords, epoch_of_restoration, proven_records
 from orchestrator.state import records
 from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.saved_state import has_tournaments, raise_restored_epoch

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from orchestrator.state import records
 from orchestrator.state.database import Transaction
-from orchestrator.state.records import AgentRecord, PodPhase
+from orchestrator.state.records import AgentRecord, PodPhase, PodRecord
 
 
 class ResizePhase(StrEnum):
@@ -54,6 +54,12 @@ def of_pod(transaction: Transaction, pod_id: str) -> ResizeRecord | None:
     """Returns the resize under way in which a pod is the new one."""
     found = _select(transaction, "pod_id = ?", pod_id)
     return next((one for one in found if one.under_way), None)
+
+
+def staying_pods(transaction: Transaction, tournament_id: str) -> list[PodRecord]:
+    """Returns the pods of a tournament that were not asked to stop, the largest first, then the oldest."""
+    condition = "tournament_id = ? AND phase != ? AND drain_reason = '' ORDER BY cores DESC, start_time"
+    return records.select(transaction, PodRecord, condition, tournament_id, PodPhase.GONE)
 
 
 def keeper_of(transaction: Transaction, agent_id: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.state import records
 from orchestrator.state.database import StateDatabase, Transaction
+from orchestrator.state.lists import fields, queries
 from orchestrator.state.records import (
     END_STATES,
     EvaluationRecord,
@@ -16,7 +17,6 @@ from orchestrator.state.records import (
     TournamentRecord,
 )
 from orchestrator.state.runtime import RuntimeState
-from orchestrator.tournaments import lists
 from podrace.access.authenticators.unix_socket import local_user
 from podrace.access.ownership import Reach, reach, unknown_tournament, visible
 from podrace.access.principal import Principal
@@ -69,18 +69,18 @@ class Queries:
 
     async def page(self, request: pb.ListTournamentsRequest, caller: Principal | None) -> Found[TournamentRecord]:
         """Returns tournaments, newest first; raises InvalidArgument for a bad token, filter or order."""
-        selection = ListSelection.of(request, lists.TOURNAMENT_FIELDS, ["tournaments"])
+        selection = ListSelection.of(request, fields.TOURNAMENT_FIELDS, ["tournaments"])
         seen, limit = self._visible(caller), page_limit(request.page_size)
-        found = await self._state.transact(lists.tournaments, seen, selection, limit)
+        found = await self._state.transact(queries.tournaments, seen, selection, limit)
         return Found(found, selection, more=len(found) == limit)
 
     def page_of_pods(
         self, request: pb.ListPodsRequest, caller: Principal | None
     ) -> tuple[list[PodRecord], ListSelection]:
         """Returns all pods that a list selects, in its order; raises InvalidArgument, and NotFound."""
-        selection = ListSelection.of(request, lists.POD_FIELDS, ["pods", request.tournament_id])
+        selection = ListSelection.of(request, fields.POD_FIELDS, ["pods", request.tournament_id])
         found = self.pods(request.tournament_id, caller)
-        return selection.apply(found, lambda pod, name: lists.pod_value(pod, name, self._runtime)), selection
+        return selection.apply(found, lambda pod, name: fields.pod_value(pod, name, self._runtime)), selection
 
     def pods(self, tournament_id: str, caller: Principal | None) -> list[PodRecord]:
         """Returns the pods of a tournament, or all pods for an empty id, oldest first; raises NotFound."""
@@ -94,9 +94,9 @@ class Queries:
         name = request.tournament_id
         if name:
             self._check_known(name, caller)
-        selection = ListSelection.of(request, lists.EVENT_FIELDS, ["events", name])
+        selection = ListSelection.of(request, fields.EVENT_FIELDS, ["events", name])
         seen, limit = frozenset({name}) if name else self._visible(caller), page_limit(request.page_size)
-        found = await self._state.transact(lists.events, seen, selection, limit)
+        found = await self._state.transact(queries.events, seen, selection, limit)
         return Found(found, selection, more=len(found) == limit)
 
     async def evaluations(
@@ -105,8 +105,8 @@ class Queries:
         """Returns evaluations, oldest first; raises InvalidArgument for a bad token, filter or order, and NotFound."""
         name, limit = request.tournament_id, page_limit(request.page_size)
         self._check_known(name, caller)
-        selection = ListSelection.of(request, lists.EVALUATION_FIELDS, ["evaluations", name])
-        found = await self._state.transact(lists.evaluations, name, selection, limit)
+        selection = ListSelection.of(request, fields.EVALUATION_FIELDS, ["evaluations", name])
+        found = await self._state.transact(queries.evaluations, name, selection, limit)
         return Found(found, selection, more=len(found) == limit)
 
     async def tournament_view(self, tournament_id: str, after: int) -> TournamentView:

@@ -3,6 +3,7 @@
 `database.py` has the thread, `format.py` what identifies a database, `transaction.py` what a change receives.
 `sqlite.py` opens a file; `postgresql.py` opens a database of a PostgreSQL server, whose one writer `leadership.py`
 determines, and `dialect.py` translates the statements for it. `outage.py` waits while the server cannot be used.
+`filtering.py` writes the filters of lists as SQL.
 """
 
 from podrace.database.database import Database

@@ -1,4 +1,4 @@
-"""Parses filters of lists, and applies them to rows of SQL or to values in memory. Pure.
+"""Parses filters of lists, and applies them to values in memory; for SQL see podrace.database.filtering. Pure.
 
 The grammar is a part of that of google.aip.dev/160:
 
@@ -13,7 +13,7 @@ texts that begin with the rest. Times are in the format of RFC 3339.
 
 import datetime
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import eq, ge, gt, le, lt, ne
@@ -44,7 +44,7 @@ class Field:
 
     kind: Kind
     column: str = ""
-    """Expression in SQL. That of LABELS is a JSON object, or NULL."""
+    """What selects it from a database: an expression of SQL. That of LABELS is a JSON object, or NULL."""
     choices: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -81,27 +81,6 @@ class Condition:
             return self.operator == "!="
         return COMPARISONS[self.operator](value, self.value)
 
-    def sql(self) -> tuple[str, list[str | float]]:
-        """Returns the condition as an expression of SQL, and its parameters."""
-        text, parameters = self._label_sql() if self.field.kind == Kind.LABELS else _sql(self.field.column, self)
-        # A value that is absent satisfies no comparison but `!=`.
-        absent = "true" if self.operator == "!=" else "false"
-        return f"{'NOT ' if self.negated else ''}coalesce({text}, {absent})", parameters
-
-    def _label_sql(self) -> tuple[str, list[str | float]]:
-        labels = f"json_each({self.field.column}) WHERE key = ?"
-        if self.operator == ":":
-            return f"EXISTS (SELECT 1 FROM {labels})", [self.key]
-        text, parameters = _sql(f"(SELECT value FROM {labels})", self)
-        return text, [self.key, *parameters]
-
-
-def _sql(column: str, condition: Condition) -> tuple[str, list[str | float]]:
-    prefix = condition.prefix
-    if prefix is not None:
-        return f"substr({column}, 1, CAST(? AS INTEGER)) {condition.operator} ?", [len(prefix), prefix]
-    return f"{column} {condition.operator} ?", [condition.value]
-
 
 def parse(text: str, fields: Mapping[str, Field]) -> tuple[Condition, ...]:
     """Returns the conditions of a filter; none for an empty one.
@@ -118,12 +97,6 @@ def parse(text: str, fields: Mapping[str, Field]) -> tuple[Condition, ...]:
     if len(found) > MOST_CONDITIONS:
         raise _bad(f"has {len(found)} conditions; at most {MOST_CONDITIONS} are allowed")
     return tuple(found)
-
-
-def where(conditions: Sequence[Condition]) -> tuple[str, list[str | float]]:
-    """Returns conditions as one expression of SQL, and its parameters."""
-    parts = [condition.sql() for condition in conditions]
-    return " AND ".join(text for text, _ in parts) or "true", [one for _, values in parts for one in values]
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:

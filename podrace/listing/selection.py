@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from podrace.config import unknown
 from podrace.errors import FieldViolation, InvalidArgument
-from podrace.listing.filters import Condition, Field, Kind, parse, where
+from podrace.listing.filters import Condition, Field, Kind, parse
 from podrace.page_tokens import position_in, token_after
 
 Record = TypeVar("Record")
@@ -29,7 +29,7 @@ class ListSelection:
     """The entries that a request asks for, in which order, and where its page begins.
 
     selection = ListSelection.of(request, FIELDS, ["tournaments"])
-    text, parameters = selection.where()
+    kept = selection.apply(entries, value)
 
     Attributes:
         conditions: All of them must hold.
@@ -57,16 +57,6 @@ class ListSelection:
             text = json.dumps([request.filter.strip(), request.order_by.strip()]).encode()
             named.append(hashlib.sha256(text).hexdigest()[:KEY_DIGITS])
         return cls(conditions, order, tuple(named), position_in(request.page_token, named, int))
-
-    def where(self) -> tuple[str, list[Any]]:
-        """Returns the filter as an expression of SQL, and its parameters."""
-        text, parameters = where(self.conditions)
-        return text, list(parameters)
-
-    def order_sql(self) -> str:
-        """Returns the order as expressions of SQL."""
-        directions = {False: "ASC NULLS FIRST", True: "DESC NULLS LAST"}
-        return ", ".join(f"{one.column} {directions[descending]}" for _, one, descending in self.order)
 
     def apply(self, entries: Sequence[Record], value: Callable[[Record, str], Any]) -> list[Record]:
         """Filters and orders entries in memory.

@@ -9,7 +9,11 @@ from pathlib import Path
 PACKAGES = ("podrace", "orchestrator", "leaderboard", "agentpod", "simulators")
 MOST_LINES, MOST_FUNCTION_LINES, MOST_MODULES = 400, 40, 20
 CATCH_ALL = {"utils", "util", "common", "helpers", "misc", "core"}
-SQL = re.compile(r"\b(?:SELECT|INSERT (?:OR \w+ )?INTO|UPDATE|DELETE FROM|CREATE TABLE|CREATE INDEX)\b.*")
+SQL = re.compile(
+    r"^(?:UPDATE|PRAGMA) |\bSELECT .*|\b(?:INSERT (?:OR \w+ )?INTO|DELETE FROM|CREATE TABLE|CREATE INDEX)\b"
+    r"|\bORDER BY\b|\bWHERE\b|\w (?:=|!=|<|>|>=|<=) \?|\bjson_each\("
+)
+"""A statement in SQL, or a part of one."""
 SQL_HOLDERS = ("orchestrator/state/", "leaderboard/store/", "podrace/database/")
 USER_CODE_HOLDER = "podrace/plugins/"
 LISTED = re.compile(r"^ *\w+\.py(?:,| {2,})", re.MULTILINE)
@@ -93,7 +97,7 @@ def sql_elsewhere(root: Path) -> list[str]:
         for path in modules(root)
         if not _name(root, path).startswith(SQL_HOLDERS)
         for node in _strings(ast.parse(path.read_text()))
-        if SQL.match(str(node.value).strip())
+        if SQL.search(str(node.value).strip())
     ]
 
 
@@ -104,7 +108,7 @@ def user_code_elsewhere(root: Path) -> list[str]:
         for path in modules(root)
         if not _name(root, path).startswith(USER_CODE_HOLDER)
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and _called(node) in {"importlib.import_module", "__import__"}
+        if isinstance(node, ast.Call) and _called(node).rpartition(".")[2] in {"import_module", "__import__"}
         if not (node.args and isinstance(node.args[0], ast.Constant))
     ]
 

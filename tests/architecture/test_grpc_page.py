@@ -66,6 +66,16 @@ def test_the_page_lists_the_methods_of_a_service_with_their_deadlines(service):
         assert deadline_of(comment_of(service.name, method)) in deadline, f"{service.name}.{method}: {deadline}"
 
 
+def test_the_page_names_the_file_of_each_service():
+    rows = re.findall(
+        r"^\| \[(\w+Service)\]\(#\w+\) \|.*\| (?:\[[\w.]+\]\(../protos/([\w/.]+)\)|(the same)) \|$", PAGE, re.MULTILINE
+    )
+    files: dict[str, str] = {}
+    for service, file, _ in rows:
+        files[service] = file or list(files.values())[-1]
+    assert files == {service.name: service.file.name for service in SERVICES}
+
+
 @pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
 def test_the_contract_states_who_calls_each_method(service):
     for method in service.methods:

@@ -15,8 +15,8 @@ from leaderboard.store import schema as board
 from orchestrator.state import database as state
 from orchestrator.state import saved_state
 from orchestrator.state.database import StateDatabase
+from orchestrator.state.lists import fields, queries
 from orchestrator.state.records import RUNNING, AgentRecord, LabelsRecord, TournamentRecord, WorkPhase, find, save
-from orchestrator.tournaments import lists
 from podrace.database import LARGEST_NUMBER, Database, DatabaseLocation, Format, Transaction, open_database
 from podrace.database.dialect import translated
 from podrace.database.leadership import LeaseTimes
@@ -150,9 +150,9 @@ async def test_records_lists_and_counters_are_the_same(opened: Open) -> None:
 
     async def ids(filter: str, order_by: str = "") -> list[str]:
         request = pb.ListTournamentsRequest(filter=filter, order_by=order_by)
-        selection = ListSelection.of(request, lists.TOURNAMENT_FIELDS, ["tournaments"])
+        selection = ListSelection.of(request, fields.TOURNAMENT_FIELDS, ["tournaments"])
         visible = {"first-aaaaaa", "second-aaaaaa"}
-        return [one.spec.name for one in await database.transact(lists.tournaments, visible, selection, 10)]
+        return [one.spec.name for one in await database.transact(queries.tournaments, visible, selection, 10)]
 
     assert await ids("") == ["second", "first"]
     assert await ids("labels:team/x") == ["second"]

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from orchestrator.decisions.restoration import EPOCHS
-from orchestrator.rebuilding.proof import STOPPED, KnownAgent, epoch_of_restoration, proven_records
+from orchestrator.leaderboard_client import KnownAgent
+from orchestrator.rebuilding.proof import STOPPED, epoch_of_restoration, proven_records
 from orchestrator.rebuilding.rebuild import rebuild
 from orchestrator.state.records import CANCELLED, RUNNING, WorkPhase
 from podrace.errors import FailedPrecondition, NotFound, Unavailable

@@ -1,19 +1,14 @@
-"""Reads the lists of tournaments, pods and events: which fields filters and orders may name, and the queries."""
+"""Defines which fields filters and orders of the lists of tournaments, pods, events and evaluations may name."""
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.descriptor import EnumDescriptor
 
-from orchestrator.state import records
-from orchestrator.state.database import Transaction
-from orchestrator.state.records import EvaluationRecord, EventRecord, PodPhase, PodRecord, TournamentRecord, WorkPhase
+from orchestrator.state.records import PodPhase, PodRecord, WorkPhase
 from orchestrator.state.runtime import RuntimeState
 from podrace.listing.filters import Field, Kind
-from podrace.listing.selection import ListSelection
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.page_tokens import LARGEST_POSITION
 from podrace.tournament.v1.tournament_pb2 import Layout, TournamentState
 
 ID_SUFFIX = 7
@@ -85,56 +80,3 @@ def pod_value(pod: PodRecord, name: str, runtime: RuntimeState) -> Any:
         lease = runtime.leases.latest_of_pod(pod.pod_id)
         return lease.work_id if lease and lease.trains else ""
     return getattr(pod, name)
-
-
-def tournaments(
-    transaction: Transaction, visible: Collection[str] | None, selection: ListSelection, limit: int
-) -> list[TournamentRecord]:
-    """Returns a page of the visible tournaments (None: all are), newest first unless the selection has an order."""
-    return _page(transaction, TournamentRecord, visible, selection, limit, newest_first=True)
-
-
-def events(
-    transaction: Transaction, visible: Collection[str] | None, selection: ListSelection, limit: int
-) -> list[EventRecord]:
-    """Returns a page of the events of visible tournaments (None: all are), oldest first unless ordered otherwise."""
-    return _page(transaction, EventRecord, visible, selection, limit, newest_first=False)
-
-
-def evaluations(
-    transaction: Transaction, tournament_id: str, selection: ListSelection, limit: int
-) -> list[EvaluationRecord]:
-    """Returns a page of the evaluations of a tournament, oldest first unless the selection has an order."""
-    condition, values = selection.where()
-    if selection.order:
-        text = f"tournament_id = ? AND {condition} ORDER BY {selection.order_sql()}, number LIMIT ? OFFSET ?"
-        return records.select(transaction, EvaluationRecord, text, tournament_id, *values, limit, selection.position)
-    text = f"tournament_id = ? AND {condition} AND number >= ? ORDER BY number LIMIT ?"
-    return records.select(transaction, EvaluationRecord, text, tournament_id, *values, selection.position, limit)
-
-
-def _page(
-    transaction: Transaction,
-    kind: type[records.Record],
-    visible: Collection[str] | None,
-    selection: ListSelection,
-    limit: int,
-    *,
-    newest_first: bool,
-) -> list[records.Record]:
-    """Returns a page; a sequence number continues the default order, and a number of entries any other."""
-    condition, values = selection.where()
-    if visible is not None and len(visible) == 1:
-        # An equality lets the query use the index of the tournament.
-        condition += " AND tournament_id = ?"
-        values += visible
-    elif visible is not None:
-        condition += " AND tournament_id IN (SELECT key FROM json_each(?))"
-        values.append(json.dumps(dict.fromkeys(sorted(visible))))
-    default = "sequence DESC" if newest_first else "sequence"
-    if selection.order:
-        text = f"{condition} ORDER BY {selection.order_sql()}, {default} LIMIT ? OFFSET ?"
-        return records.select(transaction, kind, text, *values, limit, selection.position)
-    start = (selection.position or LARGEST_POSITION) if newest_first else selection.position
-    text = f"{condition} AND sequence {'<' if newest_first else '>'} ? ORDER BY {default} LIMIT ?"
-    return records.select(transaction, kind, text, *values, start, limit)

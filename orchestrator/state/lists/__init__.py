@@ -1,0 +1,1 @@
+"""Lists of tournaments, pods, events and evaluations: fields for filters and orders, and the queries."""
