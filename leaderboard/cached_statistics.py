@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from leaderboard.evolution.agents import round_begin
 from leaderboard.plugins.requests import read_statistics
-from leaderboard.score_statistics import statistics_of
 from podrace.database import Database
 from podrace.leaderboard.v1.leaderboard_pb2 import AlgorithmStatistics
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -52,8 +51,8 @@ class CachedStatistics:
         now = self._monotonic()
         if entry is not None and (entry.below == below if spec.synchronous else now < entry.until):
             return entry.statistics
-        agents, candidates = await self._state.transact(read_statistics, tournament_id, below)
-        statistics = await asyncio.to_thread(statistics_of, spec, agents, candidates)
+        scores = await self._state.transact(read_statistics, tournament_id, spec, below)
+        statistics = await asyncio.to_thread(scores.statistics)
         then = self._monotonic()
         until = then + max(SHORTEST_VALIDITY_SECONDS, VALIDITY_FACTOR * (then - now))
         self._entries.pop(tournament_id, None)

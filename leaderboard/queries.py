@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from leaderboard.decision_replay import DecisionLog
 from leaderboard.ranking.champion_selection import name_champion
-from leaderboard.ranking.compute import compute_of
+from leaderboard.ranking.compute import ComputeUse
 from leaderboard.ranking.contenders import newest_by_trial
 from leaderboard.ranking.lineage_summary import summaries_of
 from leaderboard.ranking.score_history import ScoreHistory
-from leaderboard.score_statistics import statistics_of
+from leaderboard.score_statistics import ScoreStatistics
 from leaderboard.store import ancestor_queries, pagination, proposal_records, records
 from leaderboard.store.experience_records import newest_with_memory
 from leaderboard.store.records import Generation, Submission
@@ -154,7 +154,7 @@ def _with_summaries(transaction: Transaction, generations: Sequence[Generation])
     # An agent may have started from one of another tournament.
     starts = (ancestor.tournament_of(agent.starting_checkpoint.agent_id) for agent in agents)
     involved = dict.fromkeys((*(agent.tournament_id for agent in agents), *filter(None, starts)))
-    submissions = [one for name in involved for one in records.list_candidates(transaction, name)]
+    submissions = (one for name in involved for one in records.each_candidate(transaction, name))
     summaries = summaries_of(agents, depths, submissions)
     response = GetLineageResponse()
     for one in fitting(
@@ -185,13 +185,17 @@ def statistics(transaction: Transaction, request: GetStatisticsRequest) -> GetSt
     if spec is None:
         return GetStatisticsResponse()
     agents = [generation.agent for generation in records.list_generations(transaction, tournament_id)]
-    candidates = records.list_candidates(transaction, tournament_id)
-    episodes = ScoreHistory(candidates).episodes
+    history, scores = ScoreHistory(), ScoreStatistics(spec, agents)
+    compute = ComputeUse(agents, request.champion_candidate_ids)
+    # In one pass over the records: all submissions of a long tournament would fill the memory.
+    for candidate in records.each_candidate(transaction, tournament_id):
+        history.add(candidate)
+        scores.add(candidate)
+        compute.add(candidate)
+    episodes = history.episodes
     found = EpisodeCorrelation(correlation=episodes.value, pairs=episodes.pairs) if episodes.pairs else None
     return GetStatisticsResponse(
-        algorithms=statistics_of(spec, agents, candidates),
-        episode_correlation=found,
-        compute=compute_of(agents, candidates, request.champion_candidate_ids, spec.pod.cores),
+        algorithms=scores.statistics(), episode_correlation=found, compute=compute.statistics(spec.pod.cores)
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from leaderboard.evolution.agents import round_begin
 from leaderboard.evolution.strategy import Situation
 from leaderboard.ranking.board import Board, canonical, fold
+from leaderboard.score_statistics import ScoreStatistics
 from leaderboard.store import records
 from podrace.database import Transaction
 from podrace.evolution.v1.evolution_pb2 import JudgeCandidateRequest, ProposeAgentRequest, RankedCandidate
@@ -113,11 +114,12 @@ def read_judgement_request(transaction: Transaction, candidate: Candidate) -> Ju
 
 
 def read_statistics(
-    transaction: Transaction, tournament_id: str, below: int | None
-) -> tuple[list[Agent], list[Candidate]]:
-    """Reads the agents and submissions that statistics are computed from; with `below`, those of lower numbers only."""
+    transaction: Transaction, tournament_id: str, spec: TournamentSpec, below: int | None
+) -> ScoreStatistics:
+    """Reads what statistics are computed from; with `below`, agents and submissions of lower numbers only."""
     agents = [generation.agent for generation in records.list_generations(transaction, tournament_id)]
-    candidates = records.list_candidates(transaction, tournament_id)
-    if below is None:
-        return agents, candidates
-    return [one for one in agents if one.number < below], [one for one in candidates if one.agent_number < below]
+    found = ScoreStatistics(spec, [one for one in agents if below is None or one.number < below])
+    for candidate in records.each_candidate(transaction, tournament_id):
+        if below is None or candidate.agent_number < below:
+            found.add(candidate)
+    return found

@@ -1,13 +1,76 @@
 """Computes what the compute of a tournament was used for. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, ComputeStatistics
 
 
+class _Trained(NamedTuple):
+    """What is needed of a candidate to count the steps behind it."""
+
+    agent_id: str
+    environment_steps: int
+
+
+class ComputeUse:
+    """Collects what the compute of a tournament was used for, one submission after another.
+
+    compute = ComputeUse(agents, champion_ids)
+    for candidate in submissions:
+        compute.add(candidate)
+    compute.statistics(cores)
+
+    It keeps the candidates that agents started from, the champion, and one number of each submission.
+    """
+
+    def __init__(self, agents: Iterable[Agent], champion_ids: Iterable[str]) -> None:
+        """Begins without submissions; `champion_ids` are those of `compute_of`."""
+        self._champion_ids = list(champion_ids)
+        self._starts = {agent.agent_id: agent.starting_checkpoint.manifest_digest for agent in agents}
+        self._needed = {*self._champion_ids, *self._starts.values()}
+        self._candidates: dict[str, _Trained] = {}
+        self._core_seconds: dict[str, float] = {}
+        self._evaluation_seconds = array("d")
+        self._knows_evaluations = True
+
+    def add(self, candidate: Candidate) -> None:
+        """Adds the next judged submission, by arrival."""
+        if candidate.candidate_id in self._needed:
+            trained = _Trained(candidate.agent_id, candidate.agent_environment_steps)
+            self._candidates[candidate.candidate_id] = trained
+        self._core_seconds[candidate.agent_id] = candidate.core_seconds
+        self._evaluation_seconds.append(candidate.evaluation_seconds)
+        self._knows_evaluations &= candidate.HasField("evaluation_seconds")
+
+    def statistics(self, cores: float) -> ComputeStatistics:
+        """Returns the statistics; `cores` are the processor cores of a pod."""
+        evaluating = math.fsum(self._evaluation_seconds) if self._knows_evaluations else None
+        return ComputeStatistics(
+            champion_environment_steps=self._steps_behind_champion(),
+            pod_seconds=math.fsum(self._core_seconds.values()) / cores if cores else 0.0,
+            evaluation_seconds=evaluating,
+        )
+
+    def _steps_behind_champion(self) -> int:
+        """Returns the environment steps behind the champion, each step once."""
+        used: dict[str, int] = {}
+        waiting = [self._candidates[name] for name in self._champion_ids if name in self._candidates]
+        while waiting:
+            agent_id, steps = waiting.pop()
+            if steps <= used.get(agent_id, -1):
+                continue
+            used[agent_id] = steps
+            start = self._starts.get(agent_id, "")
+            if start in self._candidates:
+                waiting.append(self._candidates[start])
+        return sum(used.values())
+
+
 def compute_of(
-    agents: Iterable[Agent], submissions: Sequence[Candidate], champion_ids: Iterable[str], cores: float
+    agents: Iterable[Agent], submissions: Iterable[Candidate], champion_ids: Sequence[str], cores: float
 ) -> ComputeStatistics:
     """Returns the steps behind the champion, and how long pods trained and evaluated.
 
@@ -17,36 +80,7 @@ def compute_of(
         champion_ids: Ids of the candidates that act together as champion; unknown ones are ignored.
         cores: Processor cores of a pod, `pod.cores` of the specification.
     """
-    candidates = {one.candidate_id: one for one in submissions}
-    last = {one.agent_id: one for one in submissions}
-    known = all(one.HasField("evaluation_seconds") for one in submissions)
-    return ComputeStatistics(
-        champion_environment_steps=_steps_behind(
-            [candidates[name] for name in champion_ids if name in candidates],
-            {agent.agent_id: agent.starting_checkpoint.manifest_digest for agent in agents},
-            candidates,
-        ),
-        pod_seconds=math.fsum(one.core_seconds for one in last.values()) / cores if cores else 0.0,
-        evaluation_seconds=math.fsum(one.evaluation_seconds for one in submissions) if known else None,
-    )
-
-
-def _steps_behind(champion: Iterable[Candidate], starts: Mapping[str, str], candidates: Mapping[str, Candidate]) -> int:
-    """Returns the environment steps behind some candidates, each step once.
-
-    Args:
-        champion: The candidates.
-        starts: The candidate that each agent started from, by agent id; empty for a fresh agent.
-        candidates: All candidates of the tournament by id.
-    """
-    used: dict[str, int] = {}
-    waiting = list(champion)
-    while waiting:
-        candidate = waiting.pop()
-        if candidate.agent_environment_steps <= used.get(candidate.agent_id, -1):
-            continue
-        used[candidate.agent_id] = candidate.agent_environment_steps
-        start = starts.get(candidate.agent_id, "")
-        if start in candidates:
-            waiting.append(candidates[start])
-    return sum(used.values())
+    compute = ComputeUse(agents, champion_ids)
+    for candidate in submissions:
+        compute.add(candidate)
+    return compute.statistics(cores)

@@ -1,7 +1,8 @@
 """Computes how fast agents learn: the score that each gained per environment step. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 
@@ -23,6 +24,56 @@ class Gain:
         return self.score / self.steps
 
 
+class _Scored(NamedTuple):
+    """What a gain needs of a candidate."""
+
+    environment_steps: int
+    score: float
+
+
+class GainsByAgent:
+    """Collects the scores of some agents, one submission after another, and keeps three of each agent.
+
+    gains = GainsByAgent(agents)
+    for candidate in submissions:
+        gains.add(candidate)
+    gains.found()
+    """
+
+    def __init__(self, agents: Iterable[Agent]) -> None:
+        """Begins without scores."""
+        self._starts = {
+            agent.agent_id: agent.starting_checkpoint.manifest_digest if agent.HasField("starting_checkpoint") else None
+            for agent in agents
+        }
+        self._needed = set(self._starts.values())
+        self._by_id: dict[str, _Scored] = {}
+        self._first: dict[str, _Scored] = {}
+        self._last: dict[str, _Scored] = {}
+
+    def add(self, candidate: Candidate) -> None:
+        """Adds the next submission of one of the agents, or of a parent, by arrival; others make no difference."""
+        agent_id, candidate_id = candidate.agent_id, candidate.candidate_id
+        scored = _Scored(candidate.environment_steps, candidate.score)
+        if candidate_id in self._needed:
+            self._by_id[candidate_id] = scored
+        if agent_id in self._starts:
+            self._first.setdefault(agent_id, scored)
+            self._last[agent_id] = scored
+
+    def found(self) -> dict[str, Gain]:
+        """Returns the gain of each agent that has two scores, by id, in the order of the agents."""
+        gains = {agent_id: self._gain(agent_id) for agent_id in self._starts if agent_id in self._last}
+        return {agent_id: gain for agent_id, gain in gains.items() if gain is not None}
+
+    def _gain(self, agent_id: str) -> Gain | None:
+        start_id, end = self._starts[agent_id], self._last[agent_id]
+        start = self._first[agent_id] if start_id is None else self._by_id.get(start_id)
+        if start is None or end.environment_steps <= start.environment_steps:
+            return None
+        return Gain(start.environment_steps, end.environment_steps - start.environment_steps, end.score - start.score)
+
+
 def gains_of(agents: Iterable[Agent], submissions: Iterable[Candidate]) -> dict[str, Gain]:
     """Returns the gain of each agent that has two scores, by id.
 
@@ -33,25 +84,7 @@ def gains_of(agents: Iterable[Agent], submissions: Iterable[Candidate]) -> dict[
         agents: Some agents.
         submissions: Their submissions and those of their parents, in order of arrival for each agent.
     """
-    by_id: dict[str, Candidate] = {}
-    first: dict[str, Candidate] = {}
-    last: dict[str, Candidate] = {}
+    gains = GainsByAgent(agents)
     for candidate in submissions:
-        by_id[candidate.candidate_id] = candidate
-        first.setdefault(candidate.agent_id, candidate)
-        last[candidate.agent_id] = candidate
-    found = {agent.agent_id: _gain(agent, by_id, first, last) for agent in agents if agent.agent_id in last}
-    return {agent_id: gain for agent_id, gain in found.items() if gain is not None}
-
-
-def _gain(
-    agent: Agent, by_id: Mapping[str, Candidate], first: Mapping[str, Candidate], last: Mapping[str, Candidate]
-) -> Gain | None:
-    end = last[agent.agent_id]
-    if agent.HasField("starting_checkpoint"):
-        start = by_id.get(agent.starting_checkpoint.manifest_digest)
-    else:
-        start = first[agent.agent_id]
-    if start is None or end.environment_steps <= start.environment_steps:
-        return None
-    return Gain(start.environment_steps, end.environment_steps - start.environment_steps, end.score - start.score)
+        gains.add(candidate)
+    return gains.found()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from leaderboard.ranking.board import rank_key
-from leaderboard.ranking.learning_speed import Gain, gains_of
+from leaderboard.ranking.learning_speed import Gain, GainsByAgent
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AgentSummary, Candidate
 from podrace.specification.ancestor import tournament_of
 
@@ -18,39 +18,56 @@ def summaries_of(
         depths: Their depths by id.
         submissions: All submissions of the tournament, or those of the agents and their parents, by arrival.
     """
-    seen = list(submissions)
     # Scores of another tournament are made on other data, so a gain over them has no meaning.
     here = [one for one in agents if tournament_of(one.starting_checkpoint.agent_id) in ("", one.tournament_id)]
-    gains = gains_of(here, seen)
-    starts = {candidate.candidate_id: candidate for candidate in seen}
-    own: dict[str, list[Candidate]] = {agent.agent_id: [] for agent in agents}
-    for candidate in seen:
+    gains = GainsByAgent(here)
+    starts: dict[str, int | None] = dict.fromkeys(agent.starting_checkpoint.manifest_digest for agent in agents)
+    own = {agent.agent_id: _Submissions() for agent in agents}
+    # Submissions may come from a database, and all of a long tournament would fill the memory.
+    for candidate in submissions:
+        gains.add(candidate)
+        if candidate.candidate_id in starts:
+            starts[candidate.candidate_id] = candidate.environment_steps
         if candidate.agent_id in own:
-            own[candidate.agent_id].append(candidate)
+            own[candidate.agent_id].add(candidate)
+    gained = gains.found()
     return [
         _summary(
             agent,
             depths[agent.agent_id],
             own[agent.agent_id],
-            starts.get(agent.starting_checkpoint.manifest_digest),
-            gains.get(agent.agent_id),
+            starts[agent.starting_checkpoint.manifest_digest],
+            gained.get(agent.agent_id),
         )
         for agent in agents
     ]
 
 
-def _summary(
-    agent: Agent, depth: int, own: Sequence[Candidate], start: Candidate | None, gain: Gain | None
-) -> AgentSummary:
-    summary = AgentSummary(agent_id=agent.agent_id, depth=depth, submissions=len(own))
-    if start is not None:
-        summary.lineage_environment_steps = start.environment_steps
-    if own:
-        last = own[-1]
+class _Submissions:
+    """The submissions of an agent: how many, the best and the last one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.best = self.last = Candidate()
+
+    def add(self, candidate: Candidate) -> None:
+        """Adds the next one."""
+        if not self.count or rank_key(candidate) < rank_key(self.best):
+            self.best = candidate
+        self.last = candidate
+        self.count += 1
+
+
+def _summary(agent: Agent, depth: int, own: _Submissions, start_steps: int | None, gain: Gain | None) -> AgentSummary:
+    summary = AgentSummary(agent_id=agent.agent_id, depth=depth, submissions=own.count)
+    if start_steps is not None:
+        summary.lineage_environment_steps = start_steps
+    if own.count:
+        last = own.last
         summary.environment_steps = last.agent_environment_steps
         summary.lineage_environment_steps = last.environment_steps
         summary.core_seconds = last.core_seconds
-        summary.best.CopyFrom(min(own, key=rank_key))
+        summary.best.CopyFrom(own.best)
         summary.last.CopyFrom(last)
         for candidate in (summary.best, summary.last):
             # A page of summaries must fit in a message.
