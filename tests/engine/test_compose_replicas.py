@@ -1,4 +1,4 @@
-"""Two replicas of each service with PostgreSQL in containers: one takes over from a leader that was killed.
+"""Two replicas of each service with PostgreSQL in containers: one takes over from a leader that is lost.
 
 Needs what test_compose.py needs, and its images. Run by `make test-compose`; prints a JSON line for each takeover.
 """
@@ -9,9 +9,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import grpc
 import pytest
+from chaos_target import cut
 from compose_stack import FILES, Stack, environment_of, running
 
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -20,6 +23,7 @@ from podrace.specification.resolve import parse
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 READY_SECONDS, TAKEOVER_SECONDS, TRAINING_SECONDS = 1.0, 60.0, 180.0
+CUT_SECONDS, TAKEOVER_LIMIT_SECONDS = 30.0, 15.0
 PORTS = {"orchestrator": 50051, "leaderboard": 50052}
 SPEC = {
     "name": "replicas",
@@ -72,6 +76,10 @@ def ready(stack: Stack, address: str) -> bool:
     return True
 
 
+def is_running(stack: Stack, container: str) -> bool:
+    return stack.run("inspect", "--format", "{{.State.Running}}", container).strip() == "true"
+
+
 def call(stack: Stack, method: str, request: object) -> object:
     with grpc.secure_channel(leader(stack, "orchestrator")[1], stack.credentials) as channel:
         return getattr(pb_grpc.OrchestratorServiceStub(channel), method)(request, timeout=10.0)
@@ -89,28 +97,71 @@ def until_more_steps(stack: Stack, name: str, before: int) -> None:
         time.sleep(0.5)
 
 
-def test_the_other_replica_takes_over_from_a_leader_that_was_killed_while_the_pod_trains(
-    stack: Stack, capfd: pytest.CaptureFixture[str]
-) -> None:
+@contextmanager
+def training(stack: Stack, key: str) -> Iterator[str]:
+    """Lets one pod train while the block runs; it must outlive what happens to the leaders, and no agent may fail."""
     spec = parse(SPEC, source="test")
-    created = call(stack, "CreateTournament", pb.CreateTournamentRequest(request_id="create", spec=spec))
+    created = call(stack, "CreateTournament", pb.CreateTournamentRequest(request_id=key, spec=spec))
     name = created.tournament.tournament_id  # type: ignore[attr-defined]
     until_more_steps(stack, name, 0)
     pods = stack.containers(role="learner")
-    for service in PORTS:
-        killed, _ = leader(stack, service)
-        begin = time.monotonic()
-        # The engine does not restart what it has killed itself: the killed replica may lead again as soon as the other.
-        stack.run("kill", killed)
-        successor, _ = leader(stack, service)
-        line = {"benchmark": "takeover", "case": f"compose {service}", "value": round(time.monotonic() - begin, 1)}
-        with capfd.disabled():
-            print(json.dumps({**line, "unit": "s"}), flush=True)
-        assert successor != killed
-        until_more_steps(stack, name, steps(stack, name))
-        stack.run("start", killed)
+    yield name
     assert stack.containers(role="learner") == pods, "its pod did not outlive the leaders"
     events = call(stack, "ListEvents", pb.ListEventsRequest(tournament_id=name, page_size=1000)).events  # type: ignore[attr-defined]
     assert not {event.kind for event in events} & {"pod_died", "pod_killed", "tournament_failed"}
-    call(stack, "CancelTournament", pb.CancelTournamentRequest(request_id="end", tournament_id=name, reason="the end"))
+    end = pb.CancelTournamentRequest(request_id=f"{key}-end", tournament_id=name, reason="the end")
+    call(stack, "CancelTournament", end)
     stack.until(lambda: not stack.containers() and not stack.volumes(), "the pod to be removed")
+
+
+def report(capfd: pytest.CaptureFixture[str], case: str, seconds: float) -> None:
+    line = {"benchmark": "takeover", "case": f"compose {case}", "value": round(seconds, 1), "unit": "s"}
+    with capfd.disabled():
+        print(json.dumps(line), flush=True)
+
+
+def test_the_other_replica_takes_over_from_a_leader_that_was_killed_while_the_pod_trains(
+    stack: Stack, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with training(stack, "killed") as name:
+        for service in PORTS:
+            killed, _ = leader(stack, service)
+            begin = time.monotonic()
+            # The engine does not restart what it has killed itself: the killed replica may lead again as soon as the
+            # other.
+            stack.run("kill", killed)
+            successor, _ = leader(stack, service)
+            report(capfd, service, time.monotonic() - begin)
+            assert successor != killed
+            until_more_steps(stack, name, steps(stack, name))
+            stack.run("start", killed)
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("nsenter") or not shutil.which("iptables"),
+    reason="packet filters in the network of a container need root, nsenter and iptables",
+)
+def test_the_other_replica_takes_over_from_a_leader_whose_network_is_cut_while_the_pod_trains(
+    stack: Stack, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No packet of the leader arrives any more, not even the end of its connections, as if its machine were lost.
+
+    PostgreSQL and the callers keep connections without a peer: the time limit of idle transactions ends those of the
+    leader, and keepalive those of the callers. The former leader stops by itself, and is not started again.
+    """
+    with training(stack, "cut") as name, ThreadPoolExecutor(1) as pool:
+        for service in PORTS:
+            former, _ = leader(stack, service)
+            stack.run("update", "--restart", "no", former)
+            begin = time.monotonic()
+            cutting = pool.submit(cut, stack.pid(former), CUT_SECONDS)
+            while leader(stack, service)[0] == former:
+                assert not cutting.done(), "the network could not be cut, or the leader answers without it"
+            seconds = time.monotonic() - begin
+            report(capfd, f"{service}, network cut", seconds)
+            assert seconds < TAKEOVER_LIMIT_SECONDS
+            until_more_steps(stack, name, steps(stack, name))
+            cutting.result()
+            stack.until(lambda ended=former: not is_running(stack, ended), "the former leader to stop by itself")
+            stack.run("update", "--restart", "unless-stopped", former)
+            stack.run("start", former)

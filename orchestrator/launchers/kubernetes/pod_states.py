@@ -10,6 +10,9 @@ from orchestrator.launchers.pod_settings import LEADER
 IMAGE_REASONS = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
 STUCK_REASONS = (*IMAGE_REASONS, "CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 """Waiting reasons of a container that cannot start until someone corrects its image or configuration."""
+STARTED_PHASES = ("Running", "Unknown")
+"""Phases of pods whose processes run, as far as known; `Unknown`: the node does not answer."""
+CURRENT_PHASES = (None, "Pending", *STARTED_PHASES)
 LONGEST_REASON = 300
 
 
@@ -34,7 +37,7 @@ def job_state(job: Object, pods: Sequence[Object]) -> JobState:
     """Derives the state of a Job and its pods."""
     conditions = _true_conditions(job)
     ended = {"Complete", "Failed"} & conditions.keys()
-    current = [pod for pod in pods if pod.get("status", {}).get("phase") in (None, "Pending", "Running", "Unknown")]
+    current = [pod for pod in pods if pod.get("status", {}).get("phase") in CURRENT_PHASES]
     waiting = next((reason for reason in map(waiting_reason, current) if reason), "")
     if "Suspended" in conditions or job["spec"].get("suspend"):
         message = conditions.get("Suspended", {}).get("message", "")
@@ -51,9 +54,15 @@ def job_state(job: Object, pods: Sequence[Object]) -> JobState:
 
 
 def address_of(pods: Sequence[Object]) -> str:
-    """Address of a Job's pod with the leader; empty while it is not running."""
-    running = [pod["status"] for pod in leader_pods(pods) if pod.get("status", {}).get("phase") == "Running"]
-    return next((str(status["podIP"]) for status in running if status.get("podIP")), "")
+    """Address of a Job's pod with the leader; empty while it is not running.
+
+    A pod whose node is lost counts as running: it must call. One that is being deleted counts only if no other pod
+    replaces it.
+    """
+    current = [pod for pod in leader_pods(pods) if pod.get("status", {}).get("phase") in CURRENT_PHASES]
+    staying = [pod for pod in current if "deletionTimestamp" not in pod["metadata"]]
+    started = [pod["status"] for pod in staying or current if pod.get("status", {}).get("phase") in STARTED_PHASES]
+    return next((str(status["podIP"]) for status in started if status.get("podIP")), "")
 
 
 def waiting_reason(pod: Object) -> str:
