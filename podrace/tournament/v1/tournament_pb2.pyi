@@ -417,12 +417,12 @@ class EnvironmentSpec(_message.Message):
     @_builtins.property
     def search(self) -> _containers.MessageMap[_builtins.str, Global___HyperparameterSpec]:
         """Where to search for `count` and options, by key: `count`, `options.NAME`, or `options.wrappers.NAME.OPTION` for a
-        wrapper in `options.wrappers`, by its name or its position from 0. They become hyperparameters
-        `environment.KEY` of every algorithm that does not have its own, and are structural: a child has its parent's
-        value. The first agent has the value of the specification, if it is among the choices, or else the first of them. A
-        range of `count` has whole numbers, one of an option has any; for whole numbers give choices. Policies are
-        scored with the options of the specification, so that scores stay comparable, except for options of wrappers that
-        change only observations and actions. Default: nothing is searched.
+        wrapper in `options.wrappers`, by its name or its position from 0. They become hyperparameters `environment.KEY` of
+        every algorithm that does not have its own, and are structural: a child has its parent's value. The first agent has
+        the value of the specification if it is among the choices, and otherwise the first choice. Values from a range of
+        `count` are whole numbers; those from a range of an option are not, so give choices where whole numbers are needed.
+        Policies are scored with the options of the specification, so that scores stay comparable, except for options of
+        wrappers that change only observations and actions. Default: nothing is searched.
         """
 
     @_builtins.property
@@ -715,8 +715,8 @@ class HyperparameterSpec(_message.Message):
     zero_probability: _builtins.float
     """Probability that a draw gives 0 instead of a value of the range; on the scale `reverse_log` it gives 1, where 1 - x
     is 0. No logarithmic range can include that value itself. A mutation that would leave the range at the end next to
-    it gives that value, and a mutation of that value returns to that end. Refused on the scale `linear`. Default 0:
-    only values of the range.
+    this value gives the value, and a mutation of the value returns to that end. Refused on the scale `linear`. Default
+    0: only values of the range.
     """
     @_builtins.property
     def value(self) -> _struct_pb2.Value:
@@ -779,9 +779,9 @@ class ObjectiveSpec(_message.Message):
     WALL_CLOCK_DURATION_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     target_return: _builtins.float
-    """Score of the best candidate, on new episodes: a candidate that reaches this score on the board is evaluated again on
-    `evaluation.episodes` episodes that it was not selected on. What counts is its mean return there; the standard error
-    is not subtracted. All these checks but the first keep to `evaluation.share`.
+    """Score of the best candidate, on new episodes: a candidate that reaches this score on the board is evaluated again
+    on `evaluation.episodes` episodes that it was not selected on. Its mean return there is compared with the target;
+    the standard error is not subtracted. After the first of these checks, all others keep to `evaluation.share`.
     """
     environment_steps: _builtins.int
     """Environment steps of all agents together."""
@@ -832,12 +832,12 @@ class PoolSpec(_message.Message):
     """Number of pods by which the pool grows or shrinks at a time, between its limits. Default: as many as fit."""
     priority: _builtins.int
     """Among the tournaments of one owner, those of higher priority get pods first and lose them last. The minimums of all
-    of them are satisfied before. The operator limits it by the role of the caller (`quota.priority`). Default 0.
+    these tournaments come before that. The operator limits it by the role of the caller (`quota.priority`). Default 0.
     """
     @_builtins.property
     def cooldown_duration(self) -> _duration_pb2.Duration:
-        """How long the pool keeps its size after a change, between its limits, whatever happens to the free capacity. A pod
-        that died is replaced at once. Default: 0, the pool follows the capacity at once.
+        """How long the pool keeps its size after a change, within its limits, even if the free capacity changes. A pod that
+        died is replaced at once. Default: 0, the pool follows the capacity at once.
         """
 
     def __init__(
@@ -936,7 +936,7 @@ class PodSpec(_message.Message):
     """
     minimum_cores: _builtins.float
     """Cores that the pod of the incumbent keeps while the incumbent does not improve; a multiple of `cores`, and at most
-    `maximum_cores`, without which it has no effect. Default `cores`.
+    `maximum_cores`. It has no effect without `maximum_cores`. Default `cores`.
     """
     maximum_cores: _builtins.float
     """Most cores of the pod of the incumbent; a multiple of `cores`. The pod grows while the incumbent improves: the cores
@@ -1127,18 +1127,19 @@ class AssignmentSpec(_message.Message):
     one, an agent that starts from the checkpoint warms up again. Default 1 GiB.
     """
     tournament_replay_bytes: _builtins.int
-    """Most bytes of replay memory to keep in the checkpoint store for the whole tournament. Checkpoints share what did
-    not change between them, which counts once. Above it, the leaderboard's garbage collection reduces memories to
-    samples: first those of checkpoints off the board, then those of the candidates on the board, all of these to the
-    same size. A memory may be reduced to nothing. Memories of agents that are not finished are never reduced. 0: no
-    replay memory is stored. Default 16 GiB.
+    """Most bytes of replay memory to keep in the checkpoint store for the whole tournament. Parts that several
+    checkpoints have in common count once. Above it, the leaderboard's garbage collection reduces memories to samples:
+    first those of checkpoints off the board, then those of the candidates on the board, all of these to the same size.
+    A memory may be reduced to nothing. Memories of agents that are not finished are never reduced. 0: no replay memory
+    is stored. Default 16 GiB.
     """
     tournament_checkpoint_bytes: _builtins.int
-    """Most bytes of checkpoint files to keep in the checkpoint store for the whole tournament: candidates, snapshots, newest
-    checkpoints of agents, replay memories. Files that several checkpoints have in common count once. Above it, the
-    leaderboard's garbage collection reduces the replay memories and deletes checkpoints that no agent may start from: those
-    of ended agents, then snapshots, the oldest first. If what is left is still more, no agents are generated until it is
-    less. Files younger than an hour (`collect_grace_seconds` of the leaderboard) come on top. 0: no limit. Default 0.
+    """Most bytes of checkpoint files to keep in the checkpoint store for the whole tournament: candidates, snapshots,
+    newest checkpoints of agents, replay memories. Files that several checkpoints have in common count once. Above it,
+    the leaderboard's garbage collection reduces the replay memories and deletes checkpoints that no agent may start
+    from: those of ended agents, then snapshots, the oldest first. If the remaining files still exceed the limit, no
+    agents are generated until they fit. Files younger than an hour (`collect_grace_seconds` of the leaderboard) are
+    not deleted and may exceed the limit. 0: no limit. Default 0.
     """
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
@@ -1252,9 +1253,11 @@ class OpponentsSpec(_message.Message):
     Default `built-in`.
     """
     count: _builtins.int
-    """Opponents that an agent trains against at the same time, each in as many environments as the others. Default 4."""
+    """Opponents that an agent trains against at the same time, each in an equal number of environments. Default 4."""
     built_in: _builtins.int
-    """How many of these are the built-in opponent, if `training` is not `built-in`; less than `count`. Default 0."""
+    """How many of the `count` opponents are the built-in one, if `training` is not `built-in`; less than `count`. Default
+    0.
+    """
     every_rollouts: _builtins.int
     """Rollouts after which the opponents are drawn again. Default 8."""
     rated: _builtins.bool
@@ -1344,13 +1347,13 @@ class EvaluationSpec(_message.Message):
     every_environment_steps: _builtins.int
     """Environment steps between two evaluations of an agent. If neither this nor `assignment.environment_steps` is given,
     and the tournament has a budget (see `objective`): a 48th of the steps that the budget leaves for each pod, from
-    2,000 to 250,000, and at most 50,000 with `objective.target_return`. A wall clock counts with a typical rate of the
-    simulator and the algorithms. Default: a quarter of `assignment.environment_steps`.
+    2,000 to 250,000, and at most 50,000 with `objective.target_return`. A wall-clock budget is converted to steps by a
+    typical rate of the simulator and the algorithms. Default: a quarter of `assignment.environment_steps`.
     """
     share: _builtins.float
     """Largest share of the pod's wall-clock time to spend on evaluations. An evaluation that would exceed it is skipped,
-    except the last of an assignment. With `racing`, that one ends after as many stages as there is time for, but plays
-    the first stage in any case. When `synchronous`, the share is ignored. Default 0.1.
+    except the last of an assignment. With `racing`, this last evaluation ends after as many stages as there is time
+    for, but always plays the first stage. When `synchronous`, the share is ignored. Default 0.1.
     """
     greedy: _builtins.bool
     """Whether to act without exploration: by the most likely action (discrete) or the mean (continuous). Default true."""
@@ -1364,10 +1367,9 @@ class EvaluationSpec(_message.Message):
     racing: _builtins.bool
     """Whether an evaluation may stop after 8, 16, 32 ... of at most `episodes` episodes, once it is clear that the
     candidate does not enter the board, or that it enters but does not become the first (group-sequential test, bounds
-    of O'Brien and Fleming).
-    Simulators that step all environments as one batch on a GPU, such as `cartpole` or `stocks`, play up to 64 episodes
-    at a time, so there it has an effect only with more episodes. Refused with `evaluator` and when `synchronous`.
-    Default true, where it is not refused.
+    of O'Brien and Fleming). Simulators that step all environments as one batch on a GPU, such as `cartpole` or
+    `stocks`, play up to 64 episodes at a time, so there racing has an effect only with more episodes. Refused with
+    `evaluator` and when `synchronous`. Default true, where it is not refused.
     """
     objective: _builtins.str
     """Value of an episode; the mean over the episodes is the score. `return`: its undiscounted return. Or any measure
@@ -1523,9 +1525,9 @@ class EvolutionSpec(_message.Message):
     CROSSOVER_PROBABILITY_FIELD_NUMBER: _builtins.int
     strategy: _builtins.str
     """Built-in strategy, see `podrace strategies`: `incumbent`, `asha`, `bohb`, `tournament`, `softmax`, `truncation`,
-    `dexpbt`, `mf-pbt`, `pb2`, `gpbt`, `generational` or `random-search`. If nothing is given with `search = "wide"` and
-    `pool.maximum_pods` of 1 or 2, it is `asha`, unless a setting of `incumbent` is given that `asha` does not have.
-    Default `incumbent`.
+    `dexpbt`, `mf-pbt`, `pb2`, `gpbt`, `generational` or `random-search`. With `search = "wide"` and
+    `pool.maximum_pods` of 1 or 2, the default is `asha`, unless a setting of `incumbent` is given that `asha` does not
+    have. Default `incumbent`.
     """
     board_capacity: _builtins.int
     """Number of candidates that the board holds, at most one for each agent. Default 16."""
@@ -1561,10 +1563,10 @@ class EvolutionSpec(_message.Message):
     Near 0 the best candidate is always the parent; a large temperature makes all candidates equally likely. Default 1.
     """
     replaced_share: _builtins.float
-    """`truncation`, `dexpbt`, `pb2`: share of the population, from the worst upwards, that may be replaced. `mf-pbt`: share
-    of a sub-population that each of its brackets has: those that replace, those that are replaced by agents of other
-    sub-populations, and those that are replaced within it. Default for `truncation` 0.2, for `dexpbt` 0.125, for
-    `mf-pbt` and `pb2` 0.25.
+    """`truncation`, `dexpbt`, `pb2`: share of the population, from the worst upwards, that may be replaced. `mf-pbt`:
+    share of a sub-population in each of its three brackets: agents that replace others, agents that are replaced by
+    agents of other sub-populations, and agents that are replaced within the sub-population. Default for `truncation`
+    0.2, for `dexpbt` 0.125, for `mf-pbt` and `pb2` 0.25.
     """
     donor_share: _builtins.float
     """`truncation`, `dexpbt`, `pb2`: share of the population, from the best downwards, that may replace others (donors).
@@ -1599,16 +1601,16 @@ class EvolutionSpec(_message.Message):
     """
     ancestor_agent_id: _builtins.str
     """An agent of another tournament on the same leaderboard, to start from. The first agents, for which there are no
-    parents yet, would otherwise all be fresh. Those of them with the ancestor's algorithm start from the checkpoint
-    files of the ancestor's best candidate; if there are several, the last of them stays fresh. Generating the first
+    parents yet, would otherwise all be fresh. Those with the ancestor's algorithm start from the checkpoint files of
+    the ancestor's best candidate instead; if there are several, the last of them stays fresh. Generating the first
     agent fails (BAD_SPEC) if environment, algorithm or structural hyperparameters (those that shape networks and
     memories) differ. Default: none, all first agents are fresh.
     """
     founder_share: _builtins.float
-    """`incumbent`: share of one pod's time that the founders keep, even if others lead. The founder of an algorithm is its
-    first trial, with the values of the specification. So a trial that quickly reaches a low plateau cannot take all
-    pods from a founder that learns slowly and ends higher. With `search = "wide"`, where the founder's values are
-    drawn at random, 0 unless it is given. Default 0.5.
+    """`incumbent`: share of one pod's time that the founders keep, even if others lead. The founder of an algorithm is
+    its first trial, with the values of the specification. A trial that quickly reaches a low plateau therefore cannot
+    take all pods from a founder that learns slowly and ends higher. With `search = "wide"`, where the founder's values
+    are drawn at random, 0 unless it is given. Default 0.5.
     """
     fresh_until: _builtins.float
     """`incumbent`: share of the objective (wall clock or environment steps) at which new challengers are no longer fresh.
@@ -1643,8 +1645,8 @@ class EvolutionSpec(_message.Message):
     0.12.
     """
     catch_up: _builtins.float
-    """`incumbent`: no fresh challenger starts if it had to learn this many times as fast as the incumbent to catch up
-    before the end. Default 1.
+    """`incumbent`: no fresh challenger starts if it would have to learn this many times as fast as the incumbent to catch
+    up before the end. Default 1.
     """
     exploration_begin: _builtins.float
     """`incumbent` with a single pod: share of the training that challengers get at the beginning. It falls linearly to
