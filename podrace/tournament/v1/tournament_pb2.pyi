@@ -1367,8 +1367,8 @@ class EvaluationSpec(_message.Message):
     racing: _builtins.bool
     """Whether an evaluation may stop after 8, 16, 32 ... of at most `episodes` episodes, once it is clear that the
     candidate does not enter the board, or that it enters but does not become the first (group-sequential test, bounds
-    of O'Brien and Fleming). Simulators that step all environments as one batch on a GPU, such as `cartpole` or
-    `stocks`, play up to 64 episodes at a time, so there racing has an effect only with more episodes. Refused with
+    of O'Brien and Fleming). Simulators that can step on a GPU, such as `cartpole` or `stocks`, play up to 64 episodes
+    at a time (on a GPU of the pod, 1,024), so there racing has an effect only with more episodes. Refused with
     `evaluator` and when `synchronous`. Default true, where it is not refused.
     """
     objective: _builtins.str
