@@ -111,4 +111,4 @@ class DDPG(OffPolicy):
         # d tanh(u) / d u = 1 - tanh(u)^2
         outputs_gradient = torch.addcmul(action_gradient, action_gradient * action, action, value=-1.0)
         actor.network.backward(outputs_gradient, trace, actor.gradient)
-        return torch.stack((-critic_trace[-1].mean(), actor.optimizer.step()))
+        return torch.stack(((slope * critic_trace[-1]).sum(), actor.optimizer.step()))

@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from agentpod.algorithms.ddpg import DDPG, DDPGHyperparameters
 from agentpod.algorithms.teams.gumbel import chosen, gumbel_noise, straight_through, straight_through_backward
-from agentpod.algorithms.teams.presence import team_outcomes
+from agentpod.algorithms.teams.presence import Present, team_outcomes, without_absent
 from agentpod.algorithms.teams.team_replay import TeamReplay
 from agentpod.algorithms.trainable import Trainable
 from agentpod.capture.graph_replay import Record
@@ -87,8 +87,9 @@ class MADDPG(DDPG):
         critic loss = sum over critics of mean(weight (Q_c,i(s, a_1, ..., a_A) - y_i)^2)
         actor loss  = -mean(Q_1,i(s, a_1, ..., pi(o_i), ..., a_A))
 
-    Means are taken over steps and agents i; terms of absent agents are 0, as their weight is. All agents share one
-    actor and one critic, which sees which agent it judges. Each agent may have a separate reward, so teams may be
+    Means are taken over steps and agents i; terms of absent agents are 0, as their weight is. Where an agent j is
+    absent, o_j and a_j are 0 in the critics, before and after the step. All agents share one actor and one critic,
+    which sees which agent it judges. Each agent may have a separate reward, so teams may be
     cooperative, competitive or mixed. The actions of the other agents in the actor's loss are the replayed ones, as in
     equation 5 of the paper.
 
@@ -114,8 +115,8 @@ class MADDPG(DDPG):
     ) -> None:
         """Creates new networks; see Algorithm."""
         self._agents = observation_space.lanes
-        # Which rows of the present batch are of agents that are present: [B A, 1].
-        self._present = torch.ones(1, 1, dtype=torch.bool, device=device)
+        everywhere = torch.ones(1, 1, dtype=torch.bool, device=device)
+        self._present = Present(everywhere, everywhere)
         super().__init__(observation_space, action_space, hyperparameters, seed, device)
 
     def _build_networks(self, generator: torch.Generator) -> dict[str, Trainable]:
@@ -149,8 +150,9 @@ class MADDPG(DDPG):
 
     def _next_action(self, next_observation: Tensor, noise: Tensor) -> Tensor:
         if not self._chooses:
-            return super()._next_action(next_observation, noise)
-        return chosen(self._logits(self._trained["actor"].target.forward(next_observation), next_observation))
+            return super()._next_action(next_observation, noise) * self._present.next
+        logits = self._logits(self._trained["actor"].target.forward(next_observation), next_observation)
+        return chosen(logits) * self._present.next
 
     def _actor_step(self, observation: Tensor, inputs: Tensor, noise: Tensor) -> Tensor:
         """Updates the actor; see DDPG. For discrete actions, `noise` is standard Gumbel noise [B, n]."""
@@ -165,21 +167,21 @@ class MADDPG(DDPG):
         slope = self._actor_slope(critic_trace[-1])
         action_gradient = self._first_critic.input_gradient(slope, critic_trace, self._own_action)
         gradient = straight_through_backward(action_gradient, soft, settings.softmax_temperature)
-        valid = trace[-1] * self._present
+        valid = trace[-1] * self._present.now
         valid = valid if self.policy.mask is None else valid * self.policy.mask.valid(observation)
         # d mean(logits^2) / d logit = 2 logit / (B n)
         gradient = torch.add(gradient, valid, alpha=2.0 * settings.logit_penalty / valid.numel())
         actor.network.backward(gradient, trace, actor.gradient)
-        loss = settings.logit_penalty * valid.square().mean() - critic_trace[-1].mean()
+        loss = settings.logit_penalty * valid.square().mean() + (slope * critic_trace[-1]).sum()
         return torch.stack((loss, actor.optimizer.step()))
 
     def _actor_slope(self, values: Tensor) -> Tensor:
-        return super()._actor_slope(values) * self._present
+        return super()._actor_slope(values) * self._present.now
 
     def _gradient_step(self, batch: TransitionBatch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        self._present = (batch.weight > 0).unsqueeze(1)
         if self._chooses:
             batch = batch._replace(action=one_hot(batch.action, self._action_space.n).float())
+        batch, self._present = without_absent(batch)
         if self.hyperparameters.shared_reward:
             batch = team_outcomes(batch, self._agents)
         metrics, errors = super()._gradient_step(batch, noise)

@@ -1,5 +1,7 @@
 """Computes which steps of a team were taken by agents that are present, and what the team received."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -42,6 +44,37 @@ def absent_rows(ended: Tensor, agents: int) -> Tensor:
 def team_rewards(reward: Tensor, agents: int) -> Tensor:
     """Gives each agent the sum of the rewards of its environment's agents: [T, N A] -> [T, N A]."""
     return reward.reshape(len(reward), -1, agents).sum(-1).repeat_interleave(agents, 1)
+
+
+class Present(NamedTuple):
+    """Which rows of a batch are of agents that are in their environment, [B A, 1] bool each."""
+
+    now: Tensor
+    """In the sampled step."""
+    next: Tensor
+    """In the step that the batch bootstraps from."""
+
+
+def without_absent(batch: TransitionBatch) -> tuple[TransitionBatch, Present]:
+    """Sets what absent agents see, do and receive to 0, so that nothing depends on what was recorded for them.
+
+    An agent whose last step terminated is absent in the step to bootstrap from.
+
+    Args:
+        batch: B steps of environments, B A rows, with vectors as observations and actions. Rows of absent agents have
+            the weight 0.
+    """
+    now = batch.weight > 0
+    following = now & (batch.discount > 0)
+    present = Present(now.unsqueeze(1), following.unsqueeze(1))
+    # `where`, because a product with 0 would keep numbers that are not finite.
+    return batch._replace(
+        observation=torch.where(present.now, batch.observation, 0.0),
+        action=torch.where(present.now, batch.action, 0.0),
+        reward=torch.where(now, batch.reward, 0.0),
+        discount=torch.where(now, batch.discount, 0.0),
+        next_observation=torch.where(present.next, batch.next_observation, 0.0),
+    ), present
 
 
 def team_outcomes(batch: TransitionBatch, agents: int) -> TransitionBatch:

@@ -124,3 +124,63 @@ def test_critics_and_actors_are_not_trained_on_absent_agents(name: str, kind: st
     assert (errors[0] > 0).all()
     assert (slopes[0][~PRESENT] == 0).all()
     assert (slopes[0][PRESENT] != 0).any(1).all()
+
+
+def step_of(name: str, kind: str, shared: bool, batch: TransitionBatch) -> tuple[list[Tensor], list[Tensor]]:
+    """Makes a gradient step; returns metrics, errors and all gradients and parameters, and the inputs of critics."""
+    settings = {"hidden_sizes": [8], "batch_size": STEPS, "shared_reward": shared}
+    settings |= {"policy_delay": 1} if name == "matd3" else {}
+    algorithm: Any = make_algorithm(name, SPACE, SPACES[kind], settings, seed=2)
+    seen, inputs_of = list[Tensor](), algorithm._critic_inputs
+
+    def recorded(*arguments: Tensor) -> Tensor:
+        seen.append(inputs_of(*arguments))
+        return seen[-1].clone()
+
+    algorithm._critic_inputs = recorded
+    noise = algorithm._noise(1, torch.Generator().manual_seed(1))[0]
+    results = [*algorithm._gradient_step(batch, noise)]
+    for trained in algorithm._trained.values():
+        results += [trained.optimizer.gradient.clone(), trained.flat.clone()]
+    return results, seen
+
+
+def with_others(batch: TransitionBatch, value: float, **changed: Tensor) -> TransitionBatch:
+    """Other numbers where the rows given for a field are set."""
+    fields = batch._asdict()
+    for field, rows in changed.items():
+        old = fields[field]
+        other = (old + 1) % 3 if old.dtype is torch.int64 else torch.full_like(old, value)
+        fields[field] = torch.where(rows if old.dim() == 1 else rows.unsqueeze(1), other, old)
+    return TransitionBatch(**fields)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@CRITICS
+def test_nothing_depends_on_what_is_recorded_for_absent_agents(name: str, kind: str, shared: bool) -> None:
+    batch = batch_of(kind)
+    leaving = batch.discount == 0
+    expected, _ = step_of(name, kind, shared, batch)
+    for value in (50.0, float("nan")):
+        fields = dict.fromkeys(("observation", "action", "reward", "discount"), ~PRESENT)
+        other = with_others(batch, value, **fields, next_observation=leaving)
+        assert not torch.equal(other.action, batch.action)
+        for found, wanted in zip(step_of(name, kind, shared, other)[0], expected, strict=True):
+            assert torch.equal(found, wanted)
+    # What a present agent sees or does matters.
+    for field, rows in (("observation", PRESENT), ("action", PRESENT), ("next_observation", ~leaving)):
+        assert not torch.equal(step_of(name, kind, shared, with_others(batch, 0.5, **{field: rows}))[0][1], expected[1])
+
+
+@CRITICS
+def test_critics_see_zeros_in_place_of_absent_agents(name: str, kind: str) -> None:
+    batch = batch_of(kind)
+    _, (following, now) = step_of(name, kind, False, batch)
+    for inputs, present in ((now, PRESENT), (following, batch.discount > 0)):
+        blocks = inputs[:, :-AGENTS].view(STEPS, AGENTS, AGENTS, -1)
+        for agent in range(AGENTS):
+            for ahead in range(AGENTS):
+                seen = present.view(STEPS, AGENTS)[:, (agent + ahead) % AGENTS]
+                block = blocks[:, agent, ahead]
+                assert not block[~seen].any()
+                assert (block[seen] != 0).any(1).all()

@@ -73,7 +73,9 @@ def test_a_step_follows_the_losses_of_the_papers(name: str, activation: str, cri
         following = deterministic_action(step.target, exact.next_observation, activation)
         if smoothing:
             following = smoothed(following, 0.3 * noise.double(), 0.4)
-        after = values(step.target, exact.next_observation, following, activation).amin(0)
+        # An agent whose step terminated is absent afterwards.
+        remains = (exact.discount > 0).unsqueeze(1)
+        after = values(step.target, exact.next_observation * remains, following * remains, activation).amin(0)
         leaves = step.leaves("critic")
         judged = values({**step.before, **leaves}, exact.observation, exact.action, activation)
         loss, errors = squared_errors(judged, reward + discount * after, exact.weight)

@@ -55,7 +55,9 @@ def test_a_step_follows_the_losses_of_the_paper(activation: str, critics: int, t
 
         likely = logits_of(step.target, exact.next_observation, activation).argmax(-1)
         following = one_hot(likely, CHOICES).double()
-        after = values(step.target, exact.next_observation, following, activation).amin(0)
+        # An agent whose step terminated is absent afterwards.
+        remains = (exact.discount > 0).unsqueeze(1)
+        after = values(step.target, exact.next_observation * remains, following * remains, activation).amin(0)
         leaves = step.leaves("critic")
         judged = values({**step.before, **leaves}, exact.observation, taken, activation)
         loss, errors = squared_errors(judged, exact.reward + exact.discount * after, exact.weight)
