@@ -15,6 +15,7 @@ import structlog
 from orchestrator.assignments import successors, transactions
 from orchestrator.assignments.adoption import Adoption
 from orchestrator.assignments.external_pods import ExternalPods
+from orchestrator.assignments.generation_slots import GenerationSlots
 from orchestrator.assignments.known_agents import register_again
 from orchestrator.assignments.step_limits import StepLimits
 from orchestrator.assignments.successors import Prepare, TrainingGaps
@@ -37,9 +38,6 @@ from podrace.tasks import wait_at_most
 
 MAXIMUM_WAIT_SECONDS = 30.0
 RETRY_SECONDS = 1.0
-CONCURRENT_GENERATIONS = 8
-"""Maximum number of agents that are generated at the same time. When thousands of pods request work at once, they wait
-here and not at the leaderboard, where each call has a deadline."""
 MAXIMUM_STEPS = 10**15
 """Largest plausible number of environment steps of an agent."""
 COMPLETED_ASSIGNMENTS = prometheus_client.Counter(
@@ -85,7 +83,7 @@ class Assignments:
         self._external_pods, self._quotas = external_pods, quotas
         self._adoption = Adoption(state, runtime, clock, external=external_pods is not None)
         self._closing, self._gaps, self._step_limits = False, TrainingGaps(state), StepLimits(state, runtime)
-        self._generating = asyncio.Semaphore(CONCURRENT_GENERATIONS)
+        self._generation_slots = GenerationSlots()
         # What a pod holds is read before the transaction that assigns more, so requests of one pod are serialized.
         self._pod_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -181,7 +179,7 @@ class Assignments:
         """Generates an agent whose number is committed; if this fails, the next pod that gets it tries again."""
         name = tournament.tournament_id
         try:
-            async with self._generating:
+            async with self._generation_slots.hold(tournament):
                 agents = self._runtime.cache.unfinished_agents(name)
                 for ungenerated, others in generation_order(agents, agent, synchronous=tournament.spec.synchronous):
                     failed = self._runtime.cache.failed_agent_ids(tournament.tournament_id)
