@@ -36,7 +36,7 @@ from podrace.backup.opening import open_when_leading
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database, DatabaseLocation
-from podrace.database.leadership import ends
+from podrace.database.leadership import CheckLeads, ends, leader_check
 from podrace.errors import ResourceExhausted
 from podrace.processes import lifeline
 from podrace.rpc import Server, shutdown_requested, standby_health
@@ -79,19 +79,23 @@ async def _serve_from(
     snapshots = SnapshotRecorder(state, store)
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
-    delivery, deletion = CheckpointDelivery(store), TournamentDeletion(state, store, owners, watch)
+    leadership = backed_up.leadership
+    check_leads = leader_check(leadership)
+    delivery = CheckpointDelivery(store)
+    deletion = TournamentDeletion(state, store, owners, watch, check_leads=check_leads)
     served = services(
         *(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion),
         *(TournamentArchiving(state, store), KnownTournaments(state, store), backed_up.back_up),
     )
     served.append(delivery_service(delivery))
-    leadership = backed_up.leadership
-    leads = leadership.is_valid if leadership else None
-    server = await Server.start(config.server, served, guard=access.guard(owners, scoped=()), leads=leads)
+    server = await Server.start(config.server, served, guard=access.guard(owners, scoped=()), check_leads=check_leads)
     _log.info("leaderboard serves", address=server.address, database=str(location), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)
-    async with deletion, _garbage_collection(state, store, config, urgent, [owners.measure, quotas.measure]):
+    async with (
+        deletion,
+        _garbage_collection(*(state, store, config, urgent, [owners.measure, quotas.measure], check_leads)),
+    ):
         watched = [lifeline.lost(config.lifeline)] if config.lifeline else []
         reason = await shutdown_requested(*watched, *ends(leadership))
     _log.info("leaderboard stops", reason=reason)
@@ -127,6 +131,7 @@ async def _garbage_collection(
     config: Config,
     urgent: asyncio.Event,
     observers: Collection[Callable[[Measured], None]],
+    check_leads: CheckLeads,
 ) -> AsyncIterator[None]:
     """Deletes unreferenced checkpoint files periodically while the block runs. Observers get what remains."""
 
@@ -146,6 +151,7 @@ async def _garbage_collection(
             retention=config.retention,
             urgent=urgent,
             on_measured=on_measured,
+            check_leads=check_leads,
         )
     )
     try:

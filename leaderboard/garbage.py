@@ -40,6 +40,7 @@ from leaderboard.store.snapshot_records import snapshot_manifests
 from podrace.checkpoint_store.collect import delete, survey
 from podrace.checkpoint_store.store import CheckpointStore, Place
 from podrace.database import Database, Transaction
+from podrace.database.leadership import CheckLeads, only_replica
 from podrace.errors import NotFound, PodraceError
 from podrace.specification.ancestor import tournament_of
 from podrace.tasks import wait_at_most
@@ -65,13 +66,14 @@ async def collect_periodically(
     retention: Retention,
     urgent: asyncio.Event,
     on_measured: Callable[[Measured], None] = lambda _: None,
+    check_leads: CheckLeads = only_replica,
 ) -> None:
     """Collects periodically until it is cancelled.
 
     A collection that fails, for whatever reason, is logged, counted, and repeated after the period.
 
     When `urgent` is set, the next collection begins at once, but not within SHORTEST_PERIOD_SECONDS of the last one.
-    `on_measured` receives what each collection leaves.
+    `on_measured` receives what each collection leaves. `check_leads` is called before each deletion.
     """
     shortest_seconds = min(SHORTEST_PERIOD_SECONDS, period_seconds)
     while True:
@@ -80,7 +82,12 @@ async def collect_periodically(
         urgent.clear()
         try:
             deleted = await collect_once(
-                state, store, grace_seconds=grace_seconds, retention=retention, on_measured=on_measured
+                state,
+                store,
+                grace_seconds=grace_seconds,
+                retention=retention,
+                on_measured=on_measured,
+                check_leads=check_leads,
             )
         except PodraceError as error:
             FAILED.inc()
@@ -100,12 +107,14 @@ async def collect_once(
     grace_seconds: float,
     retention: Retention,
     on_measured: Callable[[Measured], None] = lambda _: None,
+    check_leads: CheckLeads = only_replica,
 ) -> list[str]:
     """Deletes objects that nothing refers to and returns their digests.
 
     Raises:
         DataLoss: A manifest is damaged, so its parts are unknown; nothing was deleted.
         NotFound: Every needed checkpoint is missing from the store; nothing was deleted.
+        Unavailable: Another replica leads; nothing more is deleted.
     """
     needed: set[Place] = set()
     plans: list[QuotaPlan] = []
@@ -132,7 +141,7 @@ async def collect_once(
     MISSING.set(len(found.missing))
     # Raises if another replica has taken over since: it may need what was not needed before.
     await state.transact(lambda _: None)
-    deleted = await asyncio.to_thread(delete, store, found, grace_seconds)
+    deleted = await asyncio.to_thread(delete, store, found, grace_seconds, check_leads)
     COLLECTED.inc(len(deleted))
     # Not what is in the store now: what was published meanwhile is reduced by the next collection.
     needed_bytes = {name: cut.left_bytes for name, cut in excess.cuts.items()}

@@ -48,7 +48,7 @@ from podrace.access.v1 import access_pb2
 from podrace.backup.copies import backup_message
 from podrace.backup.database import BackedUpDatabase
 from podrace.backup.opening import open_when_leading
-from podrace.database.leadership import Leadership, ends
+from podrace.database.leadership import CheckLeads, Leadership, ends, leader_check
 from podrace.leaderboard.v1.leaderboard_pb2 import DatabaseBackup
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -90,8 +90,9 @@ async def _serve_from(
     backed_up: BackedUpDatabase,
 ) -> None:
     leadership, runtime = backed_up.leadership, RuntimeState(config.lease_duration_seconds)
+    check_leads = leader_check(leadership)
     access = _open_access(config)
-    leaderboard = _leaderboard(config, runtime, access)
+    leaderboard = _leaderboard(config, runtime, access, check_leads)
     try:
         await _restore(config, state, runtime, leaderboard, clock)
         external = ExternalPods(state, runtime, clock, config.quota) if config.launcher == EXTERNAL else None
@@ -110,22 +111,31 @@ async def _serve_from(
             registration=(registration := Registration(runtime, leaderboard, clock)),
             back_up=functools.partial(_back_up, backed_up, leaderboard),
         )
-        server = await _start_server(config, servicer, access, runtime, leadership)
+        server = await _start_server(config, servicer, access, runtime, check_leads)
         _announce(server, access, metrics=metrics, mesh_id=config.mesh_id)
-        async with _open_launcher(config, server.address, runtime, external, access.pod_tokens) as launcher:
+        pods = _pod_environment(config, server.address, runtime, access.pod_tokens, check_leads)
+        async with _open_launcher(config, pods, runtime, external) as launcher:
             opened.set_result(launcher)
             if isinstance(launcher, EventSink):
                 state.on_event(launcher.record_event)
-            reconciler = _reconciler(config, state, runtime, leaderboard, launcher, clock, targets, registration)
+            reconciler = _reconciler(
+                config, state, runtime, leaderboard, launcher, clock, targets, registration, check_leads
+            )
             async with _tidied_logs(config, runtime, clock):
                 await _work(config, reconciler, servicer, server, leadership)
     finally:
         await leaderboard.close()
 
 
-def _leaderboard(config: Config, runtime: RuntimeState, access: ServiceAccess) -> LeaderboardClient:
+def _leaderboard(
+    config: Config, runtime: RuntimeState, access: ServiceAccess, check_leads: CheckLeads
+) -> LeaderboardClient:
     return LeaderboardClient(
-        config.leaderboard, runtime.best.update, token=access.token, on_unknown=runtime.registered.discard
+        config.leaderboard,
+        runtime.best.update,
+        token=access.token,
+        on_unknown=runtime.registered.discard,
+        check_leads=check_leads,
     )
 
 
@@ -156,12 +166,11 @@ async def _start_server(
     servicer: OrchestratorServicer,
     access: ServiceAccess,
     runtime: RuntimeState,
-    leadership: Leadership | None,
+    check_leads: CheckLeads,
 ) -> rpc.Server:
     guard = access.guard(runtime.cache, SCOPED_METHODS, runtime.pod_that_holds)
     services = with_discovery(config, [_service(servicer)])
-    leads = leadership.is_valid if leadership else None
-    return await rpc.Server.start(config.server, services, guard=guard, leads=leads)
+    return await rpc.Server.start(config.server, services, guard=guard, check_leads=check_leads)
 
 
 async def _restore(
@@ -239,16 +248,16 @@ def _open_access(config: Config) -> ServiceAccess:
 
 
 def _open_launcher(
-    config: Config, address: str, runtime: RuntimeState, external: ExternalPods | None, pod_tokens: PodTokens
+    config: Config, pods: PodEnvironment, runtime: RuntimeState, external: ExternalPods | None
 ) -> LauncherContext:
     if external:
         return ExternalLauncher(external, config.launchers.external)
-    return LAUNCHERS[config.launcher](
-        _pod_environment(config, address, runtime, pod_tokens), config.launchers, runtime.reconcile_requested.set
-    )
+    return LAUNCHERS[config.launcher](pods, config.launchers, runtime.reconcile_requested.set)
 
 
-def _pod_environment(config: Config, address: str, runtime: RuntimeState, pod_tokens: PodTokens) -> PodEnvironment:
+def _pod_environment(
+    config: Config, address: str, runtime: RuntimeState, pod_tokens: PodTokens, check_leads: CheckLeads
+) -> PodEnvironment:
     return PodEnvironment(
         orchestrator=config.advertised or address,
         leaderboard=config.leaderboard,
@@ -265,6 +274,7 @@ def _pod_environment(config: Config, address: str, runtime: RuntimeState, pod_to
         allow=config.allow,
         # The runtime folder of an embedded mesh is its own.
         owns_tournament=lambda name: bool(config.mesh_id) or runtime.cache.ownership_of(name) is not None,
+        check_leads=check_leads,
     )
 
 
@@ -277,6 +287,7 @@ def _reconciler(
     clock: Clock,
     targets: PrometheusTargets,
     registration: Registration,
+    check_leads: CheckLeads,
 ) -> Reconciler:
     return Reconciler(
         state,
@@ -290,6 +301,7 @@ def _reconciler(
         quotas=config.quota,
         deletion=_deletion(config, state, runtime, leaderboard, clock),
         registration=registration,
+        check_leads=check_leads,
         silence=(
             NEVER_SILENT
             if config.launcher == EXTERNAL

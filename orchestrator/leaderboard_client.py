@@ -12,6 +12,7 @@ from podrace import rpc
 from podrace.access.credentials import TokenSource
 from podrace.access.ownership import Ownership
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.database.leadership import CheckLeads, only_replica
 from podrace.errors import NotFound, PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
@@ -61,6 +62,7 @@ class LeaderboardClient:
         *,
         token: TokenSource | None = None,
         on_unknown: Callable[[str], object] = lambda _: None,
+        check_leads: CheckLeads = only_replica,
     ) -> None:
         """Creates the client; the connection is opened with the first call.
 
@@ -69,12 +71,13 @@ class LeaderboardClient:
             on_best: Called with a tournament id and its best candidate after each refresh.
             token: Identifies the orchestrator; None: the connection does.
             on_unknown: Called with the id of a tournament that the leaderboard does not know.
+            check_leads: Called before each call that changes something; raises Unavailable if that is refused.
         """
         self._channel = rpc.connect(address, pb.DESCRIPTOR, token=token)
         self._leaderboard: Any = pb_grpc.LeaderboardServiceStub(self._channel)
         self._generator: Any = pb_grpc.GeneratorServiceStub(self._channel)
         self._updater: Any = pb_grpc.UpdaterServiceStub(self._channel)
-        self._on_best, self._on_unknown = on_best, on_unknown
+        self._on_best, self._on_unknown, self._check_leads = on_best, on_unknown, check_leads
         self._registering_or_deleting = asyncio.Lock()
         self._refreshing: dict[str, asyncio.Task[bool]] = {}
         self._reviewing: dict[str, asyncio.Task[pb.ReviewAgentsResponse | None]] = {}
@@ -175,9 +178,7 @@ class LeaderboardClient:
             PodraceError: The error of the leaderboard.
         """
         request = pb.BackUpRequest()
-        response: pb.BackUpResponse = await rpc.call(
-            self._updater.BackUp, request, deadline_seconds=BACK_UP_DEADLINE_SECONDS
-        )
+        response: pb.BackUpResponse = await self._change(self._updater.BackUp, request, BACK_UP_DEADLINE_SECONDS)
         return response.backup
 
     async def register_tournaments(self, read: Callable[[], Mapping[str, Ownership]]) -> Collection[str]:
@@ -198,7 +199,7 @@ class LeaderboardClient:
                     for name, one in owned.items()
                 ]
             )
-            await rpc.call(self._updater.RegisterTournaments, request, deadline_seconds=REGISTER_DEADLINE_SECONDS)
+            await self._change(self._updater.RegisterTournaments, request, REGISTER_DEADLINE_SECONDS)
         return owned.keys()
 
     async def generate(
@@ -236,8 +237,8 @@ class LeaderboardClient:
         request.pod_id, request.maximum_stored_bytes = agent.pod_id, maximum_stored_bytes
         request.tournament_environment_steps = environment_steps
         request.running_duration.FromNanoseconds(round(running_seconds * 1e9))
-        response: pb.GenerateAgentResponse = await rpc.call(
-            self._generator.GenerateAgent, request, deadline_seconds=GENERATE_DEADLINE_SECONDS
+        response: pb.GenerateAgentResponse = await self._change(
+            self._generator.GenerateAgent, request, GENERATE_DEADLINE_SECONDS
         )
         return response
 
@@ -249,7 +250,7 @@ class LeaderboardClient:
         """
         request = _request_for(tournament, agent, ownership)
         request.agent.CopyFrom(agent)
-        await rpc.call(self._generator.GenerateAgent, request, deadline_seconds=REGISTER_AGENT_DEADLINE_SECONDS)
+        await self._change(self._generator.GenerateAgent, request, REGISTER_AGENT_DEADLINE_SECONDS)
 
     async def review(self, tournaments: Mapping[str, int]) -> dict[str, pb.ReviewAgentsResponse]:
         """Requests which agents the strategies stop early, and which submissions were refused.
@@ -292,8 +293,8 @@ class LeaderboardClient:
             DeadlineExceeded, Unavailable: The leaderboard does not respond.
         """
         request = pb.NameChampionRequest(tournament_id=tournament_id, evaluations=evaluations)
-        response: pb.NameChampionResponse = await rpc.call(
-            self._leaderboard.NameChampion, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS
+        response: pb.NameChampionResponse = await self._change(
+            self._leaderboard.NameChampion, request, CHAMPION_DEADLINE_SECONDS
         )
         return response
 
@@ -308,8 +309,8 @@ class LeaderboardClient:
         request = pb.RecordVerificationRequest(
             tournament_id=tournament_id, candidate_id=candidate_id, evaluation=evaluation, error=error
         )
-        response: pb.RecordVerificationResponse = await rpc.call(
-            self._updater.RecordVerification, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS
+        response: pb.RecordVerificationResponse = await self._change(
+            self._updater.RecordVerification, request, CHAMPION_DEADLINE_SECONDS
         )
         return response
 
@@ -321,6 +322,7 @@ class LeaderboardClient:
         """
         pieces = (records[begin : begin + PIECE_BYTES] for begin in range(0, len(records), PIECE_BYTES))
         requests = (pb.ArchiveTournamentRequest(tournament_id=tournament_id, records=piece) for piece in pieces)
+        self._check_leads()
         await rpc.send(self._updater.ArchiveTournament, requests, deadline_seconds=ARCHIVE_DEADLINE_SECONDS)
 
     async def delete_tournament(self, tournament_id: str) -> None:
@@ -331,7 +333,7 @@ class LeaderboardClient:
         """
         request = pb.DeleteTournamentRequest(tournament_id=tournament_id)
         async with self._registering_or_deleting:
-            await rpc.call(self._updater.DeleteTournament, request, deadline_seconds=CHAMPION_DEADLINE_SECONDS)
+            await self._change(self._updater.DeleteTournament, request, CHAMPION_DEADLINE_SECONDS)
 
     async def snapshot_champion(
         self, tournament_id: str, number: int, running_seconds: float, environment_steps: int
@@ -348,7 +350,11 @@ class LeaderboardClient:
             environment_steps=environment_steps,
         )
         request.running_duration.FromNanoseconds(round(running_seconds * 1e9))
-        await rpc.call(self._updater.SnapshotChampion, request, deadline_seconds=SNAPSHOT_DEADLINE_SECONDS)
+        await self._change(self._updater.SnapshotChampion, request, SNAPSHOT_DEADLINE_SECONDS)
+
+    async def _change(self, method: Any, request: Any, deadline_seconds: float) -> Any:
+        self._check_leads()
+        return await rpc.call(method, request, deadline_seconds=deadline_seconds)
 
     async def close(self) -> None:
         """Cancels pending requests and closes the connection."""

@@ -11,6 +11,7 @@ from leaderboard.store.owners import TournamentOwners
 from leaderboard.submission_watch import SubmissionWatch
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database
+from podrace.database.leadership import CheckLeads, only_replica
 from podrace.errors import PodraceError
 from podrace.tasks import wait_at_most
 
@@ -26,7 +27,13 @@ class TournamentDeletion:
     """
 
     def __init__(
-        self, state: Database, store: CheckpointStore, owners: TournamentOwners, watch: SubmissionWatch | None = None
+        self,
+        state: Database,
+        store: CheckpointStore,
+        owners: TournamentOwners,
+        watch: SubmissionWatch | None = None,
+        *,
+        check_leads: CheckLeads = only_replica,
     ) -> None:
         """Prepares to delete.
 
@@ -35,7 +42,9 @@ class TournamentDeletion:
             store: Checkpoint store.
             owners: Forgets the owners of deleted tournaments.
             watch: Ends the watches of deleted tournaments; None: there are none.
+            check_leads: Called before each deletion from the store.
         """
+        self._check_leads = check_leads
         self._state, self._store, self._owners, self._watch = state, store, owners, watch
         self._requested = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
@@ -63,10 +72,10 @@ class TournamentDeletion:
         """Deletes the objects of all deleted tournaments.
 
         Raises:
-            PodraceError: The store does not answer, or refuses.
+            PodraceError: The store does not answer, or refuses, or another replica leads.
         """
         for tournament_id, agents in await self._state.transact(pending_deletions):
-            objects = await asyncio.to_thread(delete_from_store, self._store, tournament_id, agents)
+            objects = await asyncio.to_thread(delete_from_store, self._store, tournament_id, agents, self._check_leads)
             await self._state.transact(finish_deletion, tournament_id)
             _log.info("tournament deleted", tournament_id=tournament_id, agents=agents, objects=objects)
 
@@ -82,9 +91,13 @@ class TournamentDeletion:
                 await self._requested.wait()
 
 
-def delete_from_store(store: CheckpointStore, tournament_id: str, agents: int) -> int:
+def delete_from_store(
+    store: CheckpointStore, tournament_id: str, agents: int, check_leads: CheckLeads = only_replica
+) -> int:
     """Deletes the pointers and objects of a tournament that nothing publishes to; returns the number of objects."""
     # Pointers first: garbage collection fails on a pointer without its manifest.
     for number in range(agents):
+        check_leads()
         store.delete_pointer(agent_id_of(tournament_id, number))
+    check_leads()
     return store.delete_tournament(tournament_id)

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 from orchestrator.decisions.resources import Capacity, Resources
 from podrace.access.tokens import PodTokens
 from podrace.checkpoint_store.assignment_store import DIRECT
+from podrace.database.leadership import CheckLeads, only_replica
 from podrace.errors import FieldViolation
 from podrace.limits.config import NOTHING, Allowed
 from podrace.progress_deadlines import ProgressDeadlines
@@ -169,6 +170,8 @@ class PodEnvironment:
     owns_tournament: Callable[[str], bool] = lambda _: True
     """Whether a tournament is one of this orchestrator's. Others may use the same runtime folder, and the files of
     their pods are left to them."""
+    check_leads: CheckLeads = only_replica
+    """Called before each change to pods. A dead pod of this machine is cleaned up without: it stays dead."""
 
 
 LauncherContext = AbstractAsyncContextManager[Launcher]

@@ -188,6 +188,7 @@ class DockerLauncher:
         for volume in self._client.volumes.list(filters={"label": [f"podrace.scope={self._options.scope}"]}):
             pod_id = (volume.attrs["Labels"] or {}).get("podrace.pod", "")
             if pod_id not in pod_ids and pod_id not in self._starting:
+                self._pod_environment.check_leads()
                 with suppress(NotFound, APIError):
                     volume.remove(force=True)
 
@@ -208,15 +209,18 @@ class DockerLauncher:
 
         found = self._containers(pod=pod_id)
         for container in sorted(found, key=lambda container: container.labels["podrace.role"] != LEADER):
+            self._pod_environment.check_leads()
             # Another program may have removed it.
             with suppress(NotFound, APIError):
                 container.remove(force=True, v=True)
+        self._pod_environment.check_leads()
         with suppress(NotFound, APIError):
             self._client.volumes.get(self._volume(pod_id)).remove(force=True)
 
     def _terminate(self, pod_id: str) -> None:
         for leader in self._containers(pod=pod_id, role=LEADER):
             if leader.status == "running":
+                self._pod_environment.check_leads()
                 leader.kill(signal="SIGTERM")
 
     def _sense(self) -> Capacity:
@@ -244,6 +248,7 @@ class DockerLauncher:
         # The image is never pulled: if it was not built, a registry could have another image of that name.
         self._client.images.get(pod.spec.image or self._options.image)
         gpus = self._reserve_gpus(pod)
+        self._pod_environment.check_leads()
         try:
             self._client.volumes.create(
                 self._volume(pod.pod_id),
@@ -257,6 +262,7 @@ class DockerLauncher:
             )
             isolated = is_isolated(pod, self._pod_environment)
             for role, command in containers_of(pod.spec, isolated=isolated).items():
+                self._pod_environment.check_leads()
                 self._client.containers.run(**self._container(pod, role, command, gpus))
         except BaseException:
             self._remove(pod.pod_id)

@@ -45,6 +45,7 @@ from orchestrator.tournaments.completion import CompletionCheck
 from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.registration import Registration
 from orchestrator.tournaments.snapshots import ChampionSnapshots
+from podrace.database.leadership import CheckLeads, only_replica
 from podrace.errors import InvalidArgument, PodraceError, Unavailable
 from podrace.printable import one_line
 from podrace.tasks import wait_at_most
@@ -108,6 +109,7 @@ class Reconciler:
         deletion: Deletion | None = None,
         quotas: Quotas = NO_QUOTAS,
         registration: Registration | None = None,
+        check_leads: CheckLeads = only_replica,
     ) -> None:
         self._state, self._runtime, self._launcher, self._clock = state, runtime, launcher, clock
         self._completion_check = CompletionCheck(state, runtime, leaderboard)
@@ -116,7 +118,7 @@ class Reconciler:
         self._silent_pods = SilentPods(runtime, silence)
         self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
         self._on_list, self._deletion, self._quotas = on_list, deletion, quotas
-        self._registration = registration
+        self._registration, self._check_leads = registration, check_leads
         self._stopping = self._stopping_pods = False
         self._last_cycle = self._last_save = clock.monotonic()
         self._running, self._clocked = list[str](), list[str]()
@@ -308,6 +310,7 @@ class Reconciler:
             await self._record_once(action, action.pod_id, kind, f"{action.pod_id} is {word}: {action.reason}")
             if not kill:
                 self._views.mark_terminated(action.pod_id)
+            self._check_leads()
             await self._launcher.stop(action.pod_id, kill=kill)
 
     def _begin_starts(self, pods: Sequence[NewPod]) -> None:
@@ -316,6 +319,7 @@ class Reconciler:
     async def _start(self, pod: NewPod) -> None:
         """Starts a pod in a separate task: the first pod waits seconds for the fork server."""
         try:
+            self._check_leads()
             await self._launcher.start(pod)
         except InvalidArgument as error:
             if not pod.replaces:

@@ -99,13 +99,26 @@ def survey(
     return Survey(garbage, frozenset(missing), kept_bytes)
 
 
-def delete(store: CheckpointStore, found: Survey, grace_seconds: float) -> list[str]:
-    """Deletes the garbage of a survey, except objects that were put again since; returns the digests deleted."""
-    return [
-        place.digest
-        for place in found.garbage
-        if store.within(place.tournament_id).delete_object(place.digest, grace_seconds)
-    ]
+def delete(
+    store: CheckpointStore, found: Survey, grace_seconds: float, check_leads: Callable[[], None] = lambda: None
+) -> list[str]:
+    """Deletes the garbage of a survey, except objects that were put again since; returns the digests deleted.
+
+    Args:
+        store: The store as a whole.
+        found: The survey.
+        grace_seconds: Younger objects are kept.
+        check_leads: Called before each deletion. Another leader may need what was not needed at the survey.
+
+    Raises:
+        PodraceError: That of `check_leads`; nothing more was deleted.
+    """
+    deleted: list[str] = []
+    for place in found.garbage:
+        check_leads()
+        if store.within(place.tournament_id).delete_object(place.digest, grace_seconds):
+            deleted.append(place.digest)
+    return deleted
 
 
 def place_of(stored: StoredObject) -> Place:

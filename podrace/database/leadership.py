@@ -8,6 +8,8 @@ it has expired, another process takes over with the next epoch. Invariants:
 - The server ends a transaction in which it receives no statement for `IDLE_SECONDS`, so a leader that was stopped
   within one delays a takeover by that time only.
 - A leader considers its lease expired no later than the server does: it counts from before each renewal.
+- Before each change outside of the database (a checkpoint file, a pod, a call of another service), a leader checks that
+  it still leads (`leader_check`). So a leader that was stopped between a decision and the change does not make it.
 """
 
 import asyncio
@@ -19,6 +21,10 @@ from typing import Any, Protocol
 
 import structlog
 
+from podrace.errors import Unavailable
+
+CheckLeads = Callable[[], None]
+"""Raises Unavailable unless this process leads for certain; called before each change outside of the database."""
 IDLE_SECONDS = 4.0
 TABLE = """
 CREATE TABLE IF NOT EXISTS leadership (
@@ -67,6 +73,15 @@ class LeaseTimes:
 def is_valid(now: float, renew_time: float, times: LeaseTimes) -> bool:
     """Whether a leader may act, by its own monotonic clock: it began its last renewal less than a lease ago."""
     return now < renew_time + times.lease
+
+
+def only_replica() -> None:
+    """Check of a process that has no other replicas: it always leads."""
+
+
+def leader_check(leadership: "Leadership | None") -> CheckLeads:
+    """Returns the check of a process; one that never fails for a database that is a file."""
+    return leadership.check if leadership else only_replica
 
 
 def ends(leadership: "Leadership | None") -> list[Awaitable[str]]:
@@ -148,6 +163,11 @@ class Leadership:
     def is_valid(self) -> bool:
         """Whether this process still leads for certain."""
         return not self._taken and is_valid(self._monotonic(), self._renew_time, self._times)
+
+    def check(self) -> None:
+        """Raises Unavailable unless this process still leads for certain."""
+        if not self.is_valid():
+            raise Unavailable("another replica of this service leads; call it instead")
 
     def lose(self) -> None:
         """Records that another process has taken over, or that the connection for changes was lost."""

@@ -118,7 +118,7 @@ class Server:
         services: Sequence[Service],
         *,
         guard: Guard | None = None,
-        leads: Callable[[], bool] | None = None,
+        check_leads: Callable[[], None] = lambda: None,
         ready: bool = True,
     ) -> "Server":
         """Binds and serves.
@@ -128,8 +128,8 @@ class Server:
             services: What it serves.
             guard: Decides about every call except health checks. None: a Unix socket answers its own user, and any
                 other address answers no one.
-            leads: Whether this replica of the service leads, asked with each call; others are answered UNAVAILABLE, and
-                their clients find the leader. None: there is one replica.
+            check_leads: Raises Unavailable unless this replica of the service leads, called with each call; clients
+                then find the leader.
             ready: What health checks report until `report_ready` is called.
 
         Raises:
@@ -142,7 +142,7 @@ class Server:
         if identity is None and not config.insecure:
             check_local(config.listen)
         own = Guard.of_unix_socket() if config.listen.startswith("unix:") else Guard([])
-        server = await _bound(config.listen, identity, guard or own, config, leads)
+        server = await _bound(config.listen, identity, guard or own, config, check_leads)
         token_address = await _bind_token_port(server, config, identity)
         health_servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server.server)
@@ -245,13 +245,13 @@ async def _bound(
     identity: tls.TlsIdentity | None,
     guard: Guard,
     config: ServerConfig,
-    leads: Callable[[], bool] | None = None,
+    check_leads: Callable[[], None] = lambda: None,
 ) -> _Bound:
     """Creates a server bound to an address; raises as Server.start does."""
     credentials = identity.of_server() if identity else None
     if _has_listener(listen):
         raise Unavailable(f"cannot listen on {listen}: another server does; choose another or stop that one")
-    check = functools.partial(_checked_by_leader, leads) if leads else checked_request
+    check = functools.partial(_checked_by_leader, check_leads)
     interceptors = [ErrorTranslator(), AccessInterceptor(guard, check)]
     server = grpc.aio.server(interceptors=interceptors, options=server_options(config))
     try:
@@ -269,10 +269,9 @@ async def _bound(
     )
 
 
-def _checked_by_leader(leads: Callable[[], bool], request: Any, method: str) -> Any:
+def _checked_by_leader(check_leads: Callable[[], None], request: Any, method: str) -> Any:
     """As `checked_request`; raises Unavailable if another replica may lead."""
-    if not leads():
-        raise Unavailable("another replica of this service leads; call it instead")
+    check_leads()
     return checked_request(request, method)
 
 

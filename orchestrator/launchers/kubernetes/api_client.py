@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from podrace.database.leadership import CheckLeads, only_replica
 from podrace.errors import InvalidArgument, NotFound, PodraceError, Unavailable
 
 Object = Mapping[str, Any]
@@ -48,15 +49,23 @@ class ApiClient:
     client.delete("batch/v1", "jobs", "race-p0")
     """
 
-    def __init__(self, send: SendRequest, namespace: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        send: SendRequest,
+        namespace: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        check_leads: CheckLeads = only_replica,
+    ) -> None:
         """Creates the client; it sends nothing yet.
 
         Args:
             send: Sends a request to the server.
             namespace: Namespace of all namespaced objects.
             monotonic: Clock for servers that request a pause (Retry-After).
+            check_leads: Called before each object is created or deleted; raises Unavailable if that is refused.
         """
-        self._send, self.namespace, self._monotonic = send, namespace, monotonic
+        self._send, self.namespace, self._monotonic, self._check_leads = send, namespace, monotonic, check_leads
         self._not_before = 0.0
 
     def get(self, group: str, kind: str, name: str) -> Object | None:
@@ -86,6 +95,7 @@ class ApiClient:
 
     def create(self, group: str, kind: str, body: Object) -> Object | None:
         """Creates an object; returns None if one with that name exists."""
+        self._check_leads()
         answer = self._request("POST", self._path(group, kind), body=body, present=True)
         return None if answer is None else _object(answer)
 
@@ -98,6 +108,7 @@ class ApiClient:
             options["propagationPolicy"] = propagation
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
+        self._check_leads()
         self._request("DELETE", self._path(group, kind, name), body=options, missing=True)
 
     def log(self, pod: str, container: str, lines: int) -> str:

@@ -18,8 +18,9 @@ from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.kubernetes.api_client import ApiClient, Object, SendRequest, connect
 from orchestrator.launchers.kubernetes.event_recorder import EventRecorder
 from orchestrator.launchers.kubernetes.hosts import leader_pods
-from orchestrator.launchers.kubernetes.jobs import CONTAINER, job_name, job_of, listed_of, owner_name, owner_of
+from orchestrator.launchers.kubernetes.jobs import CONTAINER, job_name, job_of, listed_of
 from orchestrator.launchers.kubernetes.nodes import ClusterObjects, capacity_of
+from orchestrator.launchers.kubernetes.owner_config_maps import OwnerConfigMaps
 from orchestrator.launchers.kubernetes.pod_secrets import secret_of, secret_of_listed
 from orchestrator.launchers.kubernetes.pod_states import (
     JobState,
@@ -33,7 +34,7 @@ from orchestrator.launchers.options import KubernetesOptions
 from orchestrator.launchers.pod_settings import LEADER, check_image, check_own_worker, hosts_of
 from podrace.errors import PodraceError, Unavailable
 
-JOBS, PODS, CONFIG_MAPS = ("batch/v1", "jobs"), ("v1", "pods"), ("v1", "configmaps")
+JOBS, PODS = ("batch/v1", "jobs"), ("v1", "pods")
 SECRETS = ("v1", "secrets")
 TAIL_LINES = 20
 LINGER_SECONDS = 30.0
@@ -76,7 +77,10 @@ class KubernetesLauncher:
         """
         self._pod_environment, self._options, self._find, self._monotonic = pod_environment, options, find, monotonic
         self._connected: ApiClient | None = None
-        self._event_recorder = EventRecorder(self._cluster, self._owner)
+        self._owners = OwnerConfigMaps(
+            self._cluster, options.scope, keep_seconds=options.keep_seconds, monotonic=monotonic
+        )
+        self._event_recorder = EventRecorder(self._cluster, self._owners.find_or_create)
         self._last_log_line: dict[str, str] = {}
         # By Job name: the pods listed last, and the reservations of those just started.
         self._listed: dict[str, ListedPod] = {}
@@ -141,10 +145,8 @@ class KubernetesLauncher:
     # --- listing ----------------------------------------------------------------------------------------------
 
     def _list(self) -> Sequence[ListedPod]:
-        cluster, scope = self._cluster(), f"podrace/scope={self._options.scope}"
-        jobs = [job for job in cluster.list(*JOBS, labels=scope) if _is_ours(job)]
-        pods = defaultdict(list)
-        for pod in cluster.list(*PODS, labels=scope):
+        jobs, pods = self._list_jobs(), defaultdict(list)
+        for pod in self._cluster().list(*PODS, labels=self._labels):
             pods[pod["metadata"]["labels"].get("podrace/pod", "")].append(pod)
         states = {_name(job): job_state(job, pods[_name(job)]) for job in jobs}
         living = [job for job in jobs if not states[_name(job)].finished]
@@ -158,8 +160,15 @@ class KubernetesLauncher:
             self._stop_broken_job(job, states[_name(job)])
         self._replacing &= {one.pod_id for one in listed if not one.started}
         self._forget_all_but({_name(job) for job in jobs})
-        self._owners_used = {job["metadata"]["labels"].get("podrace/tournament", "") for job in jobs}
+        self._owners_used = _owners_of(jobs)
         return listed
+
+    @property
+    def _labels(self) -> str:
+        return f"podrace/scope={self._options.scope}"
+
+    def _list_jobs(self) -> Sequence[Object]:
+        return [job for job in self._cluster().list(*JOBS, labels=self._labels) if _is_ours(job)]
 
     def _forget_all_but(self, names: set[str]) -> None:
         """Forgets what is known of Jobs that do not exist any more, their last log lines after a while."""
@@ -169,7 +178,7 @@ class KubernetesLauncher:
                 del self._last_log_line[name]
         kept = names | self._last_log_line.keys()
         # As a list, because pods are started in other threads.
-        self._since = {key: since for key, since in list(self._since.items()) if key[0] == "unused" or key[1] in kept}
+        self._since = {key: since for key, since in list(self._since.items()) if key[1] in kept}
 
     def _clean_up(
         self, finished: Sequence[Object], states: Mapping[str, JobState], pods: Mapping[str, Sequence[Object]]
@@ -230,7 +239,7 @@ class KubernetesLauncher:
     # --- starting and stopping --------------------------------------------------------------------------------
 
     def _start(self, pod: NewPod) -> None:
-        owner = self._owner(pod.tournament_id)
+        owner = self._owners.find_or_create(pod.tournament_id)
         job = job_of(pod, self._pod_environment, self._options, self._template(), owner)
         # A Job with that name is this pod, which was started before.
         created = self._cluster().create(*JOBS, job)
@@ -287,7 +296,7 @@ class KubernetesLauncher:
         if self._objects is None or now - self._sensed_at >= self._options.sense_seconds:
             self._objects = self._sense()
             self._sensed_at = now
-            self._delete_unused_owners()
+            self._owners.delete_unused(self._owners_used, lambda: _owners_of(self._list_jobs()))
         bound = Counter(
             pod["metadata"]["labels"]["podrace/pod"]
             for pod in self._objects.pods
@@ -339,7 +348,8 @@ class KubernetesLauncher:
 
     def _cluster(self) -> ApiClient:
         if self._connected is None:
-            self._connected = ApiClient(*self._find(self._options.namespace))
+            connection = self._find(self._options.namespace)
+            self._connected = ApiClient(*connection, check_leads=self._pod_environment.check_leads)
         return self._connected
 
     def _template(self) -> Object:
@@ -355,27 +365,6 @@ class KubernetesLauncher:
             raise Unavailable(f"PodTemplate {name!r} has no container {CONTAINER!r}: apply an overlay of deploy/k8s")
         return found
 
-    def _owner(self, tournament_id: str) -> Object:
-        """Returns the ConfigMap of a tournament, and creates it if needed."""
-        cluster, scope = self._cluster(), self._options.scope
-        name = owner_name(scope, tournament_id)
-        self._since.pop(("unused", name), None)
-        found = cluster.get(*CONFIG_MAPS, name) or cluster.create(*CONFIG_MAPS, owner_of(scope, tournament_id))
-        found = found or cluster.get(*CONFIG_MAPS, name)
-        if found is None:
-            raise Unavailable(f"ConfigMap {name!r} was created and deleted again: find out what else deletes it")
-        return found
-
-    def _delete_unused_owners(self) -> None:
-        """Deletes the ConfigMaps of tournaments that have had no Job for a while."""
-        cluster = self._cluster()
-        labels = f"podrace/scope={self._options.scope},app.kubernetes.io/component=tournament"
-        for owner in cluster.list(*CONFIG_MAPS, labels=labels):
-            unused = _name(owner) not in self._owners_used
-            if self._holds_for("unused", _name(owner), unused, self._options.keep_seconds):
-                cluster.delete(*CONFIG_MAPS, _name(owner))
-                self._since.pop(("unused", _name(owner)), None)
-
 
 async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
     """Calls the API server in a thread; every error is raised as Unavailable, so that the reconcile loop retries."""
@@ -388,6 +377,11 @@ async def _in_thread(work: Callable[..., Result], *arguments: Any) -> Result:
 def _name(found: Object) -> str:
     name: str = found["metadata"]["name"]
     return name
+
+
+def _owners_of(jobs: Sequence[Object]) -> set[str]:
+    """Names of the ConfigMaps that own Jobs."""
+    return {job["metadata"]["labels"].get("podrace/tournament", "") for job in jobs}
 
 
 def _is_ours(job: Object) -> bool:

@@ -265,6 +265,7 @@ async def _open_mesh(
     external: bool = False,
     lease_tokens: LeaseTokens | None = None,
     leaderboard: FakeLeaderboard | None = None,
+    check_leads: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Mesh]:
     leaderboard = leaderboard or FakeLeaderboard()
     leaderboard_server = await _serve_leaderboard(leaderboard)
@@ -304,6 +305,7 @@ async def _open_mesh(
         rules=rules,
         silence=silence,
         registration=registration,
+        check_leads=check_leads,
     )
     service = _service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)
     server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), [service], guard=Guard.of_anyone())

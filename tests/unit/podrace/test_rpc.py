@@ -400,6 +400,11 @@ def short(folder: Path) -> Path:
     return link / "s"
 
 
+def check(leads: bool) -> None:
+    if not leads:
+        raise errors.Unavailable("another replica leads")
+
+
 @pytest.mark.long
 async def test_a_replica_that_does_not_lead_refuses_calls_and_clients_use_the_leader():
     leading = [True, False]
@@ -409,7 +414,7 @@ async def test_a_replica_that_does_not_lead_refuses_calls_and_clients_use_the_le
             rpc.ServerConfig(grace_seconds=0),
             [service(board)],
             guard=Guard.of_anyone(),
-            leads=lambda number=number: leading[number],
+            check_leads=lambda number=number: check(leading[number]),
         )
         for number, board in enumerate(boards)
     ]

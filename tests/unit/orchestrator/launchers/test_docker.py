@@ -434,3 +434,38 @@ async def test_a_named_image_that_is_not_on_the_engine_is_reported_with_its_key(
     assert not engine.running
     assert not engine.volume_options
     await launcher.start(new_pod())
+
+
+async def test_an_old_leader_changes_no_container_and_no_volume(launcher: DockerLauncher, engine: Engine) -> None:
+    """The volume of a pod that another replica is starting has no container yet."""
+    await launcher.start(new_pod())
+    await launcher.start(new_pod("race-p1"))
+    engine.running["podrace-race-p1-learner"].status = "exited"
+    engine.volumes.create(
+        "podrace-race-p2",
+        driver="local",
+        driver_opts={},
+        labels=engine.volume_labels["podrace-race-p1"] | {"podrace.pod": "race-p2"},
+    )
+
+    def refuse() -> None:
+        raise Unavailable("another replica leads")
+
+    launcher._pod_environment = replace(launcher._pod_environment, check_leads=refuse)
+    before = list(engine.running), list(engine.volume_options)
+    calls = (
+        launcher.list(),
+        launcher.start(new_pod("race-p3")),
+        launcher.stop("race-p0", kill=False),
+        launcher.stop("race-p0", kill=True),
+    )
+    for call in calls:
+        with pytest.raises(Unavailable, match="another replica leads"):
+            await call
+    del engine.running["podrace-race-p1-learner"], engine.running["podrace-race-p1-worker-0"]
+    del engine.running["podrace-race-p1-evaluator"]
+    with pytest.raises(Unavailable, match="another replica leads"):
+        await launcher.list()
+    assert list(engine.volume_options) == before[1]
+    assert [name for name in before[0] if "race-p1" not in name] == list(engine.running)
+    assert not any(container.signals for container in engine.running.values())
