@@ -112,9 +112,7 @@ class Follower:
         """Waits until the leader shares another session; raises what `_watch` has raised."""
         while self._shared.session == session and not self._has_ended(self._shared):
             change = asyncio.create_task(self._changes.next_change().wait())
-            await asyncio.wait([change, watching], return_when=asyncio.FIRST_COMPLETED)
-            change.cancel()
-            if watching.done():
+            if not await finish_unless_stopped(change, watching):
                 watching.result()
 
     async def _wait_for_change(self, session: str) -> pb.GetTrainingResponse:

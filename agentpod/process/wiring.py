@@ -53,6 +53,7 @@ from podrace.limits.user_environment import leader_variables
 from podrace.processes import lifeline, metrics_ports
 from podrace.processes.user_ids import hide_memory
 from podrace.rpc import Server, ServerConfig, Service
+from podrace.tasks import cancel_all, finish_unless_stopped
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
 from podrace.tensor_transport import shared
 from podrace.tensor_transport.cuda import CudaPlane
@@ -242,10 +243,9 @@ async def run_follower(config: PodConfig, role: str) -> int:
         server = await Server.start(ServerConfig(listen=config.address(role), grace_seconds=0.0), services)
         following = asyncio.ensure_future(Follower(config, planes, compute, index, device=device).run())
         stopping = asyncio.ensure_future(_stop_requested(config) if is_first else _leader_exited(config))
-        await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
-        following.cancel()
-        stopping.cancel()
-        await asyncio.gather(stopping, server.drain(), return_exceptions=True)
+        await finish_unless_stopped(following, stopping)
+        await cancel_all(stopping)
+        await server.drain()
         try:
             await following
         except asyncio.CancelledError:

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
 from podrace.errors import FailedPrecondition
-from podrace.tasks import cancel_all
+from podrace.tasks import cancel_all, finish_unless_stopped
 
 Result = TypeVar("Result")
 Value = TypeVar("Value")
@@ -116,10 +116,10 @@ class HeldContext(Generic[Value]):
             raise FailedPrecondition("the mesh is closed; connect to it, or open it, again")
         task = asyncio.ensure_future(work)
         try:
-            await asyncio.wait([task, self._task], return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
+            if await finish_unless_stopped(task, self._task):
                 return task.result()
         finally:
+            # Also if the caller was cancelled, the work has ended when this returns.
             await cancel_all(task)
         self._task.result()
         raise FailedPrecondition("the mesh was closed during a call")

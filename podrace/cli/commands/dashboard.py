@@ -18,6 +18,7 @@ from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use
 from podrace.mesh.service_process import listens
 from podrace.mesh.session import open_mesh
+from podrace.tasks import cancel_all, finish_unless_stopped
 
 ABSENT_POLLS = 5
 """Polls without a mesh after which the dashboard joins or starts another one."""
@@ -104,15 +105,12 @@ async def _address(settings: Settings, interrupts: Interrupts) -> AsyncIterator[
     ready = asyncio.Event()
     keeping = asyncio.create_task(_keep_mesh(settings, interrupts, folders, ready))
     try:
-        waiting = asyncio.create_task(ready.wait())
-        await asyncio.wait([waiting, keeping], return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
+        await finish_unless_stopped(asyncio.create_task(ready.wait()), keeping)
         if keeping.done():
             keeping.result()
         yield f"unix:{folders.orchestrator_socket}"
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        await cancel_all(keeping)
 
 
 async def _keep_mesh(settings: Settings, interrupts: Interrupts, folders: Folders, ready: asyncio.Event) -> None:
