@@ -79,25 +79,21 @@ async def _serve_from(
     snapshots = SnapshotRecorder(state, store)
     stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
-    leadership = backed_up.leadership
-    check_leads = leader_check(leadership)
+    leads = leader_check(backed_up.leadership)
     delivery = CheckpointDelivery(store)
-    deletion = TournamentDeletion(state, store, owners, watch, check_leads=check_leads)
+    deletion = TournamentDeletion(state, store, owners, watch, check_leads=leads)
     served = services(
         *(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion),
         *(TournamentArchiving(state, store), KnownTournaments(state, store), backed_up.back_up),
     )
     served.append(delivery_service(delivery))
-    server = await Server.start(config.server, served, guard=access.guard(owners, scoped=()), check_leads=check_leads)
+    server = await Server.start(config.server, served, guard=access.guard(owners, scoped=()), check_leads=leads)
     _log.info("leaderboard serves", address=server.address, database=str(location), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)
-    async with (
-        deletion,
-        _garbage_collection(*(state, store, config, urgent, [owners.measure, quotas.measure], check_leads)),
-    ):
+    async with deletion, _garbage_collection(state, store, config, urgent, [owners.measure, quotas.measure], leads):
         watched = [lifeline.lost(config.lifeline)] if config.lifeline else []
-        reason = await shutdown_requested(*watched, *ends(leadership))
+        reason = await shutdown_requested(*watched, *ends(backed_up.leadership))
     _log.info("leaderboard stops", reason=reason)
     await watch.close()
     await server.drain()

@@ -89,10 +89,9 @@ async def _serve_from(
     metrics: str,
     backed_up: BackedUpDatabase,
 ) -> None:
-    leadership, runtime = backed_up.leadership, RuntimeState(config.lease_duration_seconds)
-    check_leads = leader_check(leadership)
+    leads, runtime = leader_check(backed_up.leadership), RuntimeState(config.lease_duration_seconds)
     access = _open_access(config)
-    leaderboard = _leaderboard(config, runtime, access, check_leads)
+    leaderboard = _leaderboard(config, runtime, access, leads)
     try:
         await _restore(config, state, runtime, leaderboard, clock)
         external = ExternalPods(state, runtime, clock, config.quota) if config.launcher == EXTERNAL else None
@@ -111,18 +110,15 @@ async def _serve_from(
             registration=(registration := Registration(runtime, leaderboard, clock)),
             back_up=functools.partial(_back_up, backed_up, leaderboard),
         )
-        server = await _start_server(config, servicer, access, runtime, check_leads)
+        server = await _start_server(config, servicer, access, runtime, leads)
         _announce(server, access, metrics=metrics, mesh_id=config.mesh_id)
-        pods = _pod_environment(config, server.address, runtime, access.pod_tokens, check_leads)
-        async with _open_launcher(config, pods, runtime, external) as launcher:
+        async with _open_launcher(config, server.address, runtime, external, access.pod_tokens, leads) as launcher:
             opened.set_result(launcher)
             if isinstance(launcher, EventSink):
                 state.on_event(launcher.record_event)
-            reconciler = _reconciler(
-                config, state, runtime, leaderboard, launcher, clock, targets, registration, check_leads
-            )
+            reconciler = _reconciler(config, state, runtime, leaderboard, launcher, clock, targets, registration, leads)
             async with _tidied_logs(config, runtime, clock):
-                await _work(config, reconciler, servicer, server, leadership)
+                await _work(config, reconciler, servicer, server, backed_up.leadership)
     finally:
         await leaderboard.close()
 
@@ -248,11 +244,17 @@ def _open_access(config: Config) -> ServiceAccess:
 
 
 def _open_launcher(
-    config: Config, pods: PodEnvironment, runtime: RuntimeState, external: ExternalPods | None
+    config: Config,
+    address: str,
+    runtime: RuntimeState,
+    external: ExternalPods | None,
+    pod_tokens: PodTokens,
+    check_leads: CheckLeads,
 ) -> LauncherContext:
     if external:
         return ExternalLauncher(external, config.launchers.external)
-    return LAUNCHERS[config.launcher](pods, config.launchers, runtime.reconcile_requested.set)
+    pod_environment = _pod_environment(config, address, runtime, pod_tokens, check_leads)
+    return LAUNCHERS[config.launcher](pod_environment, config.launchers, runtime.reconcile_requested.set)
 
 
 def _pod_environment(
