@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import prometheus_client
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -26,6 +27,11 @@ async def status(address: str, service: str) -> int:
         request = health_pb2.HealthCheckRequest(service=service)
         check = health_pb2_grpc.HealthStub(channel).Check
         return int((await check(request, wait_for_ready=True, timeout=BOUND_SECONDS)).status)
+
+
+def leads() -> float | None:
+    """The sample from which Prometheus sees that no replica leads."""
+    return prometheus_client.REGISTRY.get_sample_value("podrace_replica_leads")
 
 
 @pytest.mark.parametrize("period_seconds", [0.0, 900.0], ids=["without backups", "with backups"])
@@ -52,8 +58,10 @@ async def test_a_file_that_takes_long_to_open_leaves_the_service_alive_and_not_r
         await asyncio.to_thread(migrating.wait, BOUND_SECONDS)
         assert await status(address, rpc.LIVENESS) == SERVING
         assert await status(address, "") == NOT_SERVING
+        assert leads() == 0.0
         assert not opening.done()
     finally:
         migrated.set()
         opened = await opening
         opened.database.close()
+    assert leads() == 1.0
