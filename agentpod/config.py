@@ -51,11 +51,12 @@ class PodConfig:
     user_code_uid: int = 0
     """User and group id of workers and evaluator, which run user code; 0: those of the leader."""
     user_code_folder: str = ""
-    """Folder that they may enter, with the leader's lifeline and their own folder; unused if `user_code_uid` is 0."""
+    """Folder that user code may enter, with the leader's lifeline and the folders of the roles that run it; unused if
+    `user_code_uid` is 0."""
     workers: int = 1
     """Number of workers of each learner."""
     worker_address: str = ""
-    """GRPC address of a worker of a third party, which is no process of the pod; empty: the pod has its own workers."""
+    """Address of a third-party worker, which is no process of the pod; empty: the pod has its own workers."""
     worker_class: str = ""
     """Class of a user that the workers run, `python:module:Class`; empty: that of podrace."""
     learners: int = 1
@@ -67,9 +68,9 @@ class PodConfig:
     head: str = ""
     """`host:port` at which followers on other hosts reach the leader; unused with a single host."""
     precision: str = "float32"
-    """Key of podrace.specification.catalog.PRECISIONS."""
+    """Precision of matrix products in updates: `pod.precision` of the specification."""
     plane: str = "auto"
-    """Key of podrace.specification.catalog.PLANES."""
+    """Plane between the processes of the pod, or `auto`: `pod.plane` of the specification."""
     captured: bool = True
     """Whether what runs on a GPU is replayed from CUDA graphs where that is possible (agentpod.capture)."""
     cores: float = 1.0

@@ -20,10 +20,10 @@ class PluginConfig:
     memory_bytes: int = 4 << 30
     """Data memory of each process that runs a generator or updater function; 0: no limit."""
     user_code_uid: int = 65_280
-    """First of the user ids for these processes: each gets a different one, from this one on. No person, pod
-    (`launchers.process.user_code_uid` of the orchestrator) or other service may have them. They are used if the
-    leaderboard runs as root, unless `allow.everything` is set. 0, or without root: the processes have the user id of
-    the leaderboard."""
+    """First of the user ids for the processes that run such functions: each gets a different one, from this one on. No
+    person, pod (`launchers.process.user_code_uid` of the orchestrator) or other service may have them. They are used if
+    the leaderboard runs as root, unless `allow.everything` is set. 0, or without root: the processes have the user id
+    of the leaderboard."""
     user_code_uids: int = 240
     """Number of these user ids."""
     host: str = ""
@@ -72,8 +72,8 @@ class Config:
     collect_grace_seconds: float = 3600.0
     """Younger files are kept. Must exceed the longest time from the first file of a checkpoint to its submission."""
     low_water_bytes: int = 128 << 20
-    """While the disk of the database, or of a store in a folder, has less free space, or less than 2 % of its size if
-    that is smaller, no agents are generated, and unneeded checkpoint files are deleted at once; 0: no limit."""
+    """Free space, or 2 % of the size of the disk if that is smaller. While the disk of the database, or of a store in a
+    folder, has less, no agents are generated, and unneeded checkpoint files are deleted at once; 0: no limit."""
     backup: BackupConfig = field(default_factory=BackupConfig)
     """Backups of the database in the checkpoint store."""
     retention: Retention = field(default_factory=Retention)

@@ -67,7 +67,7 @@ class Config:
     logs: LogLimits = field(default_factory=LogLimits)
     """How much is kept of the logs in `log_folder`."""
     lifeline: str = ""
-    """Socket of a process that this service and its pods must not outlive; empty: none."""
+    """Lifeline of the process that this service and its pods must not outlive; empty: none."""
     mesh_id: str = ""
     """Id of the embedded mesh; if set, tournaments and pods end with the service. Empty: an independent service."""
     start_pods: bool = True

@@ -10,8 +10,8 @@ class ProgressDeadlines:
     """Deadlines for the progress of a role: a multiple of what this agent needed before, within bounds."""
 
     multiple: float = 10.0
-    """A role that makes no progress for this many times the 99th percentile of the times between its earlier ones is
-    stuck."""
+    """A role is stuck if it makes no progress for this many times the 99th percentile of the intervals between its
+    earlier progress."""
     floor_seconds: float = 10.0
     """Shortest deadline. A role whose process is stopped (SIGSTOP) always has this one."""
     ceiling_seconds: float = 600.0

@@ -39,7 +39,8 @@ class HostConfig:
     """The configuration of a plugin host."""
 
     socket: Path = Path("/run/podrace/plugins/host/host.sock")
-    """Its socket, in a folder that this program makes. The leaderboard has its address in `parts.host`."""
+    """Socket of the plugin host, in a folder that this program makes. `parts.host` of the leaderboard has its
+    address."""
     memory_bytes: int = 4 << 30
     """Data memory of each process that runs a function; 0: no limit."""
     runtime_folder: Path = Path(tempfile.gettempdir()) / "podrace-plugins"

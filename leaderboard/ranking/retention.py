@@ -34,8 +34,8 @@ class Retention:
     best_of_idle_board: int = 0
     """Candidates that are kept of the board of an idle tournament, at least those that may be champion; 0: all."""
     idle_seconds: float = 30 * 86400.0
-    """Time without a new agent or submission after which a tournament is idle. If it is resumed later than this, it
-    has the files of fewer parents."""
+    """Time without a new agent or submission after which a tournament is idle. If it is resumed later, the files
+    of fewer parents are left."""
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,8 @@ class Quotas:
     operator_priority: int = 100
     """Highest `pool.priority` that specifications of operators may have."""
     yield_seconds: float = YIELD_SECONDS
-    """If several owners have tournaments, pods of an owner are drained when its fair share has been smaller than what
-    it has for this long. Shorter times move pods faster, and interrupt more agents when shares change often."""
+    """If several owners have tournaments, pods of an owner are drained when the owner has had more than its fair share
+    for this long. Shorter times move pods faster, and interrupt more agents when shares change often."""
     owners: Mapping[str, OwnerQuota] = field(default_factory=dict)
     """Limits of single owners, by name, or by `NAMESPACE/NAME`: `tournaments`, `pods`, `gpus`, `stored_bytes`,
     `inspections` and `priority` in place of those above, and `weight` (1): an owner of weight 2 gets twice the pods of

@@ -8,11 +8,11 @@ class OidcConfig:
     """An OpenID Connect provider whose tokens identify people."""
 
     issuer: str = ""
-    """Its address, exactly as in the claim `iss` of its tokens; empty: no provider."""
+    """Address of the provider, exactly as in the claim `iss` of its tokens; empty: no provider."""
     audience: str = "podrace"
     """Audience that tokens must have: the client id of this mesh at the provider."""
     jwks_url: str = ""
-    """Address of its keys; empty: the one in the provider's `/.well-known/openid-configuration`."""
+    """Address of the provider's keys; empty: the address in its `/.well-known/openid-configuration`."""
     name_claim: str = "sub"
     """Claim that names the person, who owns tournaments under this name. It must never change or be given to another
     person."""

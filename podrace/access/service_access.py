@@ -68,13 +68,13 @@ class AccessConfig:
     """Calls per second of one user or viewer, after a burst of five times as many; further calls are refused. Pods,
     services and operators are not limited. 0: no limit."""
     owner_calls_per_second: Mapping[str, float] = field(default_factory=dict)
-    """The same for single users and viewers, by name, or by `NAMESPACE/NAME`:
+    """Other limits of this kind for single users and viewers, by name, or by `NAMESPACE/NAME`:
     `access.owner_calls_per_second.dashboard=500`."""
     open_streams: int = 250
     """Streams of one user or viewer that may be open at the same time, such as watches of tournaments; further ones are
     refused. Pods, services and operators are not limited. 0: no limit."""
     owner_open_streams: Mapping[str, float] = field(default_factory=dict)
-    """The same for single users and viewers, by name, or by `NAMESPACE/NAME`:
+    """Other limits of this kind for single users and viewers, by name, or by `NAMESPACE/NAME`:
     `access.owner_open_streams.dashboard=300`."""
 
     def __post_init__(self) -> None:

@@ -9,11 +9,11 @@ EVENT_KINDS: Mapping[str, str] = {
     "tournament_resumed": "A user resumed the tournament.",
     "tournament_ending": "An objective was reached; pods publish and exit.",
     "tournament_completed": "All pods have exited, and the champion is named.",
-    "tournament_cancelled": "A user stopped it, or its embedded mesh ended.",
-    "tournament_failed": "It cannot continue; the message says why.",
+    "tournament_cancelled": "A user stopped the tournament, or its embedded mesh stopped.",
+    "tournament_failed": "The tournament cannot continue; the message says why.",
     "champion_named": "Which candidate is the champion, and why.",
     "pod_started": "A launcher starts a pod: for the minimum of the pool, or because there is free capacity.",
-    "pod_joined": "A pod that started by itself (launcher `external`) asked for work.",
+    "pod_joined": "A pod that the orchestrator did not start (launcher `external`) asked for work.",
     "pod_draining": "A pod is asked to publish, complete its assignment and exit; the message says why.",
     "pod_gone": "A pod that was draining has exited; the message repeats why it was drained.",
     "pod_died": "A pod exited without being asked; the message has its last log line.",
@@ -26,10 +26,10 @@ EVENT_KINDS: Mapping[str, str] = {
     " before that, the new pod gets the next one.",
     "pod_resize_abandoned": "The new pod does not replace the old one; the message says why. The agent continues.",
     "pod_killed": (
-        "A pod no longer calls, its leader does not replace a stuck role, or it was draining and did not exit after"
-        " SIGTERM either; it was killed."
+        "A pod was killed: it no longer called, its leader did not replace a stuck role, or it was draining and did not"
+        " exit after SIGTERM either."
     ),
-    "role_stuck": "A role of a pod made no progress until its deadline; the message has the stacks of its threads.",
+    "role_stuck": "A role of a pod made no progress within its deadline; the message has the stacks of its threads.",
     "pod_unknown": (
         "A pod is running whose tournament the orchestrator's database does not know; it is left alone, because a"
         " backup may be restored."
@@ -64,15 +64,15 @@ EVENT_KINDS: Mapping[str, str] = {
         " score (`NOT_VERIFIED`); `pod_id` is the pod that held the agent."
     ),
     "target_not_confirmed": (
-        "A candidate reached the target return, and a repeated evaluation did not; the tournament continues."
+        "A candidate reached the target return, but its evaluation on new episodes did not; the tournament continues."
     ),
     "pool_short": "The pool has fewer pods than its minimum; the message says what is missing.",
-    "agent_generated": "The generator made an agent: fresh, or a child of which candidate with which changes.",
+    "agent_generated": "The generator made an agent; the message says whether it is fresh, or whose child it is.",
     "agent_assigned": "An agent was given to a pod, with the lease epoch.",
     "agent_finished": "A pod completed the assignment of an agent: its budget is used.",
     "agent_drained": (
-        "A pod completed the assignment of an agent early; the message says why. A pod continues it, unless pods give"
-        " it back because of an error: at the third time without new environment steps it fails."
+        "A pod completed the assignment of an agent early; the message says why. A pod continues the agent. If"
+        " pods give it back because of an error, it fails at the third time without new environment steps."
     ),
     "agent_failed": "A pod completed the assignment of an agent, because it cannot be trained.",
     "agent_stopped": "The strategy has no more use for an agent; its last scored checkpoint remains.",
