@@ -21,13 +21,14 @@ member.
   1).
 - In `average`, learners that are equal stay equal and unchanged to the bit.
 - A joiner takes all of this state from the leader, including local state and the memory of the outer step. It keeps its
-  own fresh samples.
+  own fresh samples. In this round it has only a copy of what the leader learned, so means are those of the other
+  members: a second copy of the leader would outweigh what the others learned.
 
 From `prepare` until `apply`, or until the caller discards the result, the state must not change.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -71,7 +72,7 @@ class StateAverager:
             averager.group = Group.join(...)
         if membership.joiners:
             averager.broadcast_leader_state(joining=rank in membership.joiners)
-        pending = averager.prepare()
+        pending = averager.prepare(joiners=membership.joiners)
         if (await CommitFusion(pending.digest())).committed:
             averager.apply(pending)
 
@@ -115,10 +116,11 @@ class StateAverager:
             for held, common in zip(statistics, self._moments(_write(double, doubles)), strict=True):
                 held.common = common
 
-    def prepare(self, *, first_round: bool = False) -> PendingAverage:
+    def prepare(self, *, joiners: Collection[int] = (), first_round: bool = False) -> PendingAverage:
         """Computes the result of the round with two collectives, or with one in mode `allreduce`.
 
         Args:
+            joiners: Ranks that took the leader's state for this round; the means are those of the other members.
             first_round: Whether no member has updated since all took the leader's state. `diloco` then makes no outer
                 step: the parameters have not moved, so the step would follow the momentum alone.
 
@@ -130,6 +132,7 @@ class StateAverager:
             MemberLost: The round failed; nothing was changed.
         """
         group, options = self._checked_group(), self._options
+        trained = [rank for rank in range(group.size) if rank not in joiners]
         fresh = [held.fresh.flat() for held in self._fusible.statistics.values()]
         rows = torch.stack(list(group.gather(self._row([*self._float64_state(), *fresh], torch.float64))))
         # The row is reused: allocating new pages for millions of parameters takes longer than averaging them.
@@ -139,13 +142,13 @@ class StateAverager:
         if steps:
             torch.sub(self.anchor, shared[:count], out=shared[:count])
         if options.mode != "allreduce":
-            group.mean_(shared)
+            group.mean_(shared, trained)
         if steps:
             rate, momentum = options.outer_learning_rate, options.outer_momentum
             shared[:count], self._single[-count:] = outer_step(
                 self.anchor, self.velocity, shared[:count], rate, momentum
             )
-        return PendingAverage(self._single, self._fused_rows(rows))
+        return PendingAverage(self._single, self._fused_rows(rows, trained))
 
     def apply(self, pending: PendingAverage) -> None:
         """Applies the result of a committed round, in place."""
@@ -157,10 +160,10 @@ class StateAverager:
         for held, common in zip(self._fusible.statistics.values(), commons, strict=True):
             held.commit(common)
 
-    def _fused_rows(self, rows: Tensor) -> Tensor:
-        """Combines the rates, counters and fresh statistics [L, D] of all members: [D]."""
+    def _fused_rows(self, rows: Tensor, trained: list[int]) -> Tensor:
+        """Combines rates of the `trained` ranks, and counters and fresh statistics of all members: [L, D] -> [D]."""
         shared, rates = len(self._float64_state()), len(self._fusible.rates)
-        numbers = torch.cat([geometric_mean(rows[:, :rates]), rows[:, rates:shared].amax(0)])
+        numbers = torch.cat([geometric_mean(rows[trained, :rates]), rows[:, rates:shared].amax(0)])
         if self._options.mode == "allreduce":
             # Unchanged, so that unequal values would show in the digests.
             numbers = self._row(self._float64_state(), torch.float64)

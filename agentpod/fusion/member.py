@@ -177,7 +177,7 @@ class FusionMember:
             if formed.joiner_ranks:
                 averager.broadcast_leader_state(joining=formed.rank in formed.joiner_ranks)
                 self._algorithm.refresh()
-            pending = averager.prepare(first_round=formed.round == 1)
+            pending = averager.prepare(joiners=formed.joiner_ranks, first_round=formed.round == 1)
             return pending, pending.digest(), ""
         except MemberLost as error:
             if averager.group:

@@ -137,13 +137,18 @@ class Group:
         self._exchange(tensor, gathered)
         return list(gathered)
 
-    def mean_(self, tensor: Tensor) -> Tensor:
-        """Replaces a tensor by its mean over the members, summed in float64 and rounded once. Raises as `gather`."""
+    def mean_(self, tensor: Tensor, ranks: Sequence[int] | None = None) -> Tensor:
+        """Replaces a tensor by its mean over the members, summed in float64 and rounded once. Raises as `gather`.
+
+        Args:
+            tensor: Of this member; all take part.
+            ranks: Members whose tensors the mean is of, the same on all members; None: all.
+        """
         if self.size > 1:
             gathered = self._buffer(tensor).view(self.size, *tensor.shape)
             self._exchange(tensor, gathered)
             target = tensor if tensor.is_contiguous() else torch.empty_like(gathered[0])
-            _mean_into(target, gathered)
+            _mean_into(target, [gathered[rank] for rank in (range(self.size) if ranks is None else ranks)])
             if target is not tensor:
                 tensor.copy_(target)
         return tensor
@@ -345,8 +350,8 @@ def _abandon(held: list[Any]) -> None:
     held.clear()
 
 
-def _mean_into(target: Tensor, gathered: Tensor) -> None:
-    """Writes the mean over the first dimension of [size, ...] into a contiguous tensor."""
+def _mean_into(target: Tensor, gathered: Sequence[Tensor]) -> None:
+    """Writes the mean of tensors of one shape into a contiguous tensor."""
     step = CACHED_ELEMENTS if target.is_cpu else max(1, target.numel())
     rows = [torch.split(row.flatten(), step) for row in gathered]
     for pieces in zip(torch.split(target.view(-1), step), *rows, strict=True):

@@ -126,7 +126,7 @@ class Learner:
         """Averages, reports, and applies the result if it is committed."""
         failure = ""
         try:
-            scratch = self.fusion.prepare()
+            scratch = self.fusion.prepare(joiners=membership.joiners)
             self.digest = scratch.digest()
         except MemberLost as error:
             failure = error.message

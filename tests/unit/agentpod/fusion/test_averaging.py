@@ -246,6 +246,68 @@ def test_a_joiner_takes_the_leaders_state_and_keeps_its_own_fresh_samples(mode: 
     assert joined.fusibles[1].statistics["observation"].total.count == 10 + 11 + 12 + 19
 
 
+def _join_and_prepare(group: Group, fusion: StateAverager, joiners: frozenset[int]) -> PendingAverage:
+    fusion.group = group
+    if joiners:
+        fusion.broadcast_leader_state(joining=group.rank in joiners)
+    return fusion.prepare(joiners=joiners)
+
+
+def round_with(fused: Learners, joiners: frozenset[int]) -> list[PendingAverage]:
+    """Runs a round in which the ranks of `joiners` take the leader's state first."""
+    scratches = together(_join_and_prepare, fused.fusions, [joiners] * len(fused.fusions))
+    for fusion, scratch in zip(fused.fusions, scratches, strict=True):
+        fusion.apply(scratch)
+    return scratches
+
+
+def test_with_a_leader_at_1_a_follower_at_4_and_a_joiner_the_mean_is_2_5() -> None:
+    fused = learners()
+    for fusible, value in zip(fused.fusibles, (1.0, 4.0, 100.0), strict=True):
+        for tensor in (*fusible.parameters.values(), *fusible.targets.values(), *fusible.moments.values()):
+            tensor.fill_(value)
+        fusible.rates["rate"].fill_(value)
+    scratches = round_with(fused, frozenset({2}))
+    assert len({scratch.digest() for scratch in scratches}) == 1
+    for after in fused.states():
+        assert_equal(after, fused.states()[0])
+        for name, tensor in after.items():
+            if name.startswith(("parameters", "targets", "moments")):
+                assert torch.equal(tensor, torch.full_like(tensor, 2.5)), name
+        # The geometric mean of 1 and 4.
+        assert float(after["rates.rate"]) == 2.0
+        # The fresh samples of all three.
+        assert after["statistics.observation.common.count"] == 10 + 11 + 12
+
+
+@pytest.mark.parametrize("mode", ["average", "diloco"])
+def test_a_joiner_without_samples_changes_nothing_in_its_first_round(mode: str) -> None:
+    without, fused = apart(mode), apart(mode)
+    for pair in (without, fused):
+        # Rank 1 is a follower that has trained; rank 2 is new in one of them and absent in the other.
+        pair.round()
+        for rank, fusible in enumerate(pair.fusibles):
+            fusible.parameters["actor"].add_(draw(rank + 90, 5))
+    fused.fusibles[2].parameters["actor"].fill_(100.0)
+    without = Learners(without.fusibles[:2], without.fusions[:2])
+    round_with(without, frozenset())
+    scratches = round_with(fused, frozenset({2}))
+    assert len({scratch.digest() for scratch in scratches}) == 1
+    for rank, after in enumerate(fused.states()):
+        # What a mode does not share, a joiner has from the leader.
+        assert_equal(after, without.states()[rank if rank < 2 else 0])
+        assert torch.equal(fused.fusions[rank].velocity, without.fusions[0].velocity)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_if_all_others_join_the_result_is_the_state_of_the_leader(mode: str) -> None:
+    fused = learners(mode)
+    before = fused.states()[0]
+    round_with(fused, frozenset({1, 2}))
+    for after in fused.states():
+        assert_equal(after, before, but=("statistics", "counts"))
+
+
 def test_broadcasting_the_leaders_state_changes_only_joiners() -> None:
     fused = learners()
     before = fused.states()
