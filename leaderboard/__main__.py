@@ -25,6 +25,7 @@ from leaderboard.snapshots import SnapshotRecorder
 from leaderboard.store.owners import TournamentOwners
 from leaderboard.store.schema import DATABASE_FORMAT
 from leaderboard.store_access.access import StoreAccess
+from leaderboard.store_access.backups import BackupAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace import disk_space, service, telemetry
@@ -77,14 +78,15 @@ async def _serve_from(
     quotas = CheckpointQuotas(urgent.set)
     generator = Generator(state, plugins, find_shortage, owners, quotas)
     snapshots = SnapshotRecorder(state, store)
-    stores = StoreAccess(state, store, renew_after_seconds=config.collect_grace_seconds / 2)
+    renew = {"renew_after_seconds": config.collect_grace_seconds / 2}
+    stores, backups = StoreAccess(state, store, **renew), BackupAccess(store, config.backup.name, **renew)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
     leads = leader_check(backed_up.leadership)
     delivery = CheckpointDelivery(store)
     deletion = TournamentDeletion(state, store, owners, watch, check_leads=leads)
     served = services(
         *(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion),
-        *(TournamentArchiving(state, store), KnownTournaments(state, store), backed_up.back_up),
+        *(TournamentArchiving(state, store), KnownTournaments(state, store), backed_up.back_up, backups),
     )
     served.append(delivery_service(delivery))
     server = await Server.start(config.server, served, guard=access.guard(owners, scoped=()), check_leads=leads)

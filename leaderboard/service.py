@@ -21,6 +21,7 @@ from leaderboard.store import records
 from leaderboard.store.owners import TournamentOwners, ownership_in
 from leaderboard.store.refusal_records import refusals_after
 from leaderboard.store_access.access import StoreAccess
+from leaderboard.store_access.backups import BackupAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
 from podrace.access.lease_tokens import LeaseVerifier
@@ -42,6 +43,10 @@ LARGEST_REPORT = 1000
 LONGEST_DIFFERENCE = 1000
 """Characters of such a line."""
 
+STORE_SERVICE = (
+    store_pb.DESCRIPTOR.services_by_name["StoreService"],
+    store_pb_grpc.add_StoreServiceServicer_to_server,
+)
 Context = grpc.aio.ServicerContext[Any, Any]
 BackUp = Callable[[], Awaitable[Backup]]
 """Makes a backup of the database."""
@@ -62,6 +67,7 @@ def services(
     archiving: TournamentArchiving | None = None,
     known: KnownTournaments | None = None,
     back_up: BackUp | None = None,
+    backups: BackupAccess | None = None,
 ) -> list[Service]:
     """Returns the four services of a leaderboard.
 
@@ -78,6 +84,7 @@ def services(
         archiving: Archives tournaments; None: they cannot be archived.
         known: Lists all tournaments; None: they cannot be listed.
         back_up: Makes a backup of the database now; None: there are no backups.
+        backups: Grants the orchestrator access to the backups of its database; None: it has none.
     """
     contract = pb.DESCRIPTOR.services_by_name
     leases, owners = leases or LeaseVerifier(None), owners or generator.owners
@@ -99,11 +106,7 @@ def services(
             pb_grpc.add_GeneratorServiceServicer_to_server,
             GeneratorServicer(generator, state, owners),
         ),
-        Service(
-            store_pb.DESCRIPTOR.services_by_name["StoreService"],
-            store_pb_grpc.add_StoreServiceServicer_to_server,
-            StoreServicer(store_access, leases),
-        ),
+        Service(*STORE_SERVICE, StoreServicer(store_access, leases, backups)),
     ]
 
 
@@ -313,8 +316,8 @@ class GeneratorServicer(pb_grpc.GeneratorServiceServicer):
 class StoreServicer(store_pb_grpc.StoreServiceServicer):
     """Takes requests for access to the checkpoint store."""
 
-    def __init__(self, access: StoreAccess, leases: LeaseVerifier) -> None:
-        self._access, self._leases = access, leases
+    def __init__(self, access: StoreAccess, leases: LeaseVerifier, backups: BackupAccess | None = None) -> None:
+        self._access, self._leases, self._granted_backups = access, leases, backups
 
     def _check_lease(self, method: str, request: Any) -> None:
         """Refuses a call of a pod that does not hold the assignment; raises PermissionDenied."""
@@ -351,3 +354,26 @@ class StoreServicer(store_pb_grpc.StoreServiceServicer):
         """Resets the age of objects; see the contract."""
         self._check_lease("RenewObjects", request)
         return await self._access.renew_objects(request)
+
+    async def ListBackupPointers(
+        self, request: store_pb.ListBackupPointersRequest, context: Context
+    ) -> store_pb.ListBackupPointersResponse:
+        """Reads pointers; see the contract."""
+        return await self._backups().list_pointers(request)
+
+    async def SwapBackupPointer(
+        self, request: store_pb.SwapBackupPointerRequest, context: Context
+    ) -> store_pb.SwapBackupPointerResponse:
+        """Replaces or deletes a pointer; see the contract."""
+        return await self._backups().swap_pointer(request)
+
+    async def GrantBackupTransfers(
+        self, request: store_pb.GrantBackupTransfersRequest, context: Context
+    ) -> store_pb.GrantBackupTransfersResponse:
+        """Signs URLs; see the contract."""
+        return await self._backups().grant_transfers(request)
+
+    def _backups(self) -> BackupAccess:
+        if self._granted_backups is None:
+            raise Unimplemented("this leaderboard grants no access to backups")
+        return self._granted_backups

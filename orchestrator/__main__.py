@@ -14,6 +14,7 @@ from orchestrator.archiving import Archiving
 from orchestrator.assignments import external_pods
 from orchestrator.assignments.external_pods import ExternalPods
 from orchestrator.assignments.service import Assignments
+from orchestrator.backup_store import granted_store
 from orchestrator.config import Config, check, location_of, make_folders, store_access_of
 from orchestrator.decisions.pod_silence import SilenceLimits
 from orchestrator.decisions.pool_size import Limits
@@ -47,6 +48,7 @@ from podrace.access.tokens import PodTokens
 from podrace.access.v1 import access_pb2
 from podrace.backup.copies import backup_message
 from podrace.backup.database import BackedUpDatabase
+from podrace.backup.granted import needs_grants
 from podrace.backup.opening import open_when_leading
 from podrace.database.leadership import CheckLeads, Leadership, ends, leader_check
 from podrace.leaderboard.v1.leaderboard_pb2 import DatabaseBackup
@@ -73,12 +75,19 @@ async def serve(config: Config, clock: Clock) -> None:
     targets = PrometheusTargets()
     metrics = telemetry.start(config.telemetry, service="orchestrator", pages={PATH: targets.page})
     make_folders(config)
-    backed_up = await open_when_leading(
-        location_of(config), DATABASE_FORMAT, clock.wall, config.backup, config.store, config.server
-    )
-    async with backed_up as database:
-        state = StateDatabase(database, most_events=config.kept_events)
-        await _serve_from(state, config, clock, targets, metrics, backed_up)
+    location = location_of(config)
+    async with contextlib.AsyncExitStack() as stack:
+        # A database on a server needs no store. Its keys are read when this replica leads, because they may change.
+        access = _open_access(config) if location.file and needs_grants(config.store) else None
+        granted = None
+        if access:
+            granting = granted_store(config.leaderboard, config.store, config.backup.name, access.token)
+            granted = await stack.enter_async_context(granting)
+        backed_up = await open_when_leading(
+            *(location, DATABASE_FORMAT, clock.wall, config.backup, config.store, config.server), granted=granted
+        )
+        state = StateDatabase(await stack.enter_async_context(backed_up), most_events=config.kept_events)
+        await _serve_from(state, config, clock, targets, metrics, backed_up, access or _open_access(config))
 
 
 async def _serve_from(
@@ -88,9 +97,9 @@ async def _serve_from(
     targets: PrometheusTargets,
     metrics: str,
     backed_up: BackedUpDatabase,
+    access: ServiceAccess,
 ) -> None:
     leads, runtime = leader_check(backed_up.leadership), RuntimeState(config.lease_duration_seconds)
-    access = _open_access(config)
     leaderboard = _leaderboard(config, runtime, access, leads)
     try:
         await _restore(config, state, runtime, leaderboard, clock)

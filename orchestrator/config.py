@@ -49,7 +49,8 @@ class Config:
     database_password_file: str = ""
     """File with the password of the PostgreSQL database; empty: libpq finds it (`PGPASSWORD`, `PGPASSFILE`)."""
     backup: BackupConfig = field(default_factory=BackupConfig)
-    """Backups of the database in the checkpoint store; this service then needs access to the store."""
+    """Backups of the database in the checkpoint store. Without credentials of an S3 store, this service gets each
+    transfer granted by the leaderboard."""
     leaderboard: str = "127.0.0.1:50052"
     """Address of the leaderboard; passed to pods and returned with tournaments."""
     token_leaderboard: str = ""

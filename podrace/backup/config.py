@@ -15,8 +15,8 @@ class BackupConfig:
     """Backups of the database in the checkpoint store."""
 
     period_seconds: float = 0.0
-    """Time between two backups; 0: none are made. With backups, a service whose database file does not exist starts
-    from the newest one, and does not start while the store cannot be read."""
+    """Time between two backups; 0: none are made. With backups or `rebuild`, a service whose database file does not
+    exist starts from the newest one, and does not start while the store cannot be read."""
     name: str = "main"
     """Distinguishes the meshes that share a store."""
     rebuild: bool = False

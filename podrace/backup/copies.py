@@ -55,6 +55,11 @@ class Backup:
     """Size of the database file."""
 
 
+def place_of(name: str, service: str) -> str:
+    """Returns the folder of the backups of a service, with which the ids of their pointers begin."""
+    return f"{BACKUP_PREFIX}{name}-{service}"
+
+
 class Backups:
     """The backups of the database of one service.
 
@@ -68,7 +73,7 @@ class Backups:
 
     def __init__(self, store: CheckpointStore, name: str, service: str) -> None:
         """Names the backups of one service in a store; `name` distinguishes meshes that share the store."""
-        self._place, self._service = f"{BACKUP_PREFIX}{name}-{service}", service
+        self._place, self._service = place_of(name, service), service
         self._store = store.within(self._place)
 
     def epoch(self) -> int:

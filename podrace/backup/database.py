@@ -16,6 +16,7 @@ from podrace.backup.config import BackupConfig
 from podrace.backup.copies import Backup, Backups
 from podrace.checkpoint_store import DEADLINE_SECONDS, open_store
 from podrace.checkpoint_store.publish import STALE_EPOCH
+from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database, DatabaseLocation, Format, open_database
 from podrace.database.identity import read_identity, set_backup_epoch
 from podrace.database.leadership import Leadership
@@ -36,8 +37,13 @@ BACKUP_DUE = prometheus_client.Gauge(
     "When the next backup of the database must be made, seconds since 1970; 0: none are made periodically",
 )
 BACKUP_FAILURES = prometheus_client.Counter("podrace_backup_failures", "Backups of the database that failed")
+RETRY_SECONDS = 1.0
 START_SECONDS = 10.0
 """How long each call on the store may take when a database that exists is opened, because pods wait for the service."""
+GRANT_ATTEMPTS = 60
+"""Attempts to restore a database by grants: the leaderboard may start at the same time, or restore its own first."""
+OpenStore = Callable[[float], CheckpointStore]
+"""Opens the checkpoint store, given how long each call may take."""
 _log = structlog.get_logger(__name__)
 
 
@@ -51,6 +57,24 @@ def first_wait(now: float, due: float, period_seconds: float) -> float:
             whose clock was ahead.
     """
     return min(max(due - now, 0.0), period_seconds)
+
+
+async def _restored(restore: Callable[[], Backup | None], attempts: int) -> Backup | None:
+    """Restores a database in a thread; a leaderboard that does not answer yet is asked again."""
+    for attempt in range(attempts):
+        try:
+            restored = await asyncio.to_thread(restore)
+        except (DeadlineExceeded, Unavailable) as error:
+            if attempt == attempts - 1:
+                raise
+            _log.info("waits for the leaderboard, to look for a backup", error=error.message)
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            break
+    if restored:
+        digest, made = restored.manifest_digest, restored.time
+        _log.warning("the database was restored from a backup", backup=digest, time=made)
+    return restored
 
 
 class BackedUpDatabase:
@@ -94,8 +118,9 @@ class BackedUpDatabase:
         *,
         address: str = "",
         on_standby: Callable[[str], None] = lambda leader: None,
+        granted: OpenStore | None = None,
     ) -> "BackedUpDatabase":
-        """Opens the database; one whose file does not exist is restored first, if backups are configured.
+        """Opens the database; one whose file does not exist is restored first, if the configuration allows that.
 
         Args:
             location: Where the database is. One on a server is opened when no other process leads.
@@ -105,6 +130,7 @@ class BackedUpDatabase:
             store: URI of the checkpoint store.
             address: Where this process can be reached; standbys name it.
             on_standby: Receives the address of the leader while another process leads.
+            granted: Opens the store for backups; None: it is opened with the credentials of the environment.
 
         Raises:
             PodraceError: The database cannot be opened, or there is no file and the store cannot be read.
@@ -112,37 +138,40 @@ class BackedUpDatabase:
         """
 
         def open_backups(deadline_seconds: float = DEADLINE_SECONDS) -> Backups:
+            if granted:
+                return Backups(granted(deadline_seconds), config.name, format.owner)
             opened = open_store(store, deadline_seconds=deadline_seconds, tolerated=(ResourceExhausted,))
             return Backups(opened, config.name, format.owner)
 
         if location.file is None:
             database, leadership = await open_database(location, format, clock, address=address, on_standby=on_standby)
             return cls(database, Path(), config, None, leadership)
-        path = location.file
-        if not config.period_seconds:
-            database = await asyncio.to_thread(Database.open, path, format, clock)
-            return cls(database, path, config, open_backups=open_backups)
+        path, restored = location.file, None
         exists = path.exists()
-        restored = None if exists else await asyncio.to_thread(lambda: open_backups().restore(path))
+        # A database is rebuilt only if there is no backup, also none that a person asked for.
+        if not exists and (config.period_seconds or config.rebuild):
+            restored = await _restored(lambda: open_backups().restore(path), GRANT_ATTEMPTS if granted else 1)
         # In a thread: health checks are answered while the file is migrated and checked.
         database = await asyncio.to_thread(Database.open, path, format, clock)
+        self = cls(database, path, config, restored, open_backups=open_backups)
+        if not config.period_seconds:
+            return self
         try:
-            self = cls(database, path, config, restored, open_backups=open_backups)
             self._set_due(time.time())
             await self._try_to_claim(lambda: open_backups(START_SECONDS if exists else DEADLINE_SECONDS))
         except BaseException:
             database.close()
             raise
-        if restored:
-            digest, made = restored.manifest_digest, restored.time
-            _log.warning("the database was restored from a backup", backup=digest, time=made)
         return self
 
     async def _try_to_claim(self, open_backups: Callable[[], Backups]) -> None:
-        """Claims an epoch, unless the store is full or cannot be reached: `back_up` claims one later then."""
+        """Claims an epoch, unless the store is full or cannot be reached: `back_up` claims one later then.
+
+        A leaderboard of an earlier version grants no access to the store.
+        """
         try:
             await self._claim(await asyncio.to_thread(open_backups))
-        except (DeadlineExceeded, ResourceExhausted, Unavailable) as error:
+        except (DeadlineExceeded, ResourceExhausted, Unavailable, Unimplemented) as error:
             BACKUP_FAILURES.inc()
             _log.error("backups cannot be made until the checkpoint store can be used", error=error.message)
 

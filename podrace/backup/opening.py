@@ -9,7 +9,7 @@ import structlog
 
 from podrace import rpc
 from podrace.backup.config import BackupConfig
-from podrace.backup.database import BackedUpDatabase
+from podrace.backup.database import BackedUpDatabase, OpenStore
 from podrace.database import DatabaseLocation, Format
 
 LEADS = prometheus_client.Gauge(
@@ -37,6 +37,8 @@ async def open_when_leading(
     config: BackupConfig,
     store: str,
     server: rpc.ServerConfig,
+    *,
+    granted: OpenStore | None = None,
 ) -> BackedUpDatabase:
     """Opens the database as soon as this replica leads; answers health checks at `health_listen` until then.
 
@@ -49,6 +51,7 @@ async def open_when_leading(
         config: When backups are made.
         store: URI of the checkpoint store.
         server: Addresses of the service.
+        granted: As BackedUpDatabase.open.
 
     Raises:
         PodraceError: The database cannot be opened, for a reason that waiting does not mend.
@@ -57,7 +60,7 @@ async def open_when_leading(
     # A file may be restored, migrated and checked first, which takes long if it is large.
     async with rpc.standby_health(server, ready=location.file is None):
         opened = await BackedUpDatabase.open(
-            *(location, format, clock, config, store), address=_own_name(), on_standby=_Standby()
+            *(location, format, clock, config, store), address=_own_name(), on_standby=_Standby(), granted=granted
         )
     LEADS.set(1)
     return opened

@@ -139,7 +139,7 @@ async def opened(
             rpc.Service(
                 store_pb2.DESCRIPTOR.services_by_name["StoreService"],
                 store_pb2_grpc.add_StoreServiceServicer_to_server,
-                played.PlayedStore(calls, objects),
+                played.PlayedStore(calls, objects),  # type: ignore[abstract]
             ),
         ]
         config = rpc.ServerConfig(listen=listen, grace_seconds=0.0, insecure=insecure)

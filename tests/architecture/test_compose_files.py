@@ -100,6 +100,27 @@ def test_every_service_accepts_its_configuration(service: str, program: str, con
         check_orchestrator(read)
 
 
+@pytest.mark.parametrize(
+    ("service", "config"),
+    [
+        ("leaderboard", LeaderboardConfig),
+        ("orchestrator", OrchestratorConfig),
+        ("orchestrator-fixed", OrchestratorConfig),
+    ],
+)
+def test_both_databases_are_backed_up_and_only_the_leaderboard_has_the_keys_of_the_store(
+    service: str, config: type[Any]
+) -> None:
+    program = service.partition("-")[0]
+    environ = image_environment(program) | {
+        name: defaults_filled_in(str(value)) for name, value in SERVICES[service]["environment"].items()
+    }
+    backup = config_from_arguments(config, [], program=program, environ=environ).backup
+    assert 0 < backup.period_seconds <= 60
+    assert backup.rebuild
+    assert ("store_secret_key" in SERVICES[service].get("secrets", ())) == (service == "leaderboard")
+
+
 def test_the_policy_server_accepts_its_configuration_and_has_no_keys_of_the_store() -> None:
     environ = image_environment("serving") | {
         name: defaults_filled_in(str(value)) for name, value in SERVICES["serving"]["environment"].items()

@@ -27,6 +27,7 @@ from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.kubernetes.event_recorder import event_of
 from orchestrator.launchers.kubernetes.jobs import job_of, owner_of
 from orchestrator.launchers.options import KubernetesOptions
+from podrace.backup.config import BackupConfig
 from podrace.backup.config import check as check_backup
 from podrace.certificates.names import SpiffeName
 from podrace.checkpoint_store import check_uri
@@ -238,6 +239,48 @@ def service_configuration(
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_each_service_accepts_the_configuration_of_every_overlay(overlay: str, service: str) -> None:
     assert service_configuration(rendered(KUBERNETES / "overlays" / overlay), service).store
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_overlay_backs_up_both_databases_and_restores_them_before_it_rebuilds(overlay: str, service: str) -> None:
+    backup = service_configuration(rendered(KUBERNETES / "overlays" / overlay), service).backup
+    assert 0 < backup.period_seconds <= 60
+    assert backup.rebuild
+    assert backup.name == BackupConfig().name, "the leaderboard grants access to the backups of one name"
+
+
+def test_databases_of_postgresql_are_not_backed_up_here(scratch: Path) -> None:
+    for service in SERVICES:
+        assert service_configuration(combined(scratch, ("postgresql",)), service).backup.period_seconds == 0
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_only_the_leaderboard_has_the_keys_of_the_store(overlay: str) -> None:
+    holders = {
+        name
+        for name, spec in pod_specs(rendered(KUBERNETES / "overlays" / overlay))
+        for container in [*spec["containers"], *spec.get("initContainers", [])]
+        for entry in container.get("env", ())
+        if entry.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == "podrace-store"
+    }
+    assert holders - {"podrace-store"} == {"podrace-leaderboard"}
+
+
+def test_a_store_with_its_own_authority_is_trusted_by_every_process_that_transfers_files(scratch: Path) -> None:
+    for name, spec in pod_specs(combined(scratch, ("external-store", "store-authority"))):
+        (container,) = [each for each in spec["containers"] if each["name"] == name.removeprefix("podrace-")]
+        environ = {each["name"]: each.get("value") for each in container["env"]}
+        assert environ["PODRACE_STORE_CA_FILE"] == "/etc/podrace/ca/ca.crt"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pods_that_hang_together_keep_their_gpus_for_minutes_and_train_on_without_an_orchestrator_for_longer(
+    overlay: str,
+) -> None:
+    config = service_configuration(rendered(KUBERNETES / "overlays" / overlay), "orchestrator")
+    assert config.lease_duration_seconds + config.silent_seconds < config.together_silent_seconds <= 180
+    assert config.together_silent_seconds <= config.orphan_seconds + config.kill_seconds
 
 
 @pytest.mark.parametrize("service", SERVICES)

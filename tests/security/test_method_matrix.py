@@ -122,6 +122,9 @@ MATRIX: dict[str, dict[str, tuple[set[str], str]]] = {
         "GrantUploads": ({"pod-leader"}, "agent_id"),
         "GrantReads": ({"pod-leader"}, "tournament_id"),
         "RenewObjects": ({"pod-leader"}, "agent_id"),
+        "ListBackupPointers": ({"orchestrator"}, ""),
+        "SwapBackupPointer": ({"orchestrator"}, ""),
+        "GrantBackupTransfers": ({"orchestrator"}, ""),
     },
     "CheckpointService": dict.fromkeys(("GetManifest", "ListParts", "ReadPart"), (READERS, "tournament_id")),
     "PolicyService": dict.fromkeys(("DescribePolicy", "Act", "EndSession", "GetServing"), (READERS, ""))
@@ -209,7 +212,7 @@ def request_of(method: MethodDescriptor, path: str, ids: dict[str, str]) -> Any:
     # What a request must have besides.
     others = {"request_id": "r", "tournament_id": ids["tournament_id"], "manifest_digest": "0" * 64}
     others |= dict.fromkeys(("digest", "version", "from_version"), others["manifest_digest"])
-    others |= {"session_id": "s"}
+    others |= {"session_id": "s", "name": "main", "pointer_id": "p"}
     for name in others.keys() & method.input_type.fields_by_name.keys():
         setattr(request, name, others[name])
     if "episodes" in method.input_type.fields_by_name:

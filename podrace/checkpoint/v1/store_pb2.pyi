@@ -453,3 +453,184 @@ class RenewObjectsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RenewObjectsResponse: _TypeAlias = RenewObjectsResponse  # noqa: Y015
+
+@_typing.final
+class ListBackupPointersRequest(_message.Message):
+    """The pointers to return."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    POINTER_IDS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`backup.name` of the orchestrator."""
+    @_builtins.property
+    def pointer_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the pointers, at most 100; empty: all."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        pointer_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "pointer_ids", b"pointer_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBackupPointersRequest: _TypeAlias = ListBackupPointersRequest  # noqa: Y015
+
+@_typing.final
+class ListBackupPointersResponse(_message.Message):
+    """Pointers to backups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINTERS_FIELD_NUMBER: _builtins.int
+    ETAGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pointers(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Pointer]:
+        """Those of the requested pointers that exist, in the requested order, or all of them in no order."""
+
+    @_builtins.property
+    def etags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One for each requested pointer: changes with the pointer. Empty if all were requested."""
+
+    def __init__(
+        self,
+        *,
+        pointers: _abc.Iterable[_checkpoint_pb2.Pointer] | None = ...,
+        etags: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etags", b"etags", "pointers", b"pointers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBackupPointersResponse: _TypeAlias = ListBackupPointersResponse  # noqa: Y015
+
+@_typing.final
+class SwapBackupPointerRequest(_message.Message):
+    """A new pointer to a backup."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    POINTER_ID_FIELD_NUMBER: _builtins.int
+    POINTER_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`backup.name` of the orchestrator."""
+    pointer_id: _builtins.str
+    """Id of the pointer."""
+    etag: _builtins.str
+    """The `etag` that the current pointer must have; empty: there must be no pointer yet."""
+    @_builtins.property
+    def pointer(self) -> _checkpoint_pb2.Pointer:
+        """The new pointer; absent: the pointer is deleted, whatever its `etag`."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        pointer_id: _builtins.str = ...,
+        pointer: _checkpoint_pb2.Pointer | None = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pointer", b"pointer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "pointer", b"pointer", "pointer_id", b"pointer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SwapBackupPointerRequest: _TypeAlias = SwapBackupPointerRequest  # noqa: Y015
+
+@_typing.final
+class SwapBackupPointerResponse(_message.Message):
+    """The pointer was replaced or deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SwapBackupPointerResponse: _TypeAlias = SwapBackupPointerResponse  # noqa: Y015
+
+@_typing.final
+class GrantBackupTransfersRequest(_message.Message):
+    """Objects of backups to store and to read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """`backup.name` of the orchestrator."""
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredFile]:
+        """Objects to store; at most 1,000."""
+
+    @_builtins.property
+    def digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Digests of objects to read; at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        files: _abc.Iterable[Global___StoredFile] | None = ...,
+        digests: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "files", b"files", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrantBackupTransfersRequest: _TypeAlias = GrantBackupTransfersRequest  # noqa: Y015
+
+@_typing.final
+class GrantBackupTransfersResponse(_message.Message):
+    """URLs for the requested objects."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UPLOADS_FIELD_NUMBER: _builtins.int
+    READS_FIELD_NUMBER: _builtins.int
+    LIFETIME_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def uploads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Upload]:
+        """One for each object to store that does not exist yet."""
+
+    @_builtins.property
+    def reads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Read]:
+        """One for each object to read, whether it exists or not."""
+
+    @_builtins.property
+    def lifetime(self) -> _duration_pb2.Duration:
+        """How long the URLs can be used."""
+
+    def __init__(
+        self,
+        *,
+        uploads: _abc.Iterable[Global___Upload] | None = ...,
+        reads: _abc.Iterable[Global___Read] | None = ...,
+        lifetime: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lifetime", b"lifetime"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lifetime", b"lifetime", "reads", b"reads", "uploads", b"uploads"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrantBackupTransfersResponse: _TypeAlias = GrantBackupTransfersResponse  # noqa: Y015

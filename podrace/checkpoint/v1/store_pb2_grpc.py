@@ -26,9 +26,10 @@ if _version_not_supported:
 
 
 class StoreServiceStub:
-    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
-    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
-    leaderboard; used by pods with `store_access = "granted"`.
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials, and the orchestrator access
+    to the backups of its database there. Files do not pass through this service: it signs a URL for each object, and the
+    caller sends its requests to the store itself. Served by the leaderboard; used by pods with `store_access = "granted"`,
+    and by an orchestrator without credentials of the store.
     """
 
     def __init__(self, channel):
@@ -62,12 +63,28 @@ class StoreServiceStub:
                 request_serializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.RenewObjectsRequest.SerializeToString,
                 response_deserializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.RenewObjectsResponse.FromString,
                 _registered_method=True)
+        self.ListBackupPointers = channel.unary_unary(
+                '/podrace.checkpoint.v1.StoreService/ListBackupPointers',
+                request_serializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.ListBackupPointersRequest.SerializeToString,
+                response_deserializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.ListBackupPointersResponse.FromString,
+                _registered_method=True)
+        self.SwapBackupPointer = channel.unary_unary(
+                '/podrace.checkpoint.v1.StoreService/SwapBackupPointer',
+                request_serializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.SwapBackupPointerRequest.SerializeToString,
+                response_deserializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.SwapBackupPointerResponse.FromString,
+                _registered_method=True)
+        self.GrantBackupTransfers = channel.unary_unary(
+                '/podrace.checkpoint.v1.StoreService/GrantBackupTransfers',
+                request_serializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.GrantBackupTransfersRequest.SerializeToString,
+                response_deserializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.GrantBackupTransfersResponse.FromString,
+                _registered_method=True)
 
 
 class StoreServiceServicer:
-    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
-    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
-    leaderboard; used by pods with `store_access = "granted"`.
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials, and the orchestrator access
+    to the backups of its database there. Files do not pass through this service: it signs a URL for each object, and the
+    caller sends its requests to the store itself. Served by the leaderboard; used by pods with `store_access = "granted"`,
+    and by an orchestrator without credentials of the store.
     """
 
     def GetPointer(self, request, context):
@@ -123,6 +140,35 @@ class StoreServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListBackupPointers(self, request, context):
+        """Returns pointers to the backups of the orchestrator's database: the requested ones, or all. Called by the
+        orchestrator. Does not block. INVALID_ARGUMENT if a pointer does not belong to these backups, or `backup.name`
+        differs between the services. Deadline: 60 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SwapBackupPointer(self, request, context):
+        """Replaces or deletes a pointer to a backup of the orchestrator's database. Called by the orchestrator. Answers once it
+        is durable. ABORTED if the pointer was changed by another process: read it again. NOT_FOUND if the manifest is not
+        among the objects of these backups. INVALID_ARGUMENT as for ListBackupPointers, or if the manifest is that of
+        something else. Deadline: 60 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GrantBackupTransfers(self, request, context):
+        """Returns URLs to store and to read objects of the backups of the orchestrator's database. Called by the orchestrator.
+        An object that exists is protected from garbage collection for as long as if it had just been stored, and gets no URL
+        to store it. A URL to store an object allows what one of GrantUploads does. INVALID_ARGUMENT as for
+        ListBackupPointers. DATA_LOSS (BAD_DIGEST) if an object to store exists and is damaged. Deadline: 60 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StoreServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -151,6 +197,21 @@ def add_StoreServiceServicer_to_server(servicer, server):
                     request_deserializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.RenewObjectsRequest.FromString,
                     response_serializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.RenewObjectsResponse.SerializeToString,
             ),
+            'ListBackupPointers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBackupPointers,
+                    request_deserializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.ListBackupPointersRequest.FromString,
+                    response_serializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.ListBackupPointersResponse.SerializeToString,
+            ),
+            'SwapBackupPointer': grpc.unary_unary_rpc_method_handler(
+                    servicer.SwapBackupPointer,
+                    request_deserializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.SwapBackupPointerRequest.FromString,
+                    response_serializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.SwapBackupPointerResponse.SerializeToString,
+            ),
+            'GrantBackupTransfers': grpc.unary_unary_rpc_method_handler(
+                    servicer.GrantBackupTransfers,
+                    request_deserializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.GrantBackupTransfersRequest.FromString,
+                    response_serializer=podrace_dot_checkpoint_dot_v1_dot_store__pb2.GrantBackupTransfersResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'podrace.checkpoint.v1.StoreService', rpc_method_handlers)
@@ -160,9 +221,10 @@ def add_StoreServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StoreService:
-    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
-    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
-    leaderboard; used by pods with `store_access = "granted"`.
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials, and the orchestrator access
+    to the backups of its database there. Files do not pass through this service: it signs a URL for each object, and the
+    caller sends its requests to the store itself. Served by the leaderboard; used by pods with `store_access = "granted"`,
+    and by an orchestrator without credentials of the store.
     """
 
     @staticmethod
@@ -290,6 +352,87 @@ class StoreService:
             '/podrace.checkpoint.v1.StoreService/RenewObjects',
             podrace_dot_checkpoint_dot_v1_dot_store__pb2.RenewObjectsRequest.SerializeToString,
             podrace_dot_checkpoint_dot_v1_dot_store__pb2.RenewObjectsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBackupPointers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.checkpoint.v1.StoreService/ListBackupPointers',
+            podrace_dot_checkpoint_dot_v1_dot_store__pb2.ListBackupPointersRequest.SerializeToString,
+            podrace_dot_checkpoint_dot_v1_dot_store__pb2.ListBackupPointersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SwapBackupPointer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.checkpoint.v1.StoreService/SwapBackupPointer',
+            podrace_dot_checkpoint_dot_v1_dot_store__pb2.SwapBackupPointerRequest.SerializeToString,
+            podrace_dot_checkpoint_dot_v1_dot_store__pb2.SwapBackupPointerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GrantBackupTransfers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/podrace.checkpoint.v1.StoreService/GrantBackupTransfers',
+            podrace_dot_checkpoint_dot_v1_dot_store__pb2.GrantBackupTransfersRequest.SerializeToString,
+            podrace_dot_checkpoint_dot_v1_dot_store__pb2.GrantBackupTransfersResponse.FromString,
             options,
             channel_credentials,
             insecure,

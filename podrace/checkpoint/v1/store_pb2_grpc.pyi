@@ -27,9 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class StoreServiceStub:
-    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
-    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
-    leaderboard; used by pods with `store_access = "granted"`.
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials, and the orchestrator access
+    to the backups of its database there. Files do not pass through this service: it signs a URL for each object, and the
+    caller sends its requests to the store itself. Served by the leaderboard; used by pods with `store_access = "granted"`,
+    and by an orchestrator without credentials of the store.
     """
 
     @_typing.overload
@@ -69,12 +70,30 @@ class StoreServiceStub:
     more: store it. DATA_LOSS (BAD_DIGEST) if an object is damaged. FAILED_PRECONDITION if the pod has not claimed the
     agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
     """
+    ListBackupPointers: _grpc.UnaryUnaryMultiCallable[_store_pb2.ListBackupPointersRequest, _store_pb2.ListBackupPointersResponse]
+    """Returns pointers to the backups of the orchestrator's database: the requested ones, or all. Called by the
+    orchestrator. Does not block. INVALID_ARGUMENT if a pointer does not belong to these backups, or `backup.name`
+    differs between the services. Deadline: 60 s.
+    """
+    SwapBackupPointer: _grpc.UnaryUnaryMultiCallable[_store_pb2.SwapBackupPointerRequest, _store_pb2.SwapBackupPointerResponse]
+    """Replaces or deletes a pointer to a backup of the orchestrator's database. Called by the orchestrator. Answers once it
+    is durable. ABORTED if the pointer was changed by another process: read it again. NOT_FOUND if the manifest is not
+    among the objects of these backups. INVALID_ARGUMENT as for ListBackupPointers, or if the manifest is that of
+    something else. Deadline: 60 s.
+    """
+    GrantBackupTransfers: _grpc.UnaryUnaryMultiCallable[_store_pb2.GrantBackupTransfersRequest, _store_pb2.GrantBackupTransfersResponse]
+    """Returns URLs to store and to read objects of the backups of the orchestrator's database. Called by the orchestrator.
+    An object that exists is protected from garbage collection for as long as if it had just been stored, and gets no URL
+    to store it. A URL to store an object allows what one of GrantUploads does. INVALID_ARGUMENT as for
+    ListBackupPointers. DATA_LOSS (BAD_DIGEST) if an object to store exists and is damaged. Deadline: 60 s.
+    """
 
 @_typing.type_check_only
 class StoreServiceAsyncStub(StoreServiceStub):
-    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
-    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
-    leaderboard; used by pods with `store_access = "granted"`.
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials, and the orchestrator access
+    to the backups of its database there. Files do not pass through this service: it signs a URL for each object, and the
+    caller sends its requests to the store itself. Served by the leaderboard; used by pods with `store_access = "granted"`,
+    and by an orchestrator without credentials of the store.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -111,11 +130,29 @@ class StoreServiceAsyncStub(StoreServiceStub):
     more: store it. DATA_LOSS (BAD_DIGEST) if an object is damaged. FAILED_PRECONDITION if the pod has not claimed the
     agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
     """
+    ListBackupPointers: _aio.UnaryUnaryMultiCallable[_store_pb2.ListBackupPointersRequest, _store_pb2.ListBackupPointersResponse]  # type: ignore[assignment]
+    """Returns pointers to the backups of the orchestrator's database: the requested ones, or all. Called by the
+    orchestrator. Does not block. INVALID_ARGUMENT if a pointer does not belong to these backups, or `backup.name`
+    differs between the services. Deadline: 60 s.
+    """
+    SwapBackupPointer: _aio.UnaryUnaryMultiCallable[_store_pb2.SwapBackupPointerRequest, _store_pb2.SwapBackupPointerResponse]  # type: ignore[assignment]
+    """Replaces or deletes a pointer to a backup of the orchestrator's database. Called by the orchestrator. Answers once it
+    is durable. ABORTED if the pointer was changed by another process: read it again. NOT_FOUND if the manifest is not
+    among the objects of these backups. INVALID_ARGUMENT as for ListBackupPointers, or if the manifest is that of
+    something else. Deadline: 60 s.
+    """
+    GrantBackupTransfers: _aio.UnaryUnaryMultiCallable[_store_pb2.GrantBackupTransfersRequest, _store_pb2.GrantBackupTransfersResponse]  # type: ignore[assignment]
+    """Returns URLs to store and to read objects of the backups of the orchestrator's database. Called by the orchestrator.
+    An object that exists is protected from garbage collection for as long as if it had just been stored, and gets no URL
+    to store it. A URL to store an object allows what one of GrantUploads does. INVALID_ARGUMENT as for
+    ListBackupPointers. DATA_LOSS (BAD_DIGEST) if an object to store exists and is damaged. Deadline: 60 s.
+    """
 
 class StoreServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials. Files do not pass through
-    this service: it signs a URL for each object, and the pod sends its requests to the store itself. Served by the
-    leaderboard; used by pods with `store_access = "granted"`.
+    """Gives pods access to the checkpoint store, for which only the leaderboard has credentials, and the orchestrator access
+    to the backups of its database there. Files do not pass through this service: it signs a URL for each object, and the
+    caller sends its requests to the store itself. Served by the leaderboard; used by pods with `store_access = "granted"`,
+    and by an orchestrator without credentials of the store.
     """
 
     @_abc_1.abstractmethod
@@ -179,6 +216,41 @@ class StoreServiceServicer(metaclass=_abc_1.ABCMeta):
         of a pod for objects that it wanted to store. Answers once it is durable. NOT_FOUND if an object does not exist any
         more: store it. DATA_LOSS (BAD_DIGEST) if an object is damaged. FAILED_PRECONDITION if the pod has not claimed the
         agent, or (STALE_EPOCH) if the agent has since been assigned to another pod. Deadline: 60 s.
+        """
+
+    @_abc_1.abstractmethod
+    def ListBackupPointers(
+        self,
+        request: _store_pb2.ListBackupPointersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_store_pb2.ListBackupPointersResponse, _abc.Awaitable[_store_pb2.ListBackupPointersResponse]]:
+        """Returns pointers to the backups of the orchestrator's database: the requested ones, or all. Called by the
+        orchestrator. Does not block. INVALID_ARGUMENT if a pointer does not belong to these backups, or `backup.name`
+        differs between the services. Deadline: 60 s.
+        """
+
+    @_abc_1.abstractmethod
+    def SwapBackupPointer(
+        self,
+        request: _store_pb2.SwapBackupPointerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_store_pb2.SwapBackupPointerResponse, _abc.Awaitable[_store_pb2.SwapBackupPointerResponse]]:
+        """Replaces or deletes a pointer to a backup of the orchestrator's database. Called by the orchestrator. Answers once it
+        is durable. ABORTED if the pointer was changed by another process: read it again. NOT_FOUND if the manifest is not
+        among the objects of these backups. INVALID_ARGUMENT as for ListBackupPointers, or if the manifest is that of
+        something else. Deadline: 60 s.
+        """
+
+    @_abc_1.abstractmethod
+    def GrantBackupTransfers(
+        self,
+        request: _store_pb2.GrantBackupTransfersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_store_pb2.GrantBackupTransfersResponse, _abc.Awaitable[_store_pb2.GrantBackupTransfersResponse]]:
+        """Returns URLs to store and to read objects of the backups of the orchestrator's database. Called by the orchestrator.
+        An object that exists is protected from garbage collection for as long as if it had just been stored, and gets no URL
+        to store it. A URL to store an object allows what one of GrantUploads does. INVALID_ARGUMENT as for
+        ListBackupPointers. DATA_LOSS (BAD_DIGEST) if an object to store exists and is damaged. Deadline: 60 s.
         """
 
 def add_StoreServiceServicer_to_server(servicer: StoreServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
