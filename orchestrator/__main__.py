@@ -6,7 +6,7 @@ import functools
 import gc
 import secrets
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 
@@ -25,8 +25,10 @@ from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.launchers.pod_settings import unstartable
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool.log_folder import LogFolder
+from orchestrator.pool.pool_rules import LAUNCHED_POD_RULES
 from orchestrator.pool.prometheus_targets import PATH, PrometheusTargets
-from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, NEVER_SILENT, Reconciler
+from orchestrator.pool.reconciler import Reconciler
+from orchestrator.pool.silent_pods import NEVER_SILENT
 from orchestrator.rebuilding.rebuild import rebuild
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state.clock import Clock, SystemClock
@@ -41,7 +43,7 @@ from orchestrator.tournaments.lifecycle import Tournaments
 from orchestrator.tournaments.queries import SCOPED_METHODS, Queries
 from orchestrator.tournaments.registration import Registration
 from orchestrator.validation import Validation
-from podrace import rpc, service, telemetry
+from podrace import disk_space, rpc, service, telemetry
 from podrace.access.authenticators.unix_socket import user_name
 from podrace.access.service_access import ServiceAccess
 from podrace.access.tokens import PodTokens
@@ -204,6 +206,13 @@ def _deletion(
     )
 
 
+def _shortage_finder(config: Config) -> Callable[[], str]:
+    """Returns what finds out why the disk of the database has too little free space; it returns "" if it has enough."""
+    file = location_of(config).file
+    folders = [file.resolve().parent] if file else []
+    return lambda: disk_space.shortage(disk_space.read(folders), config.low_water_bytes)
+
+
 def _tournaments(config: Config, state: StateDatabase, runtime: RuntimeState) -> Tournaments:
     return Tournaments(
         state,
@@ -313,6 +322,7 @@ def _reconciler(
         deletion=_deletion(config, state, runtime, leaderboard, clock),
         registration=registration,
         check_leads=check_leads,
+        find_shortage=_shortage_finder(config),
         silence=(
             NEVER_SILENT
             if config.launcher == EXTERNAL

@@ -101,6 +101,9 @@ class Config:
     """Time that pods have to publish when an embedded mesh stops."""
     keep_days: float = 0.0
     """Tournaments are deleted this many days after their end, with their checkpoints; 0: never."""
+    low_water_bytes: int = 128 << 20
+    """While the disk of the database has less free space, or less than 2 % of its size if that is smaller, no agents
+    are generated; 0: no limit."""
     kept_events: int = DEFAULT_EVENTS
     """Events that are kept of each tournament, at least 1,000; the oldest of the frequent kinds are deleted first, and
     those that explain the result never. 0: all."""

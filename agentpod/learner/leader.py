@@ -24,7 +24,7 @@ from agentpod.learner.agent_training import AgentTraining, TrainingContext
 from agentpod.learner.ending import EXIT_DONE, EXIT_ROLE_LOST, Ending, ending_of_error, ending_of_stop
 from agentpod.learner.evaluation_job import evaluate_policies
 from agentpod.learner.evaluation_schedule import EvaluationTime
-from agentpod.learner.lease import Lease
+from agentpod.learner.lease import ANSWERS, Lease
 from agentpod.learner.policy_loader import load_policies
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.publisher import Publisher
@@ -41,7 +41,7 @@ from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1 import store_pb2
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.checkpoint_store.assignment_store import AssignmentStores
-from podrace.errors import PodraceError, ResourceExhausted
+from podrace.errors import PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.limits.specification import check_options, check_specification
 from podrace.limits.user_code import runs_apart
@@ -149,8 +149,7 @@ class Leader:
             try:
                 response = request.result()
             except PodraceError as error:
-                if isinstance(error, ResourceExhausted):
-                    # The orchestrator answers, but its disk is full.
+                if isinstance(error, ANSWERS):
                     last_answer = time.monotonic()
                 silence = time.monotonic() - last_answer
                 if silence > self.config.orphan_seconds and not self.config.standing:

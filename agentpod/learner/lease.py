@@ -7,6 +7,7 @@ same future, `stop`.
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -15,17 +16,31 @@ from typing import Self
 import structlog
 from google.protobuf.duration_pb2 import Duration
 
-from podrace import rpc
+from podrace import backoff, rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import FailedPrecondition, NotFound, PermissionDenied, PodraceError
+from podrace.errors import (
+    DataLoss,
+    FailedPrecondition,
+    Internal,
+    NotFound,
+    PermissionDenied,
+    PodraceError,
+    ResourceExhausted,
+)
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from podrace.tasks import finish_unless_stopped
 
 _log = structlog.get_logger(__name__)
 FIRST_RENEWAL_SECONDS = 1.0
 """An agent may be trained within less than a third of the lease; its progress is seen nevertheless."""
 RENEW_DEADLINE_SECONDS = 5.0
 COMPLETE_DEADLINE_SECONDS = 10.0
+FIRST_REPEAT_SECONDS, LONGEST_REPEAT_SECONDS = 1.0, 30.0
+"""Pauses between reports of an end that the orchestrator has no space to record."""
+ANSWERS = (ResourceExhausted, DataLoss, Internal)
+"""Errors that only a running orchestrator returns: its disk is full or damaged, or it has a defect. A pod that gets one
+is not orphaned."""
 MOST_REPORTS = 16
 """Reports of stuck roles in one renewal."""
 LONGEST_MESSAGE = 10_000
@@ -164,6 +179,8 @@ class Lease:
             evaluation: Result of a successful evaluation.
             gave_up: Whether the work is given back because of an error that may come from the work itself.
 
+        If the orchestrator has no space to record it, the report is repeated until the work must stop.
+
         Raises:
             PodraceError: The orchestrator's answer, or Unavailable.
         """
@@ -180,7 +197,24 @@ class Lease:
             pod_id=self._pod_id,
             gave_up=gave_up,
         )
-        await rpc.call(self._orchestrator.CompleteAssignment, request, deadline_seconds=COMPLETE_DEADLINE_SECONDS)
+        failures = 0
+        while not await self._reported(request):
+            failures += 1
+            seconds = backoff.exponential(failures, FIRST_REPEAT_SECONDS, LONGEST_REPEAT_SECONDS)
+            # With jitter: all pods of a tournament may wait for the same disk.
+            waiting = asyncio.ensure_future(self._pause(seconds * random.uniform(0.5, 1.0)))
+            await finish_unless_stopped(waiting, self.stop)
+
+    async def _reported(self, request: pb.CompleteAssignmentRequest) -> bool:
+        """Reports the end once; returns False if the orchestrator has no space and the pod may wait."""
+        try:
+            await rpc.call(self._orchestrator.CompleteAssignment, request, deadline_seconds=COMPLETE_DEADLINE_SECONDS)
+        except ResourceExhausted as error:
+            if self.stop.done():
+                raise
+            _log.warning("the end of the assignment cannot be recorded yet; repeating", error=error.message)
+            return False
+        return True
 
     async def _renew_forever(self) -> None:
         await self._pause(min(FIRST_RENEWAL_SECONDS, self._lease_seconds / 3))
@@ -198,7 +232,8 @@ class Lease:
     async def renew(self) -> None:
         """Renews the lease once and obeys the directive in the answer.
 
-        Without an answer the work continues for `orphan_seconds`. If another pod holds the lease, it stops at once.
+        Without an answer the work continues for `orphan_seconds`; ANSWERS are answers. If another pod holds the lease,
+        it stops at once.
         """
         self.before_report(self._clock())
         request = pb.RenewAssignmentRequest(
@@ -217,6 +252,9 @@ class Lease:
         except (FailedPrecondition, NotFound, PermissionDenied) as error:
             _log.warning("the lease is lost", error=error.message)
             self.request_stop(error.message, held=False)
+        except ANSWERS as error:
+            self._last_answer = sent
+            _log.warning("the orchestrator cannot renew the lease now", error=error.message)
         except PodraceError as error:
             silence = self._clock() - self._last_answer
             _log.warning("the orchestrator does not answer", error=error.message, seconds=round(silence, 1))

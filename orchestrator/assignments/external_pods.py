@@ -22,7 +22,7 @@ from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.pool import pod_lifecycle
 from orchestrator.pool.demands import demand_of, owner_share
-from orchestrator.pool.reconciler import PoolRules
+from orchestrator.pool.pool_rules import PoolRules
 from orchestrator.state import pauses, records
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase, Transaction

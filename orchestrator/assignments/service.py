@@ -19,7 +19,7 @@ from orchestrator.assignments.generation_slots import GenerationSlots
 from orchestrator.assignments.known_agents import register_again
 from orchestrator.assignments.step_limits import StepLimits
 from orchestrator.assignments.successors import Prepare, TrainingGaps
-from orchestrator.assignments.transactions import AssignedWork
+from orchestrator.assignments.transactions import AssignedWork, HeldWork
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
 from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
@@ -84,6 +84,8 @@ class Assignments:
         self._adoption = Adoption(state, runtime, clock, external=external_pods is not None)
         self._closing, self._gaps, self._step_limits = False, TrainingGaps(state), StepLimits(state, runtime)
         self._generation_slots = GenerationSlots()
+        # A report of a stuck role can arrive twice at the same time.
+        self._recording_stuck_roles = asyncio.Lock()
         # What a pod holds is read before the transaction that assigns more, so requests of one pod are serialized.
         self._pod_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -182,6 +184,8 @@ class Assignments:
             async with self._generation_slots.hold(tournament):
                 agents = self._runtime.cache.unfinished_agents(name)
                 for ungenerated, others in generation_order(agents, agent, synchronous=tournament.spec.synchronous):
+                    if self._runtime.shortage:
+                        raise ResourceExhausted(self._runtime.shortage)
                     failed = self._runtime.cache.failed_agent_ids(tournament.tournament_id)
                     owner = self._runtime.cache.ownership_of(name) or Ownership("")
                     response = await self._leaderboard.generate(
@@ -208,7 +212,7 @@ class Assignments:
             if isinstance(error, ResourceExhausted):
                 self._runtime.without_space[name] = printable(error.message)
             _log.warning("could not generate an agent", agent_id=agent.agent_id, error=error.message)
-            return RetryLater(f"the generator does not respond: {error.message}")
+            return RetryLater(f"no agent is generated: {error.message}")
         held = await self._state.transact(transactions.still_held, agent)
         if held is None:
             return RetryLater(f"{agent.agent_id} was assigned to another pod in the meantime")
@@ -253,23 +257,40 @@ class Assignments:
             stop_reason=self._runtime.stops.get(held.work.tournament_id, {}).get(work_id, ""),
         )
         if holds:
-            if fault := self._new_fault(work_id, progress):
-                tournament_id, pod_id = held.work.tournament_id, held.work.pod_id
-                await self._state.transact(transactions.record_evaluator_fault, tournament_id, pod_id, fault)
+            # Before anything is written: while the disk is full, leases are renewed as well.
+            new_fault = self._new_fault(work_id, progress)
             self._runtime.renew_lease(work_id, lease_epoch, progress, self._clock.monotonic())
-            await self._gaps.resumed(held.work, progress, self._clock.monotonic())
+            await self._record_progress(held, progress, new_fault)
             await self._record_stuck_roles(held.work, stuck_roles)
-            if progress.HasField("score") and not held.useful:
-                await self._state.transact(transactions.mark_useful, held.work.pod_id)
         return directive
+
+    async def _record_progress(self, held: HeldWork, progress: pb.Progress, new_fault: str) -> None:
+        """Records what follows from a renewal; what cannot be written now follows from the next one as well."""
+        work, now = held.work, self._clock.monotonic()
+        try:
+            if progress.HasField("score") and not held.useful:
+                await self._state.transact(transactions.mark_useful, work.pod_id)
+            await self._gaps.resumed(work, progress, now)
+            if new_fault:
+                record = transactions.record_evaluator_fault
+                await self._state.transact(record, work.tournament_id, work.pod_id, new_fault)
+        except PodraceError as error:
+            lease = self._runtime.leases.held.get(work.work_id)
+            if new_fault and lease:
+                lease.progress.ClearField("evaluator_fault")
+            _log.warning("a renewal could not be recorded", assignment_id=assignment_id(work), error=error.message)
 
     async def _record_stuck_roles(self, work: WorkRecord, stuck_roles: Sequence[pb.StuckRole]) -> None:
         """Records reports that were not recorded before: the pod repeats them until it gets an answer."""
-        lease = self._runtime.leases.held.get(work.work_id)
-        new = [stuck for stuck in stuck_roles if lease and stuck.number > lease.stuck_reports]
-        if lease and new:
-            lease.stuck_reports = max(stuck.number for stuck in new)
-            await self._state.transact(transactions.record_stuck_roles, work, new)
+        if not stuck_roles:
+            return
+        async with self._recording_stuck_roles:
+            lease = self._runtime.leases.held.get(work.work_id)
+            new = [stuck for stuck in stuck_roles if lease and stuck.number > lease.stuck_reports]
+            if lease and new:
+                await self._state.transact(transactions.record_stuck_roles, work, new)
+                # Only now: a report that could not be written must not count as known when the pod repeats it.
+                lease.stuck_reports = max(stuck.number for stuck in new)
 
     # --- complete ---------------------------------------------------------------------------------------------
 

@@ -140,6 +140,9 @@ class TrainingGaps:
         """Records the time until training began again, once, if the agent was handed over."""
         if not progress.HasField("training_age_seconds") or work.work_id not in self._last_update:
             return
-        seconds = max(0.0, now - progress.training_age_seconds - self._last_update.pop(work.work_id))
-        if await self._state.transact(resizes.record_gap, work.work_id, work.pod_id, seconds):
+        seconds = max(0.0, now - progress.training_age_seconds - self._last_update[work.work_id])
+        recorded = await self._state.transact(resizes.record_gap, work.work_id, work.pod_id, seconds)
+        # Only now: if it could not be recorded, the next report is used.
+        self._last_update.pop(work.work_id, None)
+        if recorded:
             RESIZE_GAP.observe(seconds)

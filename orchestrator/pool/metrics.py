@@ -28,6 +28,10 @@ PAUSED = prometheus_client.Gauge("podrace_orchestrator_tournaments_paused", "Tou
 PAUSED_BY_USERS = prometheus_client.Gauge(
     "podrace_orchestrator_tournaments_paused_by_users", "Running tournaments that users have paused"
 )
+UNWRITABLE = prometheus_client.Gauge(
+    "podrace_orchestrator_database_unwritable",
+    "1 while the database cannot be written, usually because its disk is full",
+)
 RECONCILE = prometheus_client.Histogram("podrace_orchestrator_reconcile_seconds", "Duration of a reconcile cycle")
 
 
@@ -46,8 +50,9 @@ def measure_wanted(counts: Mapping[str, int]) -> None:
     _set_by_tournament(WANTED, counts)
 
 
-def measure(observed: Observation, runtime: RuntimeState) -> None:
+def measure(observed: Observation, runtime: RuntimeState, *, writable: bool = True) -> None:
     """Exports what a reconcile cycle observed; per tournament only for those that are active."""
+    UNWRITABLE.set(not writable)
     names = [tournament.tournament_id for tournament in observed.tournaments]
     pods = Counter([pod.tournament_id for pod in observed.pods])
     # A tournament without any pod has the value 0: an alert compares the pods of each tournament with the wanted ones.

@@ -5,10 +5,9 @@ having received an event, so the process can be killed at any moment.
 """
 
 import asyncio
-import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -16,22 +15,21 @@ from orchestrator.decisions import fair_share, pool_size
 from orchestrator.decisions.fair_share import Demand, PoolGrant
 from orchestrator.decisions.pod_silence import SilenceLimits
 from orchestrator.decisions.pool_size import (
-    KillPod,
     Limits,
-    PodView,
     PoolShort,
     RetirePod,
     StartPod,
-    TerminatePod,
 )
 from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
-from orchestrator.decisions.resources import Capacity
+from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import Launcher, ListedPod, NewPod
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool import metrics, pod_lifecycle
 from orchestrator.pool.demands import demands_of
 from orchestrator.pool.pod_sizing import PodSizing
-from orchestrator.pool.silent_pods import SilentPods
+from orchestrator.pool.pod_stops import PodStops
+from orchestrator.pool.pool_rules import LAUNCHED_POD_RULES, PoolRules
+from orchestrator.pool.silent_pods import NEVER_SILENT, SilentPods
 from orchestrator.pool.storage_watch import StorageWatch
 from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase
@@ -46,7 +44,7 @@ from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.registration import Registration
 from orchestrator.tournaments.snapshots import ChampionSnapshots
 from podrace.database.leadership import CheckLeads, only_replica
-from podrace.errors import InvalidArgument, PodraceError, Unavailable
+from podrace.errors import InvalidArgument, PodraceError, ResourceExhausted, Unavailable
 from podrace.printable import one_line
 from podrace.tasks import wait_at_most
 
@@ -62,24 +60,7 @@ KILL_TIMEOUT_SECONDS = 5.0
 STOPPED = "the mesh was stopped"
 _log = structlog.get_logger(__name__)
 
-Decide = Callable[[float, Capacity, Sequence[Demand], Sequence[PodView], Limits], tuple[list[pool_size.Action], str]]
-"""See `pool_size.decide`."""
-
-
-@dataclass(frozen=True)
-class PoolRules:
-    """Decides how many pods each tournament gets and what to do about it."""
-
-    decide: Decide = pool_size.decide
-    """Compares the existing pods with the wanted ones."""
-    adapt: Callable[[Demand], Demand] = lambda demand: demand
-    """Converts a demand before the decision."""
-
-
-LAUNCHED_POD_RULES = PoolRules()
-"""Rules for pods that a launcher starts."""
-NEVER_SILENT = SilenceLimits(math.inf, math.inf, math.inf, math.inf)
-"""Limits for pods that nothing here can kill."""
+NO_CAPACITY = Capacity(Resources(0.0, 0, 0), 0)
 TICK_SECONDS = 1.0
 
 
@@ -110,11 +91,13 @@ class Reconciler:
         quotas: Quotas = NO_QUOTAS,
         registration: Registration | None = None,
         check_leads: CheckLeads = only_replica,
+        find_shortage: Callable[[], str] = lambda: "",
     ) -> None:
         self._state, self._runtime, self._launcher, self._clock = state, runtime, launcher, clock
         self._completion_check = CompletionCheck(state, runtime, leaderboard)
         self._snapshots = ChampionSnapshots(runtime, leaderboard)
-        self._storage_watch, self._sizing = StorageWatch(state, runtime), PodSizing(state, runtime)
+        self._storage_watch = StorageWatch(state, runtime, find_shortage)
+        self._sizing = PodSizing(state, runtime)
         self._silent_pods = SilentPods(runtime, silence)
         self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
         self._on_list, self._deletion, self._quotas = on_list, deletion, quotas
@@ -128,7 +111,7 @@ class Reconciler:
         self._not_before: dict[str, float] = {}
         self._granted: Mapping[str, PoolGrant] = {}
         self._views = PodViews(runtime, clock)
-        self._recorded_actions: set[tuple[type[pool_size.Action], str]] = set()
+        self._stops = PodStops(state, launcher, self._views, check_leads)
         self._recorded_shortages: dict[str, set[str]] = {}
         self._starts: dict[str, asyncio.Task[None]] = {}
         self._line = ""
@@ -169,7 +152,12 @@ class Reconciler:
         """Cancels all tournaments and stops all pods; those still running after `grace_seconds` are killed."""
         self._stopping_pods = True
         self._limits = replace(self._limits, start_pods=False, terminate_seconds=0.0)
-        await self._state.transact(lifecycle.cancel_running, STOPPED)
+        try:
+            await self._state.transact(lifecycle.cancel_running, STOPPED)
+        except ResourceExhausted as error:
+            # The next run cancels them, and pods exit when they notice by their lifeline that the mesh has stopped.
+            _log.error("the tournaments could not be cancelled", error=error.message)
+            return
         self._runtime.changes.notify_all()
         for pod_id in await self._cancel_starts():
             await self._mark_gone(pod_id, "")
@@ -184,17 +172,20 @@ class Reconciler:
         if self._registration:
             await self._registration.close()
         if save:
-            await save_changes(self._state, self._runtime)
+            try:
+                await save_changes(self._state, self._runtime)
+            except ResourceExhausted as error:
+                _log.error("the latest progress could not be saved", error=error.message)
 
     async def cycle(self) -> None:
         """Runs one cycle: observes, decides, acts."""
         now = self._clock.monotonic()
-        # A tournament may have ended and been deleted since the last cycle.
-        known = self._runtime.cache.tournaments
-        self._running = [name for name in self._running if name in known]
-        self._clocked = [name for name in self._clocked if name in known]
-        self._runtime.running_time.add(self._clocked, now - self._last_cycle)
-        self._last_cycle = now
+        self._count_running_time(now)
+        await self._state.probe()
+        if self._state.fault:
+            await self._cycle_without_database(now)
+            return
+        await self._stops.record_missing()
         if self._registration:
             self._registration.register_missing()
         unavailable = await self._compare_pods(now)
@@ -225,6 +216,29 @@ class Reconciler:
         if self._deletion:
             await self._deletion.delete_due()
         metrics.measure(observed, self._runtime)
+
+    def _count_running_time(self, now: float) -> None:
+        # A tournament may have ended and been deleted since the last cycle.
+        known = self._runtime.cache.tournaments
+        self._running = [name for name in self._running if name in known]
+        self._clocked = [name for name in self._clocked if name in known]
+        self._runtime.running_time.add(self._clocked, now - self._last_cycle)
+        self._last_cycle = now
+
+    async def _cycle_without_database(self, now: float) -> None:
+        """Pauses all tournaments and stops pods that hang; all other decisions would have to be recorded."""
+        observed = observe(self._runtime.cache)
+        running = [found.tournament_id for found in observed.tournaments if found.state == RUNNING]
+        self._clocked = []
+        self._runtime.running_time.set_running([], now)
+        self._storage_watch.pause_all(self._state.fault, running)
+        metrics.measure(observed, self._runtime, writable=False)
+        self._signal_expired_leases(now)
+        listed = await self._launcher.list()
+        self._silent_pods.compare(listed, now)
+        views = self._views.views_of(now, observed.pods)
+        decided, _ = self._rules.decide(now, NO_CAPACITY, [], views, self._limits)
+        await self._stops.stop_listed((*decided, *self._silent_pods.due(now)), listed)
 
     # --- appeared and gone pods -------------------------------------------------------------------------------
 
@@ -257,7 +271,7 @@ class Reconciler:
         """Records that a pod is gone, and releases its leases."""
         tournament_id, deaths = await self._state.transact(pod_lifecycle.mark_gone, pod_id, last_log_line)
         self._runtime.release_pod(pod_id)
-        self._recorded_actions -= {(TerminatePod, pod_id), (KillPod, pod_id)}
+        self._stops.forget(pod_id)
         self._not_before[tournament_id] = self._clock.monotonic() + pool_size.backoff_seconds(deaths)
 
     # --- pool sizes -------------------------------------------------------------------------------------------
@@ -305,13 +319,7 @@ class Reconciler:
         elif isinstance(action, PoolShort):
             await self._record_short(action.tournament_id, action.reason)
         else:
-            kill = isinstance(action, KillPod)
-            kind, word = ("pod_killed", "killed") if kill else ("pod_terminated", "terminated")
-            await self._record_once(action, action.pod_id, kind, f"{action.pod_id} is {word}: {action.reason}")
-            if not kill:
-                self._views.mark_terminated(action.pod_id)
-            self._check_leads()
-            await self._launcher.stop(action.pod_id, kill=kill)
+            await self._stops.stop(action)
 
     def _begin_starts(self, pods: Sequence[NewPod]) -> None:
         self._starts |= {pod.pod_id: asyncio.create_task(self._start(pod)) for pod in pods}
@@ -350,13 +358,6 @@ class Reconciler:
         if pattern not in recorded:
             recorded.add(pattern)
             await self._state.transact(pod_lifecycle.record_pool_event, "pool_short", tournament_id, reason)
-
-    async def _record_once(self, action: pool_size.Action, name: str, kind: str, message: str) -> None:
-        """Records an event, unless it was recorded for the same action before."""
-        if (type(action), name) in self._recorded_actions:
-            return
-        self._recorded_actions.add((type(action), name))
-        await self._state.transact(pod_lifecycle.record_pool_event, kind, name, message)
 
     # --- the loop ---------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Finds the pods that no longer call, so that they are killed and replaced."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import structlog
@@ -10,6 +11,8 @@ from orchestrator.decisions.pool_size import KillPod
 from orchestrator.launchers.base import ListedPod
 from orchestrator.state.runtime import RuntimeState
 
+NEVER_SILENT = SilenceLimits(math.inf, math.inf, math.inf, math.inf)
+"""Limits for pods that nothing here can kill."""
 _log = structlog.get_logger(__name__)
 
 

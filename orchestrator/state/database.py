@@ -7,6 +7,7 @@ mean.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +19,7 @@ from google.protobuf.message import Message
 from orchestrator.decisions.event_retention import ASSIGNED, DEFAULT_EVENTS, FREQUENT_KINDS, RESULT_KINDS, excess
 from orchestrator.state.clock import Clock
 from podrace import database
-from podrace.errors import AlreadyExists, InvalidArgument
+from podrace.errors import AlreadyExists, InvalidArgument, PodraceError, ResourceExhausted
 
 REQUEST_RECORD_SECONDS = 86_400.0
 """A repeated request is recognized for one day."""
@@ -115,6 +116,11 @@ class EventLimit:
         return int(transaction.execute("SELECT count(*) FROM events WHERE tournament_id = ?", tournament_id)[0][0])
 
 
+def write_nothing_new(transaction: database.Transaction) -> None:
+    """Writes to the disk without changing anything."""
+    transaction.execute("UPDATE identity SET backup_epoch = backup_epoch")
+
+
 def delete_events(transaction: database.Transaction, tournament_id: str, count: int) -> int:
     """Deletes up to `count` events of a tournament, frequent kinds first and oldest first; returns how many."""
     frequent, result = _quoted(FREQUENT_KINDS), _quoted(RESULT_KINDS)
@@ -193,6 +199,9 @@ class StateDatabase:
     state = StateDatabase.open(path, clock)
     tournament = await state.transact(find_tournament, tournament_id)
     state.close()
+
+    Attributes:
+        fault: Why the database could not be written last; empty: it could. A full disk is the usual cause.
     """
 
     def __init__(self, opened: database.Database, *, most_events: int = DEFAULT_EVENTS) -> None:
@@ -202,6 +211,7 @@ class StateDatabase:
             opened: The database.
             most_events: Events that are kept of each tournament; 0: all.
         """
+        self.fault = ""
         self._database, self._event_limit = opened, EventLimit(most_events)
         self._on_saved: Callable[[Sequence[Any]], None] = lambda saved: None
         self._on_event: EventCallback = lambda kind, message, ids: None
@@ -242,20 +252,47 @@ class StateDatabase:
             ResourceExhausted: The disk is full.
             DataLoss: The database is damaged.
         """
+        refusals: list[PodraceError] = []
 
         def change(plain: database.Transaction) -> tuple[Result, Transaction]:
             transaction = Transaction(plain.now, plain.connection, self._event_limit)
-            return function(transaction, *args, **kwargs), transaction
+            try:
+                return function(transaction, *args, **kwargs), transaction
+            except PodraceError as error:
+                refusals.append(error)
+                raise
 
         loop = asyncio.get_running_loop()
         done = self._database.submit(change)
         # Registered before waiting, so that the cache is updated before the caller continues.
         done.add_done_callback(lambda finished: loop.call_soon_threadsafe(self._notify_saved, finished))
-        result, transaction = await asyncio.wrap_future(done)
+        try:
+            result, transaction = await asyncio.wrap_future(done)
+        except ResourceExhausted as error:
+            if error not in refusals:
+                self._set_fault(error.message)
+            raise
+        if transaction.events or transaction.saved:
+            self._set_fault("")
         for kind, message, ids in transaction.events:
             _log.info(message, kind=kind, **ids)
             self._on_event(kind, message, ids)
         return result
+
+    async def probe(self) -> None:
+        """Tries to write if that failed last; `fault` says afterwards whether it fails still."""
+        if not self.fault:
+            return
+        with suppress(ResourceExhausted):
+            await self.transact(write_nothing_new)
+            self._set_fault("")
+
+    def _set_fault(self, fault: str) -> None:
+        if fault and not self.fault:
+            _log.error("the database cannot be written", error=fault)
+        elif self.fault and not fault:
+            _log.info("the database can be written again")
+        self.fault = fault
 
     def _notify_saved(self, finished: "Future[tuple[Any, Transaction]]") -> None:
         if not finished.cancelled() and finished.exception() is None and finished.result()[1].saved:

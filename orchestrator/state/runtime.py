@@ -43,7 +43,8 @@ class RuntimeState:
         restored_epoch: Epoch of backups with which the database was restored last; 0: it never was.
         left_alone: Pods that run and whose tournaments the database does not know; None until pods were listed.
         registered: Tournaments that the leaderboard knows, as far as this process knows.
-        without_space: Why the leaderboard generates no agent for lack of space, by tournament.
+        without_space: Why no agent is generated for lack of space, by tournament.
+        shortage: Why the disk of the database has too little space for further agents; empty: it has enough.
     """
 
     def __init__(self, lease_seconds: float) -> None:
@@ -62,6 +63,7 @@ class RuntimeState:
         self.step_limits: dict[tuple[str, int], int] = {}
         self.paused: dict[str, str] = {}
         self.without_space: dict[str, str] = {}
+        self.shortage = ""
         self.registered: set[str] = set()
         self.restored_epoch = 0
         self.left_alone: frozenset[str] | None = None

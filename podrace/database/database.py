@@ -19,6 +19,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from podrace.database.format import Format
 from podrace.database.sqlite import SqliteEngine
 from podrace.database.transaction import Connection, Transaction
+from podrace.errors import ResourceExhausted
 
 LARGEST_BATCH = 256
 """Largest number of changes per commit, so that the first of them does not wait long."""
@@ -212,14 +213,22 @@ class Database:
         return batch
 
     def _commit(self, batch: Sequence[_Change]) -> None:
-        """Runs changes in one transaction and sets their results after the commit. If the commit fails, all fail."""
+        """Runs changes in one transaction and sets their results after the commit. If the commit fails, all fail.
+
+        On a full disk each change is run again on its own, because those that only read succeed.
+        """
         try:
             self._engine.begin()
             outcomes = [self._attempt(change) for change in batch]
             self._engine.commit()
         except Exception as error:
             self._engine.roll_back()
-            outcomes = [_Outcome(failure=self._engine.translated(error))] * len(batch)
+            failure = self._engine.translated(error)
+            if isinstance(failure, ResourceExhausted) and len(batch) > 1:
+                for change in batch:
+                    self._commit([change])
+                return
+            outcomes = [_Outcome(failure=failure)] * len(batch)
         for change, outcome in zip(batch, outcomes, strict=True):
             if outcome.failure is not None:
                 change.done.set_exception(outcome.failure)

@@ -188,6 +188,9 @@ def _translated(path: Path, error: Exception) -> Exception:
     name = getattr(error, "sqlite_errorname", "")
     if name.startswith("SQLITE_FULL"):
         return ResourceExhausted(f"database {path}: {error}; free some space")
+    if name == "SQLITE_IOERR_WRITE":
+        # The system refused to write: for lack of a quota, or because the file system is read-only now.
+        return ResourceExhausted(f"database {path}: cannot be written: {error}; check quota and mount of its disk")
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR")):
         return DataLoss(f"database {path}: is damaged: {error}; restore a copy or choose another file")
     return error

@@ -26,7 +26,7 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.specification.resolve import parse
 
-DISKS = {"store": 1024, "leaderboard": 128}
+DISKS = {"store": 1024, "leaderboard": 128, "orchestrator": 128}
 """Services whose disks are small, with their size in MiB."""
 USER = 10001
 PORTS = {"orchestrator": 50051, "leaderboard": 50052}

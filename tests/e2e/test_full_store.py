@@ -1,4 +1,4 @@
-"""A store whose disk is full pauses the tournament, which continues by itself when there is room again."""
+"""A full disk of the store or of a service pauses the tournament, which continues when there is room again."""
 
 import contextlib
 import subprocess
@@ -29,12 +29,16 @@ def fill(path: Path) -> None:
             file.write(bytes(2**12))
 
 
-@pytest.mark.parametrize("full", ["store", "home"])
+@pytest.mark.parametrize("full", ["store", "home", "orchestrator"])
 def test_a_full_disk_pauses_the_tournament_until_there_is_room(home, small_disk, full):
     if full == "home":
         # The databases of both services as well.
         (small_disk / "home").mkdir(mode=0o755)
         home.path.symlink_to(small_disk / "home")
+    elif full == "orchestrator":
+        # Only its database.
+        home.path.mkdir(mode=0o755)
+        (home.path / "orchestrator.sqlite").symlink_to(small_disk / "orchestrator.sqlite")
     else:
         home.path.mkdir(mode=0o755)
         (home.path / "store").symlink_to(small_disk)
@@ -47,6 +51,7 @@ def test_a_full_disk_pauses_the_tournament_until_there_is_room(home, small_disk,
     fill(ballast)
     paused = wait_for(lambda: home.json("show", tournament)["pause_reason"], what="a pause")
     assert "waiting for storage" in paused
+    assert full != "orchestrator" or "orchestrator.sqlite" in paused
 
     ballast.unlink()
     _, err = training.communicate(timeout=100)
@@ -55,3 +60,6 @@ def test_a_full_disk_pauses_the_tournament_until_there_is_room(home, small_disk,
     assert shown["state"] == "COMPLETED"
     assert shown["failed_agents"] == 0
     assert shown["pause_reason"] is None
+    kinds = [event["kind"] for event in home.json("events", tournament)["events"]]
+    assert {"storage_fault", "storage_recovered"} <= set(kinds)
+    assert not {"pod_died", "pod_killed"} & set(kinds)

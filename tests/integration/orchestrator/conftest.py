@@ -22,7 +22,9 @@ from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.external import ExternalLauncher
 from orchestrator.launchers.options import ExternalOptions
 from orchestrator.leaderboard_client import LeaderboardClient
-from orchestrator.pool.reconciler import LAUNCHED_POD_RULES, NEVER_SILENT, Reconciler
+from orchestrator.pool.pool_rules import LAUNCHED_POD_RULES
+from orchestrator.pool.reconciler import Reconciler
+from orchestrator.pool.silent_pods import NEVER_SILENT
 from orchestrator.service import OrchestratorServicer
 from orchestrator.state.database import StateDatabase
 from orchestrator.state.runtime import RuntimeState
@@ -81,6 +83,8 @@ class Mesh:
     capacity: list[Capacity]
     stub: Any
     requests: Iterator[int] = field(default_factory=itertools.count)
+    shortage: str = ""
+    """Why the disk of the database has too little free space."""
 
     async def call(self, method: str, request: Any, deadline_seconds: float = 10.0) -> Any:
         return await rpc.call(getattr(self.stub, method), request, deadline_seconds=deadline_seconds)
@@ -306,12 +310,14 @@ async def _open_mesh(
         silence=silence,
         registration=registration,
         check_leads=check_leads,
+        find_shortage=lambda: opened.shortage,
     )
     service = _service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)
     server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), [service], guard=Guard.of_anyone())
     async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
         stub = pb_grpc.OrchestratorServiceStub(channel)
-        yield Mesh(clock, state, runtime, launched, leaderboard, reconciler, assignments, servicer, capacity, stub)
+        mesh = Mesh(clock, state, runtime, launched, leaderboard, reconciler, assignments, servicer, capacity, stub)
+        yield mesh
     servicer.close()
     await server.drain()
     await reconciler.close()

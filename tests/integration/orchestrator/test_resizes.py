@@ -9,7 +9,7 @@ import pytest
 from orchestrator.decisions import pool_size
 from orchestrator.decisions.pool_size import Action, PoolShort
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.pool.reconciler import PoolRules
+from orchestrator.pool.pool_rules import PoolRules
 from orchestrator.state import records
 from orchestrator.state.records import PodPhase
 from podrace.errors import FailedPrecondition, Unavailable

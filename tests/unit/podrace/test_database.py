@@ -13,6 +13,7 @@ from released import HOMES, ReleasedHome, name
 from leaderboard.store import schema as leaderboard_state
 from orchestrator.state import database as orchestrator_state
 from podrace.database import LARGEST_NUMBER, Database, Format, Transaction
+from podrace.database.sqlite import SqliteEngine
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
 
 
@@ -144,6 +145,38 @@ async def test_a_full_disk_is_reported_and_nothing_of_the_commit_is_kept(path: P
         await state.transact(fill)
     assert await state.transact(names) == []
     state.close()
+
+
+async def test_a_change_that_only_reads_succeeds_in_a_commit_with_one_that_finds_the_disk_full(
+    path: Path, format: Format
+) -> None:
+    state = Database.open(path, format, clock)
+    await state.transact(insert, "a")
+    await state.transact(lambda transaction: transaction.execute("PRAGMA max_page_count = 20"))
+    occupation = Occupation()
+    occupying = await occupation.begin(state)
+
+    def fill(transaction: Transaction) -> None:
+        transaction.execute("INSERT INTO tournaments (tournament_id, spec) VALUES ('big', ?)", b"x" * 1_000_000)
+
+    batch = [asyncio.create_task(state.transact(change)) for change in (names, fill, names)]
+    await asyncio.sleep(0)
+    occupation.released.set()
+    await occupying
+    first, refused, last = await asyncio.gather(*batch, return_exceptions=True)
+    assert (first, last) == (["a"], ["a"])
+    assert isinstance(refused, ResourceExhausted)
+    state.close()
+
+
+async def test_a_disk_that_refuses_writes_is_no_damage(path: Path, format: Format) -> None:
+    engine = SqliteEngine.open(path, format)
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = "SQLITE_IOERR_WRITE"
+    assert isinstance(engine.translated(error), ResourceExhausted)
+    error.sqlite_errorname = "SQLITE_IOERR_READ"
+    assert isinstance(engine.translated(error), DataLoss)
+    engine.close()
 
 
 async def test_a_number_too_large_for_the_database_is_an_invalid_argument(path: Path, format: Format) -> None:

@@ -7,7 +7,15 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from agentpod.learner.lease import Lease
-from podrace.errors import PermissionDenied, Unavailable
+from podrace.errors import (
+    DataLoss,
+    DeadlineExceeded,
+    Internal,
+    PermissionDenied,
+    PodraceError,
+    ResourceExhausted,
+    Unavailable,
+)
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 UNKNOWN = 99
@@ -143,3 +151,84 @@ async def test_a_stuck_role_is_reported_until_a_renewal_is_answered() -> None:
     await lease.report_stuck(pb.StuckRole())
     await lease.renew()
     assert sent == [[1], [1, 2], []]
+
+
+@pytest.mark.parametrize(
+    ("answer", "stops"),
+    [
+        *((error("the disk is full"), False) for error in (ResourceExhausted, DataLoss, Internal)),
+        *((error("nothing came"), True) for error in (Unavailable, DeadlineExceeded)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+async def test_only_a_pod_without_any_answer_for_a_long_time_is_orphaned(answer: PodraceError, stops: bool) -> None:
+    now = 0.0
+
+    async def renew(request: pb.RenewAssignmentRequest, timeout: float) -> pb.RenewAssignmentResponse:
+        raise answer
+
+    orchestrator, assignment = SimpleNamespace(RenewAssignment=renew), pb.Assignment(assignment_id="t-a0.1")
+    lease = Lease(orchestrator, assignment, orphan_seconds=60.0, clock=lambda: now)
+    for _ in range(100):
+        now += 3.0
+        await lease.renew()
+    assert lease.stop.done() == stops
+    assert lease.held
+
+
+async def test_reports_of_stuck_roles_are_repeated_until_they_are_recorded() -> None:
+    answers = iter([ResourceExhausted("the disk is full"), None, None])
+    sent: list[int] = []
+
+    async def renew(request: pb.RenewAssignmentRequest, timeout: float) -> pb.RenewAssignmentResponse:
+        sent.append(len(request.stuck_roles))
+        if error := next(answers):
+            raise error
+        return pb.RenewAssignmentResponse(directive=pb.DIRECTIVE_CONTINUE)
+
+    lease = Lease(SimpleNamespace(RenewAssignment=renew), pb.Assignment(assignment_id="t-a0.1"), orphan_seconds=60.0)
+    await lease.report_stuck(pb.StuckRole())
+    for _ in range(2):
+        await lease.renew()
+    assert sent == [1, 1, 0]
+
+
+class FullOrchestrator:
+    """Has no space to record the end of an assignment, until the given number of attempts."""
+
+    def __init__(self, refusals: float) -> None:
+        self.refusals, self.requests, self.pauses = refusals, list[pb.CompleteAssignmentRequest](), list[float]()
+
+    async def CompleteAssignment(
+        self, request: pb.CompleteAssignmentRequest, timeout: float
+    ) -> pb.CompleteAssignmentResponse:
+        self.requests.append(request)
+        if len(self.requests) <= self.refusals:
+            raise ResourceExhausted("the disk is full")
+        return pb.CompleteAssignmentResponse()
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+async def test_the_end_of_an_assignment_is_reported_until_there_is_space_to_record_it() -> None:
+    full = FullOrchestrator(refusals=7)
+    lease = Lease(full, pb.Assignment(assignment_id="t-a0.1"), orphan_seconds=60.0, pause=full.pause)
+    await lease.complete(pb.OUTCOME_FINISHED)
+    assert len(full.requests) == 8
+    assert len({request.request_id for request in full.requests}) == 1
+    assert all(low <= found <= 2 * low for found, low in zip(full.pauses, [0.5, 1, 2, 4, 8, 15, 15], strict=True))
+
+
+async def test_a_pod_that_must_stop_does_not_wait_for_space() -> None:
+    full = FullOrchestrator(refusals=float("inf"))
+    lease = Lease(full, pb.Assignment(assignment_id="t-a0.1"), orphan_seconds=60.0)
+
+    async def stop_meanwhile(seconds: float) -> None:
+        lease.request_stop("SIGTERM")
+        await asyncio.Event().wait()
+
+    lease._pause = stop_meanwhile
+    with pytest.raises(ResourceExhausted):
+        await lease.complete(pb.OUTCOME_FINISHED)
+    assert len(full.requests) == 2

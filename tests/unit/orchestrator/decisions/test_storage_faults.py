@@ -1,4 +1,4 @@
-from orchestrator.decisions.storage_faults import Report, faults_of
+from orchestrator.decisions.storage_faults import Report, faults_of, faults_of_database
 
 FULL = "the disk is full"
 
@@ -37,3 +37,11 @@ def test_a_tournament_whose_last_pods_wait_for_an_agent_is_paused() -> None:
 
 def test_pods_that_still_train_keep_the_clock_running_while_no_agent_is_generated() -> None:
     assert faults_of([Report("t", "t-p0", "")], {"t": FULL}) == {}
+
+
+def test_while_the_database_cannot_be_written_every_running_tournament_is_paused() -> None:
+    found = faults_of_database(FULL, ["a", "b"])
+    assert {name: fault.pause_reason for name, fault in found.items()} == dict.fromkeys(
+        "ab", "waiting for storage: the disk is full"
+    )
+    assert str(found["a"]) == "nothing could be recorded: the disk is full"

@@ -31,7 +31,7 @@ def test_every_kind_that_is_recorded_by_name_is_listed() -> None:
     for path in (REPOSITORY / "orchestrator").rglob("*.py"):
         for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if name in ("record_event", "_record_once"):
+            if name == "record_event":
                 recorded |= {
                     node.value
                     for argument in call.args
