@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import structlog
 
@@ -234,11 +235,15 @@ class Reconciler:
         self._storage_watch.pause_all(self._state.fault, running)
         metrics.measure(observed, self._runtime, writable=False)
         self._signal_expired_leases(now)
-        listed = await self._launcher.list()
+        try:
+            listed = await self._launcher.list()
+        except Unavailable:
+            self._silent_pods.miss(now)
+            raise
         self._silent_pods.compare(listed, now)
         views = self._views.views_of(now, observed.pods)
         decided, _ = self._rules.decide(now, NO_CAPACITY, [], views, self._limits)
-        await self._stops.stop_listed((*decided, *self._silent_pods.due(now)), listed)
+        await self._stops.stop_listed(chain(decided, self._silent_pods.due(now)), listed)
 
     # --- appeared and gone pods -------------------------------------------------------------------------------
 

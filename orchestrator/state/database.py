@@ -5,6 +5,7 @@ mean.
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -21,6 +22,8 @@ from orchestrator.state.clock import Clock
 from podrace import database
 from podrace.errors import AlreadyExists, InvalidArgument, PodraceError, ResourceExhausted
 
+PROBE, PROBE_CHARACTERS = "probe", 1 << 18
+"""Name and size of the row with which a database that could not be written is tried."""
 REQUEST_RECORD_SECONDS = 86_400.0
 """A repeated request is recognized for one day."""
 
@@ -116,9 +119,16 @@ class EventLimit:
         return int(transaction.execute("SELECT count(*) FROM events WHERE tournament_id = ?", tournament_id)[0][0])
 
 
-def write_nothing_new(transaction: database.Transaction) -> None:
-    """Writes to the disk without changing anything."""
-    transaction.execute("UPDATE identity SET backup_epoch = backup_epoch")
+def occupy_space(transaction: database.Transaction) -> None:
+    """Writes as much as a large change does: on a full disk, small ones may still fit into the rest of a block."""
+    release_space(transaction)
+    content = secrets.token_hex(PROBE_CHARACTERS // 2)
+    transaction.execute("INSERT INTO requests VALUES (?, ?, ?, ?, ?)", PROBE, PROBE, "", content, transaction.now)
+
+
+def release_space(transaction: database.Transaction) -> None:
+    """Deletes what `occupy_space` has written."""
+    transaction.execute("DELETE FROM requests WHERE method = ?", PROBE)
 
 
 def delete_events(transaction: database.Transaction, tournament_id: str, count: int) -> int:
@@ -272,8 +282,6 @@ class StateDatabase:
             if error not in refusals:
                 self._set_fault(error.message)
             raise
-        if transaction.events or transaction.saved:
-            self._set_fault("")
         for kind, message, ids in transaction.events:
             _log.info(message, kind=kind, **ids)
             self._on_event(kind, message, ids)
@@ -284,7 +292,8 @@ class StateDatabase:
         if not self.fault:
             return
         with suppress(ResourceExhausted):
-            await self.transact(write_nothing_new)
+            await self.transact(occupy_space)
+            await self.transact(release_space)
             self._set_fault("")
 
     def _set_fault(self, fault: str) -> None:

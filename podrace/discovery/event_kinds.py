@@ -44,9 +44,10 @@ EVENT_KINDS: Mapping[str, str] = {
     ),
     "storage_fault": (
         "Pods wait because the checkpoint store or the leaderboard is full or does not answer. While all wait, the"
-        " tournament is paused."
+        " tournament is paused. Or the orchestrator could not write its database, which pauses every tournament; this is"
+        " recorded afterwards."
     ),
-    "storage_recovered": "No pod waits for storage any more.",
+    "storage_recovered": "Nothing waits for storage any more.",
     "checkpoints_deleted": (
         "Checkpoints of ended agents, or snapshots, were deleted because of `assignment.tournament_checkpoint_bytes`."
     ),

@@ -1,6 +1,10 @@
-"""Makes the disk of the orchestrator's database full, without a file system that is."""
+"""Makes the disk of the orchestrator's database full: seemingly, or really if this user may mount file systems."""
 
+import contextlib
 import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +38,28 @@ class FullDisk:
 
         monkeypatch.setattr(SqliteEngine, "begin", begin_counting)
         monkeypatch.setattr(SqliteEngine, "commit", commit_if_there_is_space)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, mebibytes: int) -> Iterator[None]:
+    """Mounts a small file system at a folder while the block runs; skips the test if this user may not."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("file systems can only be mounted by root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """Leaves no space on the disk of a folder while the block runs."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    try:
+        yield
+    finally:
+        ballast.unlink()

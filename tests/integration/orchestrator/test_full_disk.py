@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import prometheus_client
 import pytest
-from full_disk import FULL, FullDisk
+from full_disk import FULL, FullDisk, filled, small_disk
 
 from podrace.errors import PodraceError, ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -191,6 +192,35 @@ async def test_no_agent_is_generated_while_the_disk_is_nearly_full(mesh: Any, na
     await mesh.cycle()
     assert (await mesh.get(name)).pause_reason == ""
     assert await kinds(mesh, name) == ["storage_fault", "storage_recovered"]
+
+
+async def test_a_disk_that_is_really_full_pauses_a_tournament_and_loses_nothing(
+    tmp_path: Path, open_mesh: Any, spec: Any
+) -> None:
+    with small_disk(tmp_path, mebibytes=8):
+        async with open_mesh() as mesh:
+            name = await mesh.create(spec(maximum_pods=1))
+            await mesh.cycle()
+            work = await mesh.assigned(f"{name}-p0")
+            with filled(tmp_path):
+                for _ in range(20):
+                    answer = await mesh.renew(work, activity=pb.POD_ACTIVITY_TRAINING, environment_steps=7, score=1.0)
+                    assert answer.directive == pb.DIRECTIVE_CONTINUE
+                    await cycles(mesh, 1.0)
+                assert FULL in (await mesh.get(name)).pause_reason
+                with pytest.raises(ResourceExhausted):
+                    await mesh.complete(work)
+            await cycles(mesh, 1.0)
+            assert (await mesh.get(name)).pause_reason == ""
+            await mesh.complete(work, progress=pb.Progress(environment_steps=9))
+            await mesh.cycle(3.0)
+            assert mesh.launcher.stopped == []
+        async with open_mesh(launcher=mesh.launcher) as restarted:
+            assert (await restarted.get(name)).environment_steps == 9
+            assert await kinds(restarted, name, "agent_finished", "pod_died") == [
+                *("storage_fault", "storage_recovered"),
+                "agent_finished",
+            ]
 
 
 def _metric(name: str) -> float | None:

@@ -32,6 +32,7 @@ HEALTHY = {
     'podrace_leaderboard_submit_seconds_bucket{instance="a", le="0.1"}': "0+60x60",
     'podrace_leaderboard_submit_seconds_bucket{instance="a", le="+Inf"}': "0+60x60",
     "podrace_orchestrator_tournaments_paused": "0x60",
+    "podrace_orchestrator_database_unwritable": "0x60",
     "podrace_leaderboard_checkpoints_missing": "0x60",
     "podrace_leaderboard_collections_failed_total": "0x60",
     'podrace_orchestrator_pods{tournament_id="t"}': "2x60",
@@ -123,6 +124,12 @@ def test_a_tournament_that_gets_no_pod_is_reported_as_short(tmp_path: Path) -> N
         'podrace_orchestrator_environment_steps{tournament_id="t"}': "0x60",
     }
     assert firing({**HEALTHY, **none}, tmp_path) == {"PodracePoolShort"}
+
+
+@needs_promtool
+def test_a_database_that_cannot_be_written_is_reported_although_no_tournament_runs(tmp_path: Path) -> None:
+    unwritable = {"podrace_orchestrator_database_unwritable": "0x30 1x30"}
+    assert firing({**HEALTHY, **unwritable}, tmp_path) == {"PodraceStorageFault"}
 
 
 @pytest.mark.long
