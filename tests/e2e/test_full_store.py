@@ -60,6 +60,6 @@ def test_a_full_disk_pauses_the_tournament_until_there_is_room(home, small_disk,
     assert shown["state"] == "COMPLETED"
     assert shown["failed_agents"] == 0
     assert shown["pause_reason"] is None
-    kinds = [event["kind"] for event in home.json("events", tournament)["events"]]
+    kinds = [event["kind"] for event in home.json("events", tournament)]
     assert {"storage_fault", "storage_recovered"} <= set(kinds)
     assert not {"pod_died", "pod_killed"} & set(kinds)

@@ -309,15 +309,14 @@ async def _open_mesh(
         rules=rules,
         silence=silence,
         registration=registration,
-        check_leads=check_leads,
         find_shortage=lambda: opened.shortage,
     )
     service = _service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)
     server = await rpc.Server.start(rpc.ServerConfig(grace_seconds=0.0), [service], guard=Guard.of_anyone())
     async with rpc.connect(server.address, pb.DESCRIPTOR) as channel:
         stub = pb_grpc.OrchestratorServiceStub(channel)
-        mesh = Mesh(clock, state, runtime, launched, leaderboard, reconciler, assignments, servicer, capacity, stub)
-        yield mesh
+        opened = Mesh(clock, state, runtime, launched, leaderboard, reconciler, assignments, servicer, capacity, stub)
+        yield opened
     servicer.close()
     await server.drain()
     await reconciler.close()
