@@ -235,12 +235,7 @@ class Reconciler:
         self._storage_watch.pause_all(self._state.fault, running)
         metrics.measure(observed, self._runtime, writable=False)
         self._signal_expired_leases(now)
-        try:
-            listed = await self._launcher.list()
-        except Unavailable:
-            self._silent_pods.miss(now)
-            raise
-        self._silent_pods.compare(listed, now)
+        listed = await self._silent_pods.list(self._launcher, now)
         views = self._views.views_of(now, observed.pods)
         decided, _ = self._rules.decide(now, NO_CAPACITY, [], views, self._limits)
         await self._stops.stop_listed(chain(decided, self._silent_pods.due(now)), listed)
@@ -250,12 +245,10 @@ class Reconciler:
     async def _compare_pods(self, now: float) -> str:
         """Compares the records with the launcher's list; returns why there is no list, or an empty text."""
         try:
-            listed = await self._launcher.list()
+            listed = await self._silent_pods.list(self._launcher, now)
         except Unavailable as error:
-            self._silent_pods.miss(now)
             return error.message
         self._on_list(listed)
-        self._silent_pods.compare(listed, now)
         recorded = list(self._runtime.cache.pods.values())
         running = {pod.pod_id for pod in listed}
         self._absent = {pod_id: self._absent.get(pod_id, now) for pod_id in self._runtime.cache.pods.keys() - running}

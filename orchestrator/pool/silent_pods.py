@@ -8,8 +8,9 @@ import structlog
 from orchestrator.decisions import pod_silence
 from orchestrator.decisions.pod_silence import Contact, SilenceLimits
 from orchestrator.decisions.pool_size import KillPod
-from orchestrator.launchers.base import ListedPod
+from orchestrator.launchers.base import Launcher, ListedPod
 from orchestrator.state.runtime import RuntimeState
+from podrace.errors import Unavailable
 
 NEVER_SILENT = SilenceLimits(math.inf, math.inf, math.inf, math.inf)
 """Limits for pods that nothing here can kill."""
@@ -19,7 +20,7 @@ _log = structlog.get_logger(__name__)
 class SilentPods:
     """Compares what is known about the calls of pods with the limits.
 
-    silent.compare(await launcher.list(), now)
+    listed = await silent.list(launcher, now)
     for kill in silent.due(now):
         await launcher.stop(kill.pod_id, kill=True)
     """
@@ -32,19 +33,25 @@ class SilentPods:
         # Monotonic time at which the launcher first did not answer; None if it answered the last time.
         self._unavailable_since: float | None = None
 
-    def miss(self, now: float) -> None:
-        """Records that the launcher does not answer."""
-        if self._unavailable_since is None:
-            self._unavailable_since = now
+    async def list(self, launcher: Launcher, now: float) -> Sequence[ListedPod]:
+        """Lists the pods. Expects calls of those that run, and none of those that wait for a node or an image.
 
-    def compare(self, listed: Sequence[ListedPod], now: float) -> None:
-        """Expects calls of the pods that run, and none of those that wait for a node or an image."""
+        Raises:
+            Unavailable: The launcher does not answer, which is taken into account as well.
+        """
+        try:
+            listed = await launcher.list()
+        except Unavailable:
+            if self._unavailable_since is None:
+                self._unavailable_since = now
+            raise
         if pod_silence.was_cut_off(now, self._unavailable_since, self._lease_seconds):
             self._resumed_at = now + self._lease_seconds
         self._unavailable_since = None
         contacts = self._runtime.contacts
         contacts.expect_later(pod.pod_id for pod in listed if not pod.started)
         contacts.expect_first_call((pod.pod_id for pod in listed if pod.started), now)
+        return listed
 
     def due(self, now: float) -> Iterator[KillPod]:
         """Yields the pods that are killed now, with the reason.
