@@ -309,6 +309,7 @@ async def _open_mesh(
         rules=rules,
         silence=silence,
         registration=registration,
+        check_leads=check_leads,
         find_shortage=lambda: opened.shortage,
     )
     service = _service("OrchestratorService", pb.DESCRIPTOR, pb_grpc, servicer)
