@@ -44,8 +44,8 @@ EVENT_KINDS: Mapping[str, str] = {
     ),
     "storage_fault": (
         "Pods wait because the checkpoint store or the leaderboard is full or does not answer. While all wait, the"
-        " tournament is paused. Or the orchestrator could not write its database, which pauses every tournament; this is"
-        " recorded afterwards."
+        " tournament is paused. Or the orchestrator could not write its database, which pauses every tournament; this"
+        " is recorded afterwards."
     ),
     "storage_recovered": "Nothing waits for storage any more.",
     "checkpoints_deleted": (
