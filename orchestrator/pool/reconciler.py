@@ -97,8 +97,7 @@ class Reconciler:
         self._state, self._runtime, self._launcher, self._clock = state, runtime, launcher, clock
         self._completion_check = CompletionCheck(state, runtime, leaderboard)
         self._snapshots = ChampionSnapshots(runtime, leaderboard)
-        self._storage_watch = StorageWatch(state, runtime, find_shortage)
-        self._sizing = PodSizing(state, runtime)
+        self._storage_watch, self._sizing = StorageWatch(state, runtime, find_shortage), PodSizing(state, runtime)
         self._silent_pods = SilentPods(runtime, silence)
         self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
         self._on_list, self._deletion, self._quotas = on_list, deletion, quotas

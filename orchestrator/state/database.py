@@ -123,7 +123,7 @@ def occupy_space(transaction: database.Transaction) -> None:
     """Writes as much as a large change does: on a full disk, small ones may still fit into the rest of a block."""
     release_space(transaction)
     content = secrets.token_hex(PROBE_CHARACTERS // 2)
-    transaction.execute("INSERT INTO requests VALUES (?, ?, ?, ?, ?)", PROBE, PROBE, "", content, transaction.now)
+    transaction.execute("INSERT INTO requests VALUES (?, ?, ?, ?, ?)", PROBE, PROBE, "", content, 0.0)
 
 
 def release_space(transaction: database.Transaction) -> None:
