@@ -104,6 +104,8 @@ def delete(
 ) -> list[str]:
     """Deletes the garbage of a survey, except objects that were put again since; returns the digests deleted.
 
+    Unfinished writes of killed writers are removed as well.
+
     Args:
         store: The store as a whole.
         found: The survey.
@@ -113,6 +115,8 @@ def delete(
     Raises:
         PodraceError: That of `check_leads`; nothing more was deleted.
     """
+    check_leads()
+    store.remove_abandoned()
     deleted: list[str] = []
     for place in found.garbage:
         check_leads()

@@ -74,6 +74,8 @@ class Verification:
     size_bytes: int = 0
     damage: list[str] = field(default_factory=list)
     """One line for each damaged object, and for each checkpoint that lacks it."""
+    unfinished_writes: int = 0
+    """Files in `incoming`, or uploads in parts: of writers that run, or that were killed a short time ago."""
 
 
 def verify(store: CheckpointStore) -> Verification:
@@ -82,7 +84,7 @@ def verify(store: CheckpointStore) -> Verification:
     A missing part of a replay memory is no damage: such parts are optional.
     A checkpoint that a leaderboard is deleting at the same time may appear incomplete.
     """
-    found = Verification()
+    found = Verification(unfinished_writes=store.remove_abandoned())
     manifests: dict[Place, Manifest] = {}
     sizes: dict[Place, int] = {}
     for stored in store.list_objects():

@@ -5,11 +5,12 @@
                              when they were last put
     objects/ab/abcdef...     objects of podrace 0.1.0, and of checks
     pointers/AGENT.json      one per agent
-    incoming/                files being written
+    incoming/                files being written, each locked (flock) by its writer
     lock                     held (flock) while a pointer is swapped and while an object is added or deleted
 
 A file is renamed to its name after its bytes are on disk. A process that is killed at any point leaves whole files, and
-perhaps one in incoming/, which a process that opens the store at least an hour later removes.
+perhaps one in incoming/, which no writer locks. It is removed a minute later, when a process opens the store or the
+leaderboard collects garbage.
 """
 
 import fcntl
@@ -40,7 +41,8 @@ from podrace.checkpoint_store.store import (
 from podrace.digests import digest
 from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, ResourceExhausted, Unavailable
 
-INCOMING_LIFE_SECONDS = 3600.0
+INCOMING_LIFE_SECONDS = 60.0
+"""Younger files are kept even if nothing locks them: their writer may be about to, or belong to podrace 0.1.0."""
 FULL = {ENOSPC, EDQUOT, EFBIG}
 
 
@@ -197,6 +199,15 @@ class FolderStore:
             shutil.rmtree(self._tournaments / tournament_id)
         return objects
 
+    def remove_abandoned(self) -> int:
+        """Deletes old files in incoming/ that nothing locks."""
+        with self._translated_errors():
+            try:
+                return self._remove_abandoned()
+            except OSError:
+                # The file system is read-only, or these files are of another user.
+                return sum(1 for _ in self._incoming.iterdir())
+
     def list_pointers(self) -> Iterator[Pointer]:
         """Reads all pointers in the order of their agents' ids."""
         with self._translated_errors():
@@ -230,12 +241,18 @@ class FolderStore:
             return path.read_bytes()
         return None
 
-    def _remove_abandoned(self) -> None:
-        oldest = self._now() - INCOMING_LIFE_SECONDS
-        for path in self._incoming.iterdir():
+    def _remove_abandoned(self) -> int:
+        left = list(self._incoming.iterdir())
+        # The time is read by a write, which a store without such files is spared.
+        oldest = self._now() - INCOMING_LIFE_SECONDS if left else 0.0
+        kept = 0
+        for path in left:
             with suppress(FileNotFoundError):
-                if path.stat().st_mtime < oldest:
+                if path.stat().st_mtime >= oldest or _has_writer(path):
+                    kept += 1
+                else:
                     path.unlink()
+        return kept
 
     def _now(self) -> float:
         """Returns the time that ages are measured by. A file server sets the times of its files by its own clock."""
@@ -279,12 +296,24 @@ def _written(folder: Path, data: bytes) -> Iterator[Path]:
     descriptor, name = tempfile.mkstemp(dir=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            # Held until the file is renamed, so that others can tell whether it has a writer.
+            fcntl.flock(file, fcntl.LOCK_EX)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        yield Path(name)
+            yield Path(name)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _has_writer(path: Path) -> bool:
+    """Whether a process writes a file of incoming/."""
+    with path.open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
 
 
 def _make_durable_folder(folder: Path) -> None:

@@ -267,6 +267,10 @@ class GrantedStore:
         """Is refused."""
         raise PermissionDenied(f"{tournament_id} in {self._uri}: only the leaderboard deletes tournaments")
 
+    def remove_abandoned(self) -> int:
+        """Is refused."""
+        raise PermissionDenied(f"{self._uri}: only the leaderboard removes unfinished writes")
+
     def list_pointers(self) -> Iterator[Pointer]:
         """Is refused."""
         raise PermissionDenied(f"{self._uri}: only the leaderboard lists pointers")

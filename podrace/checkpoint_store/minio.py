@@ -7,8 +7,8 @@
     PREFIX/pointers/AGENT.json      one per agent, replaced by a PUT that requires the previous ETag
 
 The names are those of the store `folder`, so one store can be copied to the other. A process that is killed at any
-point leaves whole objects, and perhaps an unfinished upload in parts, which is invisible. A process that opens the
-store at least an hour later aborts it.
+point leaves whole objects, and perhaps an unfinished upload in parts, which is invisible. It is aborted an hour later,
+when a process opens the store or the leaderboard collects garbage.
 
 S3 has no deletion on the condition that an object is old. One round trip lies between reading the age of an object and
 deleting it. If the same bytes are put again in between, they are lost, unless the bucket keeps versions: then only the
@@ -192,16 +192,19 @@ class MinioStore:
                 if found:
                     yield found[0]
 
-    def remove_abandoned(self) -> None:
+    def remove_abandoned(self) -> int:
         """Aborts uploads that a killed writer left, if the server can list them; they only take space."""
+        found = aborted = 0
         try:
-            folders = [f"{self._prefix}{folder}/" for folder in ("objects", "tournaments")]
-            aborted = sum(self._bucket.abort_uploads(folder, UPLOAD_LIFE_SECONDS) for folder in folders)
+            for folder in ("objects", "tournaments"):
+                uploads = self._bucket.abort_uploads(f"{self._prefix}{folder}/", UPLOAD_LIFE_SECONDS)
+                found, aborted = found + uploads.found, aborted + uploads.aborted
         except (Aborted, FailedPrecondition, NotFound, PermissionDenied, Unavailable, Unimplemented) as error:
             _log.debug("unfinished uploads cannot be listed; set an expiry for them on the bucket", error=error.message)
         else:
             if aborted:
                 _log.info("unfinished uploads aborted", count=aborted)
+        return found - aborted
 
     def _searched(self) -> Iterator[str]:
         """Yields the tournaments whose folders are read, in order."""

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import structlog
 from minio.datatypes import Object
@@ -58,6 +58,14 @@ class BucketEntry:
     """Version of the object, if the bucket keeps several."""
     etag: str = ""
     """Changes with the content."""
+
+
+class UnfinishedUploads(NamedTuple):
+    """Counts of uploads in parts that were not completed."""
+
+    found: int
+    aborted: int
+    """How many of them were aborted now."""
 
 
 @dataclass(frozen=True)
@@ -221,15 +229,15 @@ class Bucket:
         except CLIENT_ERRORS as error:
             raise self._failure(error, what).error from error
 
-    def abort_uploads(self, prefix: str, minimum_age_seconds: float) -> int:
-        """Aborts unfinished uploads that are at least this old; returns their number."""
+    def abort_uploads(self, prefix: str, minimum_age_seconds: float) -> "UnfinishedUploads":
+        """Aborts unfinished uploads that are at least this old."""
         what = "unfinished uploads"
         listed = self._try(what, lambda: self._client.list_uploads(self._name, prefix))
         oldest = self.now_seconds() - minimum_age_seconds
         old = [upload for upload in listed.uploads if _seconds(upload.initiated_time) <= oldest]
         for upload in old:
             self._abort(upload.object_name, upload.upload_id or "", what)
-        return len(old)
+        return UnfinishedUploads(len(listed.uploads), len(old))
 
     def _put_parts(self, key: str, data: bytes, what: str) -> None:
         upload_id = self._try(what, lambda: self._client.create_upload(self._name, key, dict(UPLOAD_HEADERS)))
@@ -285,7 +293,7 @@ class Bucket:
         try:
             self._client.abort_upload(self._name, key, upload_id)
         except CLIENT_ERRORS as error:
-            # It only takes space until a process opens the store at least an hour later.
+            # It only takes space until `remove_abandoned` aborts it.
             _log.warning("an unfinished upload was left behind", error=self._failure(error, what).error.message)
 
     def _read(self, key: str, what: str, largest_bytes: int | None = None) -> tuple[Arrival, str]:

@@ -209,6 +209,13 @@ class CheckpointStore(ObjectStore, PointerStore, Protocol):
         """
         ...
 
+    def remove_abandoned(self) -> int:
+        """Removes what killed writers have left of unfinished writes; returns how many remain, which may have a writer.
+
+        Done when a store is opened, and with each garbage collection.
+        """
+        ...
+
 
 @runtime_checkable
 class GrantingStore(CheckpointStore, Protocol):

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -97,6 +98,22 @@ def ask_environment(folder: Path, kind: str, seconds: float) -> None:
     while path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(seconds)
+
+
+# --- temporary files ---------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Lets this process, and those that it starts, put temporary files into a new folder with a short path."""
+    with tempfile.TemporaryDirectory(prefix="chaos-") as name, contextlib.ExitStack() as stack:
+        before = os.environ.get("TMPDIR"), tempfile.tempdir
+        stack.callback(setattr, tempfile, "tempdir", before[1])
+        stack.callback(os.environ.pop, "TMPDIR", None)
+        if before[0] is not None:
+            stack.callback(os.environ.__setitem__, "TMPDIR", before[0])
+        os.environ["TMPDIR"] = tempfile.tempdir = name
+        yield Path(name)
 
 
 # --- disks -------------------------------------------------------------------------------------------------------

@@ -3,20 +3,24 @@
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import grpc
 from chaos_faults import CLASSES, FUSED_CLASSES, Fault
-from chaos_target import ask_environment, filled, send, slow, small_disk, stop
+from chaos_target import ask_environment, filled, send, slow, small_disk, stop, temporary_folder
 from homes import Home, wait_for
+
+from podrace.checkpoint_store import open_store
 
 STORE_MIB = 256
 START_SECONDS = 180.0
 STOP_SECONDS = 600.0
 """The command writes its reports before it ends, also for hundreds of agents."""
-END_SECONDS = 60.0
+END_SECONDS = 120.0
+"""Longer than an unfinished write of a killed process is kept."""
 PROCESS_SECONDS = 60.0
 
 
@@ -25,15 +29,16 @@ class EmbeddedTarget:
 
     name = "embedded"
 
-    def __init__(self, folder: Path, store: Path | None, learners: int) -> None:
+    def __init__(self, folder: Path, temporary: Path, store: Path | None, learners: int) -> None:
         """Creates the home.
 
         Args:
             folder: Empty folder.
+            temporary: Empty folder into which the mesh puts temporary files.
             store: Folder of a small disk for the store; None: the disk cannot be filled.
             learners: Learners of an agent.
         """
-        self._folder, self._store, self._errors = folder, store, folder / "errors"
+        self._folder, self._temporary, self._store, self._errors = folder, temporary, store, folder / "errors"
         self.home = Home(folder / "home")
         self.home.path.mkdir(mode=0o755)
         if store:
@@ -102,24 +107,33 @@ class EmbeddedTarget:
         ended = self._training.poll() is not None
         self._training.send_signal(signal.SIGINT)
         self._training.communicate(timeout=STOP_SECONDS)
+        store = str(self.home.path / "store")
         deadline = time.monotonic() + END_SECONDS
-        while self.home.left_behind() and time.monotonic() < deadline:
+        while (left := self.left_behind(store)) and time.monotonic() < deadline:
             time.sleep(0.5)
-        damage = self.home.json("store", "verify", str(self.home.path / "store"), with_home=False)["damage"]
+        for what in sorted(left):
+            print(f"left behind: {what}", file=sys.stderr)
+        damage = self.home.json("store", "verify", store, with_home=False)["damage"]
         return {
             "corrupt_checkpoints": len(damage),
-            "left_behind": len(self.home.left_behind()),
+            "left_behind": len(left),
             "commands_ended": int(ended),
             "tracebacks": self._errors.read_text().count("Traceback"),
         }
+
+    def left_behind(self, store: str) -> set[str]:
+        """Processes, shared memory, temporary files, and unfinished writes of the store."""
+        open_store(store, only_reading=True).remove_abandoned()
+        unfinished, temporary = (self.home.path / "store/incoming").iterdir(), self._temporary.iterdir()
+        return {*self.home.left_behind(), *map(str, unfinished), *map(str, temporary)}
 
 
 @contextlib.contextmanager
 def embedded(folder: Path, learners: int = 1) -> Iterator[EmbeddedTarget]:
     """Yields a target; kills what it started."""
     os.environ["PODRACE_ORCHESTRATOR__BACKUP__PERIOD_SECONDS"] = "2"
-    with small_disk(folder / "disk", STORE_MIB) as store:
-        target = EmbeddedTarget(folder, store, learners)
+    with small_disk(folder / "disk", STORE_MIB) as store, temporary_folder() as temporary:
+        target = EmbeddedTarget(folder, temporary, store, learners)
         try:
             yield target
         finally:

@@ -37,6 +37,12 @@ COMMAND_SECONDS = 120.0
 STORE = "minio+http://{host}:9000/podrace"
 ENVIRONMENT = Path(__file__).parent / "sleepy_environment.py"
 KUBELET = "kubelet"
+FOLDERS = """
+import glob
+patterns = "/tmp/podrace*/pods/*", "/tmp/podrace-code-*/*", "/tmp/podrace-parts-*/*"
+print(sum(len(glob.glob(pattern)) for pattern in patterns))
+"""
+"""Counts the folders of pods and of plugins in a container of a service."""
 
 
 def output(*command: str, environ: Mapping[str, str] | None = None, check: bool = True) -> str:
@@ -66,12 +72,17 @@ class EngineTarget(ABC):
         """Labels of the containers of a service or of a role of pods."""
 
     @abstractmethod
-    def left_behind(self) -> int:
-        """Number of things of pods that exist."""
+    def objects(self) -> int:
+        """Number of containers, volumes, Jobs and the like of pods that exist."""
 
     @abstractmethod
-    def damage(self) -> int:
-        """Number of damaged files in the checkpoint store."""
+    def verified(self) -> Mapping[str, Any]:
+        """What `podrace store verify` reports about the checkpoint store."""
+
+    def left_behind(self) -> int:
+        """Number of things that are left: objects of pods, unfinished uploads, and temporary folders of services."""
+        folders = (output("docker", "exec", self.container(role), "python", "-c", FOLDERS) for role in PORTS)
+        return self.objects() + int(self.verified()["unfinished_writes"]) + sum(map(int, folders))
 
     def start(self, specification: str) -> str:
         """See Target."""
@@ -87,7 +98,7 @@ class EngineTarget(ABC):
         deadline = time.monotonic() + END_SECONDS
         while self.left_behind() and time.monotonic() < deadline:
             time.sleep(1.0)
-        return {"corrupt_checkpoints": self.damage(), "left_behind": self.left_behind()}
+        return {"corrupt_checkpoints": len(self.verified()["damage"]), "left_behind": self.left_behind()}
 
     def _call(self, method: str, request: Any) -> Any:
         with self.channel("orchestrator") as channel:
@@ -190,16 +201,17 @@ class ComposeTarget(EngineTarget):
         named = [part for alias in aliases for part in ("--alias", alias)]
         output("docker", "network", "connect", *named, network, container, check=False)
 
-    def left_behind(self) -> int:
+    def objects(self) -> int:
         """See EngineTarget."""
         scope = f"label=podrace.scope={self._stack.project}"
         return len(self._stack.run("ps", "--all", "--quiet", "--filter", scope).split()) + len(self._stack.volumes())
 
-    def damage(self) -> int:
+    def verified(self) -> Mapping[str, Any]:
         """See EngineTarget."""
         options = ("--rm", "--no-deps", "-T", "--entrypoint", "podrace", "bucket")
         store = STORE.format(host="store")
-        return len(json.loads(self._stack.compose("run", *options, "store", "verify", store, "--json"))["damage"])
+        found: Mapping[str, Any] = json.loads(self._stack.compose("run", *options, "store", "verify", store, "--json"))
+        return found
 
 
 class ClusterTarget(EngineTarget):
@@ -243,18 +255,18 @@ class ClusterTarget(EngineTarget):
             (name, *_) = self.kubectl("get", "pods", "-l", AGENT_PODS, "-o", "name").split()
             self.kubectl("delete", name, "--force", "--grace-period=0", "--wait=false")
 
-    def left_behind(self) -> int:
+    def objects(self) -> int:
         """See EngineTarget."""
         listed = self.kubectl("get", "jobs,configmaps,secrets", "-l", "podrace/scope=podrace", "-o", "name")
         return len(listed.split()) + len(self.kubectl("get", "pods", "-l", AGENT_PODS, "-o", "name").split())
 
-    def damage(self) -> int:
+    def verified(self) -> Mapping[str, Any]:
         """See EngineTarget."""
         keys = {"PODRACE_STORE_ACCESS_KEY": "local-access-key", "PODRACE_STORE_SECRET_KEY": "local-secret-key"}
         store = STORE.format(host=ADDRESSES["store"])
-        return len(
-            json.loads(output(PODRACE, "store", "verify", store, "--json", environ={**os.environ, **keys}))["damage"]
-        )
+        answer = output(PODRACE, "store", "verify", store, "--json", environ={**os.environ, **keys})
+        found: Mapping[str, Any] = json.loads(answer)
+        return found
 
 
 def kubelets() -> list[int]:

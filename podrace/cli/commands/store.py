@@ -117,7 +117,8 @@ def verify_command(uri: str, as_json: bool, debug: bool) -> int:
             show(line)
         read = f"{formats.things(found.objects, 'object')} with {formats.count(found.size_bytes)}B"
         checkpoints = f"{formats.things(found.manifests, 'checkpoint')} of {formats.things(found.agents, 'agent')}"
-        show(f"{uri}: {read} are intact, {checkpoints}; damage: {len(found.damage)}")
+        unfinished = f"; unfinished writes: {found.unfinished_writes}" if found.unfinished_writes else ""
+        show(f"{uri}: {read} are intact, {checkpoints}; damage: {len(found.damage)}{unfinished}")
     return EXIT_FAILED if found.damage else 0
 
 

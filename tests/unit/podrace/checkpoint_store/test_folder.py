@@ -13,7 +13,8 @@ import pytest
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store import open_store
-from podrace.checkpoint_store.folder import INCOMING_LIFE_SECONDS, FolderStore
+from podrace.checkpoint_store.collect import collect
+from podrace.checkpoint_store.folder import INCOMING_LIFE_SECONDS, FolderStore, _written
 from podrace.checkpoint_store.store import check_store
 from podrace.digests import digest
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, ResourceExhausted, Unavailable
@@ -138,14 +139,33 @@ def test_other_files_among_the_objects_are_not_listed(tmp_path: Path) -> None:
     assert [stored.digest for stored in store.list_objects()] == [name]
 
 
-def test_a_file_of_a_killed_writer_is_removed_when_the_store_is_opened_an_hour_later(tmp_path: Path) -> None:
+def test_a_file_of_a_killed_writer_is_removed_when_the_store_is_opened_a_minute_later(tmp_path: Path) -> None:
     FolderStore(tmp_path)
     left = tmp_path / "incoming" / "torn"
     left.touch()
     written = left.stat().st_mtime
-    FolderStore(tmp_path, lambda: written + INCOMING_LIFE_SECONDS)
+    assert FolderStore(tmp_path, lambda: written + INCOMING_LIFE_SECONDS).remove_abandoned() == 1
     assert left.exists()
-    FolderStore(tmp_path, lambda: written + INCOMING_LIFE_SECONDS + 1)
+    assert FolderStore(tmp_path, lambda: written + INCOMING_LIFE_SECONDS + 1).remove_abandoned() == 0
+    assert not left.exists()
+
+
+def test_a_file_whose_writer_lives_is_kept_however_old_it_is(tmp_path: Path) -> None:
+    FolderStore(tmp_path)
+    with _written(tmp_path / "incoming", b"slow") as incoming:
+        later = FolderStore(tmp_path, lambda: incoming.stat().st_mtime + 24 * 3600.0)
+        assert later.remove_abandoned() == 1
+        assert incoming.read_bytes() == b"slow"
+    assert later.remove_abandoned() == 0
+
+
+def test_a_collection_removes_what_killed_writers_have_left(tmp_path: Path) -> None:
+    left = tmp_path / "incoming" / "torn"
+    now = [left.parent.parent.stat().st_mtime]
+    store = FolderStore(tmp_path, lambda: now[0])
+    left.touch()
+    now[0] = left.stat().st_mtime + INCOMING_LIFE_SECONDS + 1
+    assert collect(store, [], 3600.0) == []
     assert not left.exists()
 
 

@@ -98,6 +98,14 @@ def test_an_intact_store_verifies(type_: Any, store: FolderStore) -> None:
     assert answer.json["damage"] == []
 
 
+def test_unfinished_writes_are_counted(type_: Any, store: FolderStore) -> None:
+    assert type_("store", "verify", store.uri, "--json").json["unfinished_writes"] == 0
+    assert "unfinished writes" not in type_("store", "verify", store.uri).out
+    (Path(store.uri.removeprefix("folder://")) / "incoming" / "torn").touch()
+    assert type_("store", "verify", store.uri, "--json").json["unfinished_writes"] == 1
+    assert "unfinished writes: 1" in type_("store", "verify", store.uri).out
+
+
 def test_a_missing_piece_of_a_replay_memory_is_no_damage_but_a_changed_one_is(type_: Any, store: FolderStore) -> None:
     claim(store, AGENT, 1)
     publish(store, AGENT, 1, {"policy": b"policy", "replay.segments.000": b"old", "replay.state": b"state"}, Manifest())
