@@ -108,15 +108,16 @@ chaos-store: install
 	for store in folder minio; do $(BIN)/python tests/contract/publisher_kills.py --store $$store --kills 1000 || exit 1; done
 
 # Trains while a fault happens every 29 s, and measures what is lost: make chaos SECONDS=1800 SEED=1 MESH=embedded
-# MESH: embedded, or with the images of `make test-compose` and `make test-k8s` compose or kubernetes.
+# MESH: embedded, or with the images of `make test-compose` and `make test-k8s` compose or kubernetes. LEARNERS=2: each
+# agent has two learners, and on the mesh `embedded` faults happen to the second one as well.
 chaos: install
-	PYTHONPATH=tests/e2e:tests/engine:tests/security $(BIN)/python tests/chaos/chaos.py --mesh $(or $(MESH),embedded) --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) --pods $(or $(PODS),2) --cores $(or $(CORES),1) --step-seconds $(or $(STEP_SECONDS),0.005)
+	PYTHONPATH=tests/e2e:tests/engine:tests/security $(BIN)/python tests/chaos/chaos.py --mesh $(or $(MESH),embedded) --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) --pods $(or $(PODS),2) --cores $(or $(CORES),1) --learners $(or $(LEARNERS),1) --step-seconds $(or $(STEP_SECONDS),0.005)
 
 # Trains for hours without faults, and reports what grows: make soak HOURS=2
 soak: install
 	PYTHONPATH=tests/e2e:tests/engine:tests/security $(BIN)/python tests/chaos/soak.py --hours $(or $(HOURS),2)
 
-# Two minutes of `make chaos`.
+# Two minutes of `make chaos`; part of continuous integration.
 test-chaos: install
 	$(BIN)/python -m pytest -m chaos tests/chaos/test_chaos.py
 
