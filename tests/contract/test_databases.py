@@ -174,6 +174,15 @@ def expire(transaction: Transaction) -> None:
     transaction.execute("UPDATE leadership SET expire_time = '-infinity'")
 
 
+async def test_a_database_that_could_not_be_written_is_tried_without_leaving_anything_in_it(opened: Open) -> None:
+    orchestrator = StateDatabase(await opened(state.DATABASE_FORMAT))
+    orchestrator.fault = "the disk is full"
+    await orchestrator.transact(state.occupy_space)  # as if the process had been killed within an earlier try
+    await orchestrator.probe()
+    assert orchestrator.fault == ""
+    assert await orchestrator.transact(lambda transaction: transaction.execute("SELECT * FROM requests")) == []
+
+
 async def test_an_earlier_leader_changes_nothing_after_a_takeover(postgresql: PostgresqlServer) -> None:
     location = DatabaseLocation.of(postgresql.new_url())
     earlier, old = await open_database(location, board.DATABASE_FORMAT, clock)
