@@ -27,18 +27,18 @@ from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import DataLoss, DeadlineExceeded, InvalidArgument, PodraceError, Unavailable
+from podrace.errors import DeadlineExceeded, InvalidArgument, PodraceError, Unavailable
 from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tournament.v1.tournament_pb2 import EnvironmentSpec
 from simulators.messages import space_of
 
 COLLECT_DEADLINE_SECONDS = 600.0
-EVALUATE_DEADLINE_SECONDS = 1800.0
+"""Limit of a rollout for a worker that a specification names. It need not report its progress."""
 EARLY_SECONDS = 1.0
 """DEADLINE_EXCEEDED that arrives this much before the deadline of the call was sent by the role."""
 
 
-async def _call(method: Any, request: Any, *, deadline_seconds: float, setting: str = "") -> Any:
+async def _call(method: Any, request: Any, *, deadline_seconds: float | None, setting: str = "") -> Any:
     """Calls a role; raises the error that `role_error` makes of its answer."""
     try:
         return await rpc.call(method, request, deadline_seconds=deadline_seconds)
@@ -46,8 +46,11 @@ async def _call(method: Any, request: Any, *, deadline_seconds: float, setting: 
         raise role_error(error, setting) from None
 
 
-async def _call_to_simulate(method: Any, request: Any, *, deadline_seconds: float, setting: str = "") -> Any:
+async def _call_to_simulate(method: Any, request: Any, *, deadline_seconds: float | None, setting: str = "") -> Any:
     """Calls a role whose simulator has deadlines of its own, as `_call`.
+
+    podrace's own roles have no deadline: agentpod.liveness.supervisor watches their progress, and ends the call of a
+    role that makes none.
 
     Raises:
         DeadlineExceeded: The deadline of this call has passed.
@@ -57,7 +60,7 @@ async def _call_to_simulate(method: Any, request: Any, *, deadline_seconds: floa
     try:
         return await _call(method, request, deadline_seconds=deadline_seconds, setting=setting)
     except DeadlineExceeded as error:
-        if time.monotonic() - begin >= deadline_seconds - EARLY_SECONDS:
+        if deadline_seconds is not None and time.monotonic() - begin >= deadline_seconds - EARLY_SECONDS:
             raise
         raise RoleRefused(f"{error.message} ({error.code})") from None
 
@@ -262,7 +265,7 @@ class RoleClient:
                     rollout=rollout,
                     opponents=opponents,
                 ),
-                deadline_seconds=COLLECT_DEADLINE_SECONDS,
+                deadline_seconds=COLLECT_DEADLINE_SECONDS if self._worker_setting else None,
                 setting=self._worker_setting,
             )
             for index, stub in enumerate(self._workers)
@@ -325,15 +328,7 @@ class RoleClient:
             objective=session.objective,
             opponents=opponents,
         )
-        try:
-            response = await _call_to_simulate(
-                self._evaluator.EvaluatePolicy, request, deadline_seconds=EVALUATE_DEADLINE_SECONDS
-            )
-        except DeadlineExceeded:
-            raise DataLoss(
-                f"an evaluation took longer than {EVALUATE_DEADLINE_SECONDS:g} s: lower evaluation.episodes, or give"
-                " the environment a shorter time limit"
-            ) from None
+        response = await _call_to_simulate(self._evaluator.EvaluatePolicy, request, deadline_seconds=None)
         evaluation: Evaluation = response.evaluation
         return evaluation
 

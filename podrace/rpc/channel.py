@@ -174,8 +174,13 @@ def _may_be_repeated(path: str) -> bool:
     return bool(method.GetOptions().idempotency_level != MethodOptions.IDEMPOTENCY_UNKNOWN)
 
 
-async def call(method: _Unary[Request, Response], request: Request, *, deadline_seconds: float) -> Response:
+async def call(method: _Unary[Request, Response], request: Request, *, deadline_seconds: float | None) -> Response:
     """Makes one unary call.
+
+    Args:
+        method: The method of a stub.
+        request: The request.
+        deadline_seconds: Limit of the call; None if its caller ends it when the server makes no progress.
 
     Raises:
         PodraceError: The error that the server returned, or Unavailable or DeadlineExceeded.

@@ -86,7 +86,8 @@ class WorkerServiceServicer:
         INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL and UNKNOWN fail the agent. After
         UNAVAILABLE and NOT_OPEN the learner opens its worker again. After any other error, or too many of these two in a row,
         the pod gives the agent back, which fails at the third time without new environment steps. Not
-        idempotent: never retry this call automatically. Deadline: 600 s.
+        idempotent: never retry this call automatically. Deadline: 600 s for a worker that `pod.worker` names. podrace's own
+        workers have none: they report their progress, and a worker that makes none is replaced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -327,7 +328,8 @@ class EvaluatorServiceServicer:
         """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Called
         by the leader of a pod. Blocks until the episodes are finished. A caller has one call in flight for each session.
         FAILED_PRECONDITION (NOT_OPEN) if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite.
-        Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
+        Deadline: for a plugin `evaluation.answer_duration`, at most 1,800 s. The built-in evaluator has none: it reports its
+        progress, and is replaced if it makes none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -53,7 +53,8 @@ class WorkerServiceStub:
     INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL and UNKNOWN fail the agent. After
     UNAVAILABLE and NOT_OPEN the learner opens its worker again. After any other error, or too many of these two in a row,
     the pod gives the agent back, which fails at the third time without new environment steps. Not
-    idempotent: never retry this call automatically. Deadline: 600 s.
+    idempotent: never retry this call automatically. Deadline: 600 s for a worker that `pod.worker` names. podrace's own
+    workers have none: they report their progress, and a worker that makes none is replaced.
     """
     GetWorker: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.GetWorkerRequest, _agentpod_pb2.GetWorkerResponse]
     """Returns what the worker is doing, and its progress. Called by the learner of the worker, every second. Does not
@@ -90,7 +91,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL and UNKNOWN fail the agent. After
     UNAVAILABLE and NOT_OPEN the learner opens its worker again. After any other error, or too many of these two in a row,
     the pod gives the agent back, which fails at the third time without new environment steps. Not
-    idempotent: never retry this call automatically. Deadline: 600 s.
+    idempotent: never retry this call automatically. Deadline: 600 s for a worker that `pod.worker` names. podrace's own
+    workers have none: they report their progress, and a worker that makes none is replaced.
     """
     GetWorker: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.GetWorkerRequest, _agentpod_pb2.GetWorkerResponse]  # type: ignore[assignment]
     """Returns what the worker is doing, and its progress. Called by the learner of the worker, every second. Does not
@@ -136,7 +138,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL and UNKNOWN fail the agent. After
         UNAVAILABLE and NOT_OPEN the learner opens its worker again. After any other error, or too many of these two in a row,
         the pod gives the agent back, which fails at the third time without new environment steps. Not
-        idempotent: never retry this call automatically. Deadline: 600 s.
+        idempotent: never retry this call automatically. Deadline: 600 s for a worker that `pod.worker` names. podrace's own
+        workers have none: they report their progress, and a worker that makes none is replaced.
         """
 
     @_abc_1.abstractmethod
@@ -190,7 +193,8 @@ class EvaluatorServiceStub:
     """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Called
     by the leader of a pod. Blocks until the episodes are finished. A caller has one call in flight for each session.
     FAILED_PRECONDITION (NOT_OPEN) if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite.
-    Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
+    Deadline: for a plugin `evaluation.answer_duration`, at most 1,800 s. The built-in evaluator has none: it reports its
+    progress, and is replaced if it makes none.
     """
     GetEvaluator: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.GetEvaluatorRequest, _agentpod_pb2.GetEvaluatorResponse]
     """Returns what the evaluator is doing, and its progress. Called by the leader of a pod, every second. Does not block,
@@ -228,7 +232,8 @@ class EvaluatorServiceAsyncStub(EvaluatorServiceStub):
     """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Called
     by the leader of a pod. Blocks until the episodes are finished. A caller has one call in flight for each session.
     FAILED_PRECONDITION (NOT_OPEN) if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite.
-    Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
+    Deadline: for a plugin `evaluation.answer_duration`, at most 1,800 s. The built-in evaluator has none: it reports its
+    progress, and is replaced if it makes none.
     """
     GetEvaluator: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.GetEvaluatorRequest, _agentpod_pb2.GetEvaluatorResponse]  # type: ignore[assignment]
     """Returns what the evaluator is doing, and its progress. Called by the leader of a pod, every second. Does not block,
@@ -275,7 +280,8 @@ class EvaluatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Copies a policy, plays whole episodes with the copy, and answers with the score and the digest of the copy. Called
         by the leader of a pod. Blocks until the episodes are finished. A caller has one call in flight for each session.
         FAILED_PRECONDITION (NOT_OPEN) if the session is not open. DATA_LOSS (NON_FINITE) for a return that is not finite.
-        Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.
+        Deadline: for a plugin `evaluation.answer_duration`, at most 1,800 s. The built-in evaluator has none: it reports its
+        progress, and is replaced if it makes none.
         """
 
     @_abc_1.abstractmethod

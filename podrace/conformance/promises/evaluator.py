@@ -9,7 +9,7 @@ PROMISES = by_name(
     [
         Promise(
             "deadline",
-            "Deadline: 1,800 s; for a plugin `evaluation.answer_duration`.",
+            "Deadline: for a plugin `evaluation.answer_duration`, at most 1,800 s.",
             f"{_SERVICE}.EvaluatePolicy",
             "answer in time, or give the tournament a longer `evaluation.answer_duration`",
         ),

@@ -183,7 +183,7 @@ class AnyEnvironment(Evaluator):
 class NeverAnswers(Evaluator):
     """Does not answer."""
 
-    breaks = "Deadline: 1,800 s; for a plugin `evaluation.answer_duration`"
+    breaks = "Deadline: for a plugin `evaluation.answer_duration`, at most 1,800 s"
 
     def play(self, luck: float, seed: int, episodes: int) -> list[float]:
         threading.Event().wait(20)
