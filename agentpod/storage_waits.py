@@ -10,12 +10,15 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import structlog
 
+from agentpod.liveness.activity import Activity
 from podrace.backoff import exponential
 from podrace.errors import DeadlineExceeded, PodraceError, ResourceExhausted, Unavailable
+from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_WAITING
 from podrace.tasks import wait_at_most
 
 FIRST_WAIT_SECONDS = 1.0
@@ -40,12 +43,16 @@ class StorageWaits:
 
     waits = StorageWaits(lease.stop, progress.report_storage_fault)
     digest = await waits.until_stored(lambda: store_checkpoint(frozen))
+
+    Attributes:
+        activity: What the learner does.
     """
 
     def __init__(
         self,
         stop: "asyncio.Future[str]",
         report: Callable[[str], None],
+        activity: Activity | None = None,
         *,
         draw: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.monotonic,
@@ -55,10 +62,16 @@ class StorageWaits:
         Args:
             stop: Completed when the work must end. Nothing waits after that.
             report: Receives the error while an operation waits, and an empty text when it has succeeded.
+            activity: What the learner does. Meanwhile it waits, and does not count as stuck.
             draw: Draws from 0 to 1, so that many pods do not repeat at the same moment.
             clock: Monotonic clock in seconds.
         """
         self._stop, self._report, self._draw, self._clock = stop, report, draw, clock
+        self.activity = activity or Activity()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Records for the duration of a block that the learner waits for the store or the leaderboard."""
+        return self.activity.doing(ROLE_PHASE_WAITING)
 
     async def until_stored(
         self, operation: Callable[[], Awaitable[Result]], *, unanswered_seconds: float = math.inf
@@ -75,6 +88,10 @@ class StorageWaits:
                 the last published checkpoint.
             PodraceError: Another error of the operation.
         """
+        with self.waiting():
+            return await self._repeat(operation, unanswered_seconds)
+
+    async def _repeat(self, operation: Callable[[], Awaitable[Result]], unanswered_seconds: float) -> Result:
         failures, last_answer = 0, self._clock()
         while True:
             try:

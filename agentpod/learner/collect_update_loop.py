@@ -172,7 +172,7 @@ class CollectUpdateLoop:
         flat, ring = self.algorithm.policy.flat, self._roles.ring
         if flat.is_cuda and not ring.on_gpu:
             # The copy waits for the GPU, and the event loop answers calls meanwhile.
-            await asyncio.to_thread(ring.publish, flat, self.policy_version)
+            await self._compute.activity.run(ROLE_PHASE_UPDATING, ring.publish, flat, self.policy_version)
         else:
             ring.publish(flat, self.policy_version)
 

@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import structlog
@@ -34,7 +35,7 @@ from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import NOT_OPEN, DeadlineExceeded, PodraceError, Unavailable
 from podrace.limits.file_options import with_paths
-from podrace.orchestrator.v1.orchestrator_pb2 import StuckRole
+from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_WAITING, StuckRole
 from podrace.specification.environment_search import algorithm_values, training_environment
 from podrace.tasks import ChangeSignal, cancel_all, finish_unless_stopped
 from podrace.tensor_transport import shared
@@ -211,13 +212,13 @@ class Follower:
             session,
             stop,
             overlap=self._config.layout != FUSED,
-            regroup=member.fuse,
+            regroup=partial(self._fuse, member),
             precision=self._config.precision,
             captured=self._config.captured,
             device=self._device,
         )
         try:
-            await member.fuse()
+            await self._fuse(member)
             await loop.publish()
             while not stop.done():
                 await self._step(loop, member)
@@ -260,8 +261,13 @@ class Follower:
         if result:
             member.count(result.environment_steps)
             if member.due:
-                await member.fuse()
+                await self._fuse(member)
             await loop.publish()
+
+    async def _fuse(self, member: FusionMember) -> None:
+        """Takes part in rounds until one is committed; meanwhile the other learners are waited for."""
+        with self._compute.activity.doing(ROLE_PHASE_WAITING):
+            await member.fuse()
 
 
 def remove_leftover_memory(config: PodConfig, index: int) -> None:

@@ -58,7 +58,7 @@ class FusionSession:
         """
         spec, session = assignment.spec.fusion, assignment.assignment_id
         self._assignment, self._shared_training, self._stop = assignment, shared_training, stop
-        self._started_with, self._rollouts = counters, counters.rollouts
+        self._started_with, self._rollouts, self._activity = counters, counters.rollouts, compute.activity
         self._rendezvous = LeaderRendezvous(
             session, config.learners, fusion_options(spec), config.lifeline_of, host=config.host
         )
@@ -92,7 +92,9 @@ class FusionSession:
     async def fuse(self) -> None:
         """Takes part in rounds until one is committed or a stop is requested."""
         fusing = asyncio.create_task(self._member.fuse())
-        if await finish_unless_stopped(fusing, self._stop):
+        with self._activity.doing(pb.ROLE_PHASE_WAITING):
+            committed = await finish_unless_stopped(fusing, self._stop)
+        if committed:
             fusing.result()
             # A follower that is restarted from here draws other random numbers than its predecessor did.
             self._shared_training.training.rollouts = self._rollouts

@@ -100,7 +100,13 @@ class CheckpointAccess(Protocol):
         ...
 
     async def restore_replay(self, start: StartingState, replay: ReplayBuffer) -> None:
-        """Fills an empty replay memory from the starting state, as far as its pieces can be read and fit."""
+        """Fills an empty replay memory from the starting state, as far as its pieces can be read and fit.
+
+        While the store does not answer, the call waits.
+
+        Raises:
+            Unavailable: The work must end, and the store still does not answer.
+        """
         ...
 
     def record_mates(self) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import grpc.aio
 import structlog
-from google.protobuf.duration_pb2 import Duration
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.config import LEADER_ROLE, PodConfig
@@ -106,7 +105,8 @@ class Leader:
         self._stores = open_stores(self._leaderboard_channel)
         self._orchestrator: Any = orchestrator_pb2_grpc.OrchestratorServiceStub(self._orchestrator_channel)
         self._updater: Any = leaderboard_pb2_grpc.UpdaterServiceStub(self._leaderboard_channel)
-        self.roles, self._polls = Roles(config, planes, device=device), RolePolls(config)
+        self.roles = Roles(config, planes, device=device, activity=compute.activity)
+        self._polls = RolePolls(config)
         self.shared_training = SharedTraining(config.learners)
         self._incarnation = uuid.uuid4().hex
         self._gpu_sampler = GpuSampler(config.gpus)
@@ -183,14 +183,12 @@ class Leader:
     async def _request_assignment(self) -> orchestrator_pb.AcquireAssignmentResponse:
         # The call also waits for a server that is not up yet, but no longer than an orphaned pod may live.
         wait_seconds = min(ACQUIRE_WAIT_SECONDS, self.config.orphan_seconds)
-        wait_duration = Duration()
-        wait_duration.FromNanoseconds(round(wait_seconds * 1e9))
         request = orchestrator_pb.AcquireAssignmentRequest(
             pod_id=self.config.pod_id,
             incarnation=self._incarnation,
-            wait_duration=wait_duration,
             prepared_agent_id=self._preparation.agent_id,
         )
+        request.wait_duration.FromNanoseconds(round(wait_seconds * 1e9))
         response: orchestrator_pb.AcquireAssignmentResponse = await rpc.call(
             self._orchestrator.AcquireAssignment, request, deadline_seconds=2 * wait_seconds
         )
@@ -224,15 +222,17 @@ class Leader:
                 progress = ProgressReporter(lease, self._gpu_sampler.take)
                 lease.before_report = progress.stamp
                 replacement = Replacement(progress.report_roles, lease.report_stuck, lease.request_exit)
-                supervisor = Supervisor(self.config, LEADER_ROLE, self._compute.activity, self._polls.poll, replacement)
+                activity, updates = self._compute.activity, progress.updates_in_training
+                waits = StorageWaits(lease.stop, progress.report_storage_fault, activity)
+                supervisor = Supervisor(self.config, LEADER_ROLE, activity, self._polls.poll, replacement, updates)
                 supervising = asyncio.create_task(supervisor.run())
                 try:
                     work = assignment.WhichOneof("work")
                     await self._preparation.end()
                     _log.info("assignment begins", work=work or "unknown", lease_epoch=assignment.lease_epoch)
                     if work == "evaluate":
-                        return await self._evaluate(lease, progress)
-                    return await (self._train(lease, progress) if work == "train" else self._give_back(lease))
+                        return await self._evaluate(lease, progress, waits)
+                    return await (self._train(lease, progress, waits) if work == "train" else self._give_back(lease))
                 finally:
                     await cancel_all(supervising)
                     replacement.close()
@@ -246,7 +246,7 @@ class Leader:
         await self._complete(lease, ending)
         return ending.exit_code
 
-    async def _train(self, lease: Lease, progress: ProgressReporter) -> int | None:
+    async def _train(self, lease: Lease, progress: ProgressReporter, waits: StorageWaits) -> int | None:
         assignment = lease.assignment
         publisher = Publisher(
             self._stores.of(assignment),
@@ -254,7 +254,7 @@ class Leader:
             assignment.train,
             assignment.lease_epoch,
             assignment.spec,
-            StorageWaits(lease.stop, progress.report_storage_fault),
+            waits,
             lease_token=lambda: lease.token,
         )
         context = TrainingContext(
@@ -306,9 +306,9 @@ class Leader:
         except PodraceError as error:
             _log.error("checkpoint files were not published", error=error.message)
 
-    async def _evaluate(self, lease: Lease, progress: ProgressReporter) -> int | None:
+    async def _evaluate(self, lease: Lease, progress: ProgressReporter, waits: StorageWaits) -> int | None:
         progress.enter(orchestrator_pb.POD_ACTIVITY_EVALUATING)
-        evaluating = asyncio.create_task(self._evaluate_checkpoint(lease, progress))
+        evaluating = asyncio.create_task(self._evaluate_checkpoint(lease, progress, waits))
         evaluation: Evaluation | None = None
         if await finish_unless_stopped(evaluating, lease.stop):
             try:
@@ -323,11 +323,11 @@ class Leader:
         await self._complete(lease, ending, evaluation)
         return ending.exit_code
 
-    async def _evaluate_checkpoint(self, lease: Lease, progress: ProgressReporter) -> Evaluation:
+    async def _evaluate_checkpoint(self, lease: Lease, progress: ProgressReporter, waits: StorageWaits) -> Evaluation:
         assignment = lease.assignment
         self._check(assignment)
         check_options(assignment.spec, assignment.evaluate.options, self.config.allow, "options")
-        policies = await load_policies(self._stores.of(assignment), assignment.evaluate)
+        policies = await load_policies(self._stores.of(assignment), assignment.evaluate, waits)
         return await evaluate_policies(self.roles, policies, assignment, progress)
 
     def _check(self, assignment: orchestrator_pb.Assignment) -> None:
@@ -342,7 +342,8 @@ class Leader:
     async def _complete(self, lease: Lease, ending: Ending, evaluation: Evaluation | None = None) -> None:
         if lease.held:
             try:
-                await lease.complete(ending.outcome, ending.message, evaluation, gave_up=ending.gave_up)
+                with self._compute.activity.doing(orchestrator_pb.ROLE_PHASE_WAITING):
+                    await lease.complete(ending.outcome, ending.message, evaluation, gave_up=ending.gave_up)
             except PodraceError as error:
                 # Another pod holds the agent, or the orchestrator does not answer. The lease expires by itself, and the
                 # next pod continues from what is published.

@@ -44,6 +44,7 @@ class ProgressReporter:
         self._began: float | None = None
         self._recent_returns: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._recent_updates: deque[tuple[float, int]] = deque()
+        self._updates = 0
 
     @property
     def _progress(self) -> pb.Progress:
@@ -80,10 +81,15 @@ class ProgressReporter:
             environment_steps: Steps that the agent has taken so far.
             episode_returns: Returns of the episodes that ended since the previous update.
         """
+        self._updates += 1
         self._recent_updates.append((now, environment_steps))
         while len(self._recent_updates) > 2 and now - self._recent_updates[0][0] > RATE_WINDOW_SECONDS:
             self._recent_updates.popleft()
         self._recent_returns.extend(episode_returns)
+
+    def updates_in_training(self) -> int | None:
+        """Returns the number of recorded updates; None while the pod does something else than training."""
+        return self._updates if self._progress.activity == pb.POD_ACTIVITY_TRAINING else None
 
     def report(self, counters: Counters, policy_lag: float, plane: str) -> None:
         """Reports the progress of the training, with the rate and the return of the recorded updates."""

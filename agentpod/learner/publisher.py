@@ -8,6 +8,7 @@ again.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import prometheus_client
 import structlog
@@ -28,7 +29,7 @@ from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish
 from podrace.checkpoint_store.replay_parts import PREFIX, is_replay
 from podrace.checkpoint_store.snapshots import store_snapshot
 from podrace.checkpoint_store.store import CheckpointStore
-from podrace.errors import DataLoss, InvalidArgument, NotFound, PodraceError
+from podrace.errors import DataLoss, InvalidArgument, NotFound, PodraceError, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 from podrace.leaderboard.v1 import leaderboard_pb2_grpc as pb_grpc
 from podrace.specification.resolve import REPLAY_BYTES, TOURNAMENT_REPLAY_BYTES
@@ -82,7 +83,7 @@ class Publisher:
         self.agent = agent
         self._store, self._updater, self._epoch, self._wall_clock = store, updater, lease_epoch, wall_clock
         self._lease_token, self._waits = lease_token, waits
-        self._replay_files = ReplayFiles(store, replay_limit(spec.assignment))
+        self._replay_files = ReplayFiles(store, replay_limit(spec.assignment), waits.activity)
         self._experience = ExperienceReader(store, updater, agent)
         self._opponents = OpponentReader(store)
         self._replay = StoredReplay()
@@ -104,7 +105,8 @@ class Publisher:
         """
         start, unsubmitted = await self._waits.until_stored(lambda: asyncio.to_thread(self._claim))
         self._unsubmitted = unsubmitted
-        await self._try_to_submit()
+        with self._waits.waiting():
+            await self._try_to_submit()
         return start
 
     def _claim(self) -> tuple[StartingState, list[str]]:
@@ -186,7 +188,8 @@ class Publisher:
         self._previous = await self._waits.until_stored(store)
         if evaluation:
             self._unsubmitted.append(self._previous)
-            await self._try_to_submit()
+            with self._waits.waiting():
+                await self._try_to_submit()
 
     def _store_checkpoint(self, frozen: FrozenState, evaluation: Evaluation | None) -> str:
         manifest = frozen.manifest(
@@ -264,9 +267,10 @@ class Publisher:
         return plan
 
     async def restore_replay(self, start: StartingState, replay: ReplayBuffer) -> None:
-        """Fills an empty replay memory from the starting state, as far as its pieces can be read and fit."""
+        """See agentpod.learner.interfaces.CheckpointAccess."""
         if start.replay:
-            steps = await asyncio.to_thread(self._replay_files.restore, start.replay, replay)
+            restore = partial(asyncio.to_thread, self._replay_files.restore, start.replay, replay)
+            steps = await self._waits.until_stored(restore)
             _log.info("the replay memory is restored", steps=steps, source=start.note)
 
     async def read_experience(self, replay: ReplayBuffer) -> Sequence[ForeignSteps]:
@@ -275,7 +279,11 @@ class Publisher:
 
     async def read_opponents(self, candidates: Sequence[Checkpoint]) -> Sequence[PublishedPolicy]:
         """See agentpod.learner.interfaces.CheckpointAccess."""
-        return await self._opponents.read(candidates)
+        try:
+            return await self._waits.until_stored(lambda: self._opponents.read(candidates))
+        except Unavailable as error:
+            _log.warning("no opponents are read", error=error.message)
+            return []
 
     async def submit_all(self) -> None:
         """Submits every score that was published and not yet submitted.

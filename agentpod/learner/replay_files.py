@@ -18,11 +18,14 @@ from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_restoring import ReplayRestorer, ReplayWindow
 from agentpod.experience.replay_view import ReplayPiece, ReplayView, is_useful
 from agentpod.learner import released_replay
+from agentpod.liveness.activity import Activity
+from agentpod.storage_waits import STORAGE_FAULTS
 from podrace.checkpoint.v1.checkpoint_pb2 import Part
 from podrace.checkpoint_store.publish import read_part, store_part
 from podrace.checkpoint_store.replay_parts import STATE, first_segment_of, piece_name, select
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.errors import DataLoss, InvalidArgument, NotFound, ResourceExhausted
+from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_PREPARING
 from podrace.tensor_transport.codec import decode, encode
 
 _log = structlog.get_logger(__name__)
@@ -64,15 +67,17 @@ class ReplayFiles:
     files.published(stored)
     """
 
-    def __init__(self, store: CheckpointStore, limit_bytes: int) -> None:
+    def __init__(self, store: CheckpointStore, limit_bytes: int, activity: Activity | None = None) -> None:
         """Starts without knowing any stored piece.
 
         Args:
             store: Where pieces are stored.
             limit_bytes: Most bytes to store with one checkpoint; of a larger memory a sample is stored, see
                 podrace.checkpoint_store.replay_parts. 0: none.
+            activity: What the learner does. It prepares while memory is copied, which may hang if it is on a GPU.
         """
         self._store, self._limit_bytes = store, limit_bytes
+        self._activity = activity or Activity()
         # Only pieces of the newest published manifest, or of the one that the agent started from: no garbage collection
         # deletes these while the agent is trained.
         self._known: Mapping[int, StoredPiece] = {}
@@ -123,7 +128,8 @@ class ReplayFiles:
         known = self._known.get(first_segment)
         if known and known.end_segment == first_segment + view.piece_segments and view.is_final(first_segment):
             return known
-        piece = view.read(first_segment)
+        with self._activity.doing(ROLE_PHASE_PREPARING):
+            piece = view.read(first_segment)
         if piece is None:
             return None
         part = store_part(self._store, piece_name(first_segment), encode(piece.to_file(), {}))
@@ -140,8 +146,14 @@ class ReplayFiles:
             window, pieces = self._stored(listed, replay)
             restorer = ReplayRestorer(replay, window)
             for piece in pieces:
-                if not restorer.add(piece):
+                with self._activity.doing(ROLE_PHASE_PREPARING):
+                    added = restorer.add(piece)
+                if not added:
                     break
+        except STORAGE_FAULTS:
+            # The memory must be empty if the caller repeats this.
+            replay.clear()
+            raise
         except (DataLoss, InvalidArgument, NotFound) as error:
             replay.clear()
             _log.warning("the replay memory starts empty", error=error.message)

@@ -1,7 +1,8 @@
 """Decides whether a role is stuck. Pure functions.
 
 Rules:
-- A role makes progress when its phase or its counter changes. An idle role makes progress by answering.
+- A role makes progress when its phase or its counter changes. An idle or waiting role makes progress by answering.
+- A pod makes progress when a role is not idle, a counter changes or an update is made (agentpod.liveness.idle_pod).
 - The deadline is a multiple of the 99th percentile of the times between the role's earlier progress in this phase,
   within a floor and a ceiling.
 - A role that opens, prepares, compiles or warms up has the ceiling. So has a role that has made
@@ -18,11 +19,14 @@ from podrace.progress_deadlines import ProgressDeadlines
 
 LEARNED = (
     pb.ROLE_PHASE_IDLE,
+    pb.ROLE_PHASE_WAITING,
     pb.ROLE_PHASE_COLLECTING,
     pb.ROLE_PHASE_UPDATING,
     pb.ROLE_PHASE_EVALUATING,
 )
 """Phases whose deadlines are learned."""
+UNJUDGED = (pb.ROLE_PHASE_IDLE, pb.ROLE_PHASE_WAITING)
+"""Phases in which a role makes progress by answering. They have one history, so WAITING has the deadline of IDLE."""
 FEWEST_SAMPLES = 3
 """Samples from which on a deadline is learned."""
 
@@ -41,6 +45,8 @@ class Observation:
     """Whether it answered the last poll."""
     stopped: bool = False
     """Whether its process is stopped, for instance by SIGSTOP."""
+    idle_pod: bool = False
+    """Whether this is about all roles of a pod, none of which works."""
     stuck_before: int = 0
     """How many times it was stuck before although it answered and was not stopped."""
 
@@ -59,7 +65,9 @@ def judge(now: float, seen: Observation, options: ProgressDeadlines) -> Verdict:
     """Decides whether a role is stuck."""
     deadline, why = _deadline(seen, options)
     waited = now - seen.progressed_at
-    if seen.stopped:
+    if seen.idle_pod:
+        what = "no role of the pod works"
+    elif seen.stopped:
         what = "its process is stopped"
     elif not seen.answers:
         what = "it does not answer"
@@ -89,5 +97,7 @@ def percentile_99(samples: Sequence[float]) -> float:
 
 
 def phase_name(phase: pb.RolePhase.ValueType) -> str:
-    """Returns the name of a phase for people."""
+    """Returns the name of a phase for people; the number of one that this build does not know."""
+    if phase not in pb.RolePhase.values():
+        return str(phase)
     return pb.RolePhase.Name(phase).removeprefix("ROLE_PHASE_").lower().replace("_", " ")

@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from typing import NamedTuple
 
-from agentpod.liveness.deadlines import LEARNED, Observation, Verdict, judge
+from agentpod.liveness.deadlines import LEARNED, UNJUDGED, Observation, Verdict, judge
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.progress_deadlines import ProgressDeadlines
 
@@ -41,9 +41,9 @@ class RoleWatch:
         self._time += min(now - self._polled_at, LONGEST_GAP_SECONDS)
         self._polled_at = now
         self._answers, self._stopped = answer is not None, stopped
-        if answer and (answer != self._last or answer.phase == pb.ROLE_PHASE_IDLE):
+        if answer and (answer != self._last or answer.phase in UNJUDGED):
             if self._last.phase in LEARNED:
-                self._history[self._last.phase].append(self._time - self._progressed_at)
+                self._past.append(self._time - self._progressed_at)
             self._progressed_at, self._last = self._time, answer
 
     def judge(self) -> Verdict:
@@ -51,12 +51,18 @@ class RoleWatch:
         seen = Observation(
             self._last.phase,
             self._progressed_at,
-            tuple(self._history[self._last.phase]),
+            tuple(self._past),
             answers=self._answers,
             stopped=self._stopped,
             stuck_before=self._stuck_before,
         )
         return judge(self._time, seen, self._options)
+
+    @property
+    def _past(self) -> deque[float]:
+        """Times between the earlier progress in the present phase."""
+        phase = self._last.phase
+        return self._history[pb.ROLE_PHASE_IDLE if phase in UNJUDGED else phase]
 
     @property
     def counter(self) -> int:

@@ -2,7 +2,8 @@
 
 A stuck worker, evaluator or follower is killed where its process can be reached; the fork server starts another one,
 and the learner opens its roles again. Otherwise the pod is replaced. The learner itself is watched as well: its event
-loop is alive while its compute thread hangs, so it reports its own stacks before it exits.
+loop is alive while one of its threads hangs, so it reports its own stacks before it exits. If no role works, because
+each waits for another one, the learner publishes what it has, and the pod is replaced.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from agentpod.config import PodConfig
 from agentpod.liveness import stacks
 from agentpod.liveness.activity import Activity
 from agentpod.liveness.deadlines import Verdict
+from agentpod.liveness.idle_pod import IdlePod
 from agentpod.liveness.replacement import Replacement
 from agentpod.liveness.role_processes import find_process
 from agentpod.liveness.role_watch import RoleAnswer, RoleWatch
@@ -43,6 +45,7 @@ class Supervisor:
         activity: Activity,
         poll: Callable[[], Awaitable[Mapping[str, RoleAnswer | None]]],
         replacement: Replacement,
+        updates: Callable[[], int | None] = lambda: None,
         *,
         find: Callable[[str], Process | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -52,9 +55,10 @@ class Supervisor:
         Args:
             config: Configuration of the pod.
             role: Role of this learner.
-            activity: What this learner's compute thread does.
+            activity: What this learner does.
             poll: Asks the other roles.
             replacement: Reports and replaces.
+            updates: Returns the number of updates so far while the pod trains; None while it does not.
             find: Returns the process of a role that can be killed from here; None: as the pod's file lists it.
             clock: Monotonic clock in seconds.
         """
@@ -63,6 +67,9 @@ class Supervisor:
         self._find = find or (lambda name: find_process(config.folder, name))
         self._watches: dict[str, RoleWatch] = {}
         self._known: dict[str, Process | None] = {}
+        self._idle = IdlePod(config.progress, updates, clock())
+        # The methods of a worker of the user need not report what they do. Their calls have a deadline.
+        self._judges_idle = not (config.worker_address or config.worker_class)
 
     async def run(self) -> None:
         """Polls and judges until it is cancelled."""
@@ -87,6 +94,9 @@ class Supervisor:
         for role in answers:
             if (verdict := self._watches[role].judge()).stuck:
                 await self._replace(role, verdict)
+        self._idle.observe(now, answers)
+        if self._judges_idle and (verdict := self._idle.judge()).stuck:
+            await self._replace_idle(verdict)
 
     def _seen_process(self, watch: RoleWatch, answer: RoleAnswer | None) -> Process | None:
         """Returns the process of a role; a role that was restarted meanwhile may open and compile again."""
@@ -110,8 +120,7 @@ class Supervisor:
         watch, process = self._watches[role], self._process(role)
         stuck = pb.StuckRole(progress=watch.message(), reason=verdict.reason, restarted=process is not None)
         stuck.stacks = await self._stacks(role, process)
-        STUCK.inc()
-        _log.error("a role is stuck", role=role, reason=verdict.reason, stacks=stuck.stacks)
+        self._record(stuck)
         for other in self._watches.values():
             if self._config.process_of(other.role) == self._config.process_of(role):
                 other.restart(stuck=other is watch)
@@ -121,6 +130,20 @@ class Supervisor:
         await self._replacement.report(stuck)
         if not process:
             await self._replacement.replace_pod(f"{role}: {verdict.reason}", stuck_process=self._is_own(role))
+
+    async def _replace_idle(self, verdict: Verdict) -> None:
+        stuck = pb.StuckRole(progress=self._watches[self._role].message(), reason=verdict.reason)
+        self._idle.stamp(stuck.progress)
+        stuck.stacks = stacks.own_stacks(self._config.folder, self._role)
+        self._record(stuck)
+        self._idle.restart()
+        await self._replacement.report(stuck)
+        # No thread of this process hangs, so it can publish.
+        await self._replacement.replace_pod(verdict.reason, stuck_process=False)
+
+    def _record(self, stuck: pb.StuckRole) -> None:
+        STUCK.inc()
+        _log.error("a role is stuck", role=stuck.progress.role, reason=stuck.reason, stacks=stuck.stacks)
 
     async def _stacks(self, role: str, process: Process | None) -> str:
         if self._is_own(role):

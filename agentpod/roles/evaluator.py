@@ -45,7 +45,7 @@ from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import NOT_OPEN, Cancelled, DataLoss, FailedPrecondition, InvalidArgument
 from podrace.limits.config import NOTHING, Allowed
-from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_EVALUATING, ROLE_PHASE_OPENING
+from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_EVALUATING, ROLE_PHASE_OPENING, ROLE_PHASE_WAITING
 from podrace.tensor_transport.codec import digest, encode
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import answer_probe
@@ -322,8 +322,9 @@ class EvaluatorServicer(pb_grpc.EvaluatorServiceServicer):
         tensors = [ref.tensor for ref in refs]
         self._opened_uris |= {tensor.plane_uri for tensor in tensors}
         for tensor in tensors:
-            # One at a time, because all have the same name.
-            await self._planes.pull([tensor])
+            # One at a time, because all have the same name. A plane that copies has deadlines of its own.
+            with self._activity.doing(ROLE_PHASE_WAITING):
+                await self._planes.pull([tensor])
         cancelled, started = CountedCancellation(self._activity), time.monotonic()
         try:
             async with self._turn:

@@ -22,6 +22,7 @@ import torch
 from agentpod.config import PodConfig
 from agentpod.experience.rollout import Field
 from agentpod.experience.slots import POLICY, PolicySlot, tensor_spec
+from agentpod.liveness.activity import Activity
 from agentpod.models.mlp import flat_views
 from agentpod.roles.evaluation_check import MOST_RETURNS, find_fault
 from agentpod.roles.evaluation_host import PART, START_SECONDS, function_connection, host_address
@@ -45,6 +46,7 @@ from podrace.errors import (
 )
 from podrace.limits.services import check_transport, service_token
 from podrace.limits.specification import plugin_refusal
+from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_PREPARING, ROLE_PHASE_WAITING
 from podrace.plugins.address import GrpcService, parse
 from podrace.plugins.child import PluginConnection, ServiceConnection
 from podrace.plugins.circuit_breaker import CircuitBreaker
@@ -108,9 +110,14 @@ class UserEvaluator:
     """
 
     def __init__(
-        self, config: PodConfig, settings: UserEvaluatorSettings, clock: Callable[[], float] = time.monotonic
+        self,
+        config: PodConfig,
+        settings: UserEvaluatorSettings,
+        activity: Activity | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings, self.fault = settings, ""
+        self._activity = activity or Activity()
         self._config, self._clock = config, clock
         found = parse(settings.address)
         self._target = found.target if isinstance(found, GrpcService) else ""
@@ -165,7 +172,9 @@ class UserEvaluator:
             return None
         request = pb.EvaluatePolicyRequest(episodes=episodes, seed=seed, greedy=greedy)
         try:
-            evaluation = await self._ask(slots, request)
+            # Every step has its own deadline.
+            with self._activity.doing(ROLE_PHASE_WAITING):
+                evaluation = await self._ask(slots, request)
         except (PodraceError, OSError) as error:
             await self._record_failure(error if isinstance(error, PodraceError) else Unavailable(str(error)))
             return None
@@ -231,7 +240,7 @@ class UserEvaluator:
         except DeadlineExceeded:
             raise DeadlineExceeded(f"no answer within {self.settings.answer_seconds:g} s") from None
         # Of the published policy, and not of the copy, which the evaluator can write to.
-        digests = await asyncio.to_thread(self._digests, slots)
+        digests = await self._activity.run(ROLE_PHASE_PREPARING, self._digests, slots)
         if problem := find_fault(response.evaluation, request.episodes, digests):
             raise InvalidScoreError(f"invalid answer: {problem}")
         evaluation: Evaluation = response.evaluation

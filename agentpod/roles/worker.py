@@ -3,7 +3,6 @@
 `Collector` computes, on the compute thread. `WorkerServicer` only translates.
 """
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,7 @@ from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.errors import NOT_OPEN, Cancelled, FailedPrecondition
 from podrace.limits.config import NOTHING, Allowed
-from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_COLLECTING, ROLE_PHASE_OPENING
+from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_COLLECTING, ROLE_PHASE_OPENING, ROLE_PHASE_WAITING
 from podrace.tensor_transport.boxes import Box
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import answer_probe
@@ -216,8 +215,9 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         self._opponent_uris = {ref.plane_uri for ref in opponents}
         self._opened_opponents |= self._opponent_uris
         for ref in (request.policy.tensor, *opponents):
-            # One at a time, because all have the same name.
-            await self._planes.pull([ref])
+            # One at a time, because all have the same name. A plane that copies has deadlines of its own.
+            with self._activity.doing(ROLE_PHASE_WAITING):
+                await self._planes.pull([ref])
         started = time.monotonic()
         cancelled = CountedCancellation(self._activity)
         try:
@@ -228,7 +228,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             self._forget_opponents()
         if collector.finish_copies:
             # Not on the compute thread, which can evaluate meanwhile.
-            await asyncio.to_thread(collector.finish_copies)
+            await self._activity.run(ROLE_PHASE_COLLECTING, collector.finish_copies)
         busy_seconds = time.monotonic() - started
         await self._push(collector, request.slot)
         STEPS.inc(result.steps)
@@ -246,12 +246,14 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         """Returns what was written to the learner: planes that share memory wait for the GPU, others copy it."""
         boxes = collector.own_boxes(slot)
         written: Mapping[str, Sequence[Box]] = {name: [box] for name, box in boxes.items()}
-        if self._planes.copies(slot.tensors):
+        copies = self._planes.copies(slot.tensors)
+        if copies:
             views = self._planes.open(slot.tensors)
             own = {name: views[name][box.index] for name, box in boxes.items()}
             # In a thread, because it waits if the rollout is on a GPU.
-            written = await asyncio.to_thread(written_boxes, own, boxes)
-        await self._planes.push(slot.tensors, written)
+            written = await self._activity.run(ROLE_PHASE_COLLECTING, written_boxes, own, boxes)
+        with self._activity.doing(ROLE_PHASE_WAITING if copies else ROLE_PHASE_COLLECTING):
+            await self._planes.push(slot.tensors, written)
 
     async def GetWorker(
         self, request: pb.GetWorkerRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -6,6 +6,7 @@ only when every role is open again.
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import prometheus_client
@@ -17,6 +18,7 @@ from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_layout import check_memory, replay_bytes, replay_fields, replay_rows
 from agentpod.experience.rollout import rollout_fields
 from agentpod.experience.slots import ExperienceSlots, Grant, PolicyRing, PolicySlot, ReplaySlots, RolloutSlots
+from agentpod.liveness.activity import Activity
 from agentpod.memory_errors import exhausted, free_bytes
 from agentpod.models.mlp import element_count
 from agentpod.models.policy import policy_shapes
@@ -63,7 +65,15 @@ class Roles:
     SLOTS = 2
     """Number of rollout slots: one is filled while the other is trained on."""
 
-    def __init__(self, config: PodConfig, planes: Sequence[Plane], *, learner: int = 0, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        config: PodConfig,
+        planes: Sequence[Plane],
+        *,
+        learner: int = 0,
+        device: str = "cpu",
+        activity: Activity | None = None,
+    ) -> None:
         """Creates the channels, which connect on first use.
 
         Args:
@@ -72,8 +82,9 @@ class Roles:
                 is used.
             learner: Number of the learner; only the leader, 0, has the evaluator.
             device: Device that the learner trains on.
+            activity: What the learner does. It waits while an evaluator of the user scores.
         """
-        self._config, self._planes, self._device = config, planes, device
+        self._config, self._planes, self._device, self._activity = config, planes, device, activity or Activity()
         self._chosen: Plane | None = None
         self._client = RoleClient(config, learner)
         self._user_evaluator: UserEvaluator | None = None
@@ -168,7 +179,8 @@ class Roles:
             await self._user_evaluator.close()
             self._user_evaluator = None
         if session.evaluator:
-            self._user_evaluator = self._user_evaluator or UserEvaluator(self._config, session.evaluator)
+            settings = self._config, session.evaluator, self._activity
+            self._user_evaluator = self._user_evaluator or UserEvaluator(*settings)
             self._user_evaluator.expect(session.evaluation_environment, (opened.policy, *opened.members))
 
     async def _open_on_a_plane(self, session: SessionSpec) -> list[Any]:
@@ -340,21 +352,17 @@ class Roles:
             RoleLost: The evaluator was lost.
             DataLoss: A return is not finite, or an episode does not end.
         """
-        slots = (held, *others)
-        scored = None
+        slots, scored = (held, *others), None
+        evaluate = partial(self._client.evaluate, self._require_session(), slots, episodes, seed, greedy=greedy)
         if opponents:
             seated = self._opponent_slots(opponents)
             with seated.reading() as messages:
                 seated.retire()
-                return await self._client.evaluate(
-                    self._require_session(), slots, episodes, seed, greedy=greedy, opponents=messages
-                )
+                return await evaluate(opponents=messages)
         if self._user_evaluator:
             scored = await self._user_evaluator.score(slots, episodes=episodes, seed=seed, greedy=greedy)
         if scored is None:
-            scored = await self._client.evaluate(
-                self._require_session(), slots, episodes, seed, greedy=greedy, first_episode=first_episode
-            )
+            scored = await evaluate(first_episode=first_episode)
             scored.evaluator_fault = self._user_evaluator.fault if self._user_evaluator else ""
         return scored
 

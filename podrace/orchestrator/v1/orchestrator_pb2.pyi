@@ -79,7 +79,7 @@ class _RolePhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RolePhase.V
     ROLE_PHASE_UNSPECIFIED: _RolePhase.ValueType  # 0
     """Unknown: the role has not reported yet."""
     ROLE_PHASE_IDLE: _RolePhase.ValueType  # 1
-    """Nothing; it waits for work."""
+    """Nothing; it waits for work. If all roles of a pod do so during an assignment, the pod is stuck."""
     ROLE_PHASE_OPENING: _RolePhase.ValueType  # 2
     """Making its environments. A simulator may compile, so this may take long."""
     ROLE_PHASE_PREPARING: _RolePhase.ValueType  # 3
@@ -87,13 +87,17 @@ class _RolePhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RolePhase.V
     ROLE_PHASE_WARMING_UP: _RolePhase.ValueType  # 4
     """Its first steps or updates after opening, in which code may still be compiled, so this may take long."""
     ROLE_PHASE_COLLECTING: _RolePhase.ValueType  # 5
-    """Stepping environments."""
+    """Stepping environments, or copying what they returned."""
     ROLE_PHASE_UPDATING: _RolePhase.ValueType  # 6
-    """Updating the policy."""
+    """Updating the policy, or copying it to the workers."""
     ROLE_PHASE_EVALUATING: _RolePhase.ValueType  # 7
     """Playing evaluation episodes."""
     ROLE_PHASE_COMPILING: _RolePhase.ValueType  # 8
     """Compiling the kernels of a simulator, once for each cache of kernels. This may take minutes."""
+    ROLE_PHASE_WAITING: _RolePhase.ValueType  # 9
+    """Waiting for something outside of the pod that has its own deadline or reports its own faults: the checkpoint store,
+    the leaderboard, other learners, an evaluator plugin, a transfer to another host. The role does not count as stuck.
+    """
 
 class RolePhase(_RolePhase, metaclass=_RolePhaseEnumTypeWrapper):
     """What a role is doing."""
@@ -101,7 +105,7 @@ class RolePhase(_RolePhase, metaclass=_RolePhaseEnumTypeWrapper):
 ROLE_PHASE_UNSPECIFIED: RolePhase.ValueType  # 0
 """Unknown: the role has not reported yet."""
 ROLE_PHASE_IDLE: RolePhase.ValueType  # 1
-"""Nothing; it waits for work."""
+"""Nothing; it waits for work. If all roles of a pod do so during an assignment, the pod is stuck."""
 ROLE_PHASE_OPENING: RolePhase.ValueType  # 2
 """Making its environments. A simulator may compile, so this may take long."""
 ROLE_PHASE_PREPARING: RolePhase.ValueType  # 3
@@ -109,13 +113,17 @@ ROLE_PHASE_PREPARING: RolePhase.ValueType  # 3
 ROLE_PHASE_WARMING_UP: RolePhase.ValueType  # 4
 """Its first steps or updates after opening, in which code may still be compiled, so this may take long."""
 ROLE_PHASE_COLLECTING: RolePhase.ValueType  # 5
-"""Stepping environments."""
+"""Stepping environments, or copying what they returned."""
 ROLE_PHASE_UPDATING: RolePhase.ValueType  # 6
-"""Updating the policy."""
+"""Updating the policy, or copying it to the workers."""
 ROLE_PHASE_EVALUATING: RolePhase.ValueType  # 7
 """Playing evaluation episodes."""
 ROLE_PHASE_COMPILING: RolePhase.ValueType  # 8
 """Compiling the kernels of a simulator, once for each cache of kernels. This may take minutes."""
+ROLE_PHASE_WAITING: RolePhase.ValueType  # 9
+"""Waiting for something outside of the pod that has its own deadline or reports its own faults: the checkpoint store,
+the leaderboard, other learners, an evaluator plugin, a transfer to another host. The role does not count as stuck.
+"""
 Global___RolePhase: _TypeAlias = RolePhase  # noqa: Y015
 
 class _Directive:
@@ -1900,7 +1908,9 @@ class RoleProgress(_message.Message):
     """Grows with its work: steps of its environments, or updates. It starts from 0 with each process of the role."""
     @_builtins.property
     def age_duration(self) -> _duration_pb2.Duration:
-        """Time since phase or counter changed; for an idle role, since it last answered."""
+        """Time since phase or counter changed; for an idle or waiting role, since it last
+        answered.
+        """
 
     @_builtins.property
     def deadline_duration(self) -> _duration_pb2.Duration:

@@ -6,11 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from supervised_pod import SupervisedPod
 
 from agentpod.compute_thread import ComputeThread
 from agentpod.learner import collect_update_loop
 from agentpod.learner.collect_update_loop import CollectUpdateLoop
+from agentpod.liveness.replacement import EXIT_STUCK
 from agentpod.session.role_client import CollectedRollout
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 
 class ExperienceSlots:
@@ -86,6 +89,27 @@ async def test_the_event_loop_does_not_wait_while_a_policy_is_copied_from_a_gpu(
     loop = CollectUpdateLoop(roles, compute, algorithm, SimpleNamespace(rollouts=0), stop, overlap=True)
     await loop.publish()
     assert [thread is threading.current_thread() for thread in threads] == [in_the_event_loop]
+    compute.close()
+
+
+async def test_a_leader_whose_policy_is_never_copied_from_the_gpu_exits(tmp_path):
+    """Hung hardware: its event loop renews the lease, and without this it would keep the GPU."""
+    compute, free = ComputeThread("cuda:0"), threading.Event()
+    ring = SimpleNamespace(on_gpu=False, publish=lambda flat, version: free.wait(60))
+    algorithm = SimpleNamespace(policy=SimpleNamespace(flat=SimpleNamespace(is_cuda=True)))
+    stop = asyncio.get_running_loop().create_future()
+    loop = CollectUpdateLoop(
+        SimpleNamespace(ring=ring), compute, algorithm, SimpleNamespace(rollouts=0), stop, overlap=True
+    )
+    pod = SupervisedPod(tmp_path, activity=compute.activity)
+    await pod.learned()
+    publishing = asyncio.create_task(loop.publish())
+    await asyncio.sleep(0)
+    await pod.polls(11, steps=1)
+    assert [stuck.progress.phase for stuck in pod.reported] == [pb.ROLE_PHASE_UPDATING]
+    assert pod.exits == [EXIT_STUCK]
+    free.set()
+    await publishing
     compute.close()
 
 

@@ -12,7 +12,7 @@ from agentpod.experience.replay_view import ReplayView
 from agentpod.learner.replay_files import ReplayFiles, StoredReplay
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.replay_parts import STATE
-from podrace.errors import ResourceExhausted
+from podrace.errors import ResourceExhausted, Unavailable
 
 UNLIMITED = 2**40
 SEGMENT_BYTES = 6 * 22 + 3 * 8
@@ -256,3 +256,26 @@ def test_a_memory_of_another_tournament_is_stored_again(tmp_path: Path) -> None:
         stored = files.store(ReplayView.of(child))
         assert all(view.has_object(part.digest) for part in stored.parts)
         assert {one.tournament_id for one in whole.list_objects()} == ({"ant-x1", "ant-y2"} if again else {"ant-x1"})
+
+
+def test_a_memory_whose_restoring_the_store_interrupts_is_empty_so_that_it_can_be_repeated(
+    store: CountingStore,
+) -> None:
+    world, replay = new_replay()
+    advance(world, replay, 20)
+    parts = publish(ReplayFiles(store, UNLIMITED), replay).parts
+    _, twin = new_replay()
+    reads, get_object = 0, store.get_object
+
+    def interrupted(name: str) -> bytes:
+        nonlocal reads
+        reads += 1
+        if reads == 3:
+            raise Unavailable("the server is away")
+        return get_object(name)
+
+    store.get_object = interrupted  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        ReplayFiles(store, UNLIMITED).restore(parts, twin)
+    assert twin.size == twin.steps == 0
+    assert ReplayFiles(store, UNLIMITED).restore(parts, twin) == replay.size

@@ -1,3 +1,7 @@
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from agentpod.liveness.activity import WARM_UP_TICKS, Activity, CountedCancellation
@@ -49,3 +53,34 @@ def test_each_check_for_cancellation_is_progress() -> None:
     cancelled.set()
     assert cancelled.is_set()
     assert activity.progress().counter == 2
+
+
+async def test_a_phase_in_another_thread_lasts_until_its_function_returns_even_if_its_caller_is_cancelled() -> None:
+    activity, free = Activity(), threading.Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    calling = asyncio.create_task(activity.run(pb.ROLE_PHASE_PREPARING, free.wait, 60))
+    await asyncio.sleep(0)
+    assert activity.phase == pb.ROLE_PHASE_PREPARING
+    calling.cancel()
+    await asyncio.gather(calling, return_exceptions=True)
+    assert activity.phase == pb.ROLE_PHASE_PREPARING
+    free.set()
+    await asyncio.to_thread(lambda: "the only thread is free again")
+    assert activity.phase == pb.ROLE_PHASE_IDLE
+
+
+def test_of_several_threads_an_update_is_reported_first_and_a_wait_last() -> None:
+    activity = Activity()
+    activity.counter = WARM_UP_TICKS
+    phases = (pb.ROLE_PHASE_UPDATING, pb.ROLE_PHASE_PREPARING, pb.ROLE_PHASE_WAITING)
+    updating, preparing, waiting = (activity.doing(phase) for phase in phases)
+    updating.__enter__()
+    preparing.__enter__()
+    waiting.__enter__()
+    assert activity.phase == pb.ROLE_PHASE_UPDATING
+    updating.__exit__(None, None, None)
+    assert activity.phase == pb.ROLE_PHASE_PREPARING
+    preparing.__exit__(None, None, None)
+    assert activity.phase == pb.ROLE_PHASE_WAITING
+    waiting.__exit__(None, None, None)
+    assert activity.phase == pb.ROLE_PHASE_IDLE

@@ -46,6 +46,15 @@ def test_an_idle_role_makes_progress_by_answering() -> None:
     assert "it does not answer" in watched.watch.judge().reason
 
 
+def test_a_waiting_role_makes_progress_by_answering_and_has_the_deadline_of_an_idle_one() -> None:
+    watched = Watched()
+    watched.poll(100, phase=pb.ROLE_PHASE_IDLE)
+    watched.poll(700, phase=pb.ROLE_PHASE_WAITING)
+    assert not watched.watch.judge().stuck
+    watched.poll(10, answers=False)
+    assert watched.watch.judge().stuck
+
+
 def test_compiling_is_no_sample_of_later_steps() -> None:
     watched = Watched()
     watched.poll(300, phase=pb.ROLE_PHASE_WARMING_UP)

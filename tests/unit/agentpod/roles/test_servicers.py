@@ -12,12 +12,19 @@ import torch
 from agentpod.compute_thread import ComputeThread
 from agentpod.experience.rollout import rollout_fields
 from agentpod.experience.slots import PolicyRing, RolloutSlots
+from agentpod.experience.staging import Staging
 from agentpod.models.messages import policy_message
 from agentpod.models.policy import NetworkSpec, Policy
 from agentpod.roles.evaluator import EvaluatorServicer
 from agentpod.roles.worker import WorkerServicer
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.orchestrator.v1.orchestrator_pb2 import (
+    ROLE_PHASE_COLLECTING,
+    ROLE_PHASE_IDLE,
+    ROLE_PHASE_WAITING,
+    RolePhase,
+)
 from podrace.tensor_transport.memory import MemoryPlane
 from podrace.tensor_transport.plane import Planes
 from podrace.tensor_transport.probe import PROBE_SPEC
@@ -152,29 +159,71 @@ async def test_work_cancelled_while_it_waited_for_the_compute_thread_maps_no_mem
     assert not opened
 
 
+class CollectingWorker(Role):
+    """A worker that has collected one rollout, so that it is past its warm-up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__("worker", monkeypatch)
+        simulator = make("cartpole", 2)
+        spaces = simulator.observation_space, simulator.action_space
+        policy = Policy(*spaces, NetworkSpec(hidden_sizes=(4,)))
+        self.ring = PolicyRing(self.plane, "policy", policy.flat.numel())
+        self.ring.publish(policy.flat, 1)
+        self.region = RolloutSlots(self.plane, "s", rollout_fields(*spaces, 4, 2), 1).grant().region
+
+    async def collect(self) -> None:
+        slot = pb.RolloutSlot(tensors=self.region.refs())
+        request = pb.CollectRolloutRequest(session="s", slot=slot, policy=self.ring.hold().ref())
+        await self.servicer.CollectRollout(request, None)
+
+    async def phase(self) -> RolePhase.ValueType:
+        return (await self.servicer.GetWorker(pb.GetWorkerRequest(), None)).progress.phase
+
+
 @pytest.mark.parametrize("copies", [True, False])
 async def test_a_worker_pushes_its_rollout_before_it_replies_on_every_plane(
     monkeypatch: pytest.MonkeyPatch, copies: bool
 ) -> None:
     """The plane `cuda` copies nothing, and waits for the worker's work on the GPU when it pushes."""
-    worker = Role("worker", monkeypatch)
+    worker = CollectingWorker(monkeypatch)
     await worker.open("s")
-    simulator = make("cartpole", 2)
-    spaces = simulator.observation_space, simulator.action_space
-    policy = Policy(*spaces, NetworkSpec(hidden_sizes=(4,)))
-    ring = PolicyRing(worker.plane, "policy", policy.flat.numel())
-    ring.publish(policy.flat, 1)
-    grant = RolloutSlots(worker.plane, "s", rollout_fields(*spaces, 4, 2), 1).grant()
-    refs, pushed = grant.region.refs(), list[Any]()
+    refs, pushed = worker.region.refs(), list[Any]()
 
     async def push(refs: Any, boxes: Any) -> None:
-        pushed.append((refs, sorted(boxes), float(grant.region["reward"].sum())))
+        pushed.append((refs, sorted(boxes), float(worker.region["reward"].sum()), await worker.phase()))
 
     monkeypatch.setattr(worker.plane, "push", push)
     monkeypatch.setattr(worker.plane, "copies", copies)
-    request = pb.CollectRolloutRequest(session="s", slot=pb.RolloutSlot(tensors=refs), policy=ring.hold().ref())
-    await worker.servicer.CollectRollout(request, None)
-    assert pushed == [(refs, sorted(ref.spec.name for ref in refs), 8.0)]
+    await worker.collect()
+    phase = ROLE_PHASE_WAITING if copies else ROLE_PHASE_COLLECTING
+    assert pushed == [(refs, sorted(ref.spec.name for ref in refs), 8.0, phase)]
+    worker.compute.close()
+
+
+@pytest.mark.parametrize("hanging", ["finish_copies", "written_boxes"])
+async def test_a_worker_that_waits_for_a_gpu_is_collecting_and_not_idle(
+    monkeypatch: pytest.MonkeyPatch, hanging: str
+) -> None:
+    worker, hung, free = CollectingWorker(monkeypatch), asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def hang(*_: Any) -> dict[str, Any]:
+        loop.call_soon_threadsafe(hung.set)
+        free.wait(60)
+        return {}
+
+    await worker.open("s")
+    if hanging == "finish_copies":
+        monkeypatch.setattr(Staging, "copy_to", lambda self, own: hang)
+    else:
+        monkeypatch.setattr(worker.plane, "copies", True)
+        monkeypatch.setattr("agentpod.roles.worker.written_boxes", hang)
+    collecting = asyncio.create_task(worker.collect())
+    await asyncio.wait_for(hung.wait(), 30)
+    assert await worker.phase() == ROLE_PHASE_COLLECTING
+    free.set()
+    await collecting
+    assert await worker.phase() == ROLE_PHASE_IDLE
     worker.compute.close()
 
 
