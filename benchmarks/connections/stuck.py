@@ -41,6 +41,8 @@ CASES = {"stop-worker": "worker-0", "stop-leader": "learner", "hold-worker": "wo
 """The role that gets stuck."""
 POLL_SECONDS = 0.05
 CALL_SECONDS = 0.5
+LONGEST_DEADLINE_SECONDS = ProgressDeadlines().ceiling_seconds
+"""Deadline of a role whose deadline is not learned yet."""
 LONGEST_SECONDS = 300.0
 START_SECONDS = 300.0
 STOP_SECONDS = 120.0
@@ -80,8 +82,8 @@ class State:
     restarts: int
     """How many times it has opened its roles again."""
     updates: int
-    learned: bool
-    """Whether the deadlines of its roles follow from their progress."""
+    deadline_seconds: float
+    """Of the worker."""
 
     @property
     def run(self) -> tuple[str, int]:
@@ -103,15 +105,14 @@ class Mesh:
                 with contextlib.suppress(PodraceError):
                     found = await rpc.call(stub.GetLearner, pb.GetLearnerRequest(), deadline_seconds=CALL_SECONDS)
                     worker = next((one for one in found.progress.roles if one.role == "worker-0"), None)
-                    longest = ProgressDeadlines().ceiling_seconds
-                    learned = worker is not None and 0 < worker.deadline_duration.seconds < longest
-                    return State(found.pod_id, found.role_restarts, found.progress.policy_version, learned)
+                    deadline = worker.deadline_duration.ToNanoseconds() / 1e9 if worker else 0.0
+                    return State(found.pod_id, found.role_restarts, found.progress.policy_version, deadline)
         return None
 
     async def trains_with_learned_deadlines(self) -> State:
         """Waits until the pod has been observed long enough, and returns its state."""
         async with asyncio.timeout(START_SECONDS):
-            while (state := await self.state()) is None or not state.learned:
+            while (state := await self.state()) is None or not 0 < state.deadline_seconds < LONGEST_DEADLINE_SECONDS:
                 await asyncio.sleep(POLL_SECONDS)
             return state
 
@@ -165,6 +166,7 @@ async def _measure(mesh: Mesh, case: str, repeats: int) -> list[float]:
         # Not always at the same time after a poll of the supervisor or a renewal of the lease.
         await asyncio.sleep(random.uniform(2.0, 6.0))
         before = await mesh.trains_with_learned_deadlines()
+        print(f"{case}: the worker has a deadline of {before.deadline_seconds:.1f} s", file=sys.stderr, flush=True)
         mesh.inject(case, before.pod_id)
         begun = time.monotonic()
         await mesh.trains_again(before)
