@@ -265,7 +265,7 @@ class Follower:
             await loop.publish()
 
     async def _fuse(self, member: FusionMember) -> None:
-        """Takes part in rounds until one is committed; meanwhile the other learners are waited for."""
+        """Takes part in rounds until one is committed, and waits for the learners of the agent meanwhile."""
         with self._compute.activity.doing(ROLE_PHASE_WAITING):
             await member.fuse()
 

@@ -96,7 +96,7 @@ class _RolePhaseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RolePhase.V
     """Compiling the kernels of a simulator, once for each cache of kernels. This may take minutes."""
     ROLE_PHASE_WAITING: _RolePhase.ValueType  # 9
     """Waiting for something outside of the pod that has its own deadline or reports its own faults: the checkpoint store,
-    the leaderboard, other learners, an evaluator plugin, a transfer to another host. The role does not count as stuck.
+    the leaderboard, learners of the same agent, an evaluator plugin, a transfer to another host. The role does not count as stuck.
     """
 
 class RolePhase(_RolePhase, metaclass=_RolePhaseEnumTypeWrapper):
@@ -122,7 +122,7 @@ ROLE_PHASE_COMPILING: RolePhase.ValueType  # 8
 """Compiling the kernels of a simulator, once for each cache of kernels. This may take minutes."""
 ROLE_PHASE_WAITING: RolePhase.ValueType  # 9
 """Waiting for something outside of the pod that has its own deadline or reports its own faults: the checkpoint store,
-the leaderboard, other learners, an evaluator plugin, a transfer to another host. The role does not count as stuck.
+the leaderboard, learners of the same agent, an evaluator plugin, a transfer to another host. The role does not count as stuck.
 """
 Global___RolePhase: _TypeAlias = RolePhase  # noqa: Y015
 
