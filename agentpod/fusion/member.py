@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import prometheus_client
 import structlog
 from torch import Tensor
 
@@ -21,6 +22,9 @@ from podrace.errors import Aborted
 from podrace.tensor_transport.group import Group, MemberLost
 from podrace.tournament.v1.tournament_pb2 import FusionSpec
 
+ABORTED_ROUNDS = prometheus_client.Counter(
+    "podrace_learner_fusion_rounds_aborted", "Fusion rounds of this learner that were aborted and repeated"
+)
 _log = structlog.get_logger(__name__)
 LONGEST_FAILURE = 10_000
 """Characters of the description of a failure that are reported."""
@@ -120,6 +124,7 @@ class FusionMember:
 
         Raises:
             FailedPrecondition: The session has ended (NOT_OPEN), or this learner was expelled.
+            LeaderIsolated: This is the leader, and no other learner can be reached from it.
             Unavailable: The leader has exited.
         """
         while not await self._try_round():
@@ -159,6 +164,7 @@ class FusionMember:
             _log.warning("fusion round missed", round=formed.round, error=error.message)
             return False
         if not outcome.committed or pending is None:
+            ABORTED_ROUNDS.inc()
             _log.warning("fusion round aborted", round=formed.round, reason=outcome.reason)
             return False
         await self._compute.run(self._apply, pending)

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from agentpod.fusion.rounds import LEADER, Arrival, FusionOptions, FusionRounds, Membership, RoundReport
+from agentpod.fusion.reachability import LEADER
+from agentpod.fusion.rounds import Arrival, FusionOptions, FusionRounds, Membership, RoundReport
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import NOT_OPEN, DeadlineExceeded, FailedPrecondition
@@ -104,7 +105,7 @@ class LeaderRendezvous:
         self._closed = False
 
     async def join(self, request: pb.JoinFusionRequest) -> pb.JoinFusionResponse:
-        """See Rendezvous.join."""
+        """See Rendezvous.join; raises LeaderIsolated on the leader if no other learner can be reached from it."""
         self._check_session(request.session)
         member = request.learner_index, request.incarnation
         self._start_watch(member)
@@ -170,6 +171,8 @@ class LeaderRendezvous:
         self._changes.notify_all()
         while True:
             due = self._rounds.advance(self._clock())
+            for warning in self._rounds.take_warnings():
+                _log.warning(warning)
             if (found := ready()) is not None:
                 # The decision may also release other waiting calls.
                 self._changes.notify_all()

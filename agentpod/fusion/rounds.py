@@ -3,14 +3,14 @@
 The order of events is the same for every learner, the leader included:
 
 1. It *arrives* (`JoinFusion`) and waits until the round *forms*. That is when all expected learners have arrived, or
-   when the leader has arrived and the first arrival has waited `straggler_seconds`. Missing learners are dropped and
-   may arrive for a later round.
+   when the leader has arrived and the first arrival has waited for as long as agentpod.fusion.pace says. Missing
+   learners are dropped and may arrive for a later round.
 2. If the *epoch* is new to it, it joins a new group under the round's prefix. If there are *joiners*, the leader sends
    its state and they take it.
 3. All members compute the average without applying it, and *report* (`CommitFusion`) its digest, or what failed.
 4. If all members report the same digest, the round is committed and all apply it. Otherwise it is aborted: all keep
    their state, and those that reported arrive again at once. A member that has not reported `report_seconds` after the
-   first report is dropped.
+   first report is dropped. If rounds fail again and again, agentpod.fusion.reachability decides who takes part.
 
 A learner repeats its report until it is answered or the leader has exited, because only the outcome shows whether its
 samples and steps were counted.
@@ -20,11 +20,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from agentpod.fusion.pace import Pace, describe_late
+from agentpod.fusion.reachability import LEADER, Reachability, describe_pauses
 from podrace.errors import Aborted, FailedPrecondition, InvalidArgument
 
 MODES = ("average", "allreduce", "diloco")
-LEADER = 0
-"""Index of the leader among the learners."""
 REMEMBERED_OUTCOMES = 16
 """Outcomes kept to answer repeated reports."""
 
@@ -36,7 +36,7 @@ class FusionOptions:
     mode: str = "average"
     """One of MODES."""
     straggler_seconds: float = 30.0
-    """How long the first learner to arrive waits for the others."""
+    """How long the first learner to arrive waits for the others at least."""
     report_seconds: float = 5.0
     """How long the first member to report waits for the others; computing a digest must take less."""
     outer_learning_rate: float = 0.7
@@ -119,6 +119,8 @@ class Membership:
     """Ranks that take the leader's state first."""
     reason: str
     """For the log."""
+    missing: frozenset[int] = frozenset()
+    """Indices of expected learners that did not arrive in time."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,10 @@ class RoundState:
     """Number of committed rounds."""
     environment_steps: int = 0
     """Of the committed rounds."""
+    reachability: Reachability = field(default_factory=Reachability)
+    """Which learners may take part."""
+    pace: Pace = field(default_factory=Pace)
+    """How long to wait for the others."""
 
 
 # --- decisions -------------------------------------------------------------------------------------------------------
@@ -170,14 +176,17 @@ class RoundState:
 
 def decide_round(now: float, state: RoundState, options: FusionOptions) -> Membership | float:
     """Returns the members of the next round, or the time until which to wait for arrivals (infinity: no limit)."""
-    arrived = state.arrived
-    if LEADER not in arrived:
+    if LEADER not in state.arrived:
         return math.inf
-    missing = state.expected - arrived.keys()
-    give_up_time = min(arrival.time for arrival in arrived.values()) + options.straggler_seconds
-    if missing and now < give_up_time:
-        return give_up_time
-    members = tuple(arrived[index].member for index in sorted(arrived))
+    reachability = state.reachability
+    missing = reachability.awaited(now, state.expected) - state.arrived.keys()
+    # The others may have arrived rounds ago.
+    first = min(arrival.time for index, arrival in state.arrived.items() if reachability.is_proven(index))
+    seconds = state.pace.after_begin(state.arrived[LEADER].time, ()).straggler_seconds(options.straggler_seconds)
+    if missing and now < first + seconds:
+        return first + seconds
+    arrived = {index: state.arrived[index] for index in sorted(reachability.admitted(now, state.arrived))}
+    members = tuple(arrival.member for arrival in arrived.values())
     kept = members == state.last_members and not state.aborted
     kept = kept and all(arrival.epoch == state.epoch for arrival in arrived.values())
     # In allreduce mode, when a group broke, some members have made the last step and others have not.
@@ -188,7 +197,9 @@ def decide_round(now: float, state: RoundState, options: FusionOptions) -> Membe
         if index != LEADER and (torn or index in state.deviating or not _up_to_date(arrived[index], state))
     )
     reason = f"without learners {_listed(missing)}, which did not arrive in time" if missing else "all arrived"
-    return Membership(state.committed_rounds + 1, state.epoch + (not kept), members, joiners, reason)
+    left_out = frozenset(state.arrived) - arrived.keys()
+    reason += f"; learners {_listed(left_out)} are left out because rounds failed" if left_out else ""
+    return Membership(state.committed_rounds + 1, state.epoch + (not kept), members, joiners, reason, missing)
 
 
 def _up_to_date(arrival: Arrival, state: RoundState) -> bool:
@@ -221,6 +232,17 @@ def deviating_members(state: RoundState) -> frozenset[int]:
     return frozenset(index for index, digest in digests.items() if digest != digests.get(LEADER, digest))
 
 
+def reachability_after(now: float, formed: Membership, state: RoundState, outcome: RoundOutcome) -> Reachability:
+    """Returns which learners may take part after a round; one that failed because of a lost process shows nothing."""
+    members = frozenset(index for index, _ in formed.members)
+    if outcome.committed:
+        return state.reachability.after_commit(members, state.arrived)
+    if state.lost or deviating_members(state):
+        return state.reachability
+    succeeded = frozenset(index for index, report in state.reported.items() if not report.failure)
+    return state.reachability.after_failure(now, members, succeeded, state.arrived, outcome.reason)
+
+
 def _listed(indices: frozenset[int]) -> str:
     return ", ".join(str(index) for index in sorted(indices))
 
@@ -251,17 +273,20 @@ class FusionRounds:
 
     def __init__(self, learners: int, options: FusionOptions) -> None:
         """Expects all `learners` of an agent, including the leader."""
-        self.state = RoundState(frozenset(range(learners)))
-        self._options = options
+        self.state, self._options = RoundState(frozenset(range(learners))), options
         self._outcomes: dict[tuple[int, int], RoundOutcome] = {}
+        self._warnings: list[str] = []
 
     def arrive(self, arrival: Arrival) -> None:
         """Records that a learner is ready for the next round; idempotent.
 
         Raises:
             FailedPrecondition: The process was expelled because it computes other averages than the leader.
+            LeaderIsolated: This is the leader, and no other learner can be reached from it.
         """
         index, member = arrival.index, arrival.member
+        if index == LEADER:
+            self.state.reachability.check_leader()
         if member in self.state.expelled:
             raise FailedPrecondition(
                 f"learner {index} computed another average than the leader, even from the leader's own state: check its"
@@ -316,7 +341,12 @@ class FusionRounds:
                 outcome = decide_outcome(now, state.formed, state, self._options)
                 if not isinstance(outcome, RoundOutcome):
                     return outcome
-                self._end(state.formed, outcome)
+                self._end(now, state.formed, outcome)
+
+    def take_warnings(self) -> list[str]:
+        """Returns what a person should know of the decisions since the last call, a line each."""
+        warnings, self._warnings = self._warnings, []
+        return warnings
 
     def membership(self, member: MemberId) -> Membership | None:
         """Returns the round in progress if this process takes part in it."""
@@ -328,12 +358,16 @@ class FusionRounds:
         return self._outcomes.get((epoch, round_number))
 
     def _begin(self, membership: Membership) -> None:
-        arrived = self.state.arrived
+        before, members = self.state, frozenset(membership.members)
+        pace = before.pace.after_begin(before.arrived[LEADER].time, membership.missing)
+        limit_seconds = pace.straggler_seconds(self._options.straggler_seconds)
+        self._warnings += describe_late(pace, membership.missing, limit_seconds)
         self.state = replace(
-            self.state,
-            arrived={},
+            before,
+            arrived={index: arrival for index, arrival in before.arrived.items() if arrival.member not in members},
             formed=membership,
-            steps={index: arrival.environment_steps for index, arrival in arrived.items()},
+            steps={index: before.arrived[index].environment_steps for index, _ in membership.members},
+            pace=pace,
             reported={},
             lost=frozenset(),
             last_members=membership.members,
@@ -341,7 +375,7 @@ class FusionRounds:
             epoch=membership.epoch,
         )
 
-    def _end(self, formed: Membership, outcome: RoundOutcome) -> None:
+    def _end(self, now: float, formed: Membership, outcome: RoundOutcome) -> None:
         state = self.state
         self._outcomes[formed.epoch, formed.round] = outcome
         for forgotten in list(self._outcomes)[:-REMEMBERED_OUTCOMES]:
@@ -349,6 +383,8 @@ class FusionRounds:
         deviating = deviating_members(state)
         # A member that kept its own state may have drifted; one that just took the leader's cannot have.
         expelled = {formed.members[rank] for rank in formed.joiners if formed.members[rank][0] in deviating}
+        reachability = reachability_after(now, formed, state, outcome)
+        self._warnings += describe_pauses(state.reachability, reachability)
         stay = (state.reported.keys() - {index for index, _ in expelled}) | state.arrived.keys()
         self.state = replace(
             state,
@@ -359,4 +395,6 @@ class FusionRounds:
             expelled=state.expelled | expelled,
             committed_rounds=state.committed_rounds + outcome.committed,
             environment_steps=outcome.environment_steps,
+            reachability=reachability,
+            pace=state.pace.after_commit(now) if outcome.committed else state.pace,
         )

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from agentpod.fusion.reachability import LeaderIsolated
 from agentpod.session.role_faults import RoleLost, RoleRefused
 from agentpod.storage_waits import StorageUnreachable
 from podrace.errors import (
@@ -144,7 +145,7 @@ def ending_of_error(error: PodraceError, *, opened: bool) -> Ending:
         return Ending(pb.OUTCOME_DRAINED, error.message, EXIT_STORAGE_UNREACHABLE)
     if isinstance(error, RoleLost):
         return Ending(pb.OUTCOME_DRAINED, error.message, EXIT_ROLE_LOST, publish=True)
-    if isinstance(error, RoleRefused):
+    if isinstance(error, RoleRefused | LeaderIsolated):
         return Ending(pb.OUTCOME_DRAINED, error.message, publish=True, gave_up=True)
     if error.reason == AGENT_UNKNOWN:
         # Its database was restored from a backup or rebuilt. The orchestrator registers the agent again when it assigns

@@ -9,8 +9,8 @@ from agentpod.algorithms.base import Algorithm
 from agentpod.compute_thread import ComputeThread
 from agentpod.config import PodConfig
 from agentpod.fusion.member import FusionMember, fusion_options
+from agentpod.fusion.reachability import LEADER
 from agentpod.fusion.rendezvous import LeaderRendezvous
-from agentpod.fusion.rounds import LEADER
 from agentpod.fusion.shared_training import SharedTraining
 from agentpod.learner.checkpoint_files import Counters
 from podrace.agentpod.v1 import agentpod_pb2 as pb_pod

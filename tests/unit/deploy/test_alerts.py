@@ -41,6 +41,7 @@ HEALTHY = {
     'podrace_orchestrator_failed_agents{tournament_id="t"}': "0x60",
     "podrace_orchestrator_leases_expired_total": "0x60",
     'podrace_learner_stuck_roles_total{tournament_id="t"}': "0x60",
+    'podrace_learner_fusion_rounds_aborted_total{tournament_id="t"}': "0x35 1x25",
     'podrace_leaderboard_submissions_refused_total{reason="bad_checkpoint"}': "0x60",
     'podrace_orchestrator_gpu_withheld{gpu="GPU-1"}': "0x60",
     'podrace_orchestrator_gpu_uncorrected_errors{gpu="GPU-1"}': "3x60",
@@ -69,6 +70,7 @@ FAULTS = {
     "PodraceAgentsFail": {'podrace_orchestrator_failed_agents{tournament_id="t"}': "0x20 0+1x40"},
     "PodraceLeasesExpire": {"podrace_orchestrator_leases_expired_total": "0x20 0+1x40"},
     "PodraceRolesStuck": {'podrace_learner_stuck_roles_total{tournament_id="t"}': "0x35 1x25"},
+    "PodraceFusionFails": {'podrace_learner_fusion_rounds_aborted_total{tournament_id="t"}': "0x20 0+1x40"},
     "PodraceSubmissionsRefused": {
         'podrace_leaderboard_submissions_refused_total{reason="bad_checkpoint"}': "0x35 1x25",
     },

@@ -2,8 +2,8 @@
 
 import pytest
 
+from agentpod.fusion.reachability import LEADER
 from agentpod.fusion.rounds import (
-    LEADER,
     Arrival,
     FusionOptions,
     FusionRounds,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from agentpod.fusion.reachability import LeaderIsolated
 from agentpod.learner.ending import EXIT_DONE, EXIT_ROLE_LOST, Ending, ending_of_error, ending_of_stop
 from agentpod.session.role_faults import RoleLost, RoleRefused
 from podrace import errors
@@ -52,6 +53,7 @@ def test_a_lost_role_ends_the_pod_after_publishing():
 def test_a_role_that_refuses_makes_the_pod_publish_and_give_the_agent_back_as_one_that_may_be_at_fault(opened):
     ending = ending_of_error(RoleRefused("no"), opened=opened)
     assert ending == Ending(pb.OUTCOME_DRAINED, "no", publish=True, gave_up=True)
+    assert ending_of_error(LeaderIsolated("no"), opened=opened) == ending
     assert not ending_of_error(errors.Unavailable("no leaderboard"), opened=opened).gave_up
 
 
