@@ -27,7 +27,7 @@ class Pace:
         A learner that needs twice as long as the leader still takes part. A fixed limit would drop a learner that is
         slower by a few percent if rounds are minutes apart, and all that it learns would be lost each time.
         """
-        return max([minimum, *([statistics.median(self.intervals)] if self.intervals else ())])
+        return max(minimum, statistics.median(self.intervals)) if self.intervals else minimum
 
     def after_begin(self, leader_arrival: float, missing: Iterable[int]) -> "Pace":
         """Returns the state after a round has formed without the `missing` learners."""
