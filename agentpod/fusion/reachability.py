@@ -144,7 +144,7 @@ class Reachability:
             LeaderIsolated: It cannot.
         """
         if self.isolated:
-            raise LeaderIsolated(f"the leader can take part in no fusion round with another learner; {self.explained}")
+            raise LeaderIsolated(f"the leader can take part in no fusion round with a follower; {self.explained}")
 
     @property
     def explained(self) -> str:

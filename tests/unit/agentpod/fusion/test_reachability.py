@@ -122,7 +122,7 @@ def test_the_warning_names_the_learner_and_what_to_check() -> None:
 
 @dataclass
 class Network:
-    """Learners that take part in rounds for ever; a round fails if two of its members cannot reach each other."""
+    """Learners that take part in rounds; a round fails if two of its members cannot reach each other."""
 
     learners: int
     broken: set[frozenset[int]]
