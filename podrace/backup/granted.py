@@ -151,6 +151,10 @@ class GrantedBackupStore:
         """Is refused."""
         raise PermissionDenied(f"{tournament_id} in {self._uri}: only the leaderboard deletes folders")
 
+    def remove_abandoned(self) -> int:
+        """Is refused."""
+        raise PermissionDenied(f"{self._uri}: only the leaderboard removes unfinished writes")
+
     # --- pointers ---------------------------------------------------------------------------------------------
 
     def read_pointer(self, agent_id: str) -> tuple[Pointer, str] | None:
