@@ -89,6 +89,8 @@ async def test_a_leader_that_reads_waits_for_the_store_and_reports_it_until_the_
     with pytest.raises(Unavailable, match="has not answered"):
         await reading
     assert pod.activity.phase == pb.ROLE_PHASE_IDLE
+    # The event loop waits for its threads when it is closed.
+    store.free.set()
 
 
 async def test_an_agent_plays_against_no_opponents_that_a_hung_store_does_not_return(store: Hung) -> None:
@@ -100,6 +102,7 @@ async def test_an_agent_plays_against_no_opponents_that_a_hung_store_does_not_re
     assert pod.activity.phase == pb.ROLE_PHASE_WAITING
     pod.stop.set_result("drained")
     assert await reading == []
+    store.free.set()
 
 
 async def test_a_leader_waits_while_the_leaderboard_does_not_answer_a_submission(
