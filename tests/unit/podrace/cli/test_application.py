@@ -45,6 +45,7 @@ def test_help_imports_no_slow_module() -> None:
     assert out.splitlines()[-1] == "[]"
 
 
+@pytest.mark.long
 def test_the_command_imports_neither_torch_nor_a_service() -> None:
     modules = {module for module, _ in COMMANDS.values()} | {"podrace.cli.session", "podrace.mesh.embedded"}
     script = f"import sys, importlib; [importlib.import_module(name) for name in {sorted(modules)}]; " + (

@@ -22,6 +22,8 @@ from podrace.mesh import embedded, service_process
 from podrace.mesh.home import Folders
 from podrace.mesh.service_process import ServiceCommand, listens
 
+pytestmark = pytest.mark.long
+
 SERVICE = """
 import asyncio, pathlib, sys
 from podrace import rpc
@@ -127,7 +129,6 @@ async def test_the_orchestrator_is_stopped_before_the_leaderboard(folders: Folde
     assert journal.read_text().splitlines() == ["orchestrator SIGTERM", "leaderboard SIGTERM"]
 
 
-@pytest.mark.long
 async def test_a_killed_service_serves_again_at_the_same_address(folders: Folders, journal: Path) -> None:
     async with running(folders, journal) as notices:
         for name in ("orchestrator", "leaderboard", "orchestrator"):
@@ -159,7 +160,6 @@ async def test_a_service_that_does_not_start_is_reported_with_its_last_log_line(
     assert journal.read_text() == "leaderboard SIGTERM\n"
 
 
-@pytest.mark.long
 async def test_a_service_that_does_not_restart_cancels_the_block(
     folders: Folders, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +175,6 @@ async def test_a_service_that_does_not_restart_cancels_the_block(
     assert not listens(folders.leaderboard_socket)
 
 
-@pytest.mark.long
 async def test_a_service_that_does_not_stop_is_killed_after_the_grace_period(
     folders: Folders, journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_process_that_does_not_start_is_reported_with_its_last_log_line(
         process.detach([sys.executable, "-c", script], tmp_path, "race")
 
 
+@pytest.mark.long
 def test_a_process_that_is_never_ready_is_killed(tmp_path: Path) -> None:
     script = f"from pathlib import Path; Path({str(tmp_path)!r}, 'pid').write_text(str(__import__('os').getpid()));"
     with pytest.raises(DeadlineExceeded, match="is not ready"):

@@ -55,6 +55,7 @@ def test_a_named_orchestrator_is_asked_and_pods_are_expected_there(type_: Any, m
     assert not [each for each in report["diagnoses"] if each["area"] == "store"]
 
 
+@pytest.mark.long
 def test_the_process_of_the_command_imports_no_torch(tmp_path: Path) -> None:
     script = (
         "import sys; from podrace.cli import main; main(['doctor', '--json']); "
