@@ -33,6 +33,8 @@ class Family:
     """Probability of a collapse in a quantum: the return falls to 0.4 of itself."""
     plateau: bool = False
     """Whether a cheap substitute is learned at once (standing still), and greedy values never get beyond it."""
+    valley: bool = False
+    """Whether an untrained policy already has the substitute, and loses it before it gains a skill."""
     greed: float = 0.35
     """With a plateau: greed of hyperparameters beyond which an agent stays on it."""
 
@@ -41,6 +43,8 @@ FAMILIES: Mapping[str, Family] = {
     "good-defaults": Family(),
     "good-noisy": Family(noise=0.10, pace_luck=0.5, asymptote_luck=0.25),
     "slow-start": Family(plateau=True),
+    "valley": Family(plateau=True, valley=True, pace=0.03),
+    "scarce": Family(pace=0.02),
     "bad-defaults": Family(default_distance=0.38),
     "needle": Family(default_distance=0.45, width=0.15),
     "fast-is-wrong": Family(default_distance=0.2, fast_ahead=0.35, drift=0.3),

@@ -21,6 +21,7 @@ from benchmarks.race_simulator.families import Family
 DIMENSIONS = 3
 PLATEAU_RETURN = 0.25
 PLATEAU_PACE = 0.15
+VALLEY_PACE = 0.3
 FLUCTUATION, PERSISTENCE = 0.02, 0.5
 """Standard deviation of the innovations of a policy's fluctuation, and their autocorrelation."""
 STEEP, FLAT = 1.25, 0.25
@@ -101,7 +102,7 @@ class World:
     def fresh(self, number: int, point: Point) -> Learner:
         """Returns an agent with new networks."""
         random, luck = self._luck_of(number)
-        return Learner(point, luck, random, State())
+        return Learner(point, luck, random, State(substitute=float(self.family.valley)))
 
     def child(self, number: int, point: Point, luck: Luck, state: State) -> Learner:
         """Returns an agent that starts from a checkpoint of another."""
@@ -127,7 +128,10 @@ class World:
         substitute = state.substitute
         if family.plateau:
             greed = ahead + self.best[2] - learner.point[2]
-            substitute += (1 - substitute) * min(1.0, PLATEAU_PACE * speed * math.exp(2 * greed))
+            if family.valley:
+                substitute *= math.exp(-VALLEY_PACE * speed * math.exp(-4 * greed))
+            else:
+                substitute += (1 - substitute) * min(1.0, PLATEAU_PACE * speed * math.exp(2 * greed))
             pace *= _plateau_pace(state.skill, greed, family.greed)
         skill = _approached(state.skill, self._asymptote(learner), pace, speed)
         if family.plateau:

@@ -1,5 +1,6 @@
 """Runs one simulated race: pods train agents quantum by quantum until the clock ends."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -125,6 +126,9 @@ class Race:
     def run(self) -> Result:
         """Runs the race."""
         pods = [self._new_pod() for _ in range(self.contender.pods(self.pods))]
+        if self._growth and self.spec.evolution.founder_share > 0:
+            pods[0].cores = min(self.pods, math.ceil(self.spec.pod.improving_share * self.pods - 1e-9))
+            pods = pods[: 1 + self.pods - int(pods[0].cores)]
         curve = []
         for now in range(QUANTA):
             if self._growth:

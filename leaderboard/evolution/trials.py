@@ -104,6 +104,8 @@ class Trial:
     """By arrival: the newest, a quarter of all. Older ones are not compared with any more."""
     score_count: int = 0
     """Number of all its scores."""
+    best: Candidate | None = None
+    """The highest of all its scores; None before the first."""
     rung: int = 0
     """Rung that it climbs to, or that it has reached if it is not in training."""
     at_rung: list[float] = field(default_factory=list)
@@ -167,6 +169,8 @@ class Trial:
         """Adds the newest score, and drops the oldest that is not compared any more."""
         self.scores.append(candidate)
         self.score_count += 1
+        if self.best is None or candidate.score > self.best.score:
+            self.best = candidate
         del self.scores[: -max(NEWEST_SCORES, self.score_count // KEPT_PART + 1)]
 
     def add_failure(self, why: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.decisions.dispatch import PausedIncumbent
+from orchestrator.decisions.first_pods import has_one_founder
 from orchestrator.decisions.pod_sizes import limits_of
 from orchestrator.state import records, resize_records
 from orchestrator.state.database import Transaction
@@ -33,7 +34,11 @@ def leading_trial(transaction: Transaction, tournament: TournamentRecord, incumb
         tournament: The tournament.
         incumbent_id: What the leaderboard reported last as the newest agent of the trial; empty: nothing.
     """
-    if not incumbent_id or limits_of(tournament.spec.pod) is None:
+    if limits_of(tournament.spec.pod) is None:
+        return None
+    if not tournament.next_agent and has_one_founder(tournament.spec):
+        return LeadingTrial(0, PausedIncumbent(_free_seat(transaction, tournament, ())))
+    if not incumbent_id:
         return None
     newest = records.find(transaction, AgentRecord, incumbent_id)
     if newest is None or newest.trial is None or not _may_continue(transaction, tournament, newest):

@@ -211,7 +211,8 @@ def workers_for(cores: float, environments: int) -> int:
 def wanted_cores(promise: Promise, total: float, limits: SizeLimits) -> float:
     """Returns the size of the incumbent's pod: its share of all cores, rounded to whole pods, within the limits."""
     share = limits.improving_share if promise.improving else limits.stalled_share
-    units = math.floor(share * total / limits.cores + 0.5)
+    units = share * total / limits.cores
+    units = math.ceil(units - _TOLERANCE) if promise.improving else math.floor(units + 0.5)
     within = min(max(units * limits.cores, limits.minimum_cores), limits.maximum_cores)
     available = math.floor((total - limits.other_cores) / limits.cores + _TOLERANCE) * limits.cores
     return max(limits.cores, min(within, available))

@@ -80,6 +80,8 @@ class StartPod:
 
     tournament_id: str
     reason: str
+    cores: float | None = None
+    """Its size, if that is not the size of the specification."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
+from orchestrator.decisions.pod_sizes import resized
+from orchestrator.decisions.pool_size import MAXIMUM_DEATHS, StartPod
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod, NewPod
 from orchestrator.rebuilding.revival import revived
@@ -109,6 +110,13 @@ def record_intent(transaction: Transaction, tournament_id: str, reason: str, pod
     records.save(transaction, replace(tournament, next_pod=number + 1))
     transaction.record_event("pod_started", f"{pod.pod_id}: {reason}", tournament_id=tournament_id, pod_id=pod.pod_id)
     return NewPod(pod.pod_id, tournament_id, spec, user_code=names_user_code(tournament.spec))
+
+
+def record_start(transaction: Transaction, action: StartPod) -> NewPod:
+    """Records a pod that the pool starts, before it is started."""
+    spec = records.find_tournament(transaction, action.tournament_id).spec
+    size = None if action.cores is None else resized(spec, action.cores)
+    return record_intent(transaction, action.tournament_id, action.reason, size)
 
 
 def record_appearance(transaction: Transaction, found: PodComparison) -> frozenset[str]:

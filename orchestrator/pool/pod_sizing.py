@@ -7,7 +7,7 @@ from itertools import takewhile
 
 import structlog
 
-from orchestrator.decisions import pod_sizes
+from orchestrator.decisions import first_pods, pod_sizes
 from orchestrator.decisions.fair_share import PoolGrant
 from orchestrator.decisions.pod_sizes import ChangeHistory, Promise, Room, SizedPod, SizeLimits, limits_of
 from orchestrator.decisions.pool_size import Action, PodView, RetirePod, StartPod, count_units
@@ -87,6 +87,13 @@ class PodSizing:
         begun = [await self._begin(name, now, capacity, views, granted[name]) for name in beyond]
         return [pod for pod in begun if pod]
 
+    def grow_first_pods(self, actions: Sequence[Action], capacity: Capacity, observed: Observation) -> list[Action]:
+        """Returns the actions, with a larger first pod for tournaments that begin with their incumbent."""
+        specs = {one.tournament_id: one.spec for one in observed.tournaments if not one.next_pod}
+        limits = {name: limit for name, limit in self._limits.items() if name in specs}
+        limits = {name: limit for name, limit in limits.items() if first_pods.has_one_founder(specs[name])}
+        return first_pods.grow_first_pods(actions, limits, _largest_cores(capacity))
+
     async def begin_changes(
         self,
         now: float,
@@ -123,9 +130,8 @@ class PodSizing:
             return None
         own = [view for view in views if view.tournament_id == name and view.drained_since is None]
         spare = granted.pods - sum(view.units for view in own)
-        largest = max((node.cores for node in capacity.unoccupied.nodes), default=0.0)
         memory, shared = capacity.available_memory_bytes, capacity.free is None
-        room = Room(spare * limits.cores, memory, shared=shared, largest_cores=largest, free=capacity.free)
+        room = Room(spare * limits.cores, memory, shared=shared, largest_cores=_largest_cores(capacity), free=capacity.free)
         promise = await self._promise(incumbent)
         pods = [self._sized(view, capacity.places.get(view.pod_id)) for view in own]
         change, reason = pod_sizes.decide(promise, pods, room, limits, self._history(name, now))
@@ -167,3 +173,8 @@ class PodSizing:
         trial = agent.trial if isinstance(agent, AgentRecord) else None
         evaluates = lease is not None and not lease.trains
         return SizedPod(view.pod_id, view.reserved.cores, agent_id, score, view.start_time, trial, evaluates, node)
+
+
+def _largest_cores(capacity: Capacity) -> float:
+    """Returns the cores of the largest pod that any machine or node could hold."""
+    return max((node.cores for node in capacity.unoccupied.nodes), default=0.0)

@@ -291,6 +291,7 @@ class Reconciler:
         views = sizing.counted(all_pods)
         actions, line = self._rules.decide(now, capacity, demands, views, self._limits)
         metrics.measure_wanted(metrics.wanted(demands, views, actions))
+        actions = sizing.grow_first_pods(actions, capacity, observed)
         if line != self._line:
             _log.debug(line)
             self._line = line
@@ -309,7 +310,7 @@ class Reconciler:
 
     async def _act(self, action: pool_size.Action) -> None:
         if isinstance(action, StartPod):
-            pod = await self._state.transact(pod_lifecycle.record_intent, action.tournament_id, action.reason)
+            pod = await self._state.transact(pod_lifecycle.record_start, action)
             self._begin_starts([pod])
         elif isinstance(action, RetirePod):
             await self._state.transact(pod_lifecycle.retire, action.pod_id, action.reason)

@@ -100,8 +100,10 @@ def _leader(situation: Situation, race: IncumbentRace) -> Trial | None:
 
 
 def _gets_its_share(leader: Trial, race: IncumbentRace, clock: ClockReading) -> bool:
-    """Whether the incumbent is next: always, unless a single pod divides its time between it and challengers."""
-    if race.in_training():
+    """Whether the incumbent is next: always, unless a single pod divides its time between it and challengers. A single
+    pod that has grown gives cores to challengers when the incumbent stalls.
+    """
+    if race.in_training() or race.grows:
         return True
     evolution = race.spec.evolution
     begin, end = evolution.exploration_begin, evolution.exploration_end
@@ -196,7 +198,8 @@ def _parent(situation: Situation, race: IncumbentRace, leader: Trial | None) -> 
 def fresh_probability(race: IncumbentRace, parent: Trial, clock: ClockReading) -> float:
     """Returns the probability that a new challenger is fresh and not a fork.
 
-    It falls in a line from 1 to 0 at `fresh_until` of the objective, and is 0 where a fresh agent could not catch up
+    It falls in a line from 1 to 0 at `fresh_until` of the objective (with pods that grow: of the time that challengers
+    would have beside an incumbent in a pod of the smallest size), and is 0 where a fresh agent could not catch up
     before the end. It is 1/2 if nothing says when the tournament ends: steps were trained, and no share of the
     objective is used up. The objective may have been changed since the tournament began.
     """
@@ -205,4 +208,5 @@ def fresh_probability(race: IncumbentRace, parent: Trial, clock: ClockReading) -
         return 0.0
     if clock.share == 0 and clock.environment_steps > 0:
         return 0.5
-    return max(0.0, 1 - clock.share / evolution.fresh_until) if evolution.fresh_until > 0 else 0.0
+    share = race.challenged_share(clock)
+    return max(0.0, 1 - share / evolution.fresh_until) if evolution.fresh_until > 0 else 0.0

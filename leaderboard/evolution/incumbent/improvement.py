@@ -1,18 +1,24 @@
-"""Decides whether the incumbent still improves, so that more compute is worth it. Pure."""
+"""Decides whether the incumbent still improves, so that more compute is worth it. Pure.
+
+It improves if its return rose over the last quarter of its scores. A founder within its share of the time gets more
+trust: it also counts as improving while it has few scores, and while its return is below its own best. What an
+untrained policy can do, such as to stand still, may be lost long before anything better is learned.
+"""
 
 from dataclasses import dataclass
 
 from leaderboard.evolution.incumbent.race import IncumbentRace
-from leaderboard.evolution.trials import KEPT_PART, Trials
+from leaderboard.evolution.trials import KEPT_PART, Trial, Trials
 from leaderboard.ranking.board import named
 from leaderboard.ranking.paired import difference
+from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 FEWEST_SCORES = 4
 """Scores that it is compared over at least."""
 UNUSED_SCORES = 2
 """First scores that nothing is compared with: estimates are means of two, and the first score is the worst."""
 ERRORS = 2.0
-"""Standard errors of the difference that the return must have risen by."""
+"""Standard errors of the difference that the return must have risen by, or that a founder must be below its best."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +43,30 @@ def improvement_of(trials: Trials) -> Improvement | None:
     count = incumbent.score_count
     back = max(FEWEST_SCORES, count // KEPT_PART)
     if count > back + UNUSED_SCORES:
-        compared = difference(incumbent.newest, incumbent.scores[-1 - back])
-        improving = compared.value > ERRORS * compared.error
-        reason = (
-            f"its return changed by {compared.value:.4g} over its last {back} scores,"
-            f" {'more' if improving else 'not more'} than {ERRORS:g} standard errors of {compared.error:.2g}"
-        )
+        improving, change = _exceeds(incumbent.newest, incumbent.scores[-1 - back])
+        reason = f"its return changed by {change} over its last {back} scores"
+    if not improving and _has_founders_time(trials, incumbent):
+        improving, reason = _is_trusted(incumbent, few=count <= back + UNUSED_SCORES, otherwise=reason)
     return Improvement(incumbent.agents[-1].agent_id, improving, trials.incumbent_scores, reason)
+
+
+def _has_founders_time(race: IncumbentRace, trial: Trial) -> bool:
+    return race.founders.get(trial.algorithm) == trial.number and race.founder_time_left(trial, race.clock)
+
+
+def _is_trusted(founder: Trial, *, few: bool, otherwise: str) -> tuple[bool, str]:
+    """Returns whether a founder within its share of the time counts as improving, and the reason."""
+    if few:
+        return True, f"{named(founder.newest)} is a founder with few scores, and has its share of the time left"
+    assert founder.best is not None, "it has scores"
+    fell, change = _exceeds(founder.best, founder.newest)
+    why = f"{named(founder.newest)} is a founder below its own best by {change}, and has its share of the time left"
+    return (True, why) if fell else (False, otherwise)
+
+
+def _exceeds(one: Candidate, other: Candidate) -> tuple[bool, str]:
+    """Returns whether a score exceeds another one by more than the errors, and the difference in words."""
+    compared = difference(one, other)
+    exceeds = compared.value > ERRORS * compared.error
+    size = "more" if exceeds else "not more"
+    return exceeds, f"{compared.value:.4g}, {size} than {ERRORS:g} standard errors of {compared.error:.2g}"

@@ -11,7 +11,7 @@ The incumbent, a founder within its share and the only trial of an algorithm are
 import math
 from collections.abc import Callable, Iterable
 
-from leaderboard.evolution.rungs import RungTrials
+from leaderboard.evolution.rungs import RungTrials, time_taken_by
 from leaderboard.evolution.trials import BEGIN, ClockReading, Trial
 from leaderboard.ranking.board import named
 from leaderboard.ranking.paired import difference
@@ -94,9 +94,23 @@ class IncumbentRace(RungTrials):
         return undo
 
     def founder_time_left(self, trial: Trial, clock: ClockReading) -> bool:
-        """Whether a founder has had less than its share of the time so far."""
+        """Whether a founder has had less than its share of the whole time; if the end is unknown, of the time so far."""
         share = self.spec.evolution.founder_share / max(1, len(self.founders))
-        return self.time_of(trial) < share * self.elapsed(clock)
+        whole = self.elapsed(clock) + (self.time_left(clock) if clock.share > 0 else 0.0)
+        return self.duration_of(trial) < share * whole
+
+    def challenged_share(self, clock: ClockReading) -> float:
+        """Returns which share of the time for challengers is used up: that of the objective if pods do not grow.
+
+        While a grown pod of the incumbent has all cores, challengers have no time.
+        """
+        incumbent, elapsed = self.incumbent, self.elapsed(clock)
+        if not self.grows or incumbent is None or clock.share == 0 or elapsed <= 0:
+            return clock.share
+        everything = sum(self.time_taken(clock).values())
+        pods = max(2, round(everything / elapsed))
+        taken = everything - time_taken_by(incumbent, self, clock)
+        return min(1.0, clock.share * taken / (elapsed * (pods - 1)))
 
     def _founder_is_gone(self, algorithm: str) -> bool:
         number = self.founders.get(algorithm)

@@ -1,0 +1,64 @@
+"""Decides how large the first pod of a tournament is whose incumbent's pod may grow. Pure.
+
+The founder of a tournament has the values of the specification and a share of its time, so it is the incumbent until
+another trial leads. Its pod starts with the cores of an incumbent that improves; the others start as challengers' pods.
+Without this, the founder would train in a small pod until the first change, which comes after several scores.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.decisions.pod_sizes import Promise, SizeLimits, wanted_cores
+from orchestrator.decisions.pool_size import Action, StartPod
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
+
+FOUNDER = Promise("", improving=True, scores=0, reason="the founder trains in it")
+_TOLERANCE = 1e-6
+
+
+def has_one_founder(spec: TournamentSpec) -> bool:
+    """Whether a tournament trains one founder first: the incumbent of a strategy with a share for founders."""
+    algorithms = [one for one in spec.algorithms.values() if one.ratio > 0]
+    evolution = spec.evolution
+    return (
+        len(algorithms) == 1
+        and evolution.strategy == "incumbent"
+        and not evolution.generator
+        and evolution.founder_share > 0
+    )
+
+
+def grow_first_pods(
+    actions: Sequence[Action], limits: Mapping[str, SizeLimits], largest_cores: float = math.inf
+) -> list[Action]:
+    """Returns the actions, in which the first pod of a tournament takes the place of several pods.
+
+    Args:
+        actions: What the pools do in this cycle.
+        limits: Limits of the tournaments with one founder that have had no pod yet, by id.
+        largest_cores: Cores of the largest pod that any machine or node has room for.
+    """
+    starts = Counter(one.tournament_id for one in actions if isinstance(one, StartPod))
+    cores = {name: _first_cores(starts[name], limit, largest_cores) for name, limit in limits.items()}
+    replaced = {name: round(cores[name] / limit.cores) - 1 for name, limit in limits.items()}
+    begun, kept = set[str](), list[Action]()
+    for action in actions:
+        name = action.tournament_id if isinstance(action, StartPod) else ""
+        if not isinstance(action, StartPod) or replaced.get(name, 0) < 1:
+            kept.append(action)
+        elif name not in begun:
+            begun.add(name)
+            kept.append(replace(action, cores=cores[name], reason=f"{action.reason}; {FOUNDER.reason}"))
+        else:
+            replaced[name] -= 1
+    return kept
+
+
+def _first_cores(pods: int, limits: SizeLimits, largest_cores: float) -> float:
+    """Returns the cores of the first pod of a tournament that starts this many pods."""
+    wanted = wanted_cores(FOUNDER, pods * limits.cores, limits)
+    if math.isinf(largest_cores):
+        return wanted
+    return max(limits.cores, min(wanted, math.floor(largest_cores / limits.cores + _TOLERANCE) * limits.cores))
