@@ -131,7 +131,9 @@ class PodSizing:
         own = [view for view in views if view.tournament_id == name and view.drained_since is None]
         spare = granted.pods - sum(view.units for view in own)
         memory, shared = capacity.available_memory_bytes, capacity.free is None
-        room = Room(spare * limits.cores, memory, shared=shared, largest_cores=_largest_cores(capacity), free=capacity.free)
+        room = Room(
+            spare * limits.cores, memory, shared=shared, largest_cores=_largest_cores(capacity), free=capacity.free
+        )
         promise = await self._promise(incumbent)
         pods = [self._sized(view, capacity.places.get(view.pod_id)) for view in own]
         change, reason = pod_sizes.decide(promise, pods, room, limits, self._history(name, now))

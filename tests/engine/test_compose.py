@@ -109,7 +109,9 @@ def test_a_pool_grows_and_shrinks_by_its_limits_and_loses_nothing(stack: Stack) 
 def test_two_fused_pods_become_one_separate_pod_of_two_cores(stack: Stack) -> None:
     """The pod of the incumbent gets all cores, whatever is learned."""
     grows = {"maximum_cores": 2.0, "improving_share": 1.0, "stalled_share": 1.0}
-    sections = {"evolution": {"strategy": "incumbent"}, "evaluation": {"every_environment_steps": 20_000}}
+    # Without a founder's share, both pods begin with one core.
+    evolution = {"strategy": "incumbent", "founder_share": 0.0}
+    sections = {"evolution": evolution, "evaluation": {"every_environment_steps": 20_000}}
     name = stack.create(pods=(2, 2), objective=ENDLESS, sections=sections, cores=1.0, memory_bytes=1 << 30, **grows)
     stack.watch(name, lambda seen: len(seen.training()) == 2, "two pods training")
     seen = stack.watch(name, lambda seen: "pod_resized" in seen.kinds(), "the larger pod to take over", 240.0)

@@ -153,6 +153,8 @@ async def test_the_pod_of_the_incumbent_grows_into_another_job(mesh: Mesh, recor
         pod__improving_share=0.7,
         pod__stalled_share=0.7,
         pod__memory_bytes=800_000_000,
+        # Without a founder's share, all pods begin with one size.
+        evolution__founder_share=0.0,
         **{**ENDLESS, "evolution__strategy": "incumbent", "evaluation__every_environment_steps": 50_000},
     )
     begun = await until(lambda: mesh.events(tournament, "pod_resize_begun"), "a larger pod", seconds=300.0)

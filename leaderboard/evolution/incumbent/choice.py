@@ -1,7 +1,7 @@
 """Decides what the next agent of a race is: the strategy `incumbent`. Pure.
 
 A pod that asks for work gets the first of these that applies:
-    1. the founder of an algorithm that has none
+    1. the founder of an algorithm that has none, or whose founder failed without a score
     2. the incumbent, if no pod trains it (with a single pod: if it has had less than its share)
     3. the next of `algorithms.NAME.starts`; the founder has the first one
     4. a founder that has had less than its share
@@ -75,7 +75,7 @@ def _missing_founder(situation: Situation, race: IncumbentRace) -> str:
     algorithms = situation.spec.algorithms
     names = sorted(name for name in algorithms if algorithms[name].ratio > 0 and name not in situation.left)
     turn = situation.turn.algorithm
-    missing = [name for name in names if name not in race.founders]
+    missing = [name for name in names if race.lacks_founder(name)]
     return turn if turn in missing else next(iter(missing), "")
 
 

@@ -1,8 +1,9 @@
 """Decides whether the incumbent still improves, so that more compute is worth it. Pure.
 
-It improves if its return rose over the last quarter of its scores. A founder within its share of the time gets more
-trust: it also counts as improving while it has few scores, and while its return is below its own best. What an
-untrained policy can do, such as to stand still, may be lost long before anything better is learned.
+It improves if its return rose over the last quarter of its scores. A founder that has a share of the time gets more
+trust. It also counts as improving while it has few scores and, until its share is used up, while its return is below
+its own best: what an untrained policy can do, such as to stand still, may be lost long before anything better is
+learned.
 """
 
 from dataclasses import dataclass
@@ -45,23 +46,20 @@ def improvement_of(trials: Trials) -> Improvement | None:
     if count > back + UNUSED_SCORES:
         improving, change = _exceeds(incumbent.newest, incumbent.scores[-1 - back])
         reason = f"its return changed by {change} over its last {back} scores"
-    if not improving and _has_founders_time(trials, incumbent):
-        improving, reason = _is_trusted(incumbent, few=count <= back + UNUSED_SCORES, otherwise=reason)
+    if not improving and trials.founders.get(incumbent.algorithm) == incumbent.number:
+        improving, reason = _is_trusted(trials, incumbent, few=count <= back + UNUSED_SCORES, otherwise=reason)
     return Improvement(incumbent.agents[-1].agent_id, improving, trials.incumbent_scores, reason)
 
 
-def _has_founders_time(race: IncumbentRace, trial: Trial) -> bool:
-    return race.founders.get(trial.algorithm) == trial.number and race.founder_time_left(trial, race.clock)
-
-
-def _is_trusted(founder: Trial, *, few: bool, otherwise: str) -> tuple[bool, str]:
-    """Returns whether a founder within its share of the time counts as improving, and the reason."""
+def _is_trusted(race: IncumbentRace, founder: Trial, *, few: bool, otherwise: str) -> tuple[bool, str]:
+    """Returns whether a founder that does not improve counts as improving all the same, and the reason."""
     if few:
-        return True, f"{named(founder.newest)} is a founder with few scores, and has its share of the time left"
+        return race.spec.evolution.founder_share > 0, f"{named(founder.newest)} is a founder, and has few scores"
     assert founder.best is not None, "it has scores"
     fell, change = _exceeds(founder.best, founder.newest)
-    why = f"{named(founder.newest)} is a founder below its own best by {change}, and has its share of the time left"
-    return (True, why) if fell else (False, otherwise)
+    if fell and race.founder_time_left(founder, race.clock):
+        return True, f"{named(founder.newest)} is a founder with time left, and below its own best by {change}"
+    return False, otherwise
 
 
 def _exceeds(one: Candidate, other: Candidate) -> tuple[bool, str]:

@@ -50,7 +50,7 @@ class IncumbentRace(RungTrials):
         """Records that an agent was generated for a pod."""
         trial = super().handed_out(agent)
         self.clock = ClockReading.of(agent)
-        if trial.fresh and self._founder_is_gone(trial.algorithm):
+        if trial.fresh and self.lacks_founder(trial.algorithm):
             self.founders[trial.algorithm] = trial.number
         if self._incumbent is None:
             self._incumbent = trial.number
@@ -94,7 +94,7 @@ class IncumbentRace(RungTrials):
         return undo
 
     def founder_time_left(self, trial: Trial, clock: ClockReading) -> bool:
-        """Whether a founder has had less than its share of the whole time; if the end is unknown, of the time so far."""
+        """Whether a founder has had less than its share of all time; if the end is unknown, of the time so far."""
         share = self.spec.evolution.founder_share / max(1, len(self.founders))
         whole = self.elapsed(clock) + (self.time_left(clock) if clock.share > 0 else 0.0)
         return self.duration_of(trial) < share * whole
@@ -112,7 +112,8 @@ class IncumbentRace(RungTrials):
         taken = everything - time_taken_by(incumbent, self, clock)
         return min(1.0, clock.share * taken / (elapsed * (pods - 1)))
 
-    def _founder_is_gone(self, algorithm: str) -> bool:
+    def lacks_founder(self, algorithm: str) -> bool:
+        """Whether an algorithm has no founder yet, or lost it before it had a score."""
         number = self.founders.get(algorithm)
         return number is None or (bool(self.by_number[number].ended) and not self.by_number[number].scores)
 

@@ -947,10 +947,12 @@ class PodSpec(_message.Message):
     """
     improving_share: _builtins.float
     """Share of the cores of the tournament's pods that the incumbent gets while it improves by more than two standard
-    errors over the last quarter of its scores, rounded to whole pods of `cores`. Default 0.7 with `maximum_cores`.
+    errors over the last quarter of its scores, rounded up to whole pods of `cores`. A founder also counts as improving
+    while it has few scores and, until its `founder_share` is used up, while its return is below its own best; if there
+    is one algorithm, its pod begins with this size. Default 0.7 with `maximum_cores`.
     """
     stalled_share: _builtins.float
-    """The same while it does not improve. Default 0.1 with `maximum_cores`."""
+    """The same while it does not improve, rounded to the nearest size. Default 0.1 with `maximum_cores`."""
     worker: _builtins.str
     """Collects rollouts instead of podrace's worker. `python:module:Class` names a class that derives from it and runs in the
     workers of any pod. `grpc://host:port` or `grpc://unix:/path` is the address of a third-party WorkerService on the
@@ -1607,8 +1609,9 @@ class EvolutionSpec(_message.Message):
     memories) differ. Default: none, all first agents are fresh.
     """
     founder_share: _builtins.float
-    """`incumbent`: share of one pod's time that the founders keep, even if others lead. The founder of an algorithm is
-    its first trial, with the values of the specification. A trial that quickly reaches a low plateau therefore cannot
+    """`incumbent`: share of one pod's time that the founders get, even if others lead, and before challengers do. The
+    founder of an algorithm is its first trial, with the values of the specification. Without an objective that says
+    when the tournament ends, it is the share of the time so far. A trial that quickly reaches a low plateau cannot
     take all pods from a founder that learns slowly and ends higher. With `search = "wide"`, where the founder's values
     are drawn at random, 0 unless it is given. Default 0.5.
     """

@@ -20,7 +20,7 @@ from podrace.checkpoint_store.publish import claim, fetch_latest, publish
 from podrace.errors import FailedPrecondition
 from podrace.leaderboard.v1.leaderboard_pb2 import Incumbent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
-from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, PodSpec
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, ObjectiveSpec, PodSpec
 
 STEPS = ("listed", "preparing", "ready", "published", "given_back", "exited", "taken", "claimed", "trained")
 """Steps of a change, in order, each seen from the party that makes it."""
@@ -145,7 +145,10 @@ class World:
         pods = self.platform.pods
         pod = PodSpec(cores=1.0, memory_bytes=1 << 28, maximum_cores=2.0, improving_share=1.0)
         objective = ObjectiveSpec(environment_steps=1_000_000_000)
-        self.name = await self.mesh.create(self._spec(pod=pod, objective=objective, maximum_pods=pods))
+        # Otherwise the first pod begins grown, see orchestrator.decisions.first_pods.
+        evolution = EvolutionSpec(founder_share=0.0)
+        spec = self._spec(pod=pod, objective=objective, maximum_pods=pods, evolution=evolution)
+        self.name = await self.mesh.create(spec)
         await self.round()
         self.mesh.runtime.running_time.add([self.name], RUN_SECONDS)
         self.old = f"{self.name}-p0"

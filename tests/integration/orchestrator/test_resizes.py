@@ -16,9 +16,13 @@ from podrace.errors import FailedPrecondition, Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import Incumbent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
-from podrace.tournament.v1.tournament_pb2 import ObjectiveSpec, PodSpec
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, ObjectiveSpec, PodSpec
 
 RUN_SECONDS = 100.0
+ENDLESS = ObjectiveSpec(environment_steps=1_000_000_000)
+GROWING = PodSpec(cores=1.0, maximum_cores=2.0, improving_share=1.0)
+WITHOUT_FOUNDER = EvolutionSpec(founder_share=0.0)
+"""With a share for the founder, its pod begins with the cores of an incumbent that improves."""
 FUSED, SEPARATE = tournament_pb2.LAYOUT_FUSED, tournament_pb2.LAYOUT_SEPARATE
 
 
@@ -69,8 +73,7 @@ class Race:
 
 @pytest.fixture
 async def race(mesh: Any, spec: Callable[..., Any]) -> Race:
-    pod = PodSpec(cores=1.0, maximum_cores=2.0, improving_share=1.0)
-    name = await mesh.create(spec(pod=pod, objective=ObjectiveSpec(environment_steps=1_000_000_000)))
+    name = await mesh.create(spec(pod=GROWING, objective=ENDLESS, evolution=WITHOUT_FOUNDER))
     await mesh.cycle()
     mesh.runtime.running_time.add([name], RUN_SECONDS)
     return Race(mesh, name)
@@ -294,7 +297,7 @@ async def test_a_restarted_orchestrator_continues_the_change(
     open_mesh: Callable[..., Any], spec: Callable[..., Any], *, ready: bool
 ) -> None:
     async with open_mesh() as mesh:
-        name = await mesh.create(spec(pod=PodSpec(cores=1.0, maximum_cores=2.0, improving_share=1.0)))
+        name = await mesh.create(spec(pod=GROWING, evolution=WITHOUT_FOUNDER))
         await mesh.cycle()
         mesh.runtime.running_time.add([name], RUN_SECONDS)
         race = Race(mesh, name)
@@ -361,7 +364,7 @@ class Field:
 async def field(mesh: Any, spec: Callable[..., Any]) -> Field:
     mesh.capacity.append(Capacity(Resources(8.0, 64 << 30, 0), 64 << 30))
     pod = PodSpec(cores=1.0, maximum_cores=6.0, improving_share=0.75)
-    name = await mesh.create(spec(pod=pod, objective=ObjectiveSpec(environment_steps=1_000_000_000)))
+    name = await mesh.create(spec(pod=pod, objective=ENDLESS, evolution=WITHOUT_FOUNDER))
     await mesh.cycle()
     mesh.runtime.running_time.add([name], RUN_SECONDS)
     race = Race(mesh, name)
@@ -467,7 +470,7 @@ async def test_a_grown_pod_is_replaced_by_a_smaller_one_if_the_share_of_its_tour
     field: Field, spec: Callable[..., Any]
 ) -> None:
     race, mesh = field.race, field.race.mesh
-    other = await mesh.create(spec(pod=PodSpec(cores=1.0), objective=ObjectiveSpec(environment_steps=1_000_000_000)))
+    other = await mesh.create(spec(pod=PodSpec(cores=1.0), objective=ENDLESS))
     await mesh.cycle()
     assert race.layouts()[race.pod(9)] == (3.0, SEPARATE), "0.75 of four cores"
     assert (await mesh.renew(field.grown)).directive == pb.DIRECTIVE_CONTINUE
@@ -486,7 +489,7 @@ async def test_a_smaller_pod_that_is_recorded_starts_even_if_another_action_fail
     field: Field, spec: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     race, mesh = field.race, field.race.mesh
-    await mesh.create(spec(pod=PodSpec(cores=1.0), objective=ObjectiveSpec(environment_steps=1_000_000_000)))
+    await mesh.create(spec(pod=PodSpec(cores=1.0), objective=ENDLESS))
 
     async def fail(action: Action) -> None:
         raise Unavailable(f"{action} failed")

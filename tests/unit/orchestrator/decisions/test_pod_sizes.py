@@ -63,7 +63,7 @@ def test_an_improving_incumbent_gets_its_share_and_a_stalled_one_gives_it_back()
 
 
 def test_the_share_is_rounded_to_whole_pods() -> None:
-    assert [wanted_cores(IMPROVING, total, LIMITS) for total in (1.0, 2.0, 3.0, 4.0, 8.0)] == [1.0, 1.0, 2.0, 3.0, 4.0]
+    assert [wanted_cores(IMPROVING, total, LIMITS) for total in (1.0, 2.0, 3.0, 4.0, 8.0)] == [1.0, 2.0, 3.0, 3.0, 4.0]
     assert wanted_cores(STALLED, 8.0, replace(LIMITS, minimum_cores=2.0)) == 2.0
     assert wanted_cores(IMPROVING, 2.0, replace(LIMITS, cores=0.5, improving_share=0.7)) == 1.5
 

@@ -1,5 +1,6 @@
 """What a pod gets that asks for work in a race."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -173,13 +174,34 @@ def test_a_deposed_founder_keeps_its_share_of_a_pod(log: Log) -> None:
     log.finished(founder, 1.0, 1.0)
     for _ in range(2):
         log.score(challenger, 50.0)
-    # The founder has trained for 20 s; its share is half of the clock.
+    # The founder has trained for 20 s; its share is half of the 1,000 s, and comes first.
     log.seconds = 30.0
-    assert kind_of(log.next()) == "fresh"
-    log.seconds = 50.0
     answer = log.next()
     assert continued(answer) == (0, 4)
     assert "keeps its share" in answer.reason
+    founder = log.finished(log.again(founder), *[1.0] * 47)
+    assert continued(log.next()) == (founder.number, 4), "it has trained for 490 s"
+    log.finished(log.again(founder), 1.0)
+    assert "share" not in log.next().reason
+
+
+def test_where_the_end_is_unknown_a_founder_keeps_its_share_of_the_time_so_far(log: Log) -> None:
+    founder, challenger = log.fresh(), log.fresh()
+    log.finished(founder, 1.0, 1.0)
+    for _ in range(2):
+        log.score(challenger, 50.0)
+    log.horizon = math.inf
+    log.seconds = 30.0
+    assert kind_of(log.next()) == "fresh", "it has trained for 20 s"
+    log.seconds = 50.0
+    assert continued(log.next()) == (0, 4)
+
+
+def test_a_founder_that_fails_without_a_score_is_replaced(log: Log) -> None:
+    log.end(log.fresh(), failed=True)
+    answer = log.next()
+    assert isinstance(answer, Fresh)
+    assert answer.values_as_specified
 
 
 def test_a_founder_that_ended_before_its_first_rung_climbs_to_it_within_its_share(make_log: MakeLog) -> None:
@@ -301,7 +323,7 @@ def test_a_fresh_challenger_has_the_algorithm_whose_pod_time_is_furthest_below_i
 
 
 def test_the_time_since_an_agent_was_handed_out_counts_as_pod_time(make_log: MakeLog) -> None:
-    log = make_log(algorithms={"ppo": {}, "a2c": {}}, riser_probability=0.0)
+    log = make_log(algorithms={"ppo": {}, "a2c": {}}, riser_probability=0.0, founder_share=0.0)
     ppo, a2c = log.fresh("ppo"), log.fresh("a2c")
     log.finished(ppo, 1.0, 1.0, 1.0)
     log.finished(a2c, 0.0, 0.0)

@@ -1,10 +1,14 @@
 """Whether the incumbent still improves."""
 
+from collections.abc import Callable
+
 import pytest
 from trial_log import Log
 
 from leaderboard.evolution import trials
 from leaderboard.evolution.incumbent.improvement import improvement_of
+
+MakeLog = Callable[..., Log]
 
 
 def test_nothing_is_said_before_the_first_score(log: Log) -> None:
@@ -13,14 +17,41 @@ def test_nothing_is_said_before_the_first_score(log: Log) -> None:
     assert improvement_of(log.race) is None
 
 
-def test_an_incumbent_with_few_scores_does_not_improve(log: Log) -> None:
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_an_incumbent_with_few_scores_improves_only_if_it_is_a_founder_with_a_share(
+    make_log: MakeLog, share: float
+) -> None:
+    log = make_log(founder_share=share)
     founder = log.fresh()
     for score in (0.0, 100.0, 200.0, 300.0, 400.0, 500.0):
         log.score(founder, score)
     found = improvement_of(log.race)
     assert found is not None
-    assert (found.agent_id, found.improving, found.scores) == (founder.agent_id, False, 6)
+    assert (found.agent_id, found.improving, found.scores) == (founder.agent_id, share > 0, 6)
+    assert "few scores" in found.reason
+    challenger = log.fresh()
+    for score in (700.0, 800.0):
+        log.score(challenger, score)
+    found = improvement_of(log.race)
+    assert found is not None
+    assert (found.agent_id, found.improving) == (challenger.agent_id, False)
     assert "too few scores" in found.reason
+
+
+def test_until_its_share_is_used_up_a_founder_may_be_below_its_own_best(log: Log) -> None:
+    founder = log.fresh()
+    log.score(founder, 1000.0)
+    found = []
+    for _ in range(60):
+        # Each takes 10 of 1,000 s.
+        log.score(founder, 10.0)
+        log.seconds += 10.0
+        log.end(log.fresh(), failed=True)
+        found.append(improvement_of(log.race))
+    improving = [one is not None and one.improving for one in found]
+    assert improving == [True] * 48 + [False] * 12, "it has trained for 490 s after the 48th"
+    assert found[20] is not None
+    assert "below its own best by 989.5" in found[20].reason
 
 
 @pytest.mark.parametrize(("last", "improving"), [(10.0, False), (11.5, False), (12.5, True), (-50.0, False)])
