@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from leaderboard.evolution.incumbent.improvement import improvement_of
 from leaderboard.evolution.trials import Trials
-from orchestrator.decisions.pod_sizes import ChangeHistory, Promise, Resize, Room, SizedPod, SizeLimits, decide
+from orchestrator.decisions.pod_sizes.changes import ChangeHistory, Promise, Resize, Room, SizedPod, SizeLimits, decide
 
 IMPROVING_SHARE, STALLED_SHARE = 0.7, 0.1
 """Defaults of `pod.improving_share` and `stalled_share`."""

@@ -21,7 +21,7 @@ from benchmarks.race_simulator.learning import Learner, Luck, Point, State, Worl
 from benchmarks.race_simulator.records import Records
 from leaderboard.evolution.space import Range, plain, spaces_of
 from orchestrator.decisions.dispatch import AssignExisting, DispatchState, Holder, PausedIncumbent, WorkItem, choose
-from orchestrator.decisions.pod_sizes import SizedPod
+from orchestrator.decisions.pod_sizes.changes import SizedPod
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.leaderboard.v1.leaderboard_pb2 import Contender as ChampionContender
 from podrace.seeding import purpose_seed

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.decisions.dispatch import PausedIncumbent
-from orchestrator.decisions.first_pods import has_one_founder
-from orchestrator.decisions.pod_sizes import limits_of
+from orchestrator.decisions.pod_sizes.changes import limits_of
+from orchestrator.decisions.pod_sizes.first_pods import has_one_founder
 from orchestrator.state import records, resize_records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import AgentRecord, TournamentRecord, WorkPhase, WorkRecord

@@ -7,9 +7,9 @@ from itertools import takewhile
 
 import structlog
 
-from orchestrator.decisions import first_pods, pod_sizes
 from orchestrator.decisions.fair_share import PoolGrant
-from orchestrator.decisions.pod_sizes import ChangeHistory, Promise, Room, SizedPod, SizeLimits, limits_of
+from orchestrator.decisions.pod_sizes import changes, first_pods
+from orchestrator.decisions.pod_sizes.changes import ChangeHistory, Promise, Room, SizedPod, SizeLimits, limits_of
 from orchestrator.decisions.pool_size import Action, PodView, RetirePod, StartPod, count_units
 from orchestrator.decisions.resources import Capacity
 from orchestrator.launchers.base import NewPod
@@ -136,7 +136,7 @@ class PodSizing:
         )
         promise = await self._promise(incumbent)
         pods = [self._sized(view, capacity.places.get(view.pod_id)) for view in own]
-        change, reason = pod_sizes.decide(promise, pods, room, limits, self._history(name, now))
+        change, reason = changes.decide(promise, pods, room, limits, self._history(name, now))
         # The numbers in a reason change all the time.
         if self._reasons.get(name) != (pattern := re.sub(r"[\d.]+", "#", reason)):
             self._reasons[name] = pattern

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.decisions.pod_sizes import limits_of
+from orchestrator.decisions.pod_sizes.changes import limits_of
 from orchestrator.decisions.pool_size import PodView
 from orchestrator.state.clock import Clock
 from orchestrator.state.records import PodRecord

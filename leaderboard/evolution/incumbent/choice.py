@@ -199,7 +199,7 @@ def fresh_probability(race: IncumbentRace, parent: Trial, clock: ClockReading) -
     """Returns the probability that a new challenger is fresh and not a fork.
 
     It falls in a line from 1 to 0 at `fresh_until` of the objective (with pods that grow: of the time that challengers
-    would have beside an incumbent in a pod of the smallest size), and is 0 where a fresh agent could not catch up
+    would have if the incumbent had one of the pods), and is 0 where a fresh agent could not catch up
     before the end. It is 1/2 if nothing says when the tournament ends: steps were trained, and no share of the
     objective is used up. The objective may have been changed since the tournament began.
     """

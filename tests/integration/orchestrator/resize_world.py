@@ -145,7 +145,7 @@ class World:
         pods = self.platform.pods
         pod = PodSpec(cores=1.0, memory_bytes=1 << 28, maximum_cores=2.0, improving_share=1.0)
         objective = ObjectiveSpec(environment_steps=1_000_000_000)
-        # Otherwise the first pod begins grown, see orchestrator.decisions.first_pods.
+        # Otherwise the first pod begins grown, see orchestrator.decisions.pod_sizes.first_pods.
         evolution = EvolutionSpec(founder_share=0.0)
         spec = self._spec(pod=pod, objective=objective, maximum_pods=pods, evolution=evolution)
         self.name = await self.mesh.create(spec)

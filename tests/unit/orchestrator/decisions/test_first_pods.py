@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.decisions.first_pods import grow_first_pods, has_one_founder
-from orchestrator.decisions.pod_sizes import SizeLimits
+from orchestrator.decisions.pod_sizes.changes import SizeLimits
+from orchestrator.decisions.pod_sizes.first_pods import grow_first_pods, has_one_founder
 from orchestrator.decisions.pool_size import PoolShort, RetirePod, StartPod
 from podrace.specification import resolve as specification
 

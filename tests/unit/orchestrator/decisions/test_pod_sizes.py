@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.decisions.pod_sizes import (
+from orchestrator.decisions.pod_sizes.changes import (
     SCORES_BETWEEN_CHANGES,
     ChangeHistory,
     Promise,

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.decisions.pod_sizes import Resize
+from orchestrator.decisions.pod_sizes.changes import Resize
 from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod

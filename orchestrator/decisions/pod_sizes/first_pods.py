@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from orchestrator.decisions.pod_sizes import Promise, SizeLimits, wanted_cores
+from orchestrator.decisions.pod_sizes.changes import Promise, SizeLimits, wanted_cores
 from orchestrator.decisions.pool_size import Action, StartPod
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
