@@ -80,7 +80,11 @@ def assign_work(
         return dispatch.Drain(f"pod {requester.pod_id} counts as gone")
     if pod.drain_reason:
         return dispatch.Drain(pod.drain_reason)
-    return assign_from_tournament(transaction, pod.tournament_id, requester, inputs)
+    answer = assign_from_tournament(transaction, pod.tournament_id, requester, inputs)
+    if isinstance(answer, dispatch.Drain):
+        # Otherwise it would count as dead if it stops before the pool asks it to.
+        records.save(transaction, replace(pod, drain_reason=answer.reason))
+    return answer
 
 
 def assign_from_tournament(

@@ -93,6 +93,20 @@ async def test_pods_of_a_cancelled_tournament_are_terminated_and_finally_killed(
     assert (await mesh.kinds(name))[-3:] == ["pod_terminated", "pod_killed", "pod_gone"]
 
 
+async def test_a_pod_that_learns_of_the_end_from_its_request_and_stops_at_once_has_not_died(
+    mesh: Any, spec: Any
+) -> None:
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    await mesh.cancel(name)
+    assert (await mesh.acquire(f"{name}-p0")).WhichOneof("answer") == "drain"
+    mesh.launcher.pods.clear()
+    await mesh.cycle()
+    kinds = await mesh.kinds(name)
+    assert "pod_gone" in kinds
+    assert "pod_died" not in kinds
+
+
 async def test_dead_pods_are_replaced_with_backoff_and_finally_the_tournament_fails(mesh: Any, spec: Any) -> None:
     mesh.launcher.log_line = "error: no such environment"
     name = await mesh.create(spec(maximum_pods=1))
