@@ -126,7 +126,7 @@ class Race:
     def run(self) -> Result:
         """Runs the race."""
         pods = [self._new_pod() for _ in range(self.contender.pods(self.pods))]
-        if self._growth and self.spec.evolution.founder_share > 0:
+        if self._growth and not self.contender.by_clock and self.spec.evolution.founder_share > 0:
             pods[0].cores = min(self.pods, math.ceil(self.spec.pod.improving_share * self.pods - 1e-9))
             pods = pods[: 1 + self.pods - int(pods[0].cores)]
         curve = []

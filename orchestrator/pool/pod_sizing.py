@@ -92,7 +92,7 @@ class PodSizing:
         specs = {one.tournament_id: one.spec for one in observed.tournaments if not one.next_pod}
         limits = {name: limit for name, limit in self._limits.items() if name in specs}
         limits = {name: limit for name, limit in limits.items() if first_pods.has_one_founder(specs[name])}
-        return first_pods.grow_first_pods(actions, limits, _largest_cores(capacity))
+        return first_pods.grow_first_pods(actions, limits, (capacity.free or capacity.unoccupied).nodes)
 
     async def begin_changes(
         self,

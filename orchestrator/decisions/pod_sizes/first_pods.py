@@ -5,13 +5,13 @@ another trial leads. Its pod starts with the cores of an incumbent that improves
 Without this, the founder would train in a small pod until the first change, which comes after several scores.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.decisions.pod_sizes.changes import Promise, SizeLimits, wanted_cores
 from orchestrator.decisions.pool_size import Action, StartPod
+from orchestrator.decisions.resources import Resources
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 FOUNDER = Promise("", improving=True, scores=0, reason="the founder trains in it")
@@ -31,17 +31,17 @@ def has_one_founder(spec: TournamentSpec) -> bool:
 
 
 def grow_first_pods(
-    actions: Sequence[Action], limits: Mapping[str, SizeLimits], largest_cores: float = math.inf
+    actions: Sequence[Action], limits: Mapping[str, SizeLimits], nodes: Sequence[Resources]
 ) -> list[Action]:
     """Returns the actions, in which the first pod of a tournament takes the place of several pods.
 
     Args:
         actions: What the pools do in this cycle.
         limits: Limits of the tournaments with one founder that have had no pod yet, by id.
-        largest_cores: Cores of the largest pod that any machine or node has room for.
+        nodes: What each machine or node has room for. A pod that fits on none would wait, and the tournament with it.
     """
     starts = Counter(one.tournament_id for one in actions if isinstance(one, StartPod))
-    cores = {name: _first_cores(starts[name], limit, largest_cores) for name, limit in limits.items()}
+    cores = {name: _first_cores(starts[name], limit, nodes) for name, limit in limits.items()}
     replaced = {name: round(cores[name] / limit.cores) - 1 for name, limit in limits.items()}
     begun, kept = set[str](), list[Action]()
     for action in actions:
@@ -56,9 +56,9 @@ def grow_first_pods(
     return kept
 
 
-def _first_cores(pods: int, limits: SizeLimits, largest_cores: float) -> float:
+def _first_cores(pods: int, limits: SizeLimits, nodes: Sequence[Resources]) -> float:
     """Returns the cores of the first pod of a tournament that starts this many pods."""
-    wanted = wanted_cores(FOUNDER, pods * limits.cores, limits)
-    if math.isinf(largest_cores):
-        return wanted
-    return max(limits.cores, min(wanted, math.floor(largest_cores / limits.cores + _TOLERANCE) * limits.cores))
+    cores = wanted_cores(FOUNDER, pods * limits.cores, limits)
+    while cores > limits.cores and not any(node.covers(limits.reserved_by(cores - _TOLERANCE)) for node in nodes):
+        cores -= limits.cores
+    return max(cores, limits.cores)

@@ -8,9 +8,14 @@ import pytest
 from orchestrator.decisions.pod_sizes.changes import SizeLimits
 from orchestrator.decisions.pod_sizes.first_pods import grow_first_pods, has_one_founder
 from orchestrator.decisions.pool_size import PoolShort, RetirePod, StartPod
+from orchestrator.decisions.resources import Resources
 from podrace.specification import resolve as specification
 
 LIMITS = SizeLimits(1.0, 1.0, 8.0, 0.7, 0.1)
+
+
+def node(cores: float, memory_bytes: int = 1 << 40) -> Resources:
+    return Resources(cores, memory_bytes, 0)
 
 
 def starts(count: int, name: str = "t") -> list[Any]:
@@ -31,20 +36,27 @@ def starts(count: int, name: str = "t") -> list[Any]:
     ],
 )
 def test_the_first_pod_takes_the_place_of_several(pods: int, largest: float, cores: list[float | None]) -> None:
-    actions = grow_first_pods(starts(pods), {"t": LIMITS}, largest)
+    actions = grow_first_pods(starts(pods), {"t": LIMITS}, [node(largest), node(0.5)])
     assert [one.cores for one in actions if isinstance(one, StartPod)] == cores
     assert sum(one.cores or 1.0 for one in actions if isinstance(one, StartPod)) == pods
 
 
+def test_the_first_pod_fits_on_a_node_with_its_memory() -> None:
+    limits = replace(LIMITS, memory_bytes=1 << 30)
+    (first, *_) = grow_first_pods(starts(8), {"t": limits}, [node(16.0, 3 << 30), node(2.0)])
+    assert isinstance(first, StartPod)
+    assert first.cores == 3.0, "six cores would need 6 GiB"
+
+
 def test_other_actions_and_tournaments_stay_as_they_are() -> None:
     others = [RetirePod("p", "r"), *starts(3, "other"), PoolShort("t", "s")]
-    actions = grow_first_pods([*others, *starts(3)], {"t": LIMITS}, 16.0)
+    actions = grow_first_pods([*others, *starts(3)], {"t": LIMITS}, [node(16.0)])
     assert actions[: len(others)] == others
     assert len(actions) == len(others) + 1
 
 
 def test_pods_of_several_cores_are_counted_in_their_own_size() -> None:
-    (first,) = grow_first_pods(starts(2), {"t": replace(LIMITS, cores=4.0, maximum_cores=8.0)}, 16.0)
+    (first,) = grow_first_pods(starts(2), {"t": replace(LIMITS, cores=4.0, maximum_cores=8.0)}, [node(16.0)])
     assert isinstance(first, StartPod)
     assert first.cores == 8.0
     assert "founder" in first.reason
