@@ -79,6 +79,8 @@ class ChaosOptions:
     """Duration of the faults."""
     period_seconds: float = 29.0
     """Time between two faults."""
+    lasting_seconds: float | None = None
+    """Duration of each fault that has one; None: as `chaos_faults.SECONDS` says."""
     kinds: Collection[str] = tuple(SECONDS)
     targets: Collection[str] = ()
     """What the faults may happen to; empty: anything."""
@@ -205,7 +207,7 @@ def chaos(target: Target, options: ChaosOptions, faults_folder: str) -> dict[str
     ]
     rate = measure_rate(observer, options.pods)
     loads, begin = [os.getloadavg()[0]], time.time()
-    faults = plan(options.seed, options.seconds, options.period_seconds, classes)
+    faults = plan(options.seed, options.seconds, options.period_seconds, classes, options.lasting_seconds)
     intervals = run_faults(observer, faults, options.period_seconds)
     end = time.time()
     loads.append(os.getloadavg()[0])
@@ -263,6 +265,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1800.0, help="duration of the faults")
     parser.add_argument("--period", type=float, default=29.0, help="seconds between two faults")
+    parser.add_argument("--lasting", type=float, help="seconds of each fault that has a duration; default: drawn")
     parser.add_argument("--kinds", default=",".join(SECONDS), help="comma-separated")
     parser.add_argument("--targets", default="", help="comma-separated, such as orchestrator; default: anything")
     parser.add_argument("--pods", type=int, default=2)
@@ -274,6 +277,7 @@ def main() -> int:
         seed=given.seed,
         seconds=given.seconds,
         period_seconds=given.period,
+        lasting_seconds=given.lasting,
         kinds=given.kinds.split(","),
         targets=given.targets.split(",") if given.targets else (),
         pods=given.pods,

@@ -92,8 +92,17 @@ class Fault:
         return f"{self.kind} {self.target}"
 
 
-def plan(seed: int, seconds: float, period_seconds: float, classes: Sequence[tuple[str, str]]) -> list[Fault]:
-    """Draws the faults of a run: one each period, equal for equal arguments. Every class is met before any again."""
+def plan(
+    seed: int,
+    seconds: float,
+    period_seconds: float,
+    classes: Sequence[tuple[str, str]],
+    lasting_seconds: float | None = None,
+) -> list[Fault]:
+    """Draws the faults of a run: one each period, equal for equal arguments. Every class is met before any again.
+
+    With `lasting_seconds`, each fault that has a duration has this one.
+    """
     draw = random.Random(seed)
     faults: list[Fault] = []
     waiting: list[tuple[str, str]] = []
@@ -101,5 +110,7 @@ def plan(seed: int, seconds: float, period_seconds: float, classes: Sequence[tup
         if not waiting:
             waiting = draw.sample(classes, len(classes))
         kind, target = waiting.pop()
-        faults.append(Fault(len(faults) * period_seconds, kind, target, draw.uniform(*SECONDS[kind])))
+        drawn = draw.uniform(*SECONDS[kind])
+        lasting = lasting_seconds if drawn and lasting_seconds is not None else drawn
+        faults.append(Fault(len(faults) * period_seconds, kind, target, lasting))
     return faults

@@ -94,6 +94,12 @@ def test_a_plan_depends_on_its_seed_alone_and_meets_every_class_of_faults(mesh: 
     assert all(SECONDS[fault.kind][0] <= fault.seconds <= SECONDS[fault.kind][1] for fault in first)
 
 
+def test_faults_that_have_a_duration_can_all_last_as_long_as_asked() -> None:
+    drawn, lasting = (plan(1, 600.0, 29.0, CLASSES["embedded"], seconds) for seconds in (None, 300.0))
+    assert [fault.name for fault in lasting] == [fault.name for fault in drawn]
+    assert all(fault.seconds == (300.0 if SECONDS[fault.kind][1] else 0.0) for fault in lasting)
+
+
 def test_goodput_is_the_share_of_steps_that_were_not_lost() -> None:
     kill, stop = Fault(0.0, "kill", "learner", 0.0), Fault(10.0, "stop", "learner", 5.0)
     intervals = [Interval(kill, 10.0, 800), Interval(stop, 10.0, 600)]
