@@ -10,12 +10,17 @@ from dataclasses import dataclass, field
 from leaderboard.evolution.incumbent.improvement import improvement_of
 from leaderboard.evolution.trials import Trials
 from orchestrator.decisions.pod_sizes.changes import ChangeHistory, Promise, Resize, Room, SizedPod, SizeLimits, decide
+from orchestrator.decisions.pod_sizes.first_pods import grow_first_pods
+from orchestrator.decisions.pool_size import StartPod
+from orchestrator.decisions.resources import Resources
 
 IMPROVING_SHARE, STALLED_SHARE = 0.7, 0.1
 """Defaults of `pod.improving_share` and `stalled_share`."""
 GAP_SECONDS = 0.25
 """Interruption by a change; 0.25 s and 0.08 s were measured between pods that are processes."""
 PLENTY_BYTES = 1 << 50
+RACE = "race"
+"""Name of the tournament in the decisions of the orchestrator."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,12 @@ class Growth:
     changes: int = 0
     _last_scores: int | None = field(default=None, repr=False)
 
+    def first_sizes(self) -> list[float]:
+        """Returns the cores of each pod that the orchestrator would start first, for a race with one founder."""
+        starts = [StartPod(RACE, "") for _ in range(self.pods)]
+        grown = grow_first_pods(starts, {RACE: self._limits(0.0)}, [Resources(float(self.pods), PLENTY_BYTES, 0)])
+        return [start.cores or 1.0 for start in grown if isinstance(start, StartPod)]
+
     def decide(
         self, trials: Trials | None, pods: Sequence[SizedPod], free_cores: float, running_seconds: float
     ) -> Resize | None:
@@ -65,7 +76,7 @@ class Growth:
             improvement.reason,
             trial.number if trial else None,
         )
-        limits = SizeLimits(1.0, 1.0, float(self.pods), *self._shares(running_seconds))
+        limits = self._limits(running_seconds)
         room = Room(free_cores, PLENTY_BYTES, shared=self.rules.shared)
         history = ChangeHistory(
             under_way=False,
@@ -78,6 +89,9 @@ class Growth:
             self.changes += 1
             self._last_scores = improvement.scores
         return change
+
+    def _limits(self, running_seconds: float) -> SizeLimits:
+        return SizeLimits(1.0, 1.0, float(self.pods), *self._shares(running_seconds))
 
     def _shares(self, running_seconds: float) -> tuple[float, float]:
         """Returns the shares of all cores for an incumbent that improves, and for one that does not."""

@@ -1,6 +1,5 @@
 """Runs one simulated race: pods train agents quantum by quantum until the clock ends."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ from benchmarks.race_simulator.records import Records
 from leaderboard.evolution.space import Range, plain, spaces_of
 from orchestrator.decisions.dispatch import AssignExisting, DispatchState, Holder, PausedIncumbent, WorkItem, choose
 from orchestrator.decisions.pod_sizes.changes import SizedPod
+from orchestrator.decisions.pod_sizes.first_pods import has_one_founder
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.leaderboard.v1.leaderboard_pb2 import Contender as ChampionContender
 from podrace.seeding import purpose_seed
@@ -125,10 +125,7 @@ class Race:
 
     def run(self) -> Result:
         """Runs the race."""
-        pods = [self._new_pod() for _ in range(self.contender.pods(self.pods))]
-        if self._growth and not self.contender.by_clock and self.spec.evolution.founder_share > 0:
-            pods[0].cores = min(self.pods, math.ceil(self.spec.pod.improving_share * self.pods - 1e-9))
-            pods = pods[: 1 + self.pods - int(pods[0].cores)]
+        pods = self._first_pods()
         curve = []
         for now in range(QUANTA):
             if self._growth:
@@ -155,6 +152,15 @@ class Race:
             reached=tuple(share_until(curve, target) for target in TARGETS),
             changes=self._growth.changes if self._growth else 0,
         )
+
+    def _first_pods(self) -> list[_Pod]:
+        if not self._growth or self.contender.by_clock or not has_one_founder(self.spec):
+            return [self._new_pod() for _ in range(self.contender.pods(self.pods))]
+        pods = []
+        for cores in self._growth.first_sizes():
+            pods.append(self._new_pod())
+            pods[-1].cores = cores
+        return pods
 
     def _new_pod(self) -> _Pod:
         self._pods_made += 1

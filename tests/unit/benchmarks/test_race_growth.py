@@ -64,3 +64,8 @@ def test_no_agent_is_lost_when_its_pod_stops_for_another() -> None:
 @pytest.mark.parametrize(("target", "share"), [(0.1, 0.25), (0.35, 0.75), (0.9, 1.0)])
 def test_the_share_of_the_clock_until_a_target(target: float, share: float) -> None:
     assert share_until([0.2, 0.3, 0.4, 0.1], target) == share
+
+
+@pytest.mark.parametrize(("pods", "sizes"), [(1, [1.0]), (2, [2.0]), (8, [6.0, 1.0, 1.0])])
+def test_the_first_pods_have_the_sizes_that_the_orchestrator_gives_them(pods: int, sizes: list[float]) -> None:
+    assert Growth(GrowthRules(0.8), pods).first_sizes() == sizes
