@@ -1611,7 +1611,8 @@ class EvolutionSpec(_message.Message):
     founder_share: _builtins.float
     """`incumbent`: share of one pod's time that the founders get, even if others lead, and before challengers do. The
     founder of an algorithm is its first trial, with the values of the specification. Without an objective that says
-    when the tournament ends, it is the share of the time so far. A trial that quickly reaches a low plateau cannot
+    when the tournament ends, it is the share of the time so far. Where pods grow (`pod.maximum_cores`), it is that
+    share of the clock, whatever the size of the founder's pod. A trial that quickly reaches a low plateau cannot
     take all pods from a founder that learns slowly and ends higher. With `search = "wide"`, where the founder's values
     are drawn at random, 0 unless it is given. Default 0.5.
     """
