@@ -92,6 +92,11 @@ class RoleWatch:
         return self._history[pb.ROLE_PHASE_IDLE if phase in UNJUDGED else phase]
 
     @property
+    def answers(self) -> bool:
+        """Whether the role answered the last poll, and was not restarted since."""
+        return self._answers and self._last.phase != pb.ROLE_PHASE_UNSPECIFIED
+
+    @property
     def counter(self) -> int:
         """Counter that the role reported last."""
         return self._last.counter

@@ -108,7 +108,7 @@ class Supervisor:
     def _seen_process(self, watch: RoleWatch, answer: RoleAnswer | None) -> Process | None:
         """Returns the process of a role; a role that was restarted meanwhile may open and compile again."""
         role = watch.role
-        if answer and role in self._known and answer.counter >= watch.counter:
+        if answer and watch.answers and role in self._known and answer.counter >= watch.counter:
             return self._known[role]
         process = self._process(role)
         if answer is None and self._known.get(role) and process != self._known[role]:

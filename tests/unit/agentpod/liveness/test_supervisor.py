@@ -132,6 +132,20 @@ async def test_a_worker_that_hangs_right_after_its_restart_is_replaced_and_a_rol
     assert bool(restarted.signals) == killed
 
 
+async def test_a_worker_that_hangs_twice_is_replaced_twice_at_the_deadline_of_its_steps(tmp_path: Path) -> None:
+    pod = SupervisedPod(tmp_path, process=StoppedProcess(stopped=False))
+    await learned(pod)
+    pod.answer = None
+    await pod.polls(10)
+    pod.process = restarted = StoppedProcess(stopped=False)
+    pod.answer = RoleAnswer(pb.ROLE_PHASE_COLLECTING, 5)
+    await pod.polls(2, steps=1)
+    pod.answer = None
+    await pod.polls(11)
+    assert [stuck.progress.phase for stuck in pod.reported] == 2 * [pb.ROLE_PHASE_COLLECTING]
+    assert restarted.signals == [signal.SIGKILL]
+
+
 async def test_roles_of_one_process_are_replaced_together(tmp_path: Path) -> None:
     process = StoppedProcess()
     pod = SupervisedPod(tmp_path, layout="fused", process=process, isolated=True)
