@@ -47,6 +47,8 @@ LONGEST_SECONDS = 300.0
 START_SECONDS = 300.0
 STOP_SECONDS = 120.0
 HELD_SECONDS = 3600.0
+REPEATS_OF_A_MESH = 4
+"""A tournament fails after five pods in a row that died before they published anything."""
 SPECIFICATION = """
 name = "stuck"
 [environment]
@@ -184,13 +186,15 @@ def main() -> None:
     cases = options.cases.split(",")
     if unknown := sorted(set(cases) - CASES.keys()):
         parser.error(f"--cases: unknown {', '.join(unknown)}; expected {', '.join(CASES)}")
-    with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as name, _running(Path(name)) as mesh:
-        for case in cases:
-            found = asyncio.run(_measure(mesh, case, options.repeats))
-            line = {"benchmark": "stuck", "case": case, "metric": "seconds to training", "unit": "s"}
-            figures = {"value": statistics.median(found), "p99": percentile_99(found), "most": max(found)}
-            rounded = {key: round(value, 1) for key, value in figures.items()}
-            print(json.dumps(line | rounded | {"repeats": len(found)}), flush=True)
+    for case in cases:
+        found: list[float] = []
+        while len(found) < options.repeats:
+            with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as name, _running(Path(name)) as mesh:
+                found += asyncio.run(_measure(mesh, case, min(REPEATS_OF_A_MESH, options.repeats - len(found))))
+        line = {"benchmark": "stuck", "case": case, "metric": "seconds to training", "unit": "s"}
+        figures = {"value": statistics.median(found), "p99": percentile_99(found), "most": max(found)}
+        rounded = {key: round(value, 1) for key, value in figures.items()}
+        print(json.dumps(line | rounded | {"repeats": len(found)}), flush=True)
 
 
 if __name__ == "__main__":
