@@ -152,7 +152,8 @@ reference: install
 	$(BIN)/python docs/tools/reference.py
 
 bench: install
-	for benchmark in planes store simulators stocks leaderboard training fusion startup; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
+	for benchmark in planes simulators stocks training fusion; do $(BIN)/python benchmarks/$$benchmark.py || exit 1; done
+	for benchmark in store leaderboard startup; do $(BIN)/python -m benchmarks.services.$$benchmark || exit 1; done
 
 bench-peers: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

@@ -6,8 +6,7 @@ Rules:
 - The deadline is a multiple of the 99th percentile of the times between the role's earlier progress in this phase,
   within a floor and a ceiling.
 - A role that opens, prepares, compiles or warms up has the ceiling. So has a role that has made
-  progress less than a few times, unless its process is stopped. A worker has opened when it has collected what an
-  update needed, even if it has not answered since (agentpod.liveness.role_watch).
+  progress less than a few times, unless its process is stopped.
 - Each time a role was stuck that answered and whose process was not stopped, the next deadline is twice as long: it may
   only have been slow.
 """

@@ -1,18 +1,15 @@
 """Observes the progress of one role over time and keeps the history from which its deadlines are learned."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable
 from typing import NamedTuple
 
-from agentpod.liveness.deadlines import LEARNED, UNJUDGED, Observation, Verdict, judge, percentile_99
+from agentpod.liveness.deadlines import LEARNED, UNJUDGED, Observation, Verdict, judge
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.progress_deadlines import ProgressDeadlines
 
 LONGEST_GAP_SECONDS = 5.0
 """Time between two polls that counts at most. A watcher that was itself stopped for a minute saw nothing meanwhile."""
 SAMPLES = 512
-UPDATES_OF_AN_OPEN_WORKER = 2
-"""Updates after which a worker without an answer has opened: the first may use a rollout from before."""
 
 
 class RoleAnswer(NamedTuple):
@@ -30,21 +27,9 @@ class RoleWatch:
     if watch.judge().stuck: ...
     """
 
-    def __init__(
-        self, role: str, options: ProgressDeadlines, now: float, updates: Callable[[], int | None] = lambda: None
-    ) -> None:
-        """Starts without history.
-
-        Args:
-            role: Its name.
-            options: Bounds of the deadlines.
-            now: Monotonic time in seconds.
-            updates: Returns the number of updates so far that could not be made without this role; None if unknown.
-        """
+    def __init__(self, role: str, options: ProgressDeadlines, now: float) -> None:
         self.role = role
-        self._options, self._updates = options, updates
-        self._updates_before: int | None = None
-        """Updates when the role last answered or was restarted."""
+        self._options = options
         self._polled_at = self._time = self._progressed_at = now
         self._history: defaultdict[pb.RolePhase.ValueType, deque[float]] = defaultdict(lambda: deque(maxlen=SAMPLES))
         self._last = RoleAnswer(pb.ROLE_PHASE_UNSPECIFIED, 0)
@@ -60,18 +45,6 @@ class RoleWatch:
             if self._last.phase in LEARNED:
                 self._past.append(self._time - self._progressed_at)
             self._progressed_at, self._last = self._time, answer
-        made = self._updates()
-        if answer or self._updates_before is None:
-            self._updates_before = made
-        elif made is not None and made - self._updates_before >= UPDATES_OF_AN_OPEN_WORKER:
-            self._has_opened()
-
-    def _has_opened(self) -> None:
-        """Ends a phase that may take long: the role works, although it does not answer any more."""
-        if self._last.phase not in LEARNED:
-            longest = {phase: percentile_99(times) for phase, times in self._history.items() if times}
-            slowest = max(longest, key=longest.__getitem__, default=pb.ROLE_PHASE_IDLE)
-            self._progressed_at, self._last = self._time, RoleAnswer(slowest, self._last.counter)
 
     def judge(self) -> Verdict:
         """Decides whether the role is stuck, as of the last poll."""
@@ -105,7 +78,6 @@ class RoleWatch:
         """Records that the role has a new process, because it was stuck or, without `stuck`, for another reason."""
         self._stuck_before += stuck and self._answers and not self._stopped
         self._progressed_at, self._last = self._time, RoleAnswer(pb.ROLE_PHASE_UNSPECIFIED, 0)
-        self._updates_before = self._updates()
 
     def message(self) -> pb.RoleProgress:
         """Returns the progress as a message, with its age and the deadline."""

@@ -63,7 +63,7 @@ class Supervisor:
             clock: Monotonic clock in seconds.
         """
         self._config, self._role, self._activity, self._poll = config, role, activity, poll
-        self._replacement, self._updates, self._clock = replacement, updates, clock
+        self._replacement, self._clock = replacement, clock
         self._find = find or (lambda name: find_process(config.folder, name))
         self._watches: dict[str, RoleWatch] = {}
         self._known: dict[str, Process | None] = {}
@@ -87,7 +87,7 @@ class Supervisor:
         answers = {self._role: own, **await self._poll()}
         now = self._clock()
         for role, answer in answers.items():
-            watch = self._watch(role, now)
+            watch = self._watches.setdefault(role, RoleWatch(role, self._config.progress, now))
             process = self._seen_process(watch, answer)
             watch.observe(now, answer, stopped=not answer and process is not None and process.stopped)
         self._replacement.show([self._watches[role].message() for role in answers])
@@ -97,13 +97,6 @@ class Supervisor:
         self._idle.observe(now, answers)
         if self._judges_idle and (verdict := self._idle.judge()).stuck:
             await self._replace_idle(verdict)
-
-    def _watch(self, role: str, now: float) -> RoleWatch:
-        if role not in self._watches:
-            # No update needs another role than a worker: an evaluator, for instance, may open meanwhile.
-            updates = self._updates if role.startswith("worker") else lambda: None
-            self._watches[role] = RoleWatch(role, self._config.progress, now, updates)
-        return self._watches[role]
 
     def _seen_process(self, watch: RoleWatch, answer: RoleAnswer | None) -> Process | None:
         """Returns the process of a role; a role that was restarted meanwhile may open and compile again."""

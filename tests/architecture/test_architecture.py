@@ -39,7 +39,7 @@ TEXTS = [
         "docs/**/*.py",
         "protos/**/*.proto",
         "examples/**/*",
-        "benchmarks/*.py",
+        "benchmarks/**/*.py",
         "tests/**/*.py",
     )
     for path in sorted(REPOSITORY.glob(pattern))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.ippo_peer import IPPO, SB3, TASKS, Perceptron, Run, chosen, scores, table
+from benchmarks.agents.ippo_peer import IPPO, SB3, TASKS, Perceptron, Run, chosen, scores, table
 
 
 def tensors_of(network: torch.nn.Sequential) -> dict[str, torch.Tensor]:

@@ -117,21 +117,6 @@ async def test_a_role_that_was_restarted_by_others_may_open_again(tmp_path: Path
     assert pod.reported == []
 
 
-@pytest.mark.parametrize(("role", "killed"), [("worker-0", True), ("evaluator", False)])
-async def test_a_worker_that_hangs_right_after_its_restart_is_replaced_and_a_role_that_starts_is_not(
-    tmp_path: Path, role: str, killed: bool
-) -> None:
-    pod = SupervisedPod(tmp_path, process=StoppedProcess(stopped=False))
-    pod.roles, pod.updates = (role,), 5
-    await pod.polls(10, steps=1)
-    pod.process = restarted = StoppedProcess(stopped=False)
-    pod.answer = None
-    await pod.polls(1)
-    pod.updates = 7
-    await pod.polls(15)
-    assert bool(restarted.signals) == killed
-
-
 async def test_a_worker_that_hangs_twice_is_replaced_twice_at_the_deadline_of_its_steps(tmp_path: Path) -> None:
     pod = SupervisedPod(tmp_path, process=StoppedProcess(stopped=False))
     await learned(pod)

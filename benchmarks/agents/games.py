@@ -3,7 +3,7 @@
 Reads the newest tournament of a home that trained a `game:` environment with `opponents.rated`:
 
     podrace train examples/connect-four.toml --home F
-    python benchmarks/games.py --home F [--games 1000] [--tournament latest]
+    python -m benchmarks.agents.games --home F [--games 1000] [--tournament latest]
 
 Prints the candidates that led when they arrived, with their ratings and their mean returns against the built-in
 opponent; then wins, draws and losses of the champion, and the win rate with its 95 % interval (Wilson 1927). Moves are

@@ -18,7 +18,7 @@ The other library needs a separate Python environment:
 
     python3 -m venv peer
     peer/bin/pip install torch==2.13.0 stable-baselines3==2.9.2 supersuit==3.11.0 mpe2==1.1.1 gymnasium==1.4.0
-    python benchmarks/ippo_peer.py --python peer/bin/python [--quick]
+    python -m benchmarks.agents.ippo_peer --python peer/bin/python [--quick]
 
 Prints one JSON object per run, then a table.
 """
@@ -195,8 +195,8 @@ def train_sb3(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "policy.pt"
         command = [python, "-m", "loops.sb3_team", json.dumps(request), str(file)]
-        # The folder of this file, which is also that of the package `loops`.
-        found = subprocess.run(command, cwd=Path(__file__).parent, check=True, stdout=subprocess.PIPE)
+        # The folder of the package `loops`; that Python has none of podrace's packages.
+        found = subprocess.run(command, cwd=Path(__file__).parents[1], check=True, stdout=subprocess.PIPE)
         answer = json.loads(found.stdout.splitlines()[-1])
         return Perceptron(torch.load(file)), answer["steps"], answer["seconds"]
 

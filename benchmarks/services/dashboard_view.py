@@ -1,6 +1,6 @@
 """Measures the first view of a large tournament in the dashboard: a scripted mesh, the gateway, and Chromium.
 
-    python benchmarks/dashboard_view.py [--agents 500] [--points 1000000] [--rounds 5]
+    python -m benchmarks.services.dashboard_view [--agents 500] [--points 1000000] [--rounds 5]
 
 Each round starts a new gateway and opens the page of the tournament twice, without the cache of the browser: `reading`
 while the gateway still reads the evaluations, and `read` when it has read all of them. A view is the time from the
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parents[1] / "tests"
+TESTS = Path(__file__).parents[2] / "tests"
 sys.path[:0] = [str(TESTS / "integration" / "dashboard"), str(TESTS / "browser")]
 
 RUN = "large-abc123"

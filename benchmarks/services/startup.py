@@ -10,8 +10,8 @@ any launcher; it needs room for two pods of one core and 1 GiB. A pod reports it
 time of its first step is the time of the report, minus the duration of the reported steps at the reported rate.
 `--kill` is a shell command that kills the pod {pod} of such a mesh; without it the case `move` is skipped.
 
-    python benchmarks/startup.py [--quick]
-    python benchmarks/startup.py --orchestrator ADDRESS --mesh compose --kill COMMAND
+    python -m benchmarks.services.startup [--quick]
+    python -m benchmarks.services.startup --orchestrator ADDRESS --mesh compose --kill COMMAND
 
 COMMAND may be 'docker kill $(docker ps --quiet --filter label=podrace.pod={pod})'.
 """

@@ -7,7 +7,7 @@
 The environment is a Gymnasium class that the specification names by `python:`, in 16 lanes. Measurements alternate.
 Prints one JSON object per line.
 
-    python benchmarks/isolation.py [--quick] [--repetitions N] [--seconds S] [--cores N]
+    python -m benchmarks.agents.isolation [--quick] [--repetitions N] [--seconds S] [--cores N]
 """
 
 import argparse
@@ -15,8 +15,7 @@ import json
 import os
 import statistics
 
-from harness.pods import ISOLATED, Pods, Work
-
+from benchmarks.harness.pods import ISOLATED, Pods, Work
 from podrace.limits.config import EVERYTHING
 
 CARTPOLE = "python:gymnasium.envs.classic_control.cartpole:CartPoleEnv"

@@ -7,7 +7,7 @@ Cases, each at several numbers of calls in flight:
 The other bound is the disk: `commit` is the rate of one SQLite transaction per submission, one after the other, on the
 same file system. What `submit` achieves above that is the gain of group commit.
 
-    python benchmarks/leaderboard.py [--quick] [--folder FOLDER]
+    python -m benchmarks.services.leaderboard [--quick] [--folder FOLDER]
 """
 
 import argparse
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from harness.blank_policy import blank_policy
 
+from benchmarks.harness.blank_policy import blank_policy
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint, Evaluation, Manifest, Part
 from podrace.checkpoint_store.folder import FolderStore

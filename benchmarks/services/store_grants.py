@@ -7,7 +7,7 @@ Both ways alternate in one run against a real S3 server and a separate process o
 time; values are medians. Prints one JSON object per line. A publication by grants makes three calls to the leaderboard
 (pointer, uploads, swap), and the leaderboard reads the manifest before it swaps the pointer.
 
-    python benchmarks/store_grants.py [--sizes 64kB 1MB 16MB 256MB]
+    python -m benchmarks.services.store_grants [--sizes 64kB 1MB 16MB 256MB]
 """
 
 import argparse
@@ -33,10 +33,10 @@ from podrace.orchestrator.v1.orchestrator_pb2 import Assignment
 from podrace.specification import resolve as specification
 from podrace.telemetry import TelemetryConfig, configure_logging
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "contract"), str(Path(__file__).parents[1])]
-import weed  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "contract"))
+import weed
 
-from benchmarks.store import MEGABYTE, ROUNDS, SIZES_BYTES, median_seconds  # noqa: E402
+from benchmarks.services.store import MEGABYTE, ROUNDS, SIZES_BYTES, median_seconds
 
 TOURNAMENT = "measured-x1"
 SPECIFICATION = {

@@ -1,6 +1,6 @@
 """Measures what the dashboard needs for a large tournament: memory for its points, and processor time for a chart.
 
-    python benchmarks/dashboard.py [POINTS]
+    python -m benchmarks.services.dashboard [POINTS]
 
 500 agents share the points. Times are those of the processor, so they do not depend on other work of the machine.
 """

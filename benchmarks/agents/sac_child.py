@@ -10,8 +10,8 @@ summary over the seeds.
     within_2_errors   seeds in which the child is at most 2 standard errors of its paired difference below the parent
     mean_difference   mean of the differences over the seeds, with its standard error
 
-    python benchmarks/sac_child.py [--quick] [--seeds 8] [--steps 10000]
-    python benchmarks/sac_child.py --steps 40000 --updates-per-step 0.25 --sample 0.25
+    python -m benchmarks.agents.sac_child [--quick] [--seeds 8] [--steps 10000]
+    python -m benchmarks.agents.sac_child --steps 40000 --updates-per-step 0.25 --sample 0.25
 """
 
 import argparse
@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from off_policy.agent import Agent, Checkpoint, Setup
 from torch import Tensor
 
+from benchmarks.off_policy.agent import Agent, Checkpoint, Setup
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.telemetry import TelemetryConfig, configure_logging

@@ -11,7 +11,7 @@ Growth pays if the rate rises by more than the square root of the cores: two pod
 that much to a tournament. The return is the mean over the scores of a run, which is the area under its learning curve;
 the difference between the sizes is paired by seed, with a 95 % interval of Student's t.
 
-    python benchmarks/grown_agent.py [--seeds 5] [--rounds 3] [--cases ppo/CartPole-v1,sac/Pendulum-v1] [--quick]
+    python -m benchmarks.agents.grown_agent [--seeds 5] [--rounds 3] [--cases ppo/CartPole-v1,sac/Pendulum-v1] [--quick]
 """
 
 import argparse
@@ -22,7 +22,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.pods import Pods, Work
+from benchmarks.harness.pods import Pods, Work
 
 RATES = ("steps_per_second", "steps_per_cpu_second", "steps_per_busiest_second")
 WORTH_GROWING = math.sqrt(2)

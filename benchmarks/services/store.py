@@ -10,7 +10,7 @@ The measured calls alternate in one run, with new bytes each time; values are me
 dominated by round trips (a publication is five), that of a large one by bytes. First come two lower bounds: the speed
 of SHA-256, and the duration of a round trip.
 
-    python benchmarks/store.py [--quick] [--sizes 64kB 1MB 16MB 256MB]
+    python -m benchmarks.services.store [--quick] [--sizes 64kB 1MB 16MB 256MB]
 """
 
 import argparse
@@ -34,7 +34,7 @@ from podrace.checkpoint_store.store import CheckpointStore
 from podrace.digests import digest
 from podrace.telemetry import TelemetryConfig, configure_logging
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "contract"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "contract"))
 import weed
 
 SIZES_BYTES = {"64kB": 64 * 2**10, "1MB": 2**20, "16MB": 16 * 2**20, "256MB": 256 * 2**20}

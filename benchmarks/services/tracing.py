@@ -1,6 +1,6 @@
 """Measures what traces cost a call: processor time of caller and server together, in one process.
 
-    python benchmarks/tracing.py [--calls 2000] [--rounds 5]
+    python -m benchmarks.services.tracing [--calls 2000] [--rounds 5]
 
 The modes alternate, each round of a mode is a new process, and the collector is another one. `off`: `telemetry.traces`
 is empty. `outside`: it is set, and the call belongs to no trace. `inside`: the call is one of twenty in a trace, with a
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def _compare(calls: int, rounds: int) -> None:
-    own = [sys.executable, __file__]
+    own = [sys.executable, "-m", "benchmarks.services.tracing"]
     found: dict[str, list[float]] = {mode: [] for mode in MODES}
     with subprocess.Popen([*own, "--mode", "collector"], stdout=subprocess.PIPE, text=True) as collector:
         assert collector.stdout is not None

@@ -10,7 +10,7 @@ a policy was scored; the networks are not stored. Prints one JSON object per lin
     share          both together
     stored_bytes_per_step   bytes stored by environment step, repeated pieces included
 
-    python benchmarks/replay_share.py [--quick] [--steps 20000] [--every 2000]
+    python -m benchmarks.agents.replay_share [--quick] [--steps 20000] [--every 2000]
 """
 
 import argparse
@@ -21,10 +21,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
-from off_policy.agent import Agent, Setup
 
 from agentpod.experience.replay_view import ReplayView
 from agentpod.learner.replay_files import ReplayFiles
+from benchmarks.off_policy.agent import Agent, Setup
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.telemetry import TelemetryConfig, configure_logging

@@ -9,7 +9,7 @@ them.
     champion         score of the champion on episodes that were not used for selection
 Differences are paired by seed, with a 95 % interval of Student's t.
 
-    python benchmarks/shared_experience.py [--seeds 5] [--task pendulum] [--folder F]
+    python -m benchmarks.agents.shared_experience [--seeds 5] [--task pendulum] [--folder F]
 """
 
 import argparse
@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grown_agent import t_interval
-
 import podrace
+from benchmarks.agents.grown_agent import t_interval
 from podrace.api.records import Candidate
 
 METRICS = ("steps_to_target", "mean_score", "champion")

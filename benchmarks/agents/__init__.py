@@ -1,0 +1,1 @@
+"""How well and how fast single agents train: one question each."""

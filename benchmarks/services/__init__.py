@@ -1,0 +1,1 @@
+"""What the services cost: the store, the leaderboard, the dashboard, tracing, and the start of a mesh."""
