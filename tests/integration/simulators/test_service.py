@@ -66,7 +66,7 @@ class Stream:
 
 
 async def ask_anew(stub: Stub, request: Request) -> Any:
-    """Asks on a new stream, and on another one if gRPC lost the status of a stream that ended before it was written to."""
+    """Asks on a new stream, and on another one if gRPC lost the status of a stream that was refused at once."""
     while True:
         try:
             return await Stream(stub).ask(request)
