@@ -65,8 +65,8 @@ class Stream:
             raise rpc.from_rpc_error(error) from None
 
 
-async def ask_anew(stub: Stub, request: Request) -> Any:
-    """Asks on a new stream, and on another one if gRPC lost the status of a stream that was refused at once."""
+async def ask_first(stub: Stub, request: Request) -> Any:
+    """Sends the first request of a new stream, and of another one if gRPC lost the status of a stream that was refused at once."""
     while True:
         try:
             return await Stream(stub).ask(request)
@@ -131,7 +131,7 @@ async def test_the_number_of_streams_is_limited_and_an_ended_one_makes_room(
         first = Stream(stub)
         await first.ask(OPEN)
         with pytest.raises(ResourceExhausted, match=r"1 streams are open.*limits.maximum_streams"):
-            await ask_anew(stub, OPEN)
+            await ask_first(stub, OPEN)
         await first.call.done_writing()
         assert await first.call.read() is grpc.aio.EOF
         assert await first.call.code() is grpc.StatusCode.OK
