@@ -66,7 +66,7 @@ class Stream:
 
 
 async def ask_first(stub: Stub, request: Request) -> Any:
-    """Sends the first request of a new stream, and of another one if gRPC lost the status of a stream that was refused at once."""
+    """Sends a request on a new stream; on another one if gRPC lost the status of a stream that was refused at once."""
     while True:
         try:
             return await Stream(stub).ask(request)
