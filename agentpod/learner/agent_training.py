@@ -23,10 +23,11 @@ from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus
 from agentpod.learner.opponents.training import TrainingOpponents
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.sharing.feed import ExperienceFeed
-from agentpod.learner.snapshots import SnapshotRecorder
+from agentpod.learner.snapshots import InterimCheckpoints, SnapshotRecorder
 from agentpod.session.role_faults import RoleLost, RoleRefused
 from agentpod.session.session import Roles
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.specification.snapshot_schedule import checkpoint_seconds
 
 _log = structlog.get_logger(__name__)
 MOST_LOSSES = 12
@@ -103,6 +104,7 @@ class AgentTraining:
         self._feed, self._opponents = feed, opponents
         self._lease, self._roles, self._compute = context.lease, context.roles, context.compute
         self._progress, self._snapshots, self._own_counters = context.progress, snapshots, counters
+        self._interim = InterimCheckpoints(context.checkpoints, checkpoint_seconds(spec), context.clock)
         self._budget = Budget.of(context.assignment)
         self._begin_steps = counters.environment_steps
         self._schedule = EvaluationSchedule.starting_at(counters.environment_steps, spec.evaluation)
@@ -151,7 +153,7 @@ class AgentTraining:
             await self._loop.drop_pending()
             await self._end_sharing()
         finished = await self._finish()
-        await self._snapshots.settle()
+        await self._settle_copies()
         return finished
 
     async def leave(self) -> None:
@@ -160,12 +162,16 @@ class AgentTraining:
         await self._scorer.cancel()
         if self._counters.rollouts and self._lease.held:
             await self._publish_unscored()
-        await self._snapshots.settle()
+        await self._settle_copies()
 
     async def abandon(self) -> None:
         """Cancels the evaluation that is under way and publishes nothing."""
         await self._end_sharing()
         await self._scorer.cancel()
+        await self._settle_copies()
+
+    async def _settle_copies(self) -> None:
+        await self._interim.settle()
         await self._snapshots.settle()
 
     # --- the loop ---------------------------------------------------------------------------------------------
@@ -189,6 +195,7 @@ class AgentTraining:
         self._report(result.policy_lag)
         await self._snapshot_if_due()
         await self._score_if_due()
+        await self._store_if_due()
 
     async def _publish_policy(self) -> None:
         """Makes the workers act with the current policy, and play against the opponents that are due."""
@@ -220,7 +227,7 @@ class AgentTraining:
             raise RoleRefused(f"{error.message} (lost {self._losses_in_row} times without an update in between)")
         _log.warning("a role was lost; opening all roles again", error=error.message)
         self.role_restarts += 1
-        await self._scorer.cancel()
+        await self._scorer.interrupt()
         await self._loop.reopen()
 
     def _account(self, result: UpdateResult) -> None:
@@ -283,7 +290,13 @@ class AgentTraining:
                 await self._context.checkpoints.store_replay(frozen)
             self._scorer.start(frozen, self._roles.ring.hold())
 
+    async def _store_if_due(self) -> None:
+        # A policy that is being evaluated is published afterwards, as the newest one.
+        if self._interim.due() and self._agreed and not self._scorer.busy:
+            self._interim.store(await self._freeze(self._roles.replay))
+
     async def _freeze(self, replay: ReplayBuffer | None) -> FrozenState:
+        self._interim.note()
         fusion_tensors = self._fusion.tensors() if self._fusion else {}
         return await self._compute.run(freeze, self._loop.algorithm, self._counters, replay, fusion_tensors)
 

@@ -145,6 +145,14 @@ class Scorer:
         if task:
             await asyncio.gather(task, return_exceptions=True)
 
+    async def interrupt(self) -> None:
+        """Cancels the evaluation under way, because a role was lost; a policy that is being published is left alone.
+
+        Publishing needs no role, and takes minutes while the store accepts nothing.
+        """
+        if not self._publishing:
+            await self.cancel()
+
     def _request_cancel(self) -> None:
         if self._task and not self._publishing:
             self._task.cancel()

@@ -85,6 +85,7 @@ class CheckpointAccess(Protocol):
     plan = await checkpoints.plan_evaluation(lease.evaluation_epoch)
     await checkpoints.store_replay(frozen)       # only if nothing of it may be overwritten before it is published
     await checkpoints.publish(frozen, evaluation)
+    await checkpoints.publish_interim(frozen)
     await checkpoints.publish_snapshot(copy, number, running_seconds)
     steps = await checkpoints.read_experience(replay)
     policies = await checkpoints.read_opponents(plan.opponents)
@@ -124,6 +125,17 @@ class CheckpointAccess(Protocol):
             FailedPrecondition: A higher epoch holds the agent (STALE_EPOCH).
             DataLoss: The score belongs to another policy.
             Unavailable: The work must end, and the store still does not accept the checkpoint.
+        """
+        ...
+
+    async def publish_interim(self, frozen: FrozenState) -> None:
+        """Stores a checkpoint without a score, for the case that the pod is lost before the next evaluation.
+
+        Nothing is stored while a score waits for the leaderboard: an agent has two checkpoints, of which the next pod
+        submits those that are scored.
+
+        Raises:
+            As `publish`.
         """
         ...
 

@@ -91,6 +91,8 @@ class Publisher:
         self._previous = ""
         self._mates: list[str] = []
         self._unsubmitted: list[str] = []
+        # Checkpoints become the newest in the order in which they were taken.
+        self._one_at_a_time = asyncio.Lock()
 
     async def start(self) -> StartingState:
         """Claims the agent and returns the state it continues from: its own checkpoint, its parent's, or none.
@@ -185,11 +187,17 @@ class Publisher:
             with PUBLISH_SECONDS.time():
                 return await asyncio.to_thread(self._store_checkpoint, frozen, evaluation)
 
-        self._previous = await self._waits.until_stored(store)
+        async with self._one_at_a_time:
+            self._previous = await self._waits.until_stored(store)
         if evaluation:
             self._unsubmitted.append(self._previous)
             with self._waits.waiting():
                 await self._try_to_submit()
+
+    async def publish_interim(self, frozen: FrozenState) -> None:
+        """See agentpod.learner.interfaces.CheckpointAccess."""
+        if not self._unsubmitted:
+            await self.publish(frozen, None)
 
     def _store_checkpoint(self, frozen: FrozenState, evaluation: Evaluation | None) -> str:
         manifest = frozen.manifest(

@@ -1,14 +1,15 @@
-"""Takes the snapshots of one agent: copies its policy between two updates and publishes the copy in the background.
+"""Publishes copies of one agent in the background while it trains: snapshots of its policy, and interim checkpoints.
 
-Only learning curves depend on snapshots. A snapshot that cannot be stored or submitted is skipped with a warning in the
-log.
+Only learning curves depend on snapshots, and only the next pod after a fault on interim checkpoints. What cannot be
+stored or submitted is skipped with a warning in the log.
 """
 
 import asyncio
+from collections.abc import Callable, Collection
 
 import structlog
 
-from agentpod.learner.checkpoint_files import PolicyCopy
+from agentpod.learner.checkpoint_files import FrozenState, PolicyCopy
 from agentpod.learner.interfaces import CheckpointAccess, LeaseStatus
 from podrace.errors import PodraceError
 from podrace.specification.snapshot_schedule import SnapshotSchedule, period_seconds, periods_passed
@@ -18,7 +19,7 @@ _log = structlog.get_logger(__name__)
 MAXIMUM_UNPUBLISHED = 4
 """Number of copies held in memory while a store or a leaderboard is slow; further snapshots are skipped."""
 SETTLE_SECONDS = 5.0
-"""Longest wait, at the end of an assignment, for snapshots that are being published."""
+"""Longest wait, at the end of an assignment, for what is being published."""
 
 
 class SnapshotRecorder:
@@ -76,8 +77,57 @@ class SnapshotRecorder:
 
     async def settle(self) -> None:
         """Waits for the snapshots that are being published, and cancels those that take longer than 5 s."""
-        if self._unpublished:
-            _, late = await asyncio.wait(set(self._unpublished), timeout=SETTLE_SECONDS)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await _settle(self._unpublished)
+
+
+class InterimCheckpoints:
+    """Stores checkpoints without a score, so that the newest one is never much older than a period.
+
+    interim.note()                  # whenever a copy of the agent's state is taken, for whatever purpose
+    if interim.due():
+        interim.store(frozen)
+    ...
+    await interim.settle()
+    """
+
+    def __init__(self, checkpoints: CheckpointAccess, period_seconds: float, clock: Callable[[], float]) -> None:
+        """Starts the first period.
+
+        Args:
+            checkpoints: Where they are stored.
+            period_seconds: Longest time between two copies; infinite: none are stored.
+            clock: Monotonic clock in seconds.
+        """
+        self._checkpoints, self._period, self._clock = checkpoints, period_seconds, clock
+        self._noted = clock()
+        self._task: asyncio.Task[None] | None = None
+
+    def due(self) -> bool:
+        """Whether the last copy is older than a period, and none is being stored."""
+        return self._clock() - self._noted >= self._period and (self._task is None or self._task.done())
+
+    def note(self) -> None:
+        """Begins the next period, because a copy was taken that will be stored."""
+        self._noted = self._clock()
+
+    def store(self, frozen: FrozenState) -> None:
+        """Starts to store a copy that was just taken."""
+        self._task = asyncio.create_task(self._store(frozen))
+
+    async def _store(self, frozen: FrozenState) -> None:
+        try:
+            await self._checkpoints.publish_interim(frozen)
+        except PodraceError as error:
+            _log.warning("an interim checkpoint is not stored", error=error.message)
+
+    async def settle(self) -> None:
+        """Waits for the copy that is being stored, and cancels it if it takes longer than 5 s."""
+        await _settle([self._task] if self._task else [])
+
+
+async def _settle(tasks: Collection["asyncio.Task[None]"]) -> None:
+    if tasks:
+        _, late = await asyncio.wait(set(tasks), timeout=SETTLE_SECONDS)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)

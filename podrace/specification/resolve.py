@@ -150,6 +150,7 @@ def _fill_defaults(spec: pb.TournamentSpec) -> None:
     evolution_settings.fill(spec.evolution)
     plugin_settings.fill_evolution(spec.evolution)
     plugin_settings.fill_evaluation(spec.evaluation)
+    snapshot_schedule.fill_assignment(spec.assignment)
     if spec.pod.HasField("worker"):
         plugin_settings.fill_worker(spec)
     for section, defaults in DEFAULTS.items():
@@ -329,6 +330,7 @@ def _problems_together(spec: pb.TournamentSpec) -> Iterator[str]:
     yield plugin_settings.evaluation_problem(spec.evaluation)
     yield from _size_problems(spec)
     yield snapshot_schedule.too_short(spec.evaluation)
+    yield snapshot_schedule.checkpoints_too_often(spec.assignment)
     yield data_leakage.leak(spec)
     yield objectives.objective_problem(spec)
     yield starts_problem(spec)

@@ -1,4 +1,4 @@
-"""Schedules snapshots of policies. Pure.
+"""Schedules snapshots of policies, and checkpoints between evaluations. Pure.
 
 Snapshot k of an agent, or of the champion, is its policy after the tournament has been running for k periods, without
 pauses. The number depends only on the running time, so a pod that takes over an agent and an orchestrator that restarts
@@ -8,9 +8,11 @@ continue with the same numbers.
 import math
 from dataclasses import dataclass
 
-from podrace.tournament.v1.tournament_pb2 import EvaluationSpec
+from podrace.tournament.v1.tournament_pb2 import AssignmentSpec, EvaluationSpec, TournamentSpec
 
 SHORTEST_PERIOD_SECONDS = 1.0
+CHECKPOINT_SECONDS = 60
+"""Default of `assignment.checkpoint_period`."""
 _ROUNDING = 1e-9
 """Tolerance as a fraction of a period, because a sum of floats may be slightly less than a multiple of the period."""
 
@@ -31,6 +33,30 @@ def too_short(spec: EvaluationSpec) -> str:
         f"evaluation.snapshot_period = {period:g} s: expected at least {SHORTEST_PERIOD_SECONDS:g} s, because every"
         " agent stores a policy each period and each of them has to be evaluated"
     )
+
+
+def fill_assignment(spec: AssignmentSpec) -> None:
+    """Fills in the default of `checkpoint_period`."""
+    if not spec.HasField("checkpoint_period"):
+        spec.checkpoint_period.FromSeconds(CHECKPOINT_SECONDS)
+
+
+def checkpoint_seconds(spec: TournamentSpec) -> float:
+    """Returns the longest time between two checkpoints of an agent; infinite if they are stored with scores only.
+
+    When `synchronous`, what a pod continues from must not depend on the speed of the machine. Specifications that
+    earlier versions resolved do not have the field.
+    """
+    period = spec.assignment.checkpoint_period.ToNanoseconds() / 1e9
+    return math.inf if spec.synchronous or not period else period
+
+
+def checkpoints_too_often(spec: AssignmentSpec) -> str:
+    """Returns why `checkpoint_period` is refused; empty if it is accepted."""
+    period = spec.checkpoint_period.ToNanoseconds() / 1e9
+    if not 0 < period < SHORTEST_PERIOD_SECONDS:
+        return ""
+    return f"assignment.checkpoint_period = {period:g} s: expected 0 or at least {SHORTEST_PERIOD_SECONDS:g} s"
 
 
 def periods_passed(running_seconds: float, period: float) -> int:

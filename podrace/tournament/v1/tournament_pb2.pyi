@@ -1116,6 +1116,7 @@ class AssignmentSpec(_message.Message):
     REPLAY_BYTES_FIELD_NUMBER: _builtins.int
     TOURNAMENT_REPLAY_BYTES_FIELD_NUMBER: _builtins.int
     TOURNAMENT_CHECKPOINT_BYTES_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_PERIOD_FIELD_NUMBER: _builtins.int
     environment_steps: _builtins.int
     """Environment steps to train, of all learners of the agent together. With several learners the agent ends with the
     fusion round that reaches this number. If the tournament has a budget (see `objective`): four times the derived
@@ -1147,6 +1148,14 @@ class AssignmentSpec(_message.Message):
     def duration(self) -> _duration_pb2.Duration:
         """Longest wall-clock time to train. Default: no limit. Refused when `synchronous`."""
 
+    @_builtins.property
+    def checkpoint_period(self) -> _duration_pb2.Duration:
+        """Longest time between two checkpoints of an agent in training. If its evaluations are rarer, further checkpoints are
+        stored without a score: a pod that takes the agent over after a fault continues from there. They do not enter the
+        board. 0: checkpoints are stored with scores only. Otherwise at least 1 s. Not used when `synchronous`. Default
+        60 s.
+        """
+
     def __init__(
         self,
         *,
@@ -1155,10 +1164,11 @@ class AssignmentSpec(_message.Message):
         replay_bytes: _builtins.int | None = ...,
         tournament_replay_bytes: _builtins.int | None = ...,
         tournament_checkpoint_bytes: _builtins.int | None = ...,
+        checkpoint_period: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "_replay_bytes", b"_replay_bytes", "_tournament_checkpoint_bytes", b"_tournament_checkpoint_bytes", "_tournament_replay_bytes", b"_tournament_replay_bytes", "duration", b"duration", "environment_steps", b"environment_steps", "replay_bytes", b"replay_bytes", "tournament_checkpoint_bytes", b"tournament_checkpoint_bytes", "tournament_replay_bytes", b"tournament_replay_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "_replay_bytes", b"_replay_bytes", "_tournament_checkpoint_bytes", b"_tournament_checkpoint_bytes", "_tournament_replay_bytes", b"_tournament_replay_bytes", "checkpoint_period", b"checkpoint_period", "duration", b"duration", "environment_steps", b"environment_steps", "replay_bytes", b"replay_bytes", "tournament_checkpoint_bytes", b"tournament_checkpoint_bytes", "tournament_replay_bytes", b"tournament_replay_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "_replay_bytes", b"_replay_bytes", "_tournament_checkpoint_bytes", b"_tournament_checkpoint_bytes", "_tournament_replay_bytes", b"_tournament_replay_bytes", "duration", b"duration", "environment_steps", b"environment_steps", "replay_bytes", b"replay_bytes", "tournament_checkpoint_bytes", b"tournament_checkpoint_bytes", "tournament_replay_bytes", b"tournament_replay_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps", "_replay_bytes", b"_replay_bytes", "_tournament_checkpoint_bytes", b"_tournament_checkpoint_bytes", "_tournament_replay_bytes", b"_tournament_replay_bytes", "checkpoint_period", b"checkpoint_period", "duration", b"duration", "environment_steps", b"environment_steps", "replay_bytes", b"replay_bytes", "tournament_checkpoint_bytes", b"tournament_checkpoint_bytes", "tournament_replay_bytes", b"tournament_replay_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__environment_steps: _TypeAlias = _typing.Literal["environment_steps"]  # noqa: Y015
     _WhichOneofArgType__environment_steps: _TypeAlias = _typing.Literal["_environment_steps", b"_environment_steps"]  # noqa: Y015

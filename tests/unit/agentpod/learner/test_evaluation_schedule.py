@@ -272,3 +272,25 @@ async def test_a_rated_policy_also_plays_against_the_opponents_of_the_plan(monke
         ("c0", 3, 1),
     ]
     assert evaluation.wall_seconds == 1.5
+
+
+async def test_a_lost_role_does_not_wait_for_a_policy_that_is_being_published():
+    """The store may be full: publishing then takes minutes, and the roles are needed at once."""
+    pod, accepted = Pod(), asyncio.Event()
+
+    async def publish(frozen, evaluation):
+        await accepted.wait()
+        pod.published.append(evaluation)
+
+    pod.publish = publish
+    spec = TournamentSpec(synchronous=True, evaluation=EvaluationSpec(episodes=8))
+    scorer = Scorer(pod, pod, unseen_progress(), pod, spec, EvaluationTime(), started=0.0, clock=lambda: 0.0)
+    scorer.start(SimpleNamespace(counters=SimpleNamespace(policy_version=3)), pod)
+    while not pod.released:
+        await asyncio.sleep(0)
+    await asyncio.wait_for(scorer.interrupt(), 10.0)
+    assert scorer.busy
+    accepted.set()
+    await scorer.settle()
+    assert len(pod.published) == 1
+    assert scorer.scored_version == 3

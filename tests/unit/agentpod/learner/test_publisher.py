@@ -1,7 +1,9 @@
 """What a pod continues from when it claims an agent."""
 
 import asyncio
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from agentpod.learner.checkpoint_files import Counters, StartingState, manifest_of
 from agentpod.learner.publisher import Publisher
 from agentpod.storage_waits import StorageWaits
+from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest
 from podrace.checkpoint_store.folder import FolderStore
-from podrace.checkpoint_store.publish import claim, publish
+from podrace.checkpoint_store.publish import claim, fetch_latest, publish
+from podrace.errors import Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -51,3 +55,101 @@ async def test_an_agent_that_was_generated_again_under_the_same_id_starts_again_
 async def test_an_agent_continues_from_its_own_checkpoint(store: FolderStore) -> None:
     with pytest.raises(AttributeError, match="SubmitCandidate"):
         await claimed(store, agent_of())
+
+
+# --- checkpoints without a score ----------------------------------------------------------------------------------
+
+
+class Frozen:
+    """A copy of an agent's state, which may take a while to encode."""
+
+    replay = None
+
+    def __init__(self, steps: int, ready: threading.Event | None = None) -> None:
+        self.steps, self._ready = steps, ready
+
+    def manifest(self, agent: Agent, **facts: Any) -> Manifest:
+        counters = Counters(environment_steps=self.steps)
+        manifest = manifest_of(agent, counters, {}, now=facts["now"])
+        if facts["evaluation"]:
+            manifest.evaluation.CopyFrom(facts["evaluation"])
+        return manifest
+
+    def parts(self) -> dict[str, bytes]:
+        if self._ready:
+            assert self._ready.wait(60.0)
+        return {"policy": f"after {self.steps} steps".encode()}
+
+
+class Updater:
+    """A leaderboard that may not answer."""
+
+    def __init__(self) -> None:
+        self.answers = True
+
+    async def SubmitCandidate(self, request: Any, **_: Any) -> Any:
+        if not self.answers:
+            raise Unavailable("no answer")
+        return SimpleNamespace(candidate=SimpleNamespace(score=0.0, rank=1, reason=""))
+
+
+async def publisher_of(store: FolderStore, updater: Updater) -> Publisher:
+    waits = StorageWaits(asyncio.get_running_loop().create_future(), lambda _: None)
+    stub: Any = updater
+    publisher = Publisher(store, stub, agent_of(), 2, TournamentSpec(), waits)
+    await publisher.start()
+    return publisher
+
+
+def newest_steps(store: FolderStore) -> int:
+    latest = fetch_latest(store, agent_of().agent_id)
+    assert latest is not None
+    return int(latest.manifest.environment_steps)
+
+
+async def test_the_next_pod_continues_from_an_interim_checkpoint(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    publisher = await publisher_of(store, Updater())
+    scored: Any = Frozen(1000)
+    await publisher.publish(scored, Evaluation(episodes=4))
+    interim: Any = Frozen(1500)
+    await publisher.publish_interim(interim)
+    start = await claimed_by_another(store)
+    assert start.counters.environment_steps == 1500
+    assert start.parts == {"policy": b"after 1500 steps"}
+
+
+async def claimed_by_another(store: FolderStore) -> StartingState:
+    waits = StorageWaits(asyncio.get_running_loop().create_future(), lambda _: None)
+    updater: Any = Updater()
+    return await Publisher(store, updater, agent_of(), 3, TournamentSpec(), waits).start()
+
+
+async def test_a_score_that_waits_for_the_leaderboard_is_not_displaced_by_interim_checkpoints(tmp_path: Path) -> None:
+    """The pointer of an agent names two checkpoints, and the next pod submits the scored ones of these."""
+    store, updater = FolderStore(tmp_path), Updater()
+    publisher = await publisher_of(store, updater)
+    updater.answers = False
+    scored: Any = Frozen(1000)
+    await publisher.publish(scored, Evaluation(episodes=4))
+    for steps in (1500, 1800):
+        interim: Any = Frozen(steps)
+        await publisher.publish_interim(interim)
+    assert newest_steps(store) == 1000
+    updater.answers = True
+    await publisher.submit_all()
+    await publisher.publish_interim(interim)
+    assert newest_steps(store) == 1800
+
+
+async def test_checkpoints_become_the_newest_in_the_order_in_which_they_were_taken(tmp_path: Path) -> None:
+    store, ready = FolderStore(tmp_path), threading.Event()
+    publisher = await publisher_of(store, Updater())
+    slow: Any = Frozen(1500, ready)
+    scored: Any = Frozen(2000)
+    storing = asyncio.create_task(publisher.publish_interim(slow))
+    scoring = asyncio.create_task(publisher.publish(scored, Evaluation(episodes=4)))
+    await asyncio.sleep(0)
+    ready.set()
+    await asyncio.gather(storing, scoring)
+    assert newest_steps(store) == 2000

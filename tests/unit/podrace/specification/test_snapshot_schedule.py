@@ -1,5 +1,7 @@
 """When snapshots are due, and which periods a specification may have."""
 
+import math
+
 import pytest
 
 from podrace.errors import BAD_SPEC, InvalidArgument
@@ -72,3 +74,44 @@ def test_a_period_below_a_second_is_refused_with_the_reason(period):
 def test_an_invalid_period_is_refused(period):
     with pytest.raises(InvalidArgument, match=r"evaluation\.snapshot_period"):
         resolved(period)
+
+
+# --- checkpoints between evaluations ------------------------------------------------------------------------------
+
+
+def with_checkpoints(**values: object) -> TournamentSpec:
+    given = {
+        "environment": {"id": "CartPole-v1"},
+        "algorithms": {"ppo": {}},
+        "objective": {"environment_steps": 1000},
+        **values,
+    }
+    return resolve.resolve(resolve.parse(given, source="test.toml"))
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [
+        ({}, 60.0),
+        ({"assignment": {"checkpoint_period": "90s"}}, 90.0),
+        ({"assignment": {"checkpoint_period": 1}}, 1.0),
+        ({"assignment": {"checkpoint_period": 0}}, math.inf),
+        ({"synchronous": True, "pool": {"maximum_pods": 1}}, math.inf),
+    ],
+)
+def test_checkpoints_are_stored_at_least_once_a_minute_unless_the_specification_says_otherwise(
+    values: dict[str, object], seconds: float
+) -> None:
+    assert snapshot_schedule.checkpoint_seconds(with_checkpoints(**values)) == seconds
+
+
+def test_a_specification_that_an_earlier_version_resolved_has_checkpoints_with_scores_only() -> None:
+    assert snapshot_schedule.checkpoint_seconds(TournamentSpec()) == math.inf
+
+
+def test_checkpoints_more_often_than_once_a_second_are_refused() -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"assignment\.checkpoint_period = 0\.5 s: expected 0 or at least 1 s"
+    ) as e:
+        with_checkpoints(assignment={"checkpoint_period": "500ms"})
+    assert e.value.reason == BAD_SPEC
