@@ -6,7 +6,7 @@ Needs KUBECONFIG with administrator rights, and no images. Run by `make test-k8s
 import os
 import subprocess
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -77,9 +77,18 @@ async def start(launcher: KubernetesLauncher, node: HollowNode, pod_id: str) -> 
     await until(lambda: [pod["status"]["phase"] for pod in node.pods()] == ["Running"], "the pod to run")
 
 
-def pods_of(node: HollowNode, namespace: str) -> Sequence[Any]:
-    pods: Sequence[Any] = node.core.list_namespaced_pod(namespace).items
-    return pods
+def phases_of(node: HollowNode, namespace: str) -> list[str]:
+    """The phases of all pods of the namespace, wherever they are bound."""
+    return [pod.status.phase for pod in node.core.list_namespaced_pod(namespace).items]
+
+
+def taints_of(node: HollowNode) -> set[tuple[str, str]]:
+    return {(each["key"], each["effect"]) for each in node.read()["spec"].get("taints") or []}
+
+
+def deleted_of(node: HollowNode) -> list[bool]:
+    """Whether each pod of the node is being deleted."""
+    return ["deletionTimestamp" in pod["metadata"] for pod in node.pods()]
 
 
 async def test_a_pod_whose_node_is_lost_is_killed_without_a_kubelet_and_another_starts_elsewhere(
@@ -107,18 +116,16 @@ async def test_a_pod_that_stays_terminating_on_a_lost_node_is_removed_after_its_
 ) -> None:
     await start(launcher, node, "race-p0")
     node.lose()
-    taints = lambda: {(each["key"], each["effect"]) for each in node.read()["spec"].get("taints") or []}  # noqa: E731
     wanted = {(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")}
-    await until(lambda: wanted <= taints(), "the taints of a lost node", seconds=LOST_SECONDS)
-    evicted = lambda: ["deletionTimestamp" in pod["metadata"] for pod in node.pods()] == [True]  # noqa: E731
-    await until(evicted, "the eviction of the pod", seconds=LOST_SECONDS)
+    await until(lambda: wanted <= taints_of(node), "the taints of a lost node", seconds=LOST_SECONDS)
+    await until(lambda: deleted_of(node) == [True], "the eviction of the pod", seconds=LOST_SECONDS)
     (pod,) = node.pods()
     assert pod["status"]["phase"] == "Running", "no kubelet confirms that it stopped"
     assert len(await launcher.list()) == 1
     monotonic.now += GRACE_SECONDS + LINGER_SECONDS
     await launcher.list()
     assert await launcher.list() == []
-    await until(lambda: pods_of(node, namespace) == [], "the pod to be removed")
+    await until(lambda: phases_of(node, namespace) == [], "the pod to be removed")
 
 
 async def test_a_pod_whose_node_was_removed_waits_for_another_node(
@@ -127,8 +134,7 @@ async def test_a_pod_whose_node_was_removed_waits_for_another_node(
     await start(launcher, node, "race-p0")
     node.lose()
     node.core.delete_node(node.name)
-    pending = lambda: [pod.status.phase for pod in pods_of(node, namespace)] == ["Pending"]  # noqa: E731
-    await until(pending, "the Job's next pod", seconds=180.0)
+    await until(lambda: phases_of(node, namespace) == ["Pending"], "the Job's next pod", seconds=180.0)
     (pod,) = await launcher.list()
     assert (pod.pod_id, pod.started) == ("race-p0", False)
     with HollowNode(f"{namespace}-n2") as other:
