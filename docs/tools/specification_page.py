@@ -42,7 +42,7 @@ SECTIONS = {
 }
 """TOML tables in the order of the page, with the message that each is."""
 RANGES: Mapping[str, str] = {
-    "assignment.checkpoint_period": f"0, or at least {snapshot_schedule.SHORTEST_PERIOD_SECONDS:g} s",
+    "assignment.checkpoint_period": f"at least {snapshot_schedule.SHORTEST_PERIOD_SECONDS:g} s",
     "evaluation.answer_duration": f"more than 0, at most {plugin_settings.LONGEST_EVALUATION_ANSWER_SECONDS} s",
     "evaluation.snapshot_period": f"at least {snapshot_schedule.SHORTEST_PERIOD_SECONDS:g} s",
     "evolution.answer_duration": "{:g} s to {:g} s".format(*plugin_settings.EVOLUTION_ANSWER_LIMITS),

@@ -47,16 +47,17 @@ def checkpoint_seconds(spec: TournamentSpec) -> float:
     When `synchronous`, what a pod continues from must not depend on the speed of the machine. Specifications that
     earlier versions resolved do not have the field.
     """
-    period = spec.assignment.checkpoint_period.ToNanoseconds() / 1e9
-    return math.inf if spec.synchronous or not period else period
+    if spec.synchronous or not spec.assignment.HasField("checkpoint_period"):
+        return math.inf
+    return spec.assignment.checkpoint_period.ToNanoseconds() / 1e9
 
 
 def checkpoints_too_often(spec: AssignmentSpec) -> str:
     """Returns why `checkpoint_period` is refused; empty if it is accepted."""
     period = spec.checkpoint_period.ToNanoseconds() / 1e9
-    if not 0 < period < SHORTEST_PERIOD_SECONDS:
+    if period >= SHORTEST_PERIOD_SECONDS:
         return ""
-    return f"assignment.checkpoint_period = {period:g} s: expected 0 or at least {SHORTEST_PERIOD_SECONDS:g} s"
+    return f"assignment.checkpoint_period = {period:g} s: expected at least {SHORTEST_PERIOD_SECONDS:g} s"
 
 
 def periods_passed(running_seconds: float, period: float) -> int:

@@ -1152,8 +1152,7 @@ class AssignmentSpec(_message.Message):
     def checkpoint_period(self) -> _duration_pb2.Duration:
         """Longest time between two checkpoints of an agent in training. If its evaluations are rarer, further checkpoints are
         stored without a score: a pod that takes the agent over after a fault continues from there. They do not enter the
-        board. 0: checkpoints are stored with scores only. Otherwise at least 1 s. Not used when `synchronous`. Default
-        60 s.
+        board. At least 1 s. Not used when `synchronous`. Default 60 s.
         """
 
     def __init__(
