@@ -291,8 +291,8 @@ class AgentTraining:
             self._scorer.start(frozen, self._roles.ring.hold())
 
     async def _store_if_due(self) -> None:
-        # A policy that is being evaluated is published afterwards, as the newest one.
-        if self._interim.due() and self._agreed and not self._scorer.busy:
+        # A policy that is being evaluated is published afterwards, as the newest one; so is the last one.
+        if self._interim.due() and self._agreed and not self._scorer.busy and not self._has_ended():
             self._interim.store(await self._freeze(self._roles.replay))
 
     async def _freeze(self, replay: ReplayBuffer | None) -> FrozenState:

@@ -109,8 +109,6 @@ def test_a_specification_that_an_earlier_version_resolved_has_checkpoints_with_s
 
 
 def test_checkpoints_more_often_than_once_a_second_are_refused() -> None:
-    with pytest.raises(
-        InvalidArgument, match=r"assignment\.checkpoint_period = 0\.5 s: expected at least 1 s"
-    ) as e:
+    with pytest.raises(InvalidArgument, match=r"assignment\.checkpoint_period = 0\.5 s: expected at least 1 s") as e:
         with_checkpoints(assignment={"checkpoint_period": "500ms"})
     assert e.value.reason == BAD_SPEC
