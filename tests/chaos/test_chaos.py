@@ -45,10 +45,10 @@ def test_every_class_of_faults_within_two_minutes_loses_nothing(tmp_path: Path) 
         found = chaos(target, options, faults)
     assert set(found["must_be_zero"].values()) == {0}, found
     assert found["pod_seconds_lost"].keys() | found["not_injected"].keys() == classes
-    # A pod that is lost is replaced, on a busy machine as well: half of the time pods hold agents. The goodput depends
-    # on what other programs need of the processors, but not this part of it: what pods train is not lost.
+    # A busy machine delays replacements, but pods hold agents most of the time (0.78 of it with a load of 11 on two
+    # cores), and most of what they train meanwhile is not lost (0.77 of it).
     assert found["held"] > 0.5, found
-    assert found["goodput"] > 0.3 * found["held"], found
+    assert found["goodput"] > 0.5 * found["held"], found
 
 
 def test_unfinished_writes_and_temporary_files_count_as_left_behind(tmp_path: Path) -> None:
