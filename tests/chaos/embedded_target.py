@@ -17,6 +17,7 @@ from homes import Home, wait_for
 
 from podrace.backup.copies import Backups
 from podrace.checkpoint_store import open_store
+from podrace.mesh.service_process import listens
 
 STORE_MIB = 256
 BACKUP_PERIOD_SECONDS = 2.0
@@ -56,6 +57,8 @@ class EmbeddedTarget:
         self.faults.mkdir()
         self.classes = (*CLASSES[self.name], *(FUSED_CLASSES if learners > 1 else ()))
         self.unprotected: list[tuple[float, float]] = []
+        folders = self.home.folders
+        self._sockets = {"orchestrator": folders.orchestrator_socket, "leaderboard": folders.leaderboard_socket}
 
     def start(self, specification: str) -> str:
         """See Target."""
@@ -67,15 +70,14 @@ class EmbeddedTarget:
 
     def channel(self, service: str) -> grpc.Channel:
         """See Target."""
-        sockets = {
-            "orchestrator": self.home.folders.orchestrator_socket,
-            "leaderboard": self.home.folders.leaderboard_socket,
-        }
-        return grpc.insecure_channel(f"unix:{sockets[service]}")
+        return grpc.insecure_channel(f"unix:{self._sockets[service]}")
 
     def pids(self, target: str) -> list[int]:
-        """Processes of a service, of a role in one pod, or of one pod."""
-        if target in ("orchestrator", "leaderboard", "fork server"):
+        """Processes of a service that serves, of the fork server, of a role in one pod, or of one pod."""
+        if target in self._sockets and not listens(self._sockets[target]):
+            # The command gives a service up that is killed again and again before it serves.
+            return []
+        if target in self._sockets or target == "fork server":
             with contextlib.suppress(ValueError):
                 return [self.home.service(target)]
             return []

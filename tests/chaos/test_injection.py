@@ -1,6 +1,8 @@
 """A run counts candidates that vanish between two faults, and does not count faults that did not happen."""
 
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ from chaos_faults import Fault
 from chaos_target import NotInjected, ask_environment, slow, stop
 from embedded_target import LONGEST_BACKUP_AGE_SECONDS, EmbeddedTarget
 from fake_target import FakeTarget
+from homes import Home
 from sleepy_environment import taken
 
 from podrace.backup.copies import Backups
@@ -124,6 +127,23 @@ def test_a_fault_that_is_impossible_is_reported(target: EmbeddedTarget, kind: st
     assert (kind, named) in target.classes
     with pytest.raises(NotInjected, match=reason):
         target.inject(Fault(0.0, kind, named, 1.0))
+
+
+def test_a_service_is_not_killed_again_before_it_serves(
+    target: EmbeddedTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Home, "service", lambda home, name: 7)
+    assert target.pids("leaderboard") == []
+    path = target.home.folders.leaderboard_socket
+    path.parent.mkdir(parents=True)
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+            server.listen()
+            assert target.pids("leaderboard") == [7]
+        assert target.pids("leaderboard") == []
+    finally:
+        shutil.rmtree(path.parent)
 
 
 def test_a_fault_that_no_environment_takes_does_not_happen_later(
