@@ -11,6 +11,7 @@ from pathlib import Path
 
 import chaos_target
 import pytest
+import structlog
 from chaos import ChaosOptions, chaos
 from chaos_faults import Fault
 from chaos_target import NotInjected, ask_environment, slow, stop
@@ -21,12 +22,9 @@ from sleepy_environment import taken
 
 from podrace.backup.copies import Backups
 from podrace.checkpoint_store.folder import FolderStore
+from podrace.telemetry import TelemetryConfig, configure_logging
 
 OPTIONS = ChaosOptions(seconds=0.4, period_seconds=0.1, pods=1, rate_seconds=0.1)
-LINE = (
-    "2026-11-27T10:00:00.500000Z [info     ] submitted                      agent_id=t-a0 candidate_id={digest}"
-    " pod_id=t-p0 rank=1 score=20.0 service=learner tournament_id=t verdict=first"
-)
 
 
 def exited() -> int:
@@ -76,12 +74,19 @@ def test_candidates_that_were_accepted_after_the_newest_backup_are_counted_separ
     assert (found["candidates_after_backup"], found["must_be_zero"]["lost_candidates"]) == (1, 1)
 
 
-def test_the_logs_of_pods_name_the_accepted_candidates(target: EmbeddedTarget) -> None:
-    logs = target.home.folders.logs
+def test_the_logs_of_pods_name_the_accepted_candidates(
+    target: EmbeddedTarget, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs, begin = target.home.folders.logs, time.time()
     logs.mkdir(parents=True)
-    (logs / "t-p0.log").write_text(LINE.format(digest="0" * 64) + "\nTraceback submitted candidate_id=2\n")
-    (logs / "t-p1.log.1").write_text(LINE.format(digest="1" * 64))
-    assert target.acknowledged() == {"0" * 64: 1795773600.5, "1" * 64: 1795773600.5}
+    configure_logging(TelemetryConfig())
+    for name, digest in (("t-p0.log", "0" * 64), ("t-p1.log.1", "1" * 64)):
+        structlog.get_logger().info("submitted", candidate_id=digest, score=20.0, rank=1, verdict="the board has room")
+        structlog.get_logger().info("refused", candidate_id="2" * 64)
+        (logs / name).write_text(capsys.readouterr().err)
+    found = target.acknowledged()
+    assert found.keys() == {"0" * 64, "1" * 64}
+    assert all(begin - 1 < seconds < time.time() + 1 for seconds in found.values())
 
 
 def test_candidates_are_unprotected_since_the_newest_backup_of_the_leaderboard(
