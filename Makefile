@@ -16,7 +16,7 @@ TESTS ?=
 # Tests start hundreds of processes that import the project. With this variable set, each would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install install-gpu lock sbom audit audit-images run test test-profile test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s test-browser chaos chaos-store test-chaos fuzz bench bench-peers protos contract-image contracts release release-images format clean
+.PHONY: install install-gpu lock sbom audit audit-images run test test-profile test-docs test-unit check docs reference manifests test-slow test-gpu test-compose test-k8s test-browser chaos chaos-store soak test-chaos fuzz bench bench-peers protos contract-image contracts release release-images format clean
 
 install: $(STAMP)
 
@@ -109,15 +109,18 @@ chaos-store: install
 
 # Trains while a fault happens every 29 s, and measures what is lost: make chaos SECONDS=1800 SEED=1 MESH=embedded
 # MESH: embedded, or with the images of `make test-compose` and `make test-k8s` compose or kubernetes. LEARNERS=2: each
-# agent has two learners, and on the mesh `embedded` faults happen to the second one as well.
+# agent has two learners, and on the mesh `embedded` faults happen to the second one as well. PERIOD: seconds between two
+# faults. KINDS=kill,stop TARGETS=orchestrator: only these. LASTING: seconds of each fault that has a duration.
+FAULTS = $(if $(PERIOD),--period $(PERIOD)) $(if $(KINDS),--kinds "$(KINDS)") $(if $(TARGETS),--targets "$(TARGETS)") $(if $(LASTING),--lasting $(LASTING))
 chaos: install
-	PYTHONPATH=tests/e2e:tests/engine:tests/security $(BIN)/python tests/chaos/chaos.py --mesh $(or $(MESH),embedded) --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) --pods $(or $(PODS),2) --cores $(or $(CORES),1) --learners $(or $(LEARNERS),1) --step-seconds $(or $(STEP_SECONDS),0.005)
+	$(BIN)/python tests/chaos/chaos.py --mesh $(or $(MESH),embedded) --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) --pods $(or $(PODS),2) --cores $(or $(CORES),1) --learners $(or $(LEARNERS),1) --step-seconds $(or $(STEP_SECONDS),0.005) $(FAULTS)
 
-# Trains for hours without faults, and reports what grows: make soak HOURS=2
+# Trains for hours without faults, and reports what grows: make soak HOURS=2 PODS=2
+# PERIOD: seconds between two samples.
 soak: install
-	PYTHONPATH=tests/e2e:tests/engine:tests/security $(BIN)/python tests/chaos/soak.py --hours $(or $(HOURS),2)
+	$(BIN)/python tests/chaos/soak.py --hours $(or $(HOURS),2) --pods $(or $(PODS),2) $(if $(PERIOD),--period $(PERIOD))
 
-# Two minutes of `make chaos`; part of continuous integration.
+# Two minutes of `make chaos`, in which each fault of the mesh `embedded` happens once; part of continuous integration.
 test-chaos: install
 	$(BIN)/python -m pytest -m chaos tests/chaos/test_chaos.py
 

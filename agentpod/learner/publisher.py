@@ -331,7 +331,8 @@ class Publisher:
             # The error is in this checkpoint, not in the specification that all agents share.
             raise DataLoss(f"checkpoint {manifest_digest[:12]} was not accepted: {error.message}") from error
         candidate = response.candidate
-        _log.info("submitted", score=candidate.score, rank=candidate.rank, verdict=candidate.reason)
+        result = {"score": candidate.score, "rank": candidate.rank, "verdict": candidate.reason}
+        _log.info("submitted", candidate_id=manifest_digest, **result)
 
 
 def _is_of(manifest: Manifest, agent: pb.Agent) -> bool:

@@ -1,7 +1,11 @@
 """Trains on a mesh while faults happen, and measures what they cost: `python tests/chaos/chaos.py --mesh embedded`.
 
-Prints JSON: goodput, mean cost of each class of faults, and what must be 0 (lost candidates, failed agents, corrupt
-checkpoints, what is left behind). The exit code is 1 if any of these is not 0.
+Prints JSON: goodput, cost of each class of faults, faults that did not happen, and what must be 0 (lost candidates,
+failed agents, corrupt checkpoints, what is left behind). The exit code is 1 if any of these is not 0.
+
+An accepted candidate is one that the leaderboard has reported to a watcher, or that a pod has logged as accepted. One
+that the leaderboard no longer has is lost, unless its database was lost and it was accepted after the newest backup:
+`candidates_after_backup` is the number of these.
 
 The meshes `compose` and `kubernetes` need the engine of DOCKER_HOST and the cluster of KUBECONFIG on this machine, and
 the images that `make test-compose` and `make test-k8s` build.
@@ -12,19 +16,31 @@ import contextlib
 import functools
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# Where pytest's `pythonpath` is not used: for this program, and for soak.py, which imports this module first.
+sys.path.extend(str(Path(__file__).resolve().parents[1] / name) for name in ("e2e", "engine", "security"))
+
 import grpc
+from chaos_candidates import CandidateWatch
 from chaos_faults import SECONDS, Fault, plan
-from chaos_measures import Happened, Interval, costs, goodput, held_share, restarts
-from chaos_target import Target
+from chaos_measures import (
+    Happened,
+    Interval,
+    costs,
+    goodput,
+    held_share,
+    missing_candidates,
+    not_injected,
+    restarts,
+)
+from chaos_target import NotInjected, Target
 from embedded_target import embedded
 from homes import wait_for
 
@@ -32,7 +48,6 @@ from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 from podrace.tournament.v1 import tournament_pb2
 
-RATE_SECONDS = 20.0
 START_SECONDS = 240.0
 ANSWER_SECONDS = 90.0
 CALL_SECONDS = 3.0
@@ -95,6 +110,8 @@ class ChaosOptions:
     """Of each pod."""
     assignment_steps: int = 20000
     """Environment steps of each assignment."""
+    rate_seconds: float = 20.0
+    """Time in which the rate without faults is measured, before the faults and again after them."""
 
     def specification(self, faults: str) -> str:
         """Returns the specification; `faults` is the folder in which environments look for faults."""
@@ -103,12 +120,10 @@ class ChaosOptions:
 
 @dataclass
 class Observer:
-    """Reads a tournament by its public API, also while services do not answer."""
+    """Reads a tournament by its public API; waits for services that do not answer, for ANSWER_SECONDS."""
 
     target: Target
     tournament_id: str
-    seen: set[str] = field(default_factory=set)
-    """Candidates that were accepted."""
 
     def steps(self) -> int:
         """Environment steps that count."""
@@ -120,38 +135,30 @@ class Observer:
         answer = self._ask("orchestrator", "GetTournament", request)
         return answer.tournament if answer else None
 
-    def note_candidates(self) -> set[str] | None:
-        """Remembers what was accepted so far, and returns what there is; None while the leaderboard does not answer."""
+    def candidates(self) -> set[str]:
+        """All candidates that the leaderboard has."""
         found: set[str] = set()
-        token = ""
+        request = leaderboard_pb2.ListCandidatesRequest(
+            tournament_id=self.tournament_id, all_submissions=True, page_size=PAGE
+        )
         while True:
-            request = leaderboard_pb2.ListCandidatesRequest(
-                tournament_id=self.tournament_id, all_submissions=True, page_size=PAGE, page_token=token
-            )
-            answer = self._ask("leaderboard", "ListCandidates", request)
-            if answer is None:
-                return None
+            answer = self._answer("leaderboard", "ListCandidates", request)
             found |= {candidate.candidate_id for candidate in answer.candidates}
-            token = answer.next_page_token
-            if not token:
-                self.seen |= found
+            request.page_token = answer.next_page_token
+            if not request.page_token:
                 return found
 
     def events(self) -> list[Happened]:
         """All events, oldest first."""
         found: list[Happened] = []
-        token = ""
+        request = orchestrator_pb2.ListEventsRequest(tournament_id=self.tournament_id, page_size=PAGE)
         while True:
-            request = orchestrator_pb2.ListEventsRequest(
-                tournament_id=self.tournament_id, page_size=PAGE, page_token=token
-            )
-            asked = functools.partial(self._ask, "orchestrator", "ListEvents", request)
-            answer = wait_for(asked, ANSWER_SECONDS, what="an answer of the orchestrator")
+            answer = self._answer("orchestrator", "ListEvents", request)
             for event in answer.events:
                 seconds = event.time.seconds + event.time.nanos / 1e9
                 found.append(Happened(seconds, event.kind, event.pod_id, event.agent_id))
-            token = answer.next_page_token
-            if not token:
+            request.page_token = answer.next_page_token
+            if not request.page_token:
                 return found
 
     def training(self) -> int:
@@ -159,6 +166,10 @@ class Observer:
         request = orchestrator_pb2.ListPodsRequest(tournament_id=self.tournament_id)
         answer = self._ask("orchestrator", "ListPods", request)
         return sum(pod.progress.environment_steps > 0 for pod in answer.pods) if answer else 0
+
+    def _answer(self, service: str, method: str, request: Any) -> Any:
+        asked = functools.partial(self._ask, service, method, request)
+        return wait_for(asked, ANSWER_SECONDS, what=f"an answer of the {service}")
 
     def _ask(self, service: str, method: str, request: Any) -> Any:
         with contextlib.suppress(grpc.RpcError, OSError, AssertionError), self.target.channel(service) as channel:
@@ -171,12 +182,45 @@ class Observer:
         return None
 
 
-def measure_rate(observer: Observer, pods: int) -> float:
+@dataclass(frozen=True)
+class Run:
+    """What was measured while faults happened."""
+
+    intervals: Sequence[Interval]
+    begin: float
+    """When the faults began, in seconds since 1970."""
+    end: float
+    before: float
+    """Environment steps per second of all pods before the faults."""
+    after: float | None
+    """The same after the faults, because other programs may use the processors more, or less, than before; None if not
+    all pods trained again within START_SECONDS."""
+    load: float
+    accepted: Mapping[str, float]
+    """When each candidate was accepted, in seconds since 1970."""
+
+    @property
+    def rate(self) -> float:
+        """Environment steps per second without faults."""
+        return self.before if self.after is None else (self.before + self.after) / 2
+
+
+def measure_rate(observer: Observer, options: ChaosOptions) -> float:
     """Returns the environment steps per second of all pods without faults."""
-    wait_for(lambda: observer.training() == pods and observer.note_candidates(), START_SECONDS, what="all pods")
+    wait_for(lambda: observer.training() == options.pods, START_SECONDS, what="all pods")
     begin_steps, begin = observer.steps(), time.monotonic()
-    time.sleep(RATE_SECONDS)
-    return (observer.steps() - begin_steps) / (time.monotonic() - begin)
+    time.sleep(options.rate_seconds)
+    return round((observer.steps() - begin_steps) / (time.monotonic() - begin), 1)
+
+
+def inject(target: Target, fault: Fault) -> bool:
+    """Lets a fault happen; returns whether it did."""
+    try:
+        target.inject(fault)
+    except NotInjected as error:
+        print(f"not injected: {fault.name}: {error}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def run_faults(observer: Observer, faults: Sequence[Fault], period_seconds: float) -> list[Interval]:
@@ -185,41 +229,53 @@ def run_faults(observer: Observer, faults: Sequence[Fault], period_seconds: floa
     for fault in faults:
         time.sleep(max(0.0, begin + fault.at_seconds - time.monotonic()))
         steps, since = observer.steps(), time.monotonic()
-        observer.note_candidates()
-        observer.target.inject(fault)
+        injected = inject(observer.target, fault)
         time.sleep(max(0.0, begin + fault.at_seconds + period_seconds - time.monotonic()))
         taken = observer.steps() - steps
-        intervals.append(Interval(fault, time.monotonic() - since, taken))
+        intervals.append(Interval(fault, time.monotonic() - since, taken, injected))
         load = os.getloadavg()[0]
         line = f"{fault.at_seconds:6.0f} s  {fault.name:30} {fault.seconds:5.1f} s {taken:7} steps  load {load:.1f}"
         print(line, file=sys.stderr, flush=True)
     return intervals
 
 
-def chaos(target: Target, options: ChaosOptions, faults_folder: str) -> dict[str, Any]:
-    """Runs it and returns the results."""
-    specification = options.specification(faults_folder)
-    observer = Observer(target, target.start(specification))
-    classes = [
+def classes_of(target: Target, options: ChaosOptions) -> list[tuple[str, str]]:
+    """Returns the classes of faults of a run."""
+    return [
         (kind, of)
         for kind, of in target.classes
         if kind in options.kinds and (not options.targets or of in options.targets)
     ]
-    rate = measure_rate(observer, options.pods)
-    loads, begin = [os.getloadavg()[0]], time.time()
-    faults = plan(options.seed, options.seconds, options.period_seconds, classes, options.lasting_seconds)
-    intervals = run_faults(observer, faults, options.period_seconds)
-    end = time.time()
-    loads.append(os.getloadavg()[0])
+
+
+def run(observer: Observer, options: ChaosOptions) -> Run:
+    """Measures the rate without faults, injects the faults, and measures the rate again."""
+    target = observer.target
+    faults = plan(
+        options.seed, options.seconds, options.period_seconds, classes_of(target, options), options.lasting_seconds
+    )
+    with CandidateWatch(target, observer.tournament_id) as watch:
+        wait_for(lambda: watch.accepted, START_SECONDS, what="a candidate")
+        before, load, begin = measure_rate(observer, options), os.getloadavg()[0], time.time()
+        intervals, end = run_faults(observer, faults, options.period_seconds), time.time()
+        load, after = (load + os.getloadavg()[0]) / 2, None
+        with contextlib.suppress(AssertionError):
+            after = measure_rate(observer, options)
+    return Run(intervals, begin, end, before, after, load, {**target.acknowledged(), **watch.accepted})
+
+
+def chaos(target: Target, options: ChaosOptions, faults_folder: str) -> dict[str, Any]:
+    """Runs it and returns the results."""
+    observer = Observer(target, target.start(options.specification(faults_folder)))
+    measured = run(observer, options)
     found = wait_for(observer.tournament, ANSWER_SECONDS, what="an answer of the orchestrator")
     events = observer.events()
-    wait_for(lambda: observer.note_candidates() is not None, ANSWER_SECONDS, what="an answer of the leaderboard")
-    kept = observer.note_candidates() or set()
-    ended = found.state != tournament_pb2.TOURNAMENT_STATE_RUNNING
+    lost, after_backup = missing_candidates(measured.accepted, observer.candidates(), target.unprotected)
+    share = goodput(measured.intervals, measured.rate)
     must_be_zero = {
-        "lost_candidates": len(observer.seen - kept),
+        "lost_candidates": len(lost),
         "failed_agents": int(found.failed_agents),
-        "tournaments_ended": int(ended),
+        "tournaments_ended": int(found.state != tournament_pb2.TOURNAMENT_STATE_RUNNING),
         **target.finish(),
     }
     return {
@@ -227,18 +283,19 @@ def chaos(target: Target, options: ChaosOptions, faults_folder: str) -> dict[str
         "seed": options.seed,
         "pods": options.pods,
         "learners": options.learners,
-        "faults": len(intervals),
+        "faults": sum(one.injected for one in measured.intervals),
+        "not_injected": not_injected(measured.intervals),
         "period_seconds": options.period_seconds,
-        "steps_per_second": round(rate, 1),
-        "load": round(statistics.mean(loads), 1),
-        "candidates": len(observer.seen),
-        "goodput": round(goodput(intervals, rate), 3),
-        "held": round(held_share(events, begin, end, options.pods), 3),
-        "restarts_of_agents": restarts(events, begin),
+        "steps_per_second": {"before": measured.before, "after": measured.after},
+        "load": round(measured.load, 1),
+        "candidates": len(measured.accepted),
+        "candidates_after_backup": len(after_backup),
+        "goodput": None if share is None else round(share, 3),
+        "held": round(held_share(events, measured.begin, measured.end, options.pods), 3),
+        "restarts_of_agents": restarts(events, measured.begin),
         "pods_lost": sum(event.kind in ("pod_died", "pod_killed") for event in events),
         "pod_seconds_lost": {
-            name: {"count": cost.count, "mean": round(cost.seconds, 1)}
-            for name, cost in costs(intervals, rate, options.pods).items()
+            name: cost.rounded() for name, cost in costs(measured.intervals, measured.rate, options.pods).items()
         },
         "must_be_zero": must_be_zero,
     }
@@ -258,22 +315,26 @@ def opened(mesh: str, folder: Path, options: ChaosOptions) -> Iterator[tuple[Tar
         yield target, ""
 
 
-def main() -> int:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mesh", choices=MESHES, default="embedded")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=1800.0, help="duration of the faults")
-    parser.add_argument("--period", type=float, default=29.0, help="seconds between two faults")
-    parser.add_argument("--lasting", type=float, help="seconds of each fault that has a duration; default: drawn")
-    parser.add_argument("--kinds", default=",".join(SECONDS), help="comma-separated")
-    parser.add_argument("--targets", default="", help="comma-separated, such as orchestrator; default: anything")
-    parser.add_argument("--pods", type=int, default=2)
-    parser.add_argument("--cores", type=float, default=1.0, help="of each pod")
-    parser.add_argument("--learners", type=int, default=1, help="of each agent")
-    parser.add_argument("--step-seconds", type=float, default=0.005, help="time that a step of an environment takes")
-    given = parser.parse_args()
-    options = ChaosOptions(
+def parser() -> argparse.ArgumentParser:
+    """Returns the options of the command line."""
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--mesh", choices=MESHES, default="embedded")
+    found.add_argument("--seed", type=int, default=1)
+    found.add_argument("--seconds", type=float, default=1800.0, help="duration of the faults")
+    found.add_argument("--period", type=float, default=29.0, help="seconds between two faults")
+    found.add_argument("--lasting", type=float, help="seconds of each fault that has a duration; default: drawn")
+    found.add_argument("--kinds", default=",".join(SECONDS), help="comma-separated")
+    found.add_argument("--targets", default="", help="comma-separated, such as orchestrator; default: anything")
+    found.add_argument("--pods", type=int, default=2)
+    found.add_argument("--cores", type=float, default=1.0, help="of each pod")
+    found.add_argument("--learners", type=int, default=1, help="of each agent")
+    found.add_argument("--step-seconds", type=float, default=0.005, help="time that a step of an environment takes")
+    return found
+
+
+def options_of(given: argparse.Namespace) -> ChaosOptions:
+    """Returns what the command line asks for."""
+    return ChaosOptions(
         seed=given.seed,
         seconds=given.seconds,
         period_seconds=given.period,
@@ -286,6 +347,12 @@ def main() -> int:
         step_seconds=given.step_seconds,
         memory_bytes=(1 << 30) if given.pods <= 2 else (1 << 29),
     )
+
+
+def main() -> int:
+    """Runs what the command line asks for."""
+    given = parser().parse_args()
+    options = options_of(given)
     with (
         tempfile.TemporaryDirectory(prefix="chaos-") as name,
         opened(given.mesh, Path(name), options) as (target, faults_folder),

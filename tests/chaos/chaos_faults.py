@@ -44,7 +44,7 @@ CLASSES: Mapping[str, tuple[tuple[str, str], ...]] = {
         slow=("worker-0", "orchestrator"),
         hold=("environment",),
         full=("store",),
-        lose=("orchestrator database", "pod"),
+        lose=("orchestrator database", "leaderboard database", "pod"),
     ),
     "compose": _classes(
         kill=(*ROLES, *SERVICES, "store"),

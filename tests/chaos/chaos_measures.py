@@ -1,7 +1,9 @@
 """Computes what faults cost, from steps that count and from the events of a tournament. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from chaos_faults import Fault
 
@@ -19,15 +21,24 @@ class Interval:
     seconds: float
     steps: int
     """Environment steps that count, of all pods."""
+    injected: bool = True
+    """False if the fault could not happen: the interval then says nothing about faults."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Mean cost of a class of faults."""
+    """What the faults of one class cost, in seconds of all pods together."""
 
     count: int
-    seconds: float
-    """Seconds of all pods together that were lost."""
+    mean: float
+    standard_error: float | None
+    """Of the mean; None for a single fault."""
+    least: float
+    most: float
+
+    def rounded(self) -> dict[str, float | None]:
+        """Returns it as values for JSON."""
+        return {name: value and round(value, 1) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -41,24 +52,61 @@ class Happened:
     agent_id: str = ""
 
 
-def goodput(intervals: Sequence[Interval], steps_per_second: float) -> float:
-    """Returns the share of the pods' time that was not lost.
+def goodput(intervals: Sequence[Interval], steps_per_second: float) -> float | None:
+    """Returns the share of the pods' time that was not lost; None if no fault happened.
 
     Args:
-        intervals: All intervals of the run.
+        intervals: All intervals of the run. Those without a fault are left out.
         steps_per_second: Rate of all pods without faults; the environment sleeps, so that it is the same at any load.
     """
-    return sum(one.steps for one in intervals) / (steps_per_second * sum(one.seconds for one in intervals))
+    after_faults = [one for one in intervals if one.injected]
+    if not after_faults:
+        return None
+    return sum(one.steps for one in after_faults) / (steps_per_second * sum(one.seconds for one in after_faults))
 
 
-def costs(intervals: Sequence[Interval], steps_per_second: float, pods: int) -> dict[str, Cost]:
-    """Returns the mean time that each class of faults cost, in seconds of one pod."""
-    found: dict[str, Cost] = {}
-    for name in sorted({one.fault.name for one in intervals}):
-        same = [one for one in intervals if one.fault.name == name]
-        lost = sum(one.seconds - one.steps / steps_per_second for one in same) * pods
-        found[name] = Cost(len(same), lost / len(same))
-    return found
+def costs(intervals: Iterable[Interval], steps_per_second: float, pods: int) -> dict[str, Cost]:
+    """Returns the time that each class of faults cost, in seconds of one pod, without faults that did not happen."""
+    lost: dict[str, list[float]] = {}
+    for one in intervals:
+        if one.injected:
+            lost.setdefault(one.fault.name, []).append((one.seconds - one.steps / steps_per_second) * pods)
+    return {
+        name: Cost(
+            count=len(seconds),
+            mean=statistics.mean(seconds),
+            standard_error=statistics.stdev(seconds) / len(seconds) ** 0.5 if len(seconds) > 1 else None,
+            least=min(seconds),
+            most=max(seconds),
+        )
+        for name, seconds in sorted(lost.items())
+    }
+
+
+def not_injected(intervals: Iterable[Interval]) -> Mapping[str, int]:
+    """Returns how many faults of each class did not happen."""
+    return Counter(one.fault.name for one in intervals if not one.injected)
+
+
+def missing_candidates(
+    accepted: Mapping[str, float], kept: Collection[str], unprotected: Iterable[tuple[float, float]]
+) -> tuple[set[str], set[str]]:
+    """Returns the accepted candidates that a leaderboard no longer has, in two parts.
+
+    Args:
+        accepted: When each candidate was accepted, in seconds since 1970.
+        kept: Candidates that the leaderboard has.
+        unprotected: For each loss of its database, the time of the newest backup and that of the loss.
+
+    Returns:
+        Candidates that were lost, and those that were accepted between the newest backup and a loss: no service
+        promises to keep these.
+    """
+    missing = accepted.keys() - set(kept)
+    after_backup = {
+        candidate for candidate in missing if any(begin <= accepted[candidate] <= end for begin, end in unprotected)
+    }
+    return missing - after_backup, after_backup
 
 
 def held_share(events: Iterable[Happened], begin: float, end: float, pods: int) -> float:

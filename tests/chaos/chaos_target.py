@@ -15,6 +15,12 @@ from chaos_faults import Fault
 
 SLOW_RUN_SECONDS, SLOW_STOP_SECONDS = 0.02, 0.18
 WRITE_BYTES = (1 << 16, 512)
+TAKEN_SECONDS = 30.0
+"""Time within which an environment takes a fault."""
+
+
+class NotInjected(Exception):
+    """A fault that could not happen, and why."""
 
 
 class Target(Protocol):
@@ -29,6 +35,9 @@ class Target(Protocol):
     """Key of chaos_faults.CLASSES."""
     classes: Sequence[tuple[str, str]]
     """Classes of faults, as kind and target, that can happen here."""
+    unprotected: Sequence[tuple[float, float]]
+    """For each loss of the leaderboard's database, the time of its newest backup and that of the loss, in seconds since
+    1970: the candidates of this time are lost."""
 
     def start(self, specification: str) -> str:
         """Starts a tournament and returns its id."""
@@ -39,7 +48,18 @@ class Target(Protocol):
         ...
 
     def inject(self, fault: Fault) -> None:
-        """Lets one fault happen, and returns at its end."""
+        """Lets one fault happen, and returns at its end.
+
+        Raises:
+            NotInjected: It did not happen.
+        """
+        ...
+
+    def acknowledged(self) -> Mapping[str, float]:
+        """Returns the candidates that pods have recorded as accepted, and when (seconds since 1970).
+
+        Empty where the records of a pod are removed with it.
+        """
         ...
 
     def finish(self) -> Mapping[str, int]:
@@ -51,27 +71,47 @@ class Target(Protocol):
 
 
 def send(pids: Collection[int], number: signal.Signals) -> None:
-    """Sends a signal to processes that may have exited."""
+    """Sends a signal to processes, of which some may have exited.
+
+    Raises:
+        NotInjected: All have exited.
+    """
+    reached = 0
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+            reached += 1
+    if not reached:
+        raise NotInjected(f"no process got {number.name}")
 
 
 def stop(pids: Collection[int], seconds: float) -> None:
-    """Stops processes for a time."""
+    """Stops processes for a time.
+
+    Raises:
+        NotInjected: All have exited before.
+    """
     send(pids, signal.SIGSTOP)
     try:
         time.sleep(seconds)
     finally:
-        send(pids, signal.SIGCONT)
+        with contextlib.suppress(NotInjected):
+            send(pids, signal.SIGCONT)
 
 
 def slow(pids: Collection[int], seconds: float) -> None:
-    """Lets processes run a tenth of the time."""
+    """Lets processes run a tenth of the time.
+
+    Raises:
+        NotInjected: All have exited before.
+    """
     end = time.monotonic() + seconds
+    stop(pids, SLOW_STOP_SECONDS)
     while time.monotonic() < end:
-        stop(pids, SLOW_STOP_SECONDS)
         time.sleep(SLOW_RUN_SECONDS)
+        # A slow process may be replaced: that is an effect of the fault.
+        with contextlib.suppress(NotInjected):
+            stop(pids, SLOW_STOP_SECONDS)
 
 
 def cut(pid: int, seconds: float) -> None:
@@ -88,15 +128,22 @@ def cut(pid: int, seconds: float) -> None:
 
 
 def ask_environment(folder: Path, kind: str, seconds: float) -> None:
-    """Lets an environment hold the interpreter's lock, or exhaust the memory: see sleepy_environment."""
+    """Lets an environment hold the interpreter's lock, or exhaust the memory: see sleepy_environment.
+
+    Raises:
+        NotInjected: No environment has taken the fault within TAKEN_SECONDS.
+    """
     path = folder / kind
     temporary = folder / f".{kind}"
     temporary.write_text(str(max(seconds, 1.0)))
     temporary.chmod(0o666)
     temporary.rename(path)
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + TAKEN_SECONDS
     while path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+        raise NotInjected(f"no environment stepped within {TAKEN_SECONDS:g} s")
     time.sleep(seconds)
 
 

@@ -58,6 +58,7 @@ class EngineTarget(ABC):
     name: str
     disks: Path
     faults: Path
+    unprotected = ()
 
     def __init__(self) -> None:
         self.classes: Sequence[tuple[str, str]] = CLASSES[self.name]
@@ -144,9 +145,13 @@ class EngineTarget(ABC):
         else:
             self.inject_own(fault)
 
+    def acknowledged(self) -> Mapping[str, float]:
+        """See Target: the engine removes the log of a container with it."""
+        return {}
+
     @abstractmethod
     def inject_own(self, fault: Fault) -> None:
-        """Lets a fault happen that is not the same everywhere."""
+        """Lets a fault happen that is not the same everywhere; raises NotInjected if it cannot."""
 
 
 class ComposeTarget(EngineTarget):

@@ -33,6 +33,7 @@ SETTINGS = {
     "PODRACE_LEADERBOARD__COLLECT_PERIOD_SECONDS": str(COLLECT_SECONDS),
     "PODRACE_LEADERBOARD__COLLECT_GRACE_SECONDS": str(GRACE_SECONDS),
     "PODRACE_ORCHESTRATOR__BACKUP__PERIOD_SECONDS": "60",
+    "PODRACE_LEADERBOARD__BACKUP__PERIOD_SECONDS": "60",
 }
 """Checkpoints that are no longer kept are deleted often enough that the store reaches its size within the run."""
 ASSIGNMENT_STEPS = 4000
@@ -163,13 +164,18 @@ def soak(target: EmbeddedTarget, hours: float, period: float, pods: int) -> dict
     return {**measured, "must_be_zero": must_be_zero}
 
 
+def parser() -> argparse.ArgumentParser:
+    """Returns the options of the command line."""
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--hours", type=float, default=2.0)
+    found.add_argument("--period", type=float, default=30.0, help="seconds between two samples")
+    found.add_argument("--pods", type=int, default=2)
+    return found
+
+
 def main() -> int:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hours", type=float, default=2.0)
-    parser.add_argument("--period", type=float, default=30.0, help="seconds between two samples")
-    parser.add_argument("--pods", type=int, default=2)
-    given = parser.parse_args()
+    """Runs what the command line asks for."""
+    given = parser().parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as name, embedded(Path(name)) as target:
         os.environ.update(SETTINGS)
         results = soak(target, given.hours, given.period, given.pods)

@@ -11,25 +11,44 @@ import grpc
 import pytest
 from chaos import ChaosOptions, chaos, opened
 from chaos_faults import CLASSES, FUSED_CLASSES, SECONDS, Fault, plan
-from chaos_measures import Happened, Interval, costs, goodput, held_share, restarts
+from chaos_measures import (
+    Cost,
+    Happened,
+    Interval,
+    costs,
+    goodput,
+    held_share,
+    missing_candidates,
+    not_injected,
+    restarts,
+)
 from embedded_target import EmbeddedTarget
 from engine_target import FOLDERS, EngineTarget
 
 from podrace.checkpoint_store.folder import FolderStore
 
 LOST, RETURNED = "after the loss of a pod", "after a pod returned it"
+PERIOD_SECONDS, LASTING_SECONDS = 7.0, 3.0
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
-def test_faults_of_two_minutes_lose_nothing(tmp_path: Path) -> None:
-    options = ChaosOptions(seconds=120.0, period_seconds=15.0)
+def test_every_class_of_faults_within_two_minutes_loses_nothing(tmp_path: Path) -> None:
+    classes = {f"{kind} {target}" for kind, target in CLASSES["embedded"]}
+    options = ChaosOptions(
+        seconds=len(classes) * PERIOD_SECONDS,
+        period_seconds=PERIOD_SECONDS,
+        lasting_seconds=LASTING_SECONDS,
+        rate_seconds=10.0,
+    )
     with opened("embedded", tmp_path, options) as (target, faults):
         found = chaos(target, options, faults)
     assert set(found["must_be_zero"].values()) == {0}, found
-    assert found["faults"] == 8
-    # Other programs may need the processors more than when the rate without faults was measured.
-    assert found["goodput"] > 0.1, found
+    assert found["pod_seconds_lost"].keys() | found["not_injected"].keys() == classes
+    # A busy machine delays replacements, but pods hold agents most of the time (0.78 of it with a load of 11 on two
+    # cores), and most of what they train meanwhile is not lost (0.77 of it).
+    assert found["held"] > 0.5, found
+    assert found["goodput"] > 0.5 * found["held"], found
 
 
 def test_unfinished_writes_and_temporary_files_count_as_left_behind(tmp_path: Path) -> None:
@@ -100,14 +119,40 @@ def test_faults_that_have_a_duration_can_all_last_as_long_as_asked() -> None:
     assert all(fault.seconds == (300.0 if SECONDS[fault.kind][1] else 0.0) for fault in lasting)
 
 
+KILL, STOP = Fault(0.0, "kill", "learner", 0.0), Fault(10.0, "stop", "learner", 5.0)
+
+
 def test_goodput_is_the_share_of_steps_that_were_not_lost() -> None:
-    kill, stop = Fault(0.0, "kill", "learner", 0.0), Fault(10.0, "stop", "learner", 5.0)
-    intervals = [Interval(kill, 10.0, 800), Interval(stop, 10.0, 600)]
+    intervals = [Interval(KILL, 10.0, 800), Interval(STOP, 10.0, 600)]
     assert goodput(intervals, 100.0) == 0.7
-    assert {name: cost.seconds for name, cost in costs(intervals, 100.0, pods=2).items()} == {
+    assert {name: cost.mean for name, cost in costs(intervals, 100.0, pods=2).items()} == {
         "kill learner": 4.0,
         "stop learner": 8.0,
     }
+
+
+def test_faults_that_did_not_happen_are_counted_and_cost_nothing() -> None:
+    intervals = [Interval(KILL, 10.0, 800), Interval(KILL, 10.0, 1000, injected=False)]
+    assert goodput(intervals, 100.0) == 0.8
+    assert {name: (cost.count, cost.mean) for name, cost in costs(intervals, 100.0, pods=1).items()} == {
+        "kill learner": (1, 2.0)
+    }
+    assert not_injected(intervals) == {"kill learner": 1}
+    assert goodput(intervals[1:], 100.0) is None
+
+
+def test_a_cost_has_its_spread() -> None:
+    intervals = [Interval(KILL, 10.0, steps) for steps in (900, 800, 700)]
+    cost = costs(intervals, 100.0, pods=1)["kill learner"]
+    assert cost == Cost(3, 2.0, pytest.approx(1 / 3**0.5), 1.0, 3.0)
+    assert cost.rounded() == {"count": 3, "mean": 2.0, "standard_error": 0.6, "least": 1.0, "most": 3.0}
+    assert costs(intervals[:1], 100.0, pods=1)["kill learner"].standard_error is None
+
+
+def test_only_candidates_that_were_accepted_after_the_newest_backup_may_be_missing_when_a_database_was_lost() -> None:
+    accepted = {"kept": 1.0, "before": 9.0, "between": 11.0, "after": 13.0}
+    assert missing_candidates(accepted, {"kept"}, [(10.0, 12.0)]) == ({"before", "after"}, {"between"})
+    assert missing_candidates(accepted, accepted, [(10.0, 12.0)]) == (set(), set())
 
 
 def test_an_agent_is_held_from_its_assignment_to_the_end_of_the_assignment_or_of_its_pod() -> None:

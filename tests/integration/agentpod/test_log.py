@@ -39,6 +39,15 @@ async def test_an_assignment_is_logged_when_it_begins_and_when_it_ends(
     assert log_lines.index(begin) < log_lines.index(end)
 
 
+async def test_a_pod_logs_each_candidate_that_the_leaderboard_has_accepted(
+    mesh, make_spec, make_assignment, log_lines: LogLines
+):
+    await run(mesh, make_assignment(make_spec(steps=512)))
+    submitted = lines_of(log_lines, "submitted")
+    assert len(submitted) == len(mesh.leaderboard.manifests)
+    assert submitted[-1]["candidate_id"] == mesh.leaderboard.newest["t-a0"]
+
+
 async def test_an_idle_pod_logs_a_drain_like_a_busy_one(mesh, log_lines: LogLines):
     await run(mesh)
     (received,) = lines_of(log_lines, "directive received")
