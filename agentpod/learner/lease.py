@@ -219,8 +219,10 @@ class Lease:
     async def _renew_forever(self) -> None:
         await self._pause(min(FIRST_RENEWAL_SECONDS, self._lease_seconds / 3))
         while True:
+            sent = self._clock()
             await self.renew()
-            await self._pause(self._lease_seconds / 3)
+            # A renewal without an answer has taken longer than this already, and the next one is sent at once.
+            await self._pause(max(0.0, self._lease_seconds / 3 - (self._clock() - sent)))
 
     async def report_stuck(self, stuck: pb.StuckRole) -> None:
         """Reports a stuck role with a renewal now, or with a later one if the orchestrator does not answer."""

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -48,6 +49,7 @@ from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2, orchestrator_pb2_grpc
 from podrace.tournament.v1 import tournament_pb2
 
+SAMPLE_SECONDS = 0.5
 START_SECONDS = 240.0
 ANSWER_SECONDS = 90.0
 CALL_SECONDS = 3.0
@@ -65,10 +67,11 @@ horizon = 64
 minibatch_size = 64
 hidden_sizes = [16]
 [assignment]
+checkpoint_period = "5s"
 environment_steps = {assignment_steps}
 [evaluation]
 episodes = 2
-every_environment_steps = 1024
+every_environment_steps = 2048
 share = 1.0
 [champion]
 reevaluate_top = 0
@@ -110,7 +113,7 @@ class ChaosOptions:
     """Of each pod."""
     assignment_steps: int = 20000
     """Environment steps of each assignment."""
-    rate_seconds: float = 20.0
+    rate_seconds: float = 60.0
     """Time in which the rate without faults is measured, before the faults and again after them."""
 
     def specification(self, faults: str) -> str:
@@ -206,11 +209,18 @@ class Run:
 
 
 def measure_rate(observer: Observer, options: ChaosOptions) -> float:
-    """Returns the environment steps per second of all pods without faults."""
+    """Returns the environment steps per second of all pods without faults.
+
+    Pods report their steps every few seconds, so that the difference between two counts is that of a longer or shorter
+    time. The slope of a line through many of them is not.
+    """
     wait_for(lambda: observer.training() == options.pods, START_SECONDS, what="all pods")
-    begin_steps, begin = observer.steps(), time.monotonic()
-    time.sleep(options.rate_seconds)
-    return round((observer.steps() - begin_steps) / (time.monotonic() - begin), 1)
+    times, steps = [time.monotonic()], [observer.steps()]
+    while times[-1] < times[0] + options.rate_seconds:
+        time.sleep(min(SAMPLE_SECONDS, options.rate_seconds))
+        times.append(time.monotonic())
+        steps.append(observer.steps())
+    return round(statistics.linear_regression(times, steps).slope, 1)
 
 
 def inject(target: Target, fault: Fault) -> bool:

@@ -60,9 +60,33 @@ async def test_a_lease_is_renewed_within_a_second_and_then_every_third_of_its_du
 
     orchestrator = SimpleNamespace(RenewAssignment=renew)
     assignment = pb.Assignment(assignment_id="t-a0.1", lease_duration=duration)
-    async with Lease(orchestrator, assignment, orphan_seconds=60.0, pause=pause):
+    async with Lease(orchestrator, assignment, orphan_seconds=60.0, clock=lambda: 0.0, pause=pause):
         await third_pause.wait()
     assert slept == pytest.approx(pauses)
+
+
+async def test_a_renewal_without_an_answer_is_followed_by_the_next_one_at_once():
+    """After a half-open connection a lease of 10 s would otherwise expire before the second attempt is answered."""
+    now, slept, third_pause = 100.0, [], asyncio.Event()
+
+    async def renew(request: pb.RenewAssignmentRequest, timeout: float) -> pb.RenewAssignmentResponse:
+        nonlocal now
+        now += timeout if len(slept) == 1 else 0.25
+        if len(slept) == 1:
+            raise DeadlineExceeded("no answer")
+        return pb.RenewAssignmentResponse(lease_duration=Duration(seconds=12))
+
+    async def pause(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            third_pause.set()
+            await asyncio.Event().wait()
+
+    assignment = pb.Assignment(assignment_id="t-a0.1", lease_duration=Duration(seconds=12))
+    orchestrator = SimpleNamespace(RenewAssignment=renew)
+    async with Lease(orchestrator, assignment, orphan_seconds=60.0, clock=lambda: now, pause=pause):
+        await third_pause.wait()
+    assert slept == [1.0, 0.0, 3.75]
 
 
 async def test_a_pod_sends_the_token_of_its_lease_and_the_one_that_replaced_it():
