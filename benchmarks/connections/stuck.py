@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from agentpod.liveness.deadlines import percentile_99
+from orchestrator.decisions.dispatch import MOST_LOSSES
 from podrace import rpc
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
@@ -47,8 +48,8 @@ LONGEST_SECONDS = 300.0
 START_SECONDS = 300.0
 STOP_SECONDS = 120.0
 HELD_SECONDS = 3600.0
-REPEATS_OF_A_MESH = 4
-"""A tournament fails after five pods in a row that died before they published anything."""
+MOST_REPEATS = 3 * MOST_LOSSES - 1
+"""The agents here are never scored. So one fails after MOST_LOSSES pods, and the tournament after three agents."""
 SPECIFICATION = """
 name = "stuck"
 [environment]
@@ -180,17 +181,17 @@ async def _measure(mesh: Mesh, case: str, repeats: int) -> list[float]:
 def main() -> None:
     """Prints one JSON object for each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=20, help="repeats of each case")
+    parser.add_argument("--repeats", type=int, default=20, help=f"repeats of each case, at most {MOST_REPEATS}")
     parser.add_argument("--cases", default=",".join(CASES), help="cases, separated by commas")
     options = parser.parse_args()
     cases = options.cases.split(",")
     if unknown := sorted(set(cases) - CASES.keys()):
         parser.error(f"--cases: unknown {', '.join(unknown)}; expected {', '.join(CASES)}")
+    if not 0 < options.repeats <= MOST_REPEATS:
+        parser.error(f"--repeats: {options.repeats}; expected 1 to {MOST_REPEATS}")
     for case in cases:
-        found: list[float] = []
-        while len(found) < options.repeats:
-            with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as name, _running(Path(name)) as mesh:
-                found += asyncio.run(_measure(mesh, case, min(REPEATS_OF_A_MESH, options.repeats - len(found))))
+        with tempfile.TemporaryDirectory(prefix="pr", dir="/tmp") as name, _running(Path(name)) as mesh:
+            found = asyncio.run(_measure(mesh, case, options.repeats))
         line = {"benchmark": "stuck", "case": case, "metric": "seconds to training", "unit": "s"}
         figures = {"value": statistics.median(found), "p99": percentile_99(found), "most": max(found)}
         rounded = {key: round(value, 1) for key, value in figures.items()}

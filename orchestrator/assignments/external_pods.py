@@ -22,6 +22,7 @@ from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.pool import pod_lifecycle
 from orchestrator.pool.demands import demand_of, owner_share
+from orchestrator.pool.pod_deaths import Death
 from orchestrator.pool.pool_rules import PoolRules
 from orchestrator.state import pauses, records
 from orchestrator.state.clock import Clock
@@ -95,10 +96,8 @@ class ExternalPods:
     async def assign_work(self, requester: Holder) -> AssignedWork | dispatch.Wait:
         """Assigns work of the tournament with the fewest pods, among those that have fewer than their share."""
         async with self._lock:
-            if requester.pod_id in self._runtime.cache.pods and await self._state.transact(
-                close_stale_record, requester
-            ):
-                self._runtime.release_pod(requester.pod_id)
+            if requester.pod_id in self._runtime.cache.pods:
+                await self._close_stale_record(requester)
             for tournament_id in self._preferred_tournaments(requester.pod_id):
                 answer = await self._state.transact(
                     assign_external, requester, tournament_id, self._dispatch_inputs(requester, tournament_id)
@@ -106,6 +105,14 @@ class ExternalPods:
                 if isinstance(answer, AssignedWork):
                     return answer
         return dispatch.Wait(NO_WORK)
+
+    async def _close_stale_record(self, requester: Holder) -> None:
+        closed = await self._state.transact(close_stale_record, requester)
+        if closed is None:
+            return
+        self._runtime.release_pod(requester.pod_id)
+        if closed.failed_agent:
+            self._runtime.counters.count_failure(closed.tournament_id)
 
     def _preferred_tournaments(self, pod_id: str) -> list[str]:
         cache, present = self._runtime.cache, self.present()
@@ -203,27 +210,25 @@ EXTERNAL_POD_RULES = PoolRules(decide_external, as_external_demand)
 # --- transactions ------------------------------------------------------------------------------------------------
 
 
-def close_stale_record(transaction: Transaction, requester: Holder) -> bool:
+def close_stale_record(transaction: Transaction, requester: Holder) -> Death | None:
     """Ends the work that a requesting external pod cannot continue.
 
     This is work that a previous run of the pod held, and all work of a pod that was asked to give it back.
 
     Returns:
-        Whether the pod's record is closed.
+        What follows, if the pod's record is closed; None if the pod continues.
     """
     pod = records.find(transaction, PodRecord, requester.pod_id)
     if pod is None or pod.phase == PodPhase.GONE:
-        return True
+        return Death("")
     held = pod_lifecycle.held_by(transaction, pod)
     if any(work.incarnation != requester.incarnation for work in held):
-        pod_lifecycle.mark_gone(transaction, pod.pod_id, RESTARTED)
-        return True
+        return pod_lifecycle.mark_gone(transaction, pod.pod_id, RESTARTED)
     ended = pauses.why_not_trained(transaction, records.find_tournament(transaction, pod.tournament_id))
     if pod.drain_reason or (ended and not held):
         records.save(transaction, replace(pod, drain_reason=pod.drain_reason or ended))
-        pod_lifecycle.mark_gone(transaction, pod.pod_id, "")
-        return True
-    return False
+        return pod_lifecycle.mark_gone(transaction, pod.pod_id, "")
+    return None
 
 
 def assign_external(

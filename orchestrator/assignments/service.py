@@ -19,7 +19,7 @@ from orchestrator.assignments.generation_slots import GenerationSlots
 from orchestrator.assignments.known_agents import register_again
 from orchestrator.assignments.step_limits import StepLimits
 from orchestrator.assignments.successors import Prepare, TrainingGaps
-from orchestrator.assignments.transactions import AssignedWork, HeldWork
+from orchestrator.assignments.transactions import AssignedWork, HeldWork, record_evaluator_fault
 from orchestrator.decisions import dispatch
 from orchestrator.decisions.dispatch import Holder
 from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
@@ -29,7 +29,7 @@ from orchestrator.state.clock import Clock
 from orchestrator.state.database import StateDatabase
 from orchestrator.state.records import AgentRecord, EvaluationRecord, TournamentRecord, WorkPhase, WorkRecord
 from orchestrator.state.runtime import RuntimeState
-from orchestrator.state.transitions import fail_tournament
+from orchestrator.state.transitions import fail_tournament, forget_losses
 from podrace.access.ownership import Ownership
 from podrace.errors import InvalidArgument, NotFound, PodraceError, ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -259,23 +259,31 @@ class Assignments:
         if holds:
             # Before anything is written: while the disk is full, leases are renewed as well.
             new_fault = self._new_fault(work_id, progress)
+            trains = self._trains_first(held, progress, stuck=bool(stuck_roles))
             self._runtime.renew_lease(work_id, lease_epoch, progress, self._clock.monotonic())
-            await self._record_progress(held, progress, new_fault)
+            await self._record_progress(held, progress, new_fault, trains=trains)
             await self._record_stuck_roles(held.work, stuck_roles)
         return directive
 
-    async def _record_progress(self, held: HeldWork, progress: pb.Progress, new_fault: str) -> None:
+    def _trains_first(self, held: HeldWork, progress: pb.Progress, *, stuck: bool) -> bool:
+        """Whether a report is the first one that shows that the pod can train."""
+        lease = self._runtime.leases.held.get(held.work.work_id)
+        known = (lease.progress.environment_steps if lease else 0) or held.environment_steps
+        return not held.useful and dispatch.has_trained(progress, known, stuck=stuck)
+
+    async def _record_progress(self, held: HeldWork, progress: pb.Progress, new_fault: str, *, trains: bool) -> None:
         """Records what follows from a renewal; what cannot be written now follows from the next one as well."""
-        work, now = held.work, self._clock.monotonic()
+        work, lease = held.work, self._runtime.leases.held.get(held.work.work_id)
         try:
-            if progress.HasField("score") and not held.useful:
+            if trains:
                 await self._state.transact(transactions.mark_useful, work.pod_id)
-            await self._gaps.resumed(work, progress, now)
+            if progress.HasField("score") and lease and not lease.scored:
+                await self._state.transact(forget_losses, work.work_id)
+                lease.scored = True
+            await self._gaps.resumed(work, progress, self._clock.monotonic())
             if new_fault:
-                record = transactions.record_evaluator_fault
-                await self._state.transact(record, work.tournament_id, work.pod_id, new_fault)
+                await self._state.transact(record_evaluator_fault, work.tournament_id, work.pod_id, new_fault)
         except PodraceError as error:
-            lease = self._runtime.leases.held.get(work.work_id)
             if new_fault and lease:
                 lease.progress.ClearField("evaluator_fault")
             _log.warning("a renewal could not be recorded", assignment_id=assignment_id(work), error=error.message)

@@ -20,7 +20,7 @@ from orchestrator.state.records import (
     WorkRecord,
 )
 from orchestrator.state.saved_state import restored_epoch
-from orchestrator.state.transitions import end_evaluation, fail_tournament
+from orchestrator.state.transitions import count_end, end_evaluation, fail_tournament, forget_losses
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.printable import printable
@@ -259,6 +259,11 @@ class HeldWork:
     drain_reason: str
     useful: bool
 
+    @property
+    def environment_steps(self) -> int:
+        """Environment steps of the agent when it was assigned; 0 for an evaluation."""
+        return self.work.environment_steps if isinstance(self.work, AgentRecord) else 0
+
 
 def read_lease(transaction: Transaction, work_id: str) -> HeldWork:
     """Reads what decides about a lease.
@@ -284,7 +289,7 @@ def known_lease(cache: StateCache, work_id: str) -> HeldWork | None:
 
 
 def mark_useful(transaction: Transaction, pod_id: str) -> None:
-    """Records that a pod did useful work, so that earlier deaths of pods no longer count."""
+    """Records that a pod works, so that earlier pods that could not start no longer count."""
     pod = records.find(transaction, PodRecord, pod_id)
     if pod is None:
         return
@@ -340,8 +345,11 @@ def complete_lease(
         return None
     if evaluator_fault:
         record_evaluator_fault(transaction, work.tournament_id, work.pod_id, evaluator_fault)
-    if request.outcome in (pb.OUTCOME_FINISHED, pb.OUTCOME_AGENT_FAILED, pb.OUTCOME_STOPPED):
+    ended = request.outcome in (pb.OUTCOME_FINISHED, pb.OUTCOME_AGENT_FAILED, pb.OUTCOME_STOPPED)
+    if ended or request.progress.HasField("update_age_seconds"):
+        # A pod that gives an agent back after an update has published it first.
         mark_useful(transaction, work.pod_id)
+        forget_losses(transaction, work_id)
     if isinstance(work, AgentRecord):
         return _complete_agent(transaction, work, request)
     return _complete_evaluation(transaction, work, request)
@@ -367,15 +375,10 @@ def _complete_agent(transaction: Transaction, agent: AgentRecord, request: pb.Co
 def _count_failures(
     transaction: Transaction, agent: AgentRecord, outcome: "pb.Outcome.ValueType", message: str
 ) -> None:
-    tournament = records.find_tournament(transaction, agent.tournament_id)
     if outcome == pb.OUTCOME_SPEC_FAILED:
-        fail_tournament(transaction, tournament.tournament_id, message)
+        fail_tournament(transaction, agent.tournament_id, message)
     elif outcome != pb.OUTCOME_DRAINED:
-        failed = tournament.agents_failed_in_row + 1 if agent.phase == WorkPhase.FAILED else 0
-        records.save(transaction, replace(tournament, agents_failed_in_row=failed))
-        if dispatch.is_last_failure(failed, len(tournament.spec.algorithms)):
-            reason = f"{failed} agents failed in a row, the last one with: {message}"
-            fail_tournament(transaction, tournament.tournament_id, reason)
+        count_end(transaction, agent, message)
 
 
 def _complete_evaluation(

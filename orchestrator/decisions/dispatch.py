@@ -232,6 +232,10 @@ def is_last_failure(failed_in_row: int, algorithms: int = 1, *, limit: int = 3) 
 
 MOST_GIVE_BACKS = 3
 """Number of times after which work fails that pods give back because of an error that may come from the work itself."""
+MOST_LOSSES = 10
+"""Number of pods in a row that died while they trained an agent, and none of which brought it further, after which the
+agent fails: its simulator or algorithm may end the process. More than MOST_GIVE_BACKS, because pods also die from
+outside."""
 
 
 def give_backs(environment_steps: int, previous: tuple[int, int] | None) -> int:
@@ -242,6 +246,19 @@ def give_backs(environment_steps: int, previous: tuple[int, int] | None) -> int:
         previous: Its steps and the count when it was given back last; None: it was not.
     """
     return previous[1] + 1 if previous and environment_steps <= previous[0] else 1
+
+
+def has_trained(progress: pb.Progress, known_steps: int, *, stuck: bool) -> bool:
+    """Returns whether a pod has trained its agent, according to its report.
+
+    Args:
+        progress: The report.
+        known_steps: Environment steps of the agent, which the pod or the pods before it reported earlier.
+        stuck: Whether the pod also reports a role that is stuck.
+    """
+    if progress.HasField("score") or progress.HasField("update_age_seconds"):
+        return True
+    return progress.environment_steps > known_steps or (stuck and progress.activity == pb.POD_ACTIVITY_TRAINING)
 
 
 def lost_too_often(lease_epoch: int, work: WorkItem, requester: Holder, *, limit: int = 3) -> str:

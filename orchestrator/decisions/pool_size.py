@@ -25,7 +25,7 @@ SETTLING_SECONDS = 30.0
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
 MAXIMUM_DEATHS = 5
-"""A tournament fails after this many pods in a row that died before they did useful work."""
+"""A tournament fails after this many pods in a row that could not start; see `PodRecord.useful`."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,8 @@ class KillPod:
 
     pod_id: str
     reason: str
+    never_called: bool = False
+    """Whether it runs and has never called, so that it counts as one that could not start."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ class PoolShort:
     reason: str
 
 
-Action = StartPod | RetirePod | TerminatePod | KillPod | PoolShort
+Stop = TerminatePod | KillPod
+Action = StartPod | RetirePod | Stop | PoolShort
 
 
 def decide(
@@ -167,7 +170,7 @@ def count_units(pods: Iterable[PodView]) -> Counter[str]:
 
 
 def backoff_seconds(deaths: int) -> float:
-    """How long to wait before starting the next pod, after `deaths` useless pods in a row."""
+    """How long to wait before starting the next pod, after `deaths` deaths in a row; 0 for none."""
     return backoff.exponential(deaths, FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
 
 

@@ -51,6 +51,8 @@ class ListedPod:
     """Addresses of its Prometheus endpoints by role, as reachable from outside; empty if they are not known."""
     started: bool = True
     """Whether its leader runs; False while the pod waits for a node or an image, also after it was evicted."""
+    removed: bool = False
+    """Whether its platform removes or has removed its processes: a lost or drained node, or preemption."""
 
 
 class Launcher(Protocol):

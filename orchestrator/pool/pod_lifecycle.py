@@ -5,24 +5,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.decisions.pod_sizes.changes import resized
-from orchestrator.decisions.pool_size import MAXIMUM_DEATHS, StartPod
+from orchestrator.decisions.pool_size import KillPod, StartPod, Stop
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod, NewPod
+from orchestrator.pool import pod_deaths
+from orchestrator.pool.pod_deaths import Death
 from orchestrator.rebuilding.revival import revived
 from orchestrator.state import pauses, records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import (
     EXTERNAL_POD_NUMBER,
-    RUNNING,
     AgentRecord,
     EvaluationRecord,
     PodPhase,
     PodRecord,
     TournamentRecord,
-    WorkPhase,
     WorkRecord,
 )
-from orchestrator.state.transitions import end_evaluation, fail_tournament
 from podrace.limits.user_code import names_user_code
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
@@ -44,6 +43,8 @@ class PodComparison:
     """Pods whose start was recorded and that run now."""
     gone: list[PodRecord]
     """Pods that have stopped, or were never started."""
+    removed: list[PodRecord]
+    """Pods that their platform removes, which was not recorded before."""
 
 
 def compare(
@@ -65,6 +66,7 @@ def compare(
     running = {pod.pod_id for pod in listed}
     known = {pod.pod_id for pod in recorded}
     missing, unknown = known - running - set(starting), running - known - set(left_alone)
+    removed = {pod.pod_id for pod in listed if pod.removed}
     return PodComparison(
         unknown=[pod for pod in listed if pod.pod_id in unknown] if unknown else [],
         appeared=[pod for pod in recorded if pod.phase == PodPhase.INTENDED and pod.pod_id in running],
@@ -76,6 +78,7 @@ def compare(
         ]
         if missing
         else [],
+        removed=[pod for pod in recorded if pod.pod_id in removed and not pod.useful] if removed else [],
     )
 
 
@@ -120,7 +123,9 @@ def record_start(transaction: Transaction, action: StartPod) -> NewPod:
 
 
 def record_appearance(transaction: Transaction, found: PodComparison) -> frozenset[str]:
-    """Records pods that were listed for the first time; unknown ones of a known tournament are adopted.
+    """Records pods that were listed for the first time, and those that their platform removes.
+
+    Unknown pods of a known tournament are adopted.
 
     Returns:
         The pods of tournaments that the database does not know. They are left alone: the database may be a new one
@@ -129,6 +134,8 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> frozens
     left_alone = set()
     for pod in found.appeared:
         records.save(transaction, replace(pod, phase=PodPhase.SEEN))
+    for pod in found.removed:
+        _excuse(transaction, pod.pod_id)
     for listed in found.unknown:
         known = records.find(transaction, PodRecord, listed.pod_id)
         tournament = records.find(transaction, TournamentRecord, listed.tournament_id)
@@ -208,16 +215,26 @@ def retire(transaction: Transaction, pod_id: str, reason: str) -> None:
     transaction.record_event("pod_draining", message, tournament_id=pod.tournament_id, pod_id=pod_id)
 
 
-def mark_gone(transaction: Transaction, pod_id: str, last_log_line: str) -> tuple[str, int]:
-    """Records that a pod is gone, and fails its tournament if too many pods died before they did useful work.
+def record_stop(transaction: Transaction, action: Stop) -> None:
+    """Records that a pod is terminated or killed; one that has called is then not one that could not start."""
+    kill = isinstance(action, KillPod)
+    kind, word = ("pod_killed", "killed") if kill else ("pod_terminated", "terminated")
+    record_pool_event(transaction, kind, action.pod_id, f"{action.pod_id} is {word}: {action.reason}")
+    if isinstance(action, KillPod) and not action.never_called:
+        _excuse(transaction, action.pod_id)
 
-    Returns:
-        The tournament, and its number of useless pods in a row, including this one; 0 if this pod was asked to stop or
-        had done useful work.
-    """
+
+def _excuse(transaction: Transaction, pod_id: str) -> None:
+    """Records that the death of a pod will not be that of one that could not start."""
+    if pod := records.find(transaction, PodRecord, pod_id):
+        records.save(transaction, replace(pod, useful=True))
+
+
+def mark_gone(transaction: Transaction, pod_id: str, last_log_line: str) -> Death:
+    """Records that a pod is gone, and counts it unless it was asked to stop; see `pod_deaths.count`."""
     pod = records.find(transaction, PodRecord, pod_id)
     if pod is None or pod.phase == PodPhase.GONE:
-        return "", 0
+        return Death("")
     if pod.is_external:
         pod = _depart(transaction, pod)
     records.save(transaction, replace(pod, phase=PodPhase.GONE))
@@ -229,10 +246,7 @@ def mark_gone(transaction: Transaction, pod_id: str, last_log_line: str) -> tupl
         tournament_id=pod.tournament_id,
         pod_id=pod_id,
     )
-    tournament = records.find(transaction, TournamentRecord, pod.tournament_id)
-    if as_requested or pod.useful or tournament is None:
-        return pod.tournament_id, 0
-    return pod.tournament_id, _count_death(transaction, tournament, last_log_line)
+    return Death(pod.tournament_id) if as_requested else pod_deaths.count(transaction, pod, last_log_line)
 
 
 def _depart(transaction: Transaction, pod: PodRecord) -> PodRecord:
@@ -250,20 +264,3 @@ def held_by(transaction: Transaction, pod: PodRecord) -> list[WorkRecord]:
         *records.unfinished(transaction, AgentRecord, pod.tournament_id),
     ]
     return [work for work in works if work.pod_id == pod.pod_id]
-
-
-def _count_death(transaction: Transaction, tournament: TournamentRecord, last_log_line: str) -> int:
-    evaluations = records.unfinished(transaction, EvaluationRecord, tournament.tournament_id)
-    if tournament.state != RUNNING and not evaluations:
-        # The pod was informed that the tournament has ended, and stopped.
-        return 0
-    deaths = tournament.pods_died_in_row + 1
-    last = deaths >= MAXIMUM_DEATHS
-    records.save(transaction, replace(tournament, pods_died_in_row=0 if last else deaths))
-    if last:
-        cause = last_log_line.removeprefix("error: ") or "the latest pod wrote nothing to its log"
-        reason = f"{cause} ({deaths} pods in a row died before they did useful work)"
-        fail_tournament(transaction, tournament.tournament_id, reason)
-        for evaluation in evaluations:
-            end_evaluation(transaction, replace(evaluation, phase=WorkPhase.FAILED, error=reason))
-    return deaths

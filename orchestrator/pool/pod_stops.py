@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from orchestrator.decisions.pool_size import Action, KillPod, TerminatePod
+from orchestrator.decisions.pool_size import Action, KillPod, Stop, TerminatePod
 from orchestrator.launchers.base import Launcher, ListedPod
 from orchestrator.pool import pod_lifecycle
 from orchestrator.state.database import StateDatabase
@@ -13,7 +13,6 @@ from podrace.database.leadership import CheckLeads, only_replica
 from podrace.errors import PodraceError
 
 _log = structlog.get_logger(__name__)
-Stop = TerminatePod | KillPod
 
 
 class PodStops:
@@ -77,14 +76,13 @@ class PodStops:
         for action in list(self._missing.values()):
             await self._record(action)
 
-    def forget(self, pod_id: str) -> None:
-        """Forgets a pod that is gone."""
+    def forget(self, pod_id: str) -> bool:
+        """Forgets a pod that is gone, and returns whether it was killed."""
+        killed = (KillPod, pod_id) in self._recorded
         self._recorded -= {(TerminatePod, pod_id), (KillPod, pod_id)}
+        return killed
 
     async def _record(self, action: Stop) -> None:
-        kill = isinstance(action, KillPod)
-        kind, word = ("pod_killed", "killed") if kill else ("pod_terminated", "terminated")
-        message = f"{action.pod_id} is {word}: {action.reason}"
-        await self._state.transact(pod_lifecycle.record_pool_event, kind, action.pod_id, message)
+        await self._state.transact(pod_lifecycle.record_stop, action)
         self._recorded.add((type(action), action.pod_id))
         self._missing.pop((type(action), action.pod_id), None)

@@ -15,12 +15,7 @@ import structlog
 from orchestrator.decisions import fair_share, pool_size
 from orchestrator.decisions.fair_share import Demand, PoolGrant
 from orchestrator.decisions.pod_silence import SilenceLimits
-from orchestrator.decisions.pool_size import (
-    Limits,
-    PoolShort,
-    RetirePod,
-    StartPod,
-)
+from orchestrator.decisions.pool_size import Limits, PoolShort, RetirePod, StartPod
 from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import Launcher, ListedPod, NewPod
@@ -254,7 +249,7 @@ class Reconciler:
         absent_seconds = {pod_id: now - since for pod_id, since in self._absent.items()}
         left_alone = self._runtime.left_alone or frozenset()
         found = pod_lifecycle.compare(recorded, listed, self._starts, absent_seconds, left_alone)
-        if found.appeared or found.unknown:
+        if found.appeared or found.unknown or found.removed:
             left_alone |= await self._state.transact(pod_lifecycle.record_appearance, found)
         self._runtime.left_alone = left_alone & running
         if found.gone:
@@ -266,10 +261,14 @@ class Reconciler:
 
     async def _mark_gone(self, pod_id: str, last_log_line: str) -> None:
         """Records that a pod is gone, and releases its leases."""
-        tournament_id, deaths = await self._state.transact(pod_lifecycle.mark_gone, pod_id, last_log_line)
+        death = await self._state.transact(pod_lifecycle.mark_gone, pod_id, last_log_line)
         self._runtime.release_pod(pod_id)
-        self._stops.forget(pod_id)
-        self._not_before[tournament_id] = self._clock.monotonic() + pool_size.backoff_seconds(deaths)
+        if death.failed_agent:
+            self._runtime.counters.count_failure(death.tournament_id)
+        # Until a silent pod is killed, more time passes than crashes need to be kept apart.
+        deaths = 0 if self._stops.forget(pod_id) else death.in_row
+        start = self._clock.monotonic() + pool_size.backoff_seconds(deaths)
+        self._not_before[death.tournament_id] = max(start, self._not_before.get(death.tournament_id, 0.0))
 
     # --- pool sizes -------------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class SilentPods:
             if calls != self._runtime.contacts.calls:
                 calls, contacts = self._runtime.contacts.calls, self._compare_contacts(now)
             if pod_id in contacts and (reason := self._why_killed(now, pod_id, contacts[pod_id])):
-                yield KillPod(pod_id, reason)
+                yield KillPod(pod_id, reason, never_called=contacts[pod_id].running_since is not None)
 
     def _compare_contacts(self, now: float) -> dict[str, Contact]:
         """Returns the calls of all pods that run, and finds those that are silent together."""

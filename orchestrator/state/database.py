@@ -67,6 +67,8 @@ CREATE INDEX IF NOT EXISTS resizes_by_agent ON resizes (agent_id);
 CREATE TABLE IF NOT EXISTS give_backs (
     agent_id TEXT PRIMARY KEY, tournament_id TEXT NOT NULL, environment_steps INTEGER NOT NULL, count INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS give_backs_by_tournament ON give_backs (tournament_id);
+CREATE TABLE IF NOT EXISTS losses (agent_id TEXT PRIMARY KEY, tournament_id TEXT NOT NULL, count INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS losses_by_tournament ON losses (tournament_id);
 CREATE INDEX IF NOT EXISTS events_by_kind ON events (tournament_id, kind, sequence);
 """
 

@@ -33,6 +33,7 @@ TABLES = (
     "labels",
     "resizes",
     "give_backs",
+    "losses",
     "tournaments",
 )
 

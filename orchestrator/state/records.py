@@ -198,7 +198,8 @@ class PodRecord:
     memory_bytes: int
     gpus: int
     useful: bool
-    """Whether it completed an assignment or scored an agent; its death then counts as an accident, not a defect."""
+    """Whether its death is not that of a pod that could not start: it took environment steps, or completed an
+    assignment, or it was killed because it no longer called, or its platform removed it."""
     drain_reason: str
     """Why it was asked to stop; empty if it was not."""
 

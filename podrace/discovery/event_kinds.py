@@ -75,7 +75,10 @@ EVENT_KINDS: Mapping[str, str] = {
         "A pod completed the assignment of an agent early; the message says why. A pod continues the agent. If"
         " pods give it back because of an error, it fails at the third time without new environment steps."
     ),
-    "agent_failed": "A pod completed the assignment of an agent, because it cannot be trained.",
+    "agent_failed": (
+        "A pod completed the assignment of an agent, because it cannot be trained; or ten pods in a row died while they"
+        " trained it."
+    ),
     "agent_stopped": "The strategy has no more use for an agent; its last scored checkpoint remains.",
     "algorithm_left": "An algorithm gets no more agents, because its agents fail or by successive halving.",
     "evaluation_created": "An evaluation was queued.",

@@ -34,6 +34,8 @@ SERVICES = (*PORTS, "store")
 CONTAINER_SECONDS = 120.0
 END_SECONDS = 120.0
 COMMAND_SECONDS = 120.0
+NODE_SECONDS = 90.0
+"""Time in which a cluster notices that a kubelet is stopped: by default after 40 to 50 s, in the testbed after 10 s."""
 STORE = "minio+http://{host}:9000/podrace"
 ENVIRONMENT = Path(__file__).parent / "sleepy_environment.py"
 KUBELET = "kubelet"
@@ -250,7 +252,7 @@ class ClusterTarget(EngineTarget):
         if fault.kind == "stop":
             stop(self.pids(fault.target), fault.seconds)
         elif fault.kind == "absent":
-            stop(kubelets(), fault.seconds)
+            self._lose_node()
         elif fault.kind == "restart":
             self.kubectl("delete", "pod", f"podrace-{fault.target}-0", "--wait=false")
         elif fault.target == "Job":
@@ -259,6 +261,20 @@ class ClusterTarget(EngineTarget):
         else:
             (name, *_) = self.kubectl("get", "pods", "-l", AGENT_PODS, "-o", "name").split()
             self.kubectl("delete", name, "--force", "--grace-period=0", "--wait=false")
+
+    def _lose_node(self) -> None:
+        """Stops the kubelet until the node is not ready."""
+        wait_for(self._node_is_ready, NODE_SECONDS, what="a node that is ready")
+        stopped = kubelets()
+        send(stopped, signal.SIGSTOP)
+        try:
+            wait_for(lambda: not self._node_is_ready(), NODE_SECONDS, what="a node that is not ready")
+        finally:
+            send(stopped, signal.SIGCONT)
+
+    def _node_is_ready(self) -> bool:
+        template = '{.items[*].status.conditions[?(@.type=="Ready")].status}'
+        return self.kubectl("get", "nodes", "-o", f"jsonpath={template}") == "True"
 
     def objects(self) -> int:
         """See EngineTarget."""

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -153,7 +154,9 @@ class KubernetesLauncher:
         self._clean_up([job for job in jobs if states[_name(job)].finished], states, pods)
         self._listed = {_name(job): listed_of(job) for job in living}
         self._waiting = self._waiting_reasons(living, states, pods)
-        listed = [listed_of(job, address_of(pods[_name(job)])) for job in living]
+        listed = [
+            replace(listed_of(job, address_of(pods[_name(job)])), removed=states[_name(job)].removed) for job in living
+        ]
         for job, listed_pod in zip(living, listed, strict=True):
             if not listed_pod.started and not states[_name(job)].terminating:
                 self._complete_start(job, listed_pod)

@@ -31,6 +31,8 @@ class JobState:
     """Another container that has exited while the leader runs, and its exit status; empty if there is none."""
     terminating: bool
     """Whether the Job, or each of its pods, is being deleted. A pod that is being replaced does not count."""
+    removed: bool
+    """Whether a pod of the Job is or was removed by something else than its launcher, which deletes Jobs."""
 
 
 def job_state(job: Object, pods: Sequence[Object]) -> JobState:
@@ -50,6 +52,7 @@ def job_state(job: Object, pods: Sequence[Object]) -> JobState:
         role_lost=next((lost for lost in map(_role_lost, current) if lost), ""),
         terminating="deletionTimestamp" in job["metadata"]
         or (bool(current) and all("deletionTimestamp" in pod["metadata"] for pod in current)),
+        removed="deletionTimestamp" not in job["metadata"] and any(map(_is_removed, pods)),
     )
 
 
@@ -128,12 +131,18 @@ def _role_lost(pod: Object) -> str:
     return ""
 
 
+def _is_removed(pod: Object) -> bool:
+    """Whether a pod is being deleted, or Kubernetes states that it was disrupted: evicted, preempted, its node lost."""
+    return "deletionTimestamp" in pod["metadata"] or "DisruptionTarget" in _true_conditions(pod)
+
+
 def _container_statuses(status: Object) -> Sequence[Object]:
     return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
 
-def _true_conditions(job: Object) -> Mapping[str, Object]:
-    conditions = job.get("status", {}).get("conditions") or []
+def _true_conditions(found: Object) -> Mapping[str, Object]:
+    """Conditions of a Job or a pod that hold, by type."""
+    conditions = found.get("status", {}).get("conditions") or []
     return {condition["type"]: condition for condition in conditions if condition.get("status") == "True"}
 
 

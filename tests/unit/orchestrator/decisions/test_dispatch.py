@@ -17,6 +17,7 @@ from orchestrator.decisions.dispatch import (
     check_epoch,
     choose,
     direct,
+    has_trained,
     is_last_failure,
     lost_too_often,
 )
@@ -185,3 +186,24 @@ def test_an_evaluation_fails_after_three_lost_pods() -> None:
     assert lost_too_often(3, lost, ME)
     assert lost_too_often(3, held_by(OTHER, "e0"), ME) == "", "its third pod is running it"
     assert lost_too_often(9, held_by(None, "e0"), ME) == "", "it was given back, not lost"
+
+
+@pytest.mark.parametrize(
+    ("progress", "known_steps", "stuck", "trained"),
+    [
+        (pb.Progress(), 0, False, False),
+        (pb.Progress(environment_steps=1), 0, False, True),
+        (pb.Progress(environment_steps=500), 500, False, False),
+        (pb.Progress(environment_steps=501), 500, False, True),
+        # The pod continues from a checkpoint that is older than the last report of the pod before.
+        (pb.Progress(environment_steps=400, update_age_seconds=0.1), 500, False, True),
+        (pb.Progress(environment_steps=400, score=1.0), 500, False, True),
+        (pb.Progress(activity=pb.POD_ACTIVITY_TRAINING), 0, False, False),
+        (pb.Progress(activity=pb.POD_ACTIVITY_TRAINING), 0, True, True),
+        (pb.Progress(activity=pb.POD_ACTIVITY_OPENING), 0, True, False),
+    ],
+)
+def test_a_pod_has_trained_if_it_reports_own_steps_an_update_or_a_role_that_was_stuck_in_training(
+    progress: pb.Progress, known_steps: int, stuck: bool, trained: bool
+) -> None:
+    assert has_trained(progress, known_steps, stuck=stuck) is trained

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.decisions.pod_sizes.changes import Resize
-from orchestrator.decisions.pool_size import MAXIMUM_DEATHS
+from orchestrator.decisions.pool_size import MAXIMUM_DEATHS, KillPod
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod
 from orchestrator.pool import pod_lifecycle, resizes
 from orchestrator.pool.pod_lifecycle import START_GRACE_SECONDS, compare
 from orchestrator.state import records
 from orchestrator.state.database import StateDatabase, Transaction
-from orchestrator.state.records import FAILED, EventRecord, PodPhase, PodRecord, TournamentRecord
+from orchestrator.state.records import FAILED, RUNNING, EventRecord, PodPhase, PodRecord, TournamentRecord
 from orchestrator.tournaments import lifecycle
 from podrace.access.ownership import Ownership
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -45,6 +45,13 @@ def test_a_pod_without_a_record_is_unknown() -> None:
     assert (found.unknown, found.gone, found.appeared) == ([listed()], [], [])
 
 
+def test_a_pod_that_its_platform_removes_is_reported_until_that_is_recorded() -> None:
+    removed = dataclasses.replace(listed(), removed=True)
+    assert compare([recorded()], [removed], [], {}).removed == [recorded()]
+    assert compare([dataclasses.replace(recorded(), useful=True)], [removed], [], {}).removed == []
+    assert compare([recorded()], [listed()], [], {}).removed == []
+
+
 def test_a_pod_is_reported_as_appeared_only_once() -> None:
     intended = recorded(phase=PodPhase.INTENDED)
     assert compare([intended], [listed()], ["p0"], {}).appeared == [intended]
@@ -76,7 +83,7 @@ async def test_a_launcher_learns_whether_the_specification_names_user_code(
 
 async def die(state: StateDatabase, tournament_id: str, last_log_line: str = "boom") -> int:
     pod = await state.transact(pod_lifecycle.record_intent, tournament_id, "a test")
-    return (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, last_log_line))[1]
+    return (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, last_log_line)).in_row
 
 
 async def kinds(state: StateDatabase) -> Sequence[str]:
@@ -107,7 +114,30 @@ async def test_the_death_of_a_useful_pod_is_not_counted(state: StateDatabase) ->
     record = await state.transact(records.find, PodRecord, pod.pod_id)
     assert record is not None
     await state.transact(records.save, dataclasses.replace(record, useful=True))
-    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, "boom"))[1] == 0
+    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, "boom")).in_row == 0
+
+
+async def test_pods_that_their_platform_removes_before_they_have_trained_do_not_end_a_tournament(
+    state: StateDatabase,
+) -> None:
+    name = (await state.transact(new_tournament)).tournament_id
+    for _ in range(MAXIMUM_DEATHS + 1):
+        pod = await state.transact(pod_lifecycle.record_intent, name, "a test")
+        lost = dataclasses.replace(listed(pod.pod_id), removed=True)
+        found = compare(await state.transact(records.live_pods), [lost], [], {})
+        await state.transact(pod_lifecycle.record_appearance, found)
+        assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, "")).in_row == 0
+    assert (await state.transact(records.find_tournament, name)).state == RUNNING
+
+
+@pytest.mark.parametrize(("never_called", "deaths"), [(False, 0), (True, 1)])
+async def test_the_death_of_a_silent_pod_counts_if_it_has_never_called(
+    state: StateDatabase, never_called: bool, deaths: int
+) -> None:
+    name = (await state.transact(new_tournament)).tournament_id
+    pod = await state.transact(pod_lifecycle.record_intent, name, "a test")
+    await state.transact(pod_lifecycle.record_stop, KillPod(pod.pod_id, "it does not call", never_called))
+    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, "")).in_row == deaths
 
 
 async def test_a_pod_that_stops_as_requested_is_not_counted_as_a_death(state: StateDatabase) -> None:
@@ -115,15 +145,15 @@ async def test_a_pod_that_stops_as_requested_is_not_counted_as_a_death(state: St
     pod = await state.transact(pod_lifecycle.record_intent, tournament.tournament_id, "a test")
     await state.transact(pod_lifecycle.retire, pod.pod_id, "the pool shrinks")
     await state.transact(pod_lifecycle.retire, pod.pod_id, "the pool shrinks")
-    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, ""))[1] == 0
+    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, "")).in_row == 0
     assert await kinds(state) == ["tournament_created", "pod_started", "pod_draining", "pod_gone"]
 
 
 async def test_a_pod_is_marked_gone_once(state: StateDatabase) -> None:
     tournament = await state.transact(new_tournament)
     pod = await state.transact(pod_lifecycle.record_intent, tournament.tournament_id, "a test")
-    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, ""))[1] == 1
-    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, ""))[1] == 0
+    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, "")).in_row == 1
+    assert (await state.transact(pod_lifecycle.mark_gone, pod.pod_id, "")).in_row == 0
 
 
 async def test_an_adopted_pod_has_the_size_that_its_launcher_lists(state: StateDatabase) -> None:

@@ -89,3 +89,20 @@ async def test_a_pod_whose_node_was_removed_waits_for_another_node(
     (pod,) = await launcher.list()
     assert (pod.pod_id, pod.started) == ("race-p0", False)
     assert (await launcher.capacity()).closed == ""
+
+
+@pytest.mark.parametrize("state", [evicted, node_lost, removed], ids=["Terminating", "NodeLost", "removed"])
+async def test_a_pod_that_kubernetes_removes_with_its_node_is_listed_as_removed(
+    launcher: KubernetesLauncher, cluster_with_pod: FakeCluster, state: object
+) -> None:
+    assert not (await launcher.list())[0].removed
+    state(cluster_with_pod)  # type: ignore[operator]
+    assert (await launcher.list())[0].removed
+
+
+async def test_a_pod_that_its_launcher_stops_is_not_listed_as_removed(
+    launcher: KubernetesLauncher, cluster_with_pod: FakeCluster
+) -> None:
+    await launcher.stop("race-p0", kill=False)
+    (pod,) = await launcher.list()
+    assert not pod.removed
