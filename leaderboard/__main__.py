@@ -15,7 +15,7 @@ from leaderboard.checkpoints.deletion import TournamentDeletion
 from leaderboard.config import Config
 from leaderboard.delivery.checkpoint_delivery import CheckpointDelivery
 from leaderboard.delivery.servicer import delivery_service
-from leaderboard.garbage import collect_periodically
+from leaderboard.garbage import RecentAgents, collect_periodically
 from leaderboard.generator import Generator
 from leaderboard.plugins.plugin_pool import PluginPool
 from leaderboard.rebuilding.known import KnownTournaments
@@ -144,8 +144,8 @@ async def _garbage_collection(
         collect_periodically(
             state,
             store,
+            await RecentAgents.load(state, config.collect_grace_seconds),
             period_seconds=config.collect_period_seconds,
-            grace_seconds=config.collect_grace_seconds,
             retention=config.retention,
             urgent=urgent,
             on_measured=on_measured,
