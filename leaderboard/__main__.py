@@ -108,7 +108,7 @@ async def _serve_from(
 def _storage_space(
     config: Config, location: DatabaseLocation, store: CheckpointStore, urgent: asyncio.Event, check_leads: CheckLeads
 ) -> StorageSpace:
-    """Returns what looks at the disks of the database and of a store in a folder, and at the store."""
+    """Returns what checks the disks of the database and of a store in a folder, and the store."""
     scheme, _, path = config.store.rpartition("://")
     folders = [location.file.parent] if location.file else []
     folders += [Path(path)] if scheme in ("", "folder") else []

@@ -1,6 +1,6 @@
-"""Looks for a lack of space for checkpoints, on disks and in the store, and requests a collection when there is one.
+"""Checks whether there is space for checkpoints, on disks and in the store, and requests a collection if there is not.
 
-Three things show it:
+There is too little space in three cases:
 
 - a disk has too little free space (`podrace.disk_space`);
 - the store refuses a small object because it is full: it refuses what pods store for the same reason;
@@ -22,8 +22,8 @@ from podrace.database.leadership import CheckLeads, only_replica
 from podrace.disk_space import Volume
 from podrace.errors import PodraceError, ResourceExhausted
 
-LOOK_SECONDS = 30.0
-"""Time between two looks; agents that are generated are not needed for one, because an assignment may take hours."""
+CHECK_SECONDS = 30.0
+"""Time between two checks. Requests for agents are not enough, because an assignment may take hours."""
 PROBE = b"podrace space probe"
 """Object that is stored and deleted again."""
 _log = structlog.get_logger(__name__)
@@ -46,10 +46,10 @@ class StorageSpace:
         request_collection: Callable[[], None],
         *,
         check_leads: CheckLeads = only_replica,
-        look_seconds: float = LOOK_SECONDS,
+        check_seconds: float = CHECK_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Starts without a look.
+        """Starts as if there were enough space.
 
         Args:
             store: The checkpoint store as a whole.
@@ -58,29 +58,29 @@ class StorageSpace:
             capacity_bytes: Bytes that the store may hold; 0: unknown.
             request_collection: Requests a collection before its time.
             check_leads: Called before the store is written.
-            look_seconds: Time between two looks.
+            check_seconds: Time between two checks.
             monotonic: Clock in seconds.
         """
         self._store, self._folders, self._low_water_bytes = store, folders, low_water_bytes
         self._capacity_bytes, self._request_collection = capacity_bytes, request_collection
-        self._check_leads, self._look_seconds, self._monotonic = check_leads, look_seconds, monotonic
+        self._check_leads, self._check_seconds, self._monotonic = check_leads, check_seconds, monotonic
         self._measured: list[Volume] = []
         self._refusal, self._short = "", False
         self._next_request = -RETRY_SECONDS
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Starts to look periodically. A store with a capacity is measured soon, by a collection."""
+        """Starts to check periodically. A store with a capacity is measured soon, by a collection."""
         if self._capacity_bytes:
             self._request_collection()
-        self._looking = asyncio.create_task(self._look_periodically())
+        self._checking = asyncio.create_task(self._check_periodically())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stops."""
-        if self._looking:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        if self._checking:
+            self._checking.cancel()
+            await asyncio.wait([self._checking])
 
     def measure(self, found: Measured) -> None:
         """Compares what a collection left with the capacity of the store."""
@@ -105,8 +105,8 @@ class StorageSpace:
         self._short = bool(found)
         return found
 
-    async def look(self) -> None:
-        """Looks at disks and store, and requests a collection if there is too little space."""
+    async def check(self) -> None:
+        """Checks disks and store, and requests a collection if there is too little space."""
         self._refusal = await asyncio.to_thread(self._probe)
         await self.shortage()
 
@@ -121,11 +121,11 @@ class StorageSpace:
             _log.debug("the space of the checkpoint store is unknown", error=error.message)
         return ""
 
-    async def _look_periodically(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
-            await asyncio.sleep(self._look_seconds)
+            await asyncio.sleep(self._check_seconds)
             try:
-                await self.look()
+                await self.check()
             except Exception:
-                # A defect must not end the looks, or nothing is deleted early when the store is full.
+                # A defect must not end the checks, or nothing is deleted early when the store is full.
                 _log.exception("the space for checkpoints could not be read")

@@ -96,7 +96,7 @@ async def test_a_full_store_starts_a_collection_although_no_agent_is_requested(
     monkeypatch.setattr(garbage, "SHORTEST_PERIOD_SECONDS", 0.0)
     garbage_name, urgent = litter(mesh, store), asyncio.Event()
     store.fault = FULL
-    async with collecting(mesh, store, urgent), make_space(urgent.set, look_seconds=0.0):
+    async with collecting(mesh, store, urgent), make_space(urgent.set, check_seconds=0.0):
         await until_deleted(store, garbage_name)
 
 
@@ -106,7 +106,7 @@ async def test_a_full_disk_starts_a_collection_although_no_agent_is_requested(
     monkeypatch.setattr(garbage, "SHORTEST_PERIOD_SECONDS", 0.0)
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: Usage(1000 * GIB, 1000 * GIB - MIB, MIB))
     garbage_name, urgent = litter(mesh, store), asyncio.Event()
-    async with collecting(mesh, store, urgent), make_space(urgent.set, folders=[tmp_path], look_seconds=0.0):
+    async with collecting(mesh, store, urgent), make_space(urgent.set, folders=[tmp_path], check_seconds=0.0):
         await until_deleted(store, garbage_name)
 
 
@@ -142,19 +142,19 @@ async def test_a_full_store_refuses_agents_with_its_own_words_until_it_stores_ag
     store: FaultyStore, make_space: Any
 ) -> None:
     space = make_space()
-    await space.look()
+    await space.check()
     assert await space.shortage() == ""
     store.fault = FULL
-    assert await space.shortage() == "", "nothing has looked yet"
-    await space.look()
+    assert await space.shortage() == "", "the store was not checked yet"
+    await space.check()
     assert await space.shortage() == FULL.message
     store.fault = None
-    await space.look()
+    await space.check()
     assert await space.shortage() == ""
 
 
-async def test_a_look_leaves_nothing_in_the_store(store: FaultyStore, make_space: Any) -> None:
-    await make_space().look()
+async def test_a_check_leaves_nothing_in_the_store(store: FaultyStore, make_space: Any) -> None:
+    await make_space().check()
     assert not store.has_object(digest(PROBE))
 
 
@@ -162,7 +162,7 @@ async def test_a_store_that_does_not_answer_is_not_full(store: FaultyStore, make
     requested: list[bool] = []
     space = make_space(lambda: requested.append(True))
     store.fault = Unavailable("the server is away")
-    await space.look()
+    await space.check()
     assert await space.shortage() == ""
     assert not requested
 
@@ -173,7 +173,7 @@ async def test_a_replica_that_does_not_lead_stores_nothing(store: FaultyStore, m
 
     store.fault = FULL
     space = make_space(check_leads=check_leads)
-    await space.look()
+    await space.check()
     assert await space.shortage() == ""
 
 
@@ -185,7 +185,7 @@ async def test_collections_are_requested_again_while_the_shortage_lasts_but_not_
     store.fault = FULL
     for moment in (0.0, 1.0, RETRY_SECONDS, RETRY_SECONDS + 1):
         mesh.clock.now = begin + moment
-        await space.look()
+        await space.check()
     assert requested == [0.0, RETRY_SECONDS]
 
 
