@@ -12,10 +12,11 @@ import structlog
 from leaderboard.checkpoints.archiving import TournamentArchiving
 from leaderboard.checkpoints.checkpoint_quotas import CheckpointQuotas, Measured
 from leaderboard.checkpoints.deletion import TournamentDeletion
-from leaderboard.config import Config
+from leaderboard.checkpoints.storage_space import StorageSpace
+from leaderboard.config import Config, check, location_of
 from leaderboard.delivery.checkpoint_delivery import CheckpointDelivery
 from leaderboard.delivery.servicer import delivery_service
-from leaderboard.garbage import collect_periodically
+from leaderboard.garbage import RecentAgents, collect_periodically
 from leaderboard.generator import Generator
 from leaderboard.plugins.plugin_pool import PluginPool
 from leaderboard.rebuilding.known import KnownTournaments
@@ -28,10 +29,9 @@ from leaderboard.store_access.access import StoreAccess
 from leaderboard.store_access.backups import BackupAccess
 from leaderboard.submission_watch import SubmissionWatch
 from leaderboard.updater import Updater
-from podrace import disk_space, service, telemetry
+from podrace import service, telemetry
 from podrace.access.service_access import ServiceAccess
 from podrace.access.v1 import access_pb2
-from podrace.backup.config import check as check_backup
 from podrace.backup.database import BackedUpDatabase
 from podrace.backup.opening import open_when_leading
 from podrace.checkpoint_store import open_store
@@ -51,11 +51,11 @@ async def serve(config: Config) -> None:
     Raises:
         PodraceError: The service cannot start.
     """
+    check(config)
     telemetry.start(config.telemetry, service="leaderboard")
     # A service that is restarted while the disk is full must still answer.
     store = open_store(config.store, tolerated=(ResourceExhausted,))
-    location = DatabaseLocation.of(config.database, config.database_password_file)
-    check_backup(config.backup, location)
+    location = location_of(config)
     backed_up = await open_when_leading(
         location, DATABASE_FORMAT, time.time, config.backup, config.store, config.server
     )
@@ -74,15 +74,14 @@ async def _serve_from(
         async with standby_health(config.server, ready=False):
             owners.expect([one.tournament_id for one in await rebuild(state, store)])
     updater = Updater(state, store, watch, plugins=plugins)
-    find_shortage = _shortage_finder(config, location, asyncio.get_running_loop(), urgent)
+    leads = leader_check(backed_up.leadership)
+    space = _storage_space(config, location, store, urgent, leads)
     quotas = CheckpointQuotas(urgent.set)
-    generator = Generator(state, plugins, find_shortage, owners, quotas)
-    snapshots = SnapshotRecorder(state, store)
+    generator = Generator(state, plugins, space.shortage, owners, quotas)
+    snapshots, delivery = SnapshotRecorder(state, store), CheckpointDelivery(store)
     renew = {"renew_after_seconds": config.collect_grace_seconds / 2}
     stores, backups = StoreAccess(state, store, **renew), BackupAccess(store, config.backup.name, **renew)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
-    leads = leader_check(backed_up.leadership)
-    delivery = CheckpointDelivery(store)
     deletion = TournamentDeletion(state, store, owners, watch, check_leads=leads)
     served = services(
         *(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion),
@@ -93,7 +92,8 @@ async def _serve_from(
     _log.info("leaderboard serves", address=server.address, database=str(location), store=store.uri)
     if access.token_file:
         _log.info("callers need a token", token_file=access.token_file)
-    async with deletion, _garbage_collection(state, store, config, urgent, [owners.measure, quotas.measure], leads):
+    measured = [owners.measure, quotas.measure, space.measure]
+    async with deletion, space, _garbage_collection(state, store, config, urgent, measured, leads):
         watched = [lifeline.lost(config.lifeline)] if config.lifeline else []
         reason = await shutdown_requested(*watched, *ends(backed_up.leadership))
     _log.info("leaderboard stops", reason=reason)
@@ -105,21 +105,15 @@ async def _serve_from(
         await component.close()
 
 
-def _shortage_finder(
-    config: Config, location: DatabaseLocation, loop: asyncio.AbstractEventLoop, urgent: asyncio.Event
-) -> Callable[[], str]:
-    """Returns what finds a disk with too little space, and then requests a collection."""
+def _storage_space(
+    config: Config, location: DatabaseLocation, store: CheckpointStore, urgent: asyncio.Event, check_leads: CheckLeads
+) -> StorageSpace:
+    """Returns what checks the disks of the database and of a store in a folder, and the store."""
     scheme, _, path = config.store.rpartition("://")
     folders = [location.file.parent] if location.file else []
     folders += [Path(path)] if scheme in ("", "folder") else []
-
-    def find() -> str:
-        found = disk_space.shortage(disk_space.read(folders), config.low_water_bytes)
-        if found:
-            loop.call_soon_threadsafe(urgent.set)
-        return found
-
-    return find
+    limits = config.low_water_bytes, config.store_capacity_bytes
+    return StorageSpace(store, folders, *limits, urgent.set, check_leads=check_leads)
 
 
 @contextlib.asynccontextmanager
@@ -144,8 +138,8 @@ async def _garbage_collection(
         collect_periodically(
             state,
             store,
+            await RecentAgents.load(state, config.collect_grace_seconds),
             period_seconds=config.collect_period_seconds,
-            grace_seconds=config.collect_grace_seconds,
             retention=config.retention,
             urgent=urgent,
             on_measured=on_measured,

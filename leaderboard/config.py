@@ -7,6 +7,9 @@ from pathlib import Path
 from leaderboard.ranking.retention import Retention
 from podrace.access.service_access import AccessConfig
 from podrace.backup.config import BackupConfig
+from podrace.backup.config import check as check_backup
+from podrace.checkpoint_store import check_uri
+from podrace.database import DatabaseLocation
 from podrace.errors import InvalidArgument
 from podrace.limits.config import Allowed
 from podrace.rpc import ServerConfig
@@ -73,8 +76,39 @@ class Config:
     """Younger files are kept. Must exceed the longest time from the first file of a checkpoint to its submission."""
     low_water_bytes: int = 128 << 20
     """Free space, or 2 % of the size of the disk if that is smaller. While the disk of the database, or of a store in a
-    folder, has less, no agents are generated, and unneeded checkpoint files are deleted at once; 0: no limit."""
+    folder, has less, no agents are generated, and unneeded checkpoint files are deleted at once; 0: no limit. The same
+    holds while a store refuses to store because it is full."""
+    store_capacity_bytes: int = 0
+    """Bytes that the store may hold, for a store that is not a folder; 0: unknown. `low_water_bytes` of them must stay
+    free, or 2 % if that is less, as measured by each deletion of unneeded files (`collect_period_seconds`). State less
+    than the store can hold, because checkpoints are stored between two measurements."""
     backup: BackupConfig = field(default_factory=BackupConfig)
     """Backups of the database in the checkpoint store."""
     retention: Retention = field(default_factory=Retention)
     """Which scored checkpoints keep their files."""
+
+
+NOT_NEGATIVE = ("collect_period_seconds", "collect_grace_seconds", "low_water_bytes", "store_capacity_bytes")
+
+
+def check(config: Config) -> None:
+    """Rejects invalid settings, before anything is opened.
+
+    Raises:
+        InvalidArgument: A setting is invalid; the message has its key and value.
+    """
+    for key in NOT_NEGATIVE:
+        if not getattr(config, key) >= 0:
+            raise InvalidArgument(f"{key} = {getattr(config, key):g}: expected at least 0")
+    if config.store_capacity_bytes and not config.collect_period_seconds:
+        raise InvalidArgument(
+            f"store_capacity_bytes = {config.store_capacity_bytes}: the store is measured when unneeded files are"
+            " deleted; set collect_period_seconds above 0"
+        )
+    check_uri(config.store)
+    check_backup(config.backup, location_of(config))
+
+
+def location_of(config: Config) -> DatabaseLocation:
+    """Returns where the database is; raises InvalidArgument if the setting is malformed."""
+    return DatabaseLocation.of(config.database, config.database_password_file)

@@ -6,7 +6,7 @@ in the order of their numbers, missing ones first, and none before every agent o
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import prometheus_client
@@ -34,7 +34,14 @@ from podrace.specification.messages import bad_spec
 from podrace.tournament.v1.tournament_pb2 import EvolutionSpec
 
 GENERATED = prometheus_client.Counter("podrace_leaderboard_agents_generated", "Agents generated", ["origin"])
+FindShortage = Callable[[], Awaitable[str]]
+"""Returns why there is no space for the checkpoints of further agents; empty: there is."""
 _log = structlog.get_logger(__name__)
+
+
+async def enough_space() -> str:
+    """Finds no shortage."""
+    return ""
 
 
 class Generator:
@@ -44,7 +51,7 @@ class Generator:
         self,
         state: Database,
         plugins: PluginPool | None = None,
-        find_shortage: Callable[[], str] = lambda: "",
+        find_shortage: FindShortage = enough_space,
         owners: TournamentOwners | None = None,
         quotas: CheckpointQuotas | None = None,
     ) -> None:
@@ -53,7 +60,7 @@ class Generator:
         Args:
             state: Database of the leaderboard.
             plugins: Calls generator plugins; None: the built-in strategies decide.
-            find_shortage: Returns why there is no space for the checkpoints of further agents; empty: there is. Blocks.
+            find_shortage: Returns why there is no space for the checkpoints of further agents; empty: there is.
             owners: Learns the owner of each tournament from the requests.
             quotas: Refuses agents of tournaments whose checkpoints exceed their quota; None: none is refused.
         """
@@ -80,12 +87,13 @@ class Generator:
                 request is not the one that it names.
             FailedPrecondition: The tournament is synchronous and the earlier rounds have not finished.
             AlreadyExists: The request id was used for another agent.
-            ResourceExhausted: A disk has too little free space, or the owner or the tournament has stored too much.
+            ResourceExhausted: A disk or the store has too little space, or the owner or the tournament has stored too
+                much.
         """
         check(request)
         if request.HasField("agent"):
             return await self._record_again(request)
-        if shortage := await asyncio.to_thread(self._find_shortage):
+        if shortage := await self._find_shortage():
             raise ResourceExhausted(shortage)
         self._owners.check_stored_bytes(ownership_in(request), request.maximum_stored_bytes)
         self._quotas.check(request.tournament_id, ownership_in(request).display_name)

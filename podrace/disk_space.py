@@ -1,4 +1,4 @@
-"""Decides whether disks have enough free space, so that new work stops before they are full."""
+"""Decides whether disks and stores have enough free space, so that new work stops before they are full."""
 
 import shutil
 from collections.abc import Iterable
@@ -6,46 +6,46 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LARGEST_SHARE = 0.02
-"""Share of a disk that is enough, however much is asked for: a small disk must be usable as well."""
+"""Share of a volume that is enough, however much is asked for: a small disk must be usable as well."""
 MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Disk:
-    """Free space of the disk of a folder."""
+class Volume:
+    """Free space of a disk, or of a store."""
 
-    folder: Path
-    """The folder."""
+    name: str
+    """Names it in messages: `the disk of FOLDER`, for example."""
     free_bytes: int
-    """Bytes that this user may still write."""
+    """Bytes that may still be written."""
     total_bytes: int
-    """Size of the disk."""
+    """Its size."""
 
 
-def read(folders: Iterable[Path]) -> list[Disk]:
-    """Returns the disks of folders; those that cannot be read are left out."""
-    disks: list[Disk] = []
+def read(folders: Iterable[Path]) -> list[Volume]:
+    """Returns the disks of folders, with what this user may still write; those that cannot be read are left out."""
+    disks: list[Volume] = []
     for folder in folders:
         try:
             usage = shutil.disk_usage(folder)
         except OSError:
             continue
-        disks.append(Disk(folder, usage.free, usage.total))
+        disks.append(Volume(f"the disk of {folder}", usage.free, usage.total))
     return disks
 
 
-def shortage(disks: Iterable[Disk], low_water_bytes: int) -> str:
-    """Returns which disk has too little free space, in one line; empty: none.
+def shortage(volumes: Iterable[Volume], low_water_bytes: int) -> str:
+    """Returns which volume has too little free space, in one line; empty: none.
 
     Args:
-        disks: The disks.
-        low_water_bytes: Bytes that must stay free; on a small disk LARGEST_SHARE of it; 0: none.
+        volumes: The volumes.
+        low_water_bytes: Bytes that must stay free; on a small volume LARGEST_SHARE of it; 0: none.
     """
-    for disk in disks:
-        needed = min(low_water_bytes, int(LARGEST_SHARE * disk.total_bytes))
-        if disk.free_bytes < needed:
+    for volume in volumes:
+        needed = min(low_water_bytes, int(LARGEST_SHARE * volume.total_bytes))
+        if volume.free_bytes < needed:
             return (
-                f"the disk of {disk.folder} has {disk.free_bytes / MIB:.1f} MiB left, and {needed / MIB:.1f} MiB must"
-                " stay free (low_water_bytes): free space"
+                f"{volume.name} has {volume.free_bytes / MIB:.1f} MiB left, and {needed / MIB:.1f} MiB must stay free"
+                " (low_water_bytes): free space"
             )
     return ""

@@ -12,7 +12,7 @@ from podrace.errors import QUOTA_EXCEEDED, ResourceExhausted
 
 SETTING = "assignment.tournament_checkpoint_bytes"
 RETRY_SECONDS = 60.0
-"""Time between two collections that are requested because a tournament is above its quota."""
+"""Time between two collections that are requested because a tournament is above its quota, or space is short."""
 DELETED = prometheus_client.Counter(
     "podrace_leaderboard_quota_deleted_bytes", "Bytes of checkpoints deleted because of the quota of a tournament"
 )

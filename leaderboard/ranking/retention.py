@@ -34,8 +34,8 @@ class Retention:
     best_of_idle_board: int = 0
     """Candidates that are kept of the board of an idle tournament, at least those that may be champion; 0: all."""
     idle_seconds: float = 30 * 86400.0
-    """Time without a new agent or submission after which a tournament is idle. If it is resumed later, the files
-    of fewer parents are left."""
+    """Time after which a tournament of which no file was stored is idle, by the clock of the store. If it is resumed
+    later, the files of fewer parents are left."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class TournamentRecord:
     contenders: int
     """How many candidates at the top of the board may be selected as champion."""
     idle_seconds: float
-    """Time since its last agent or submission."""
+    """Age of the youngest file in its folder of the store; 0 if there is none."""
     snapshots: Sequence[str] = ()
     """Digests of the manifests of its snapshots."""
     leaders: Sequence[str] = ()

@@ -1,5 +1,6 @@
 """Deletes the rows of a tournament, and records whose objects are still to be deleted from the checkpoint store."""
 
+from leaderboard.store.generation_marks import lower_marks
 from podrace.database import Transaction
 
 TABLES = ("submissions", "snapshots", "held", "refusals", "owners", "agents", "tournaments")
@@ -19,6 +20,7 @@ def delete_rows(transaction: Transaction, tournament_id: str) -> None:
     transaction.execute(f"DELETE FROM requests WHERE {outcomes}", tournament_id, tournament_id)
     for table in TABLES:
         transaction.execute(f"DELETE FROM {table} WHERE tournament_id = ?", tournament_id)
+    lower_marks(transaction)
 
 
 def pending_deletions(transaction: Transaction) -> list[tuple[str, int]]:

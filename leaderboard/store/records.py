@@ -155,10 +155,10 @@ def first_generation(transaction: Transaction, tournament_id: str) -> Generation
     return _generation(rows[0]) if rows else None
 
 
-def unfinished_or_new(transaction: Transaction, since: float) -> list[Agent]:
-    """Returns agents of all tournaments that are not recorded as ended, or were generated since a wall time."""
+def unfinished_or_new(transaction: Transaction, position: int) -> list[Agent]:
+    """Returns agents of all tournaments that are not recorded as ended, or were generated after a position."""
     rows = transaction.execute(
-        "SELECT agent FROM agents WHERE ended IS NULL OR create_time >= ? ORDER BY generation", since
+        "SELECT agent FROM agents WHERE ended IS NULL OR generation > ? ORDER BY generation", position
     )
     return [Agent.FromString(data) for (data,) in rows]
 

@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS refusals (
 CREATE TABLE IF NOT EXISTS deletions (tournament_id TEXT PRIMARY KEY, agents INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS owners (
     tournament_id TEXT PRIMARY KEY, owner TEXT NOT NULL, namespace TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS generation_marks (mark INTEGER PRIMARY KEY, position INTEGER NOT NULL) STRICT;
 """
 
 DATABASE_FORMAT = Format(owner="leaderboard", application_id=0x706F6C62, version=4, schema=SCHEMA, additions=ADDITIONS)

@@ -40,7 +40,7 @@ def collect(store: CheckpointStore, roots: Iterable[Place], grace_seconds: float
         DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown; nothing was deleted.
         NotFound: The manifest of a root is not in the store; nothing was deleted.
     """
-    found = survey(store, roots, grace_seconds)
+    found = survey(store, list(store.list_objects()), roots, grace_seconds)
     if found.missing:
         missing = min(place.digest for place in found.missing)
         raise NotFound(f"manifest {missing} is not in {store.uri}; nothing was deleted")
@@ -61,6 +61,7 @@ class Survey:
 
 def survey(
     store: CheckpointStore,
+    listed: Sequence[StoredObject],
     roots: Iterable[Place],
     grace_seconds: float,
     *,
@@ -71,6 +72,8 @@ def survey(
 
     Args:
         store: The store as a whole.
+        listed: All its objects. They are listed before the pointers are read, so that the list has no objects of
+            publications that finish in between.
         roots: Manifests to keep with their parts.
         grace_seconds: Younger objects are kept.
         dropped: Files that are not kept although a root or a pointer lists them.
@@ -79,8 +82,6 @@ def survey(
     Raises:
         DataLoss: The manifest of a root or a pointer is damaged, so that its parts are unknown.
     """
-    # Listed before the pointers are read, so that the list has no objects of publications that finish in between.
-    listed = list(store.list_objects())
     reachable, missing = Reachable(store, listed), set[Place]()
     for root in roots:
         try:

@@ -26,7 +26,7 @@ ONE_MACHINE = "compared with times of the same machine, by a command of a person
 ALLOWED = {
     "agentpod/learner/publisher.py": SHOWN,
     "agentpod/process/forkserver.py": SHOWN,
-    "leaderboard/__main__.py": "the clock of the database: times of records, and how long ago an agent was generated",
+    "leaderboard/__main__.py": "the clock of the database: times of records, see RECORDED",
     "leaderboard/checkpoints/archiving.py": SHOWN,
     "orchestrator/discovery.py": SHOWN,
     "orchestrator/launchers/kubernetes/event_recorder.py": SHOWN,
@@ -67,7 +67,6 @@ WALL = {
     "orchestrator/tournaments/deletion.py": "ended tournaments are kept for days",
 }
 RECORDED = {
-    "leaderboard/garbage.py": "agents generated within the grace age are kept longer than those that have ended",
     "leaderboard/generation.py": SHOWN,
     "leaderboard/store/records.py": SHOWN,
     "leaderboard/store/refusal_records.py": SHOWN,

@@ -1,6 +1,7 @@
 """What the files of compose promise, read as compose reads them (YAML merges resolved), without an engine."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from dashboard_arguments import read_arguments
 
 from agentpod.config import PodConfig
 from leaderboard.config import Config as LeaderboardConfig
+from leaderboard.config import check as check_leaderboard
 from leaderboard.plugins.host import HostConfig
 from orchestrator.config import Config as OrchestratorConfig
 from orchestrator.config import check as check_orchestrator
@@ -82,22 +84,21 @@ def test_every_setting_of_a_service_is_a_key_that_it_has(service: str, prefix: s
 
 
 @pytest.mark.parametrize(
-    ("service", "program", "config"),
+    ("service", "program", "config", "check"),
     [
-        ("leaderboard", "leaderboard", LeaderboardConfig),
-        ("orchestrator", "orchestrator", OrchestratorConfig),
-        ("orchestrator-fixed", "orchestrator", OrchestratorConfig),
-        ("agentpod", "agentpod", PodConfig),
+        ("leaderboard", "leaderboard", LeaderboardConfig, check_leaderboard),
+        ("orchestrator", "orchestrator", OrchestratorConfig, check_orchestrator),
+        ("orchestrator-fixed", "orchestrator", OrchestratorConfig, check_orchestrator),
+        ("agentpod", "agentpod", PodConfig, lambda read: check_uri(read.store)),
     ],
 )
-def test_every_service_accepts_its_configuration(service: str, program: str, config: type[Any]) -> None:
+def test_every_service_accepts_its_configuration(
+    service: str, program: str, config: type[Any], check: Callable[[Any], None]
+) -> None:
     environ = image_environment(program) | {
         name: defaults_filled_in(str(value)) for name, value in SERVICES[service]["environment"].items()
     }
-    read = config_from_arguments(config, [], program=program, environ=environ)
-    check_uri(read.store)
-    if program == "orchestrator":
-        check_orchestrator(read)
+    check(config_from_arguments(config, [], program=program, environ=environ))
 
 
 @pytest.mark.parametrize(

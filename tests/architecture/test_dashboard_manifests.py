@@ -29,9 +29,14 @@ def pod(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def arguments(objects: list[dict[str, Any]], pod: dict[str, Any]) -> Arguments:
-    """The arguments, with the variables that Kubernetes fills in."""
-    (container,) = pod["containers"]
+def arguments(objects: list[dict[str, Any]]) -> Arguments:
+    """The arguments of the gateway."""
+    return dashboard_arguments(objects)
+
+
+def dashboard_arguments(objects: list[dict[str, Any]]) -> Arguments:
+    """Reads the arguments, with the variables that Kubernetes fills in."""
+    (container,) = [spec["containers"][0] for name, spec in pod_specs(objects) if name == NAME]
     values: dict[str, str] = {}
     for entry in container["env"]:
         if "valueFrom" in entry:

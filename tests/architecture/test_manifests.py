@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ import yaml
 from agentpod.config import PodConfig
 from leaderboard.config import Config as LeaderboardConfig
 from leaderboard.config import PluginConfig
+from leaderboard.config import check as check_leaderboard
 from leaderboard.plugins.host import HostConfig
 from orchestrator.config import Config as OrchestratorConfig
 from orchestrator.config import check as check_orchestrator
@@ -28,12 +29,10 @@ from orchestrator.launchers.kubernetes.event_recorder import event_of
 from orchestrator.launchers.kubernetes.jobs import job_of, owner_of
 from orchestrator.launchers.options import KubernetesOptions
 from podrace.backup.config import BackupConfig
-from podrace.backup.config import check as check_backup
 from podrace.certificates.names import SpiffeName
 from podrace.checkpoint_store import check_uri
 from podrace.cli.commands.certs import SECRETS as PRINTED_SECRETS
 from podrace.config import config_from_arguments
-from podrace.database import DatabaseLocation
 from podrace.errors import InvalidArgument
 from podrace.rpc import LIVENESS
 from podrace.telemetry import TelemetryConfig
@@ -203,6 +202,8 @@ def test_the_jobs_that_the_launcher_makes_of_each_template_are_what_kubernetes_t
 
 
 SERVICES: dict[str, type[Any]] = {"orchestrator": OrchestratorConfig, "leaderboard": LeaderboardConfig}
+CHECKS: dict[str, Callable[[Any], None]] = {"orchestrator": check_orchestrator, "leaderboard": check_leaderboard}
+"""What each service calls before it opens anything."""
 
 
 def container_environment(objects: list[dict[str, Any]], container: dict[str, Any]) -> dict[str, str]:
@@ -228,10 +229,7 @@ def service_configuration(
         if secret and (secret["name"], secret["key"]) in secrets:
             environ[entry["name"]] = secrets[secret["name"], secret["key"]]
     config = config_from_arguments(SERVICES[service], container.get("args", []), program=service, environ=environ)
-    check_uri(config.store)
-    check_backup(config.backup, DatabaseLocation.of(config.database, config.database_password_file))
-    if service == "orchestrator":
-        check_orchestrator(config)
+    CHECKS[service](config)
     return config
 
 

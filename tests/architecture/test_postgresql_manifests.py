@@ -7,6 +7,7 @@ import pytest
 import yaml
 from test_compose_files import COMPOSE, defaults_filled_in, image_environment
 from test_manifests import (
+    CHECKS,
     COMPONENTS,
     SERVICES,
     WAYS_TO_A_GPU,
@@ -17,7 +18,6 @@ from test_manifests import (
     validate,
 )
 
-from podrace.backup.config import check as check_backup
 from podrace.config import config_from_arguments
 from podrace.database import DatabaseLocation
 from podrace.rpc import LIVENESS
@@ -114,9 +114,8 @@ def test_compose_runs_two_replicas_that_accept_their_configuration(name: str) ->
         key: defaults_filled_in(str(value)) for key, value in (base["environment"] | service["environment"]).items()
     }
     config = config_from_arguments(SERVICES[program], [], program=program, environ=environ)
-    location = DatabaseLocation.of(config.database, config.database_password_file)
-    check_backup(config.backup, location)
-    assert location.file is None
+    CHECKS[program](config)
+    assert DatabaseLocation.of(config.database).file is None
     (secret,) = service["secrets"]
     assert config.database_password_file == f"/run/secrets/{secret}"
     assert secret in override["secrets"]

@@ -41,10 +41,16 @@ def pod(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def config(objects: list[dict[str, Any]], pod: dict[str, Any]) -> ServingConfig:
-    """The configuration as the container reads it, with the settings of its image."""
+def config(objects: list[dict[str, Any]]) -> ServingConfig:
+    """The configuration of the policy server."""
+    return serving_configuration(objects)
+
+
+def serving_configuration(objects: list[dict[str, Any]]) -> ServingConfig:
+    """Reads the configuration as the container does, with the settings of its image."""
+    (spec,) = [spec for name, spec in pod_specs(objects) if name == NAME]
     image = dict(re.findall(r"(PODRACE_SERVING__\w+)=(\S+)", DOCKERFILE))
-    environ = image | container_environment(objects, pod["containers"][0])
+    environ = image | container_environment(objects, spec["containers"][0])
     return config_from_arguments(ServingConfig, [], program="podrace.serving", environ=environ)
 
 

@@ -7,14 +7,16 @@ import pytest
 from prometheus_client import REGISTRY
 
 from leaderboard import garbage
-from leaderboard.garbage import MISSING, collect_once, collect_periodically, tournaments
+from leaderboard.checkpoints.deletion import TournamentDeletion
+from leaderboard.garbage import MISSING, RecentAgents, collect_once, collect_periodically, tournaments
 from leaderboard.ranking.retention import Retention
+from leaderboard.store.owners import TournamentOwners
 from podrace.checkpoint_store import collect
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import fetch, read_manifest
 from podrace.checkpoint_store.replay_parts import PIECE, PREFIX, STATE, piece_name
 from podrace.digests import digest
-from podrace.errors import DataLoss, NotFound, Unavailable
+from podrace.errors import DataLoss, NotFound, ResourceExhausted, Unavailable
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]
@@ -24,6 +26,15 @@ TOURNAMENT = "cartpole-abc123"
 
 async def collected(mesh: Any, retention: Retention = Retention()) -> list[str]:  # noqa: B008  # it never changes
     return await collect_once(mesh.state, mesh.store, grace_seconds=HOUR, retention=retention)
+
+
+async def collected_as_in_service(mesh: Any, recent: RecentAgents) -> list[str]:
+    return await collect_once(
+        *(mesh.state, mesh.store),
+        grace_seconds=recent.grace_seconds,
+        retention=Retention(),
+        recent_after=await recent.position(),
+    )
 
 
 def readable(mesh: Any, manifest_digest: str) -> bool:
@@ -168,20 +179,72 @@ async def test_an_evicted_mate_is_kept_until_the_agent_that_may_be_averaged_with
     assert not readable(mesh, mate)
 
 
+async def crossed(mesh: Any, make_spec: MakeSpec, tournament_id: str = TOURNAMENT) -> str:
+    """Records agent 2 as ended though it has just been generated; returns what it starts from, which is evicted."""
+    spec = one_place(make_spec)
+    first, second = [await mesh.generate(spec, number, tournament_id=tournament_id) for number in range(2)]
+    start: str = (await mesh.submit(first, 5.0)).candidate.candidate_id
+    await mesh.submit(first, 4.0)
+    mesh.clock.now += 2 * HOUR
+    child = await mesh.generate(spec, 2, [], tournament_id)
+    assert child.starting_checkpoint.manifest_digest == start
+    await mesh.submit(second, 50.0)
+    await publish_more(mesh, first)
+    await mesh.generate(spec, 3, [], tournament_id)  # its request crossed that of agent 2 and does not list it
+    return start
+
+
 async def test_agents_generated_within_the_grace_period_keep_their_starting_checkpoint(
     mesh: Any, make_spec: MakeSpec
 ) -> None:
-    spec = one_place(make_spec)
-    first, second = [await mesh.generate(spec, number) for number in range(2)]
-    start = (await mesh.submit(first, 5.0)).candidate.candidate_id
-    await mesh.submit(first, 4.0)
-    mesh.clock.now += 2 * HOUR
-    await mesh.generate(spec, 2, [])
-    await mesh.submit(second, 50.0)
-    await publish_more(mesh, first)
-    mesh.clock.now += HOUR / 2
-    await mesh.generate(spec, 3, [])  # its request crossed that of agent 2 and does not list it
-    await collected(mesh)
+    recent = await RecentAgents.load(mesh.state, HOUR, mesh.clock)
+    start = await crossed(mesh, make_spec)
+    for passed in (0.0, HOUR / 2, HOUR / 2 - 1):
+        mesh.clock.now += passed
+        await collected_as_in_service(mesh, recent)
+        assert readable(mesh, start)
+    for _ in range(2):
+        mesh.clock.now += HOUR
+        await collected_as_in_service(mesh, recent)
+    assert not readable(mesh, start), "two marks were set since, so the agent is older"
+
+
+async def test_a_restarted_leaderboard_keeps_what_recent_agents_start_from(mesh: Any, make_spec: MakeSpec) -> None:
+    recent = await RecentAgents.load(mesh.state, HOUR, mesh.clock)
+    mesh.clock.now += HOUR
+    await collected_as_in_service(mesh, recent)
+    start = await crossed(mesh, make_spec)
+    for _ in range(10):
+        # Another process cannot know how long ago the last mark was set.
+        recent = await RecentAgents.load(mesh.state, HOUR, mesh.clock)
+        mesh.clock.now += HOUR - 1
+        await collected_as_in_service(mesh, recent)
+        assert readable(mesh, start)
+
+
+async def test_a_database_that_is_full_does_not_prevent_the_collection_that_frees_space(
+    mesh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add_mark(_: object) -> None:
+        raise ResourceExhausted("database l.sqlite: database or disk is full")
+
+    recent = await RecentAgents.load(mesh.state, HOUR, mesh.clock)
+    monkeypatch.setattr(garbage.generation_marks, "add_mark", add_mark)
+    name = litter(mesh)
+    assert await collected_as_in_service(mesh, recent) == [name]
+
+
+async def test_an_agent_with_the_position_of_a_deleted_one_is_recent(mesh: Any, make_spec: MakeSpec) -> None:
+    recent = await RecentAgents.load(mesh.state, HOUR, mesh.clock)
+    for number in range(9):
+        await mesh.generate(make_spec(), number, tournament_id="deleted-abc123")
+    for _ in range(2):
+        mesh.clock.now += HOUR
+        await collected_as_in_service(mesh, recent)
+    assert await recent.position() == 9
+    await TournamentDeletion(mesh.state, mesh.store, TournamentOwners()).delete("deleted-abc123")
+    start = await crossed(mesh, make_spec)
+    await collected_as_in_service(mesh, recent)
     assert readable(mesh, start)
 
 
@@ -383,10 +446,9 @@ async def test_an_urgent_collection_does_not_wait_for_the_period(mesh: Any, monk
     monkeypatch.setattr(garbage, "collect_once", collect)
     monkeypatch.setattr(garbage, "SHORTEST_PERIOD_SECONDS", 0.0)
     urgent = asyncio.Event()
+    recent = await RecentAgents.load(mesh.state, HOUR)
     collecting = asyncio.create_task(
-        collect_periodically(
-            mesh.state, mesh.store, period_seconds=HOUR, grace_seconds=HOUR, retention=Retention(), urgent=urgent
-        )
+        collect_periodically(mesh.state, mesh.store, recent, period_seconds=HOUR, retention=Retention(), urgent=urgent)
     )
     urgent.set()
     async with asyncio.timeout(10):
@@ -413,9 +475,8 @@ async def test_a_collection_that_fails_for_any_reason_is_counted_and_repeated(
     failed = REGISTRY.get_sample_value("podrace_leaderboard_collections_failed_total")
     collecting = asyncio.create_task(
         collect_periodically(
-            *(mesh.state, mesh.store),
+            *(mesh.state, mesh.store, await RecentAgents.load(mesh.state, HOUR)),
             period_seconds=0.0,
-            grace_seconds=HOUR,
             retention=Retention(),
             urgent=asyncio.Event(),
         )

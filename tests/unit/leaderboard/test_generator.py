@@ -1,6 +1,7 @@
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from known_strategies import WITH_POPULATION, settings_of
@@ -67,7 +68,7 @@ async def test_an_agent_that_a_restored_database_lost_is_recorded_as_it_was_and_
     with pytest.raises(NotFound, match="was never generated here") as refused:
         await mesh.submit(child, 2.0)
     assert refused.value.reason == AGENT_UNKNOWN
-    full = Generator(mesh.state, find_shortage=lambda: "the disk of /data has 1.0 MiB left")
+    full = Generator(mesh.state, find_shortage=AsyncMock(return_value="the disk of /data has 1.0 MiB left"))
     assert await full.generate(known(spec, child)) == child, "it needs no space that it did not have before"
     assert await mesh.generator.generate(known(spec, child, number=1)) == child, "a repetition has no effect"
     assert (await mesh.submit(child, 2.0)).candidate.rank == 1
@@ -124,8 +125,8 @@ async def test_a_recorded_agent_does_not_confirm_ends_that_were_rolled_back(mesh
 async def test_no_agent_is_generated_while_there_is_no_space_for_its_checkpoints(
     mesh: Any, make_spec: MakeSpec
 ) -> None:
-    shortages = ["the disk of /data has 1.0 MiB left", ""]
-    generator = Generator(mesh.state, find_shortage=lambda: shortages.pop(0))
+    shortages = AsyncMock(side_effect=["the disk of /data has 1.0 MiB left", ""])
+    generator = Generator(mesh.state, find_shortage=shortages)
     request = GenerateAgentRequest(request_id="one", tournament_id=TOURNAMENT, spec=make_spec(), number=0)
     with pytest.raises(ResourceExhausted, match="MiB left"):
         await generator.generate(request)

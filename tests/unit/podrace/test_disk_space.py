@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from podrace.disk_space import MIB, Disk, read, shortage
+from podrace.disk_space import MIB, Volume, read, shortage
 
 GIB = 1024 * MIB
 
 
-def disk(free_bytes: float, total_bytes: float = 1000 * GIB) -> Disk:
-    return Disk(Path("/data"), int(free_bytes), int(total_bytes))
+def disk(free_bytes: float, total_bytes: float = 1000 * GIB) -> Volume:
+    return Volume("the disk of /data", int(free_bytes), int(total_bytes))
 
 
 def test_a_disk_below_the_mark_is_named_with_what_is_missing() -> None:
@@ -33,5 +33,5 @@ def test_without_a_mark_a_full_disk_is_no_shortage() -> None:
 
 def test_a_folder_that_does_not_exist_is_left_out(tmp_path: Path) -> None:
     found = read([tmp_path, tmp_path / "missing"])
-    assert [one.folder for one in found] == [tmp_path]
+    assert [one.name for one in found] == [f"the disk of {tmp_path}"]
     assert 0 <= found[0].free_bytes < found[0].total_bytes
