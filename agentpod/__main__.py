@@ -116,7 +116,7 @@ def _run_role(role: str, arguments: list[str]) -> int:
     from agentpod.process import wiring
 
     _make_folders(config)
-    code = wiring.run_role(config, role)
+    code = wiring.run_role(config, role, forked=False)
     sys.stderr.flush()
     # Without waiting for threads: a simulator may hang on the compute thread forever.
     os._exit(code)

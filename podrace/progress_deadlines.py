@@ -11,7 +11,7 @@ class ProgressDeadlines:
 
     multiple: float = 10.0
     """A role is stuck if it makes no progress for this many times the 99th percentile of the intervals between its
-    earlier progress."""
+    earlier progress, and for at least twice the longest of them."""
     floor_seconds: float = 10.0
     """Shortest deadline. A role whose process is stopped (SIGSTOP) always has this one."""
     ceiling_seconds: float = 600.0

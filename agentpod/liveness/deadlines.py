@@ -3,8 +3,11 @@
 Rules:
 - A role makes progress when its phase or its counter changes. An idle or waiting role makes progress by answering.
 - A pod makes progress when a role is not idle, a counter changes or an update is made (agentpod.liveness.idle_pod).
-- The deadline is a multiple of the 99th percentile of the times between the role's earlier progress in this phase,
-  within a floor and a ceiling.
+- The deadline is a multiple of the usual longest time between the role's earlier progress in this phase, within a
+  floor and a ceiling. That is the 99th percentile, or of 20 to 99 times the second longest: a single pause does not
+  decide.
+- The deadline is at least twice the longest of these times. So a step that is slow from time to time, such as every
+  tenth or every hundredth, is not stuck when it takes as long as before.
 - A role that opens, prepares, compiles or warms up has the ceiling. So has a role that has made
   progress less than a few times, unless its process is stopped.
 - Each time a role was stuck that answered and whose process was not stopped, the next deadline is twice as long: it may
@@ -29,6 +32,10 @@ UNJUDGED = (pb.ROLE_PHASE_IDLE, pb.ROLE_PHASE_WAITING)
 """Phases in which a role makes progress by answering. They have one history, so WAITING has the deadline of IDLE."""
 FEWEST_SAMPLES = 3
 """Samples from which on a deadline is learned."""
+FEWEST_WITH_EXCEPTION = 20
+"""Samples from which on the longest may be an exception."""
+EXCEPTION_MULTIPLE = 2.0
+"""The deadline is at least this many times the longest sample."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +91,20 @@ def _deadline(seen: Observation, options: ProgressDeadlines) -> tuple[float, str
         return options.ceiling_seconds, "that of a phase that may take long"
     if len(seen.history) < FEWEST_SAMPLES:
         return options.ceiling_seconds, f"after {len(seen.history)} samples"
-    percentile = percentile_99(seen.history)
-    deadline = max(options.floor_seconds, options.multiple * percentile) * 2**seen.stuck_before
-    why = f"{options.multiple:g} times the 99th percentile of {len(seen.history)} samples, {percentile:.2f} s"
-    return min(deadline, options.ceiling_seconds), why
+    usual, longest, count = usual_longest(seen.history), max(seen.history), len(seen.history)
+    deadline, why = options.multiple * usual, f"{options.multiple:g} times the 99th percentile of {count} samples"
+    why = f"{why}, {usual:.2f} s"
+    if deadline < EXCEPTION_MULTIPLE * longest:
+        deadline = EXCEPTION_MULTIPLE * longest
+        why = f"{EXCEPTION_MULTIPLE:g} times the longest of {count} samples, {longest:.2f} s"
+    return min(max(options.floor_seconds, deadline) * 2**seen.stuck_before, options.ceiling_seconds), why
+
+
+def usual_longest(samples: Sequence[float]) -> float:
+    """Returns the 99th percentile; of FEWEST_WITH_EXCEPTION to 99 samples the second largest."""
+    if FEWEST_WITH_EXCEPTION <= len(samples) < 100:
+        return sorted(samples)[-2]
+    return percentile_99(samples)
 
 
 def percentile_99(samples: Sequence[float]) -> float:

@@ -119,7 +119,7 @@ class Supervisor:
     async def _replace(self, role: str, verdict: Verdict) -> None:
         watch, process = self._watches[role], self._process(role)
         stuck = pb.StuckRole(progress=watch.message(), reason=verdict.reason, restarted=process is not None)
-        stuck.stacks = await self._stacks(role, process)
+        stuck.stacks = await self._stacks(stuck.progress, process)
         self._record(stuck)
         for other in self._watches.values():
             if self._config.process_of(other.role) == self._config.process_of(role):
@@ -134,7 +134,7 @@ class Supervisor:
     async def _replace_idle(self, verdict: Verdict) -> None:
         stuck = pb.StuckRole(progress=self._watches[self._role].message(), reason=verdict.reason)
         self._idle.stamp(stuck.progress)
-        stuck.stacks = stacks.own_stacks(self._config.folder, self._role)
+        stuck.stacks = stacks.own_stacks()
         self._record(stuck)
         self._idle.restart()
         await self._replacement.report(stuck)
@@ -145,9 +145,10 @@ class Supervisor:
         STUCK.inc()
         _log.error("a role is stuck", role=stuck.progress.role, reason=stuck.reason, stacks=stuck.stacks)
 
-    async def _stacks(self, role: str, process: Process | None) -> str:
-        if self._is_own(role):
-            return stacks.own_stacks(self._config.folder, self._role)
-        if process is None:
-            return "no stacks: the role runs in another container"
-        return await stacks.stacks_of(process, self._config.folder, self._config.process_of(role))
+    async def _stacks(self, progress: pb.RoleProgress, process: Process | None) -> str:
+        folder, other = self._config.folder, self._config.process_of(progress.role)
+        if self._is_own(progress.role):
+            return stacks.own_stacks()
+        if process:
+            return await stacks.stacks_of(process, folder, other)
+        return await stacks.last_stacks(folder, other, progress.age_duration.ToNanoseconds() / 1e9)

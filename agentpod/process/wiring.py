@@ -82,8 +82,13 @@ SERVICES = pb.DESCRIPTOR.services_by_name
 TENSOR_SERVICES = tensor_pb2.DESCRIPTOR.services_by_name
 
 
-def run_role(config: PodConfig, role: str) -> int:
+def run_role(config: PodConfig, role: str, *, forked: bool = True) -> int:
     """Runs one process of a pod until it has finished and returns its exit code.
+
+    Args:
+        config: Settings of the pod.
+        role: Role of the process.
+        forked: Whether the pod's file lists the process, so that the leader can send it signals.
 
     Raises:
         InvalidArgument: The pod has no such role, or a GPU of the pod does not exist.
@@ -102,10 +107,20 @@ def run_role(config: PodConfig, role: str) -> int:
     if not config.is_other_user(role):
         stacks.dump_on_signal(config.folder, role)
     _log.info("role starts", pid=os.getpid(), metrics=metrics)
+    dumps = not forked and role != LEADER_ROLE and not config.is_other_user(role)
     try:
-        return asyncio.run(_run(config, role))
+        return asyncio.run(_run_and_dump(config, role) if dumps else _run(config, role))
     finally:
         tracing.flush()
+
+
+async def _run_and_dump(config: PodConfig, role: str) -> int:
+    """Runs a role that dumps its stacks regularly, because the leader cannot send it a signal."""
+    dumping = asyncio.create_task(stacks.dump_regularly(config.folder, role, config.progress.floor_seconds))
+    try:
+        return await _run(config, role)
+    finally:
+        await cancel_all(dumping)
 
 
 def _run(config: PodConfig, role: str) -> Coroutine[Any, Any, int]:

@@ -25,6 +25,7 @@ SHOWN = "a time that people see, or that is recorded for them"
 ONE_MACHINE = "compared with times of the same machine, by a command of a person"
 ALLOWED = {
     "agentpod/learner/publisher.py": SHOWN,
+    "agentpod/liveness/stacks.py": "the age of a file on this machine",
     "agentpod/process/forkserver.py": SHOWN,
     "leaderboard/__main__.py": "the clock of the database: times of records, see RECORDED",
     "leaderboard/checkpoints/archiving.py": SHOWN,

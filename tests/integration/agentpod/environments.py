@@ -1,5 +1,6 @@
 """Environments that misbehave in chosen ways, reached as `python:environments:<factory>`."""
 
+import ctypes
 import itertools
 import threading
 import time
@@ -69,6 +70,18 @@ class Hanging(Line):
 
 def hanging() -> gymnasium.Env:
     return Hanging()
+
+
+class Holding(Hanging):
+    """As Hanging, but holds the interpreter's lock, so that its process answers nothing."""
+
+    def hang_forever(self) -> None:
+        # Functions of PyDLL keep the lock.
+        ctypes.PyDLL(None).sleep(3600)
+
+
+def holding() -> gymnasium.Env:
+    return Holding()
 
 
 class Compiling(Line):

@@ -18,7 +18,7 @@ IDLE = RoleAnswer(pb.ROLE_PHASE_IDLE, 1)
 
 @dataclass(eq=False)
 class StoppedProcess:
-    """A process that is stopped, so that it dumps no stacks; no two are equal."""
+    """A process that is stopped and has no file for its stacks; no two are equal."""
 
     stopped: bool = True
     signals: list[signal.Signals] = field(default_factory=list)

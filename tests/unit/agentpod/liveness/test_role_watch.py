@@ -1,3 +1,5 @@
+import pytest
+
 from agentpod.liveness.role_watch import LONGEST_GAP_SECONDS, RoleAnswer, RoleWatch
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.progress_deadlines import ProgressDeadlines
@@ -35,6 +37,16 @@ def test_a_role_whose_counter_stands_still_is_stuck_after_its_deadline() -> None
     assert not watched.watch.judge().stuck
     watched.poll(1)
     assert watched.watch.judge().stuck
+
+
+@pytest.mark.parametrize("every", [2, 10, 30, 64, 300])
+def test_a_role_whose_steps_are_slow_at_regular_intervals_is_never_stuck(every: int) -> None:
+    watched = Watched()
+    for step in range(5 * every):
+        watched.poll(1, steps=1)
+        for _ in range(0 if step % every else 40):
+            watched.poll(1)
+            assert not watched.watch.judge().stuck
 
 
 def test_an_idle_role_makes_progress_by_answering() -> None:

@@ -8,6 +8,7 @@ from supervised_pod import IDLE, StoppedProcess, SupervisedPod
 
 from agentpod.liveness.replacement import EXIT_STUCK
 from agentpod.liveness.role_watch import RoleAnswer
+from agentpod.liveness.stacks import stacks_file
 from agentpod.storage_waits import StorageWaits
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.progress_deadlines import ProgressDeadlines
@@ -23,7 +24,7 @@ async def test_a_stopped_worker_is_reported_and_killed(tmp_path: Path) -> None:
     (stuck,) = pod.reported
     assert (stuck.progress.role, stuck.restarted) == ("worker-0", True)
     assert "its process is stopped" in stuck.reason
-    assert stuck.stacks == "no stacks: a stopped process cannot dump them"
+    assert stuck.stacks == "no stacks: the process has not started to listen for the signal"
     assert pod.exits == []
 
 
@@ -84,7 +85,17 @@ async def test_the_pod_is_replaced_if_the_process_of_a_stuck_role_cannot_be_reac
     await pod.polls(10, steps=1)
     await pod.polls(10)
     assert not pod.reported[0].restarted
+    assert pod.reported[0].stacks == "no stacks: the role dumped none since its last progress"
     assert pod.exits == [f"worker-0: {pod.reported[0].reason}"]
+
+
+async def test_a_role_in_another_container_is_reported_with_the_stacks_that_it_dumped(tmp_path: Path) -> None:
+    pod = SupervisedPod(tmp_path)
+    await pod.polls(10, steps=1)
+    dump = 'Thread 0x1 (most recent call first):\n  File "/gym/env.py", line 7 in step\n'
+    stacks_file(tmp_path, "worker-0").write_text(dump)
+    await pod.polls(10)
+    assert [stuck.stacks for stuck in pod.reported] == ["step (gym/env.py:7)"]
 
 
 async def test_a_learner_that_is_stuck_itself_reports_its_stacks_and_exits(tmp_path: Path) -> None:
