@@ -85,7 +85,10 @@ class Launcher(Protocol):
         ...
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
-        """Asks a pod to publish and stop, or kills it; ignored for a pod that is not running."""
+        """Asks a pod to publish and stop, or kills it; ignored for a pod that is not running.
+
+        Whatever delays it after leadership was checked, it does not reach a pod of the same id that was started later.
+        """
         ...
 
     async def capacity(self) -> Capacity:

@@ -12,6 +12,7 @@ machine: give it to no other service.
 
 import asyncio
 import os
+import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -155,10 +156,16 @@ class DockerLauncher:
     # --- listing ----------------------------------------------------------------------------------------------
 
     def _containers(self, **labels: str) -> Sequence[Any]:
-        wanted = {"scope": self._options.scope, **labels}
-        filters = {"label": [f"podrace.{key}={value}" for key, value in wanted.items()]}
+        filters = self._filters(labels)
         found: Sequence[Any] = self._client.containers.list(all=True, filters=filters, ignore_removed=True)
         return found
+
+    def _volumes(self, **labels: str) -> Sequence[Any]:
+        found: Sequence[Any] = self._client.volumes.list(filters=self._filters(labels))
+        return found
+
+    def _filters(self, labels: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+        return {"label": [f"podrace.{key}={value}" for key, value in ({"scope": self._options.scope} | labels).items()]}
 
     def _list(self) -> Sequence[ListedPod]:
         containers = self._containers()
@@ -183,14 +190,17 @@ class DockerLauncher:
 
     def _remove_volumes(self, pod_ids: Collection[str]) -> None:
         """Removes the volumes of pods that have no containers, because another program may have removed those."""
-        from docker.errors import APIError, NotFound
-
-        for volume in self._client.volumes.list(filters={"label": [f"podrace.scope={self._options.scope}"]}):
+        for volume in self._volumes():
             pod_id = (volume.attrs["Labels"] or {}).get("podrace.pod", "")
             if pod_id not in pod_ids and pod_id not in self._starting:
-                self._pod_environment.check_leads()
-                with suppress(NotFound, APIError):
-                    volume.remove(force=True)
+                self._remove_volume(volume)
+
+    def _remove_volume(self, volume: Any) -> None:
+        from docker.errors import APIError, NotFound
+
+        self._pod_environment.check_leads()
+        with suppress(NotFound, APIError):
+            volume.remove(force=True)
 
     def _metrics(self, pod_id: str, containers: Sequence[Any]) -> dict[str, str]:
         """Metrics addresses of a pod's roles; only user-defined networks resolve container names."""
@@ -204,18 +214,21 @@ class DockerLauncher:
         }
 
     def _remove(self, pod_id: str) -> None:
-        """Kills and removes the containers of a pod, the leader first, and its volume."""
+        """Kills and removes the containers of a pod, the leader first, and its volumes.
+
+        All of them are listed before leadership is checked. The engine removes containers by their ids, and no two
+        volumes have the same name. So what another leader creates later for a pod of this id is not removed.
+        """
         from docker.errors import APIError, NotFound
 
-        found = self._containers(pod=pod_id)
+        found, volumes = self._containers(pod=pod_id), self._volumes(pod=pod_id)
         for container in sorted(found, key=lambda container: container.labels["podrace.role"] != LEADER):
             self._pod_environment.check_leads()
             # Another program may have removed it.
             with suppress(NotFound, APIError):
                 container.remove(force=True, v=True)
-        self._pod_environment.check_leads()
-        with suppress(NotFound, APIError):
-            self._client.volumes.get(self._volume(pod_id)).remove(force=True)
+        for volume in volumes:
+            self._remove_volume(volume)
 
     def _terminate(self, pod_id: str) -> None:
         for leader in self._containers(pod=pod_id, role=LEADER):
@@ -248,10 +261,11 @@ class DockerLauncher:
         # The image is never pulled: if it was not built, a registry could have another image of that name.
         self._client.images.get(pod.spec.image or self._options.image)
         gpus = self._reserve_gpus(pod)
+        volume = f"{self._options.scope}-{pod.pod_id}-{secrets.token_hex(4)}"
         self._pod_environment.check_leads()
         try:
             self._client.volumes.create(
-                self._volume(pod.pod_id),
+                volume,
                 driver="local",
                 driver_opts={
                     "type": "tmpfs",
@@ -263,12 +277,12 @@ class DockerLauncher:
             isolated = is_isolated(pod, self._pod_environment)
             for role, command in containers_of(pod.spec, isolated=isolated).items():
                 self._pod_environment.check_leads()
-                self._client.containers.run(**self._container(pod, role, command, gpus))
+                self._client.containers.run(**self._container(pod, role, command, gpus, volume))
         except BaseException:
             self._remove(pod.pod_id)
             raise
 
-    def _container(self, pod: NewPod, role: str, command: str, gpus: Sequence[str]) -> dict[str, Any]:
+    def _container(self, pod: NewPod, role: str, command: str, gpus: Sequence[str], volume: str) -> dict[str, Any]:
         """Arguments of the engine for the container of a role, or of all roles."""
         spec, options = pod.spec, self._options
         arguments: dict[str, Any] = {
@@ -278,7 +292,7 @@ class DockerLauncher:
             "detach": True,
             "labels": self._labels(pod, role, gpus),
             "environment": self._environment(pod, role, gpus),
-            "volumes": [f"{self._volume(pod.pod_id)}:{POD_FOLDER}:rw", *self._tls_mounts(), *options.mounts],
+            "volumes": [f"{volume}:{POD_FOLDER}:rw", *self._tls_mounts(), *options.mounts],
             "read_only": True,
             "tmpfs": {"/tmp": "", **self._own_cache()},
             "cap_drop": ["ALL"],
@@ -378,6 +392,3 @@ class DockerLauncher:
 
     def _name(self, pod_id: str, role: str) -> str:
         return f"{self._options.scope}-{pod_id}-{role}"
-
-    def _volume(self, pod_id: str) -> str:
-        return f"{self._options.scope}-{pod_id}"

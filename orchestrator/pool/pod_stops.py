@@ -32,7 +32,8 @@ class PodStops:
             state: Receives the events.
             launcher: Stops the pods.
             views: Are informed which pods were terminated.
-            check_leads: Raises an error if another replica may lead.
+            check_leads: Raises an error if another replica may lead. The launcher checks again, once it knows which
+                processes, containers or objects the pod has.
         """
         self._state, self._launcher, self._views, self._check_leads = state, launcher, views, check_leads
         self._recorded: set[tuple[type[Stop], str]] = set()

@@ -111,7 +111,8 @@ def delete(
         store: The store as a whole.
         found: The survey.
         grace_seconds: Younger objects are kept.
-        check_leads: Called before each deletion. Another leader may need what was not needed at the survey.
+        check_leads: Called before each deletion. Another leader may need what was not needed at the survey. A process
+            that is stopped after this check still deletes one object.
 
     Raises:
         PodraceError: That of `check_leads`; nothing more was deleted.

@@ -9,7 +9,17 @@ it has expired, another process takes over with the next epoch. Invariants:
   within one delays a takeover by that time only.
 - A leader considers its lease expired no later than the server does: it counts from before each renewal.
 - Before each change outside of the database (a checkpoint file, a pod, a call of another service), a leader checks that
-  it still leads (`leader_check`). So a leader that was stopped between a decision and the change does not make it.
+  it still leads (`leader_check`). So a leader that was stopped between a decision and this check changes nothing.
+
+What is not guaranteed: the check and the change are two steps. A leader that is stopped between them makes that change
+when it continues, and a request that it has sent may arrive after a takeover. A late stop does not reach a later pod of
+the same id, because it names what no other pod has: uids of Kubernetes, container ids, a volume, processes. What a late
+change can still do:
+
+- A pod is started, which the new leader lists like all others, and adopts or stops.
+- Another service receives a call, and treats it as if it had arrived before the takeover.
+- A checkpoint file is deleted that was not needed before the takeover, even if the new leader needs it. A file that was
+  stored again in the meantime is kept by a store in a folder; an S3 server has no such condition.
 """
 
 import asyncio

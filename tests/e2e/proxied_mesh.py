@@ -12,7 +12,10 @@ from typing import Any, TypeVar
 
 import grpc
 
+from podrace import rpc
+
 SERVICES = ("leaderboard", "orchestrator")
+START_SECONDS = 60.0
 
 
 class ForwardingProxy(grpc.GenericRpcHandler):
@@ -62,13 +65,14 @@ Proxy = TypeVar("Proxy", bound=ForwardingProxy)
 
 @contextlib.contextmanager
 def running_proxies(
-    targets: dict[str, str], make: Callable[[str, int], Proxy]
+    targets: dict[str, str], make: Callable[[str, int], Proxy], sockets: Path | None = None
 ) -> Iterator[dict[str, tuple[str, Proxy]]]:
     """Runs a proxy for each server, in a thread; yields their addresses.
 
     Args:
         targets: Addresses of the servers by name.
         make: Makes the proxy of an address; also receives its number.
+        sockets: Folder of the Unix sockets on which they listen; None: they listen on ports of this machine.
     """
     made: dict[str, tuple[str, Proxy]] = {}
     ready, done = threading.Event(), asyncio.Event()
@@ -81,10 +85,11 @@ def running_proxies(
             proxy.connect()
             server = grpc.aio.server()
             server.add_generic_rpc_handlers((proxy,))
-            port = server.add_insecure_port("127.0.0.1:0")
+            address = f"unix:{sockets}/{name}.proxy" if sockets else "127.0.0.1:0"
+            port = server.add_insecure_port(address)
             await server.start()
             servers.append(server)
-            made[name] = f"127.0.0.1:{port}", proxy
+            made[name] = address if sockets else f"127.0.0.1:{port}", proxy
         ready.set()
         await done.wait()
         for server in servers:
@@ -105,9 +110,14 @@ def running_proxies(
 
 @contextlib.contextmanager
 def proxied_mesh(
-    folder: Path, make: Callable[[str, int], Proxy], home: Path | None = None, lease_seconds: float = 10.0
+    folder: Path,
+    make: Callable[[str, int], Proxy],
+    home: Path | None = None,
+    lease_seconds: float = 10.0,
+    *,
+    sockets: bool = False,
 ) -> Iterator[tuple[str, dict[str, Proxy]]]:
-    """Runs services on TCP; pods and the orchestrator call them through the proxies.
+    """Runs services; pods and the orchestrator call them through the proxies.
 
     Yields the address of the orchestrator itself, and the proxies.
 
@@ -116,12 +126,17 @@ def proxied_mesh(
         make: See `running_proxies`.
         home: Folder with databases and a store; None: they are new.
         lease_seconds: Duration of leases, of which pods renew each third.
+        sockets: Whether services and proxies listen on Unix sockets. Such services have no key of the mesh, so callers
+            need no tokens.
     """
-    folder.mkdir()
+    # Services refuse to listen on a socket in a folder that others may enter.
+    folder.mkdir(mode=0o700)
     data = home or folder
-    targets = {service: f"127.0.0.1:{_free_port()}" for service in SERVICES}
+    targets = {
+        service: f"unix:{folder}/{service}.sock" if sockets else f"127.0.0.1:{_free_port()}" for service in SERVICES
+    }
     with contextlib.ExitStack() as stack:
-        proxies = stack.enter_context(running_proxies(targets, make))
+        proxies = stack.enter_context(running_proxies(targets, make, folder if sockets else None))
         for service in SERVICES:
             settings = {
                 "server.listen": targets[service],
@@ -141,6 +156,8 @@ def proxied_mesh(
             log = stack.enter_context((folder / f"{service}.log").open("wb"))
             process = subprocess.Popen([sys.executable, "-m", service, *arguments], stderr=log)
             stack.callback(_end, process)
+        for target in targets.values():
+            asyncio.run(rpc.wait_until_serving(target, deadline_seconds=START_SECONDS))
         yield targets["orchestrator"], {name: proxy for name, (_, proxy) in proxies.items()}
 
 

@@ -1,4 +1,10 @@
-"""A synchronous tournament has the same board if requests and replies are lost, repeated, or overtake each other."""
+"""A synchronous tournament has the same board if requests and replies are lost, repeated, or overtake each other.
+
+These are the calls of pods and of the orchestrator to the services. Repeated and late calls elsewhere are tested in
+`test_repeated_calls.py` (in `tests/integration/agentpod/`, `leaderboard/` and `serving/`) and, for plugins, in
+`tests/integration/test_connections_to_plugins.py`. SimulatorService has one unary method, which only reads, and a
+stream in both directions, in which gRPC neither repeats nor reorders messages.
+"""
 
 import tempfile
 from collections.abc import Callable

@@ -1,4 +1,9 @@
-"""During a rolling update, services and pods of two versions work together, in both directions."""
+"""Services of today work with pods of the last release, and pods of today with services of the last release.
+
+Simulated are the messages and methods of the other version (`version_proxy`), not its code. 0.1.0 has neither lease
+tokens nor the budget of a single agent, so the services have no key of the mesh, and the strategy is one of 0.1.0,
+which gives all agents the same budget.
+"""
 
 import tempfile
 from collections.abc import Iterator
@@ -34,12 +39,14 @@ def check_events(home: Home, tournament_id: str, address: str, earlier: int = 0)
 
 
 @pytest.mark.parametrize("proxy", [PreviousCallers, PreviousServices])
-def test_a_tournament_completes_with_pods_and_services_of_two_versions(
+def test_a_tournament_completes_with_pods_or_services_of_the_last_release(
     home: Home, folder: Path, proxy: type[PreviousCallers]
 ) -> None:
     spec = home.spec("environment_steps = 80000", pool="minimum_pods = 2\nmaximum_pods = 2")
-    with proxied_mesh(folder / "mesh", lambda target, _: proxy(target), lease_seconds=1.0) as (address, proxies):
-        arguments = ("train", str(spec), "--set", "assignment.environment_steps=20000", "--orchestrator", address)
+    running = proxied_mesh(folder / "mesh", lambda target, _: proxy(target), lease_seconds=1.0, sockets=True)
+    with running as (address, proxies):
+        settings = ("--set", "assignment.environment_steps=20000", "--set", "evolution.strategy=tournament")
+        arguments = ("train", str(spec), *settings, "--orchestrator", address)
         trained: Any = home.json(*arguments, with_home=False, seconds=200.0)
         assert trained["state"] == "COMPLETED"
         assert trained["failed_agents"] == 0
@@ -48,15 +55,17 @@ def test_a_tournament_completes_with_pods_and_services_of_two_versions(
         for service, methods in CALLED.items():
             assert methods <= proxies[service].counts.keys(), proxies[service].counts
             assert proxies[service].extended
+        assert "PlanEvaluation" in proxies["leaderboard"].unknown
 
 
 @pytest.mark.parametrize("archive", HOMES, ids=name)
-def test_services_of_today_on_a_released_home_continue_its_tournament_with_pods_of_the_previous_version(
+def test_services_of_today_on_a_released_home_continue_its_tournament_with_pods_of_the_last_release(
     home: Home, folder: Path, archive: Path
 ) -> None:
     released = ReleasedHome(archive, folder)
     tournament_id = released.tournament("stopped")["tournament_id"]
-    with proxied_mesh(folder / "mesh", lambda target, _: PreviousCallers(target), released.path) as (address, _):
+    running = proxied_mesh(folder / "mesh", lambda target, _: PreviousCallers(target), released.path, sockets=True)
+    with running as (address, _):
         where = ("--orchestrator", address)
         recorded = len(home.json("events", tournament_id, *where, with_home=False, seconds=120.0))
         home.json("resume", tournament_id, *where, with_home=False)

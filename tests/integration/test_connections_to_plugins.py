@@ -1,4 +1,7 @@
-"""Plugin services behind a fault proxy: each failed call ends in a bounded time, and a network that is back is used."""
+"""Plugin services behind a fault proxy: each failed call ends in a bounded time, and a network that is back is used.
+
+If calls are executed twice and overtake each other, each caller gets the answer to its own request, once.
+"""
 
 import asyncio
 import time
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lossy_mesh import Losses, LossyCalls
 
 from benchmarks.connections.fault_proxy import FaultProxy
 from leaderboard.config import PluginConfig
@@ -27,10 +31,10 @@ class Plugin(pb_grpc.EvolutionServiceServicer):
     """A generator and an updater."""
 
     async def ProposeAgent(self, request: Any, context: Any) -> pb.ProposeAgentResponse:
-        return pb.ProposeAgentResponse(fresh={})
+        return pb.ProposeAgentResponse(fresh={}, reason=request.tournament_id)
 
     async def JudgeCandidate(self, request: Any, context: Any) -> pb.JudgeCandidateResponse:
-        return pb.JudgeCandidateResponse()
+        return pb.JudgeCandidateResponse(reason=request.tournament_id)
 
 
 @pytest.fixture
@@ -121,3 +125,31 @@ async def test_a_slow_network_only_delays(proxy: FaultProxy, call: Call, method:
     begin = time.monotonic()
     assert await call(method) == ""
     assert time.monotonic() - begin >= 0.1
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.part)
+async def test_each_call_has_its_own_answer_once_if_calls_are_repeated_and_late(
+    proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: PluginMethod[Any]
+) -> None:
+    calls = LossyCalls(tmp_path, Losses(twice=0.4, late=0.4), monkeypatch)
+    await calls.cover(proxy.address)
+    pool = PluginPool(PluginConfig(), tmp_path, EVERYTHING)
+    evolution = EvolutionSpec(generator=f"grpc://{proxy.address}", updater=f"grpc://{proxy.address}")
+    evolution.answer_duration.FromNanoseconds(round(ANSWER_SECONDS * 1e9))
+    checked: list[str] = []
+
+    async def reason_for(name: str) -> str:
+        async def prepare() -> PreparedRequest[Any]:
+            return PreparedRequest(method.request(tournament_id=name), lambda answer: checked.append(answer.reason))
+
+        reply = await pool.call(method, evolution, prepare)
+        assert reply.answer is not None, reply.problem
+        return str(reply.answer.reason)
+
+    names = [f"race-{number}" for number in range(20)]
+    assert await asyncio.gather(*map(reason_for, names)) == names
+    assert sorted(checked) == sorted(names)
+    assert calls.counts["twice"] >= 3
+    assert calls.counts["late"] >= 3
+    await pool.close()
+    await calls.close()

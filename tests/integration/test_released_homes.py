@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from released import HOMES, ReleasedHome, differences, name
+from released import HOMES, ReleasedHome, contracts, differences, name
 
 from podrace import rpc
 from podrace.cli import main
@@ -74,8 +74,11 @@ def podrace(mesh: Mesh, capsys: pytest.CaptureFixture[str]) -> Command:
     return run
 
 
-def test_a_home_is_kept_of_every_release() -> None:
+def test_home_and_contracts_are_kept_of_every_release() -> None:
     assert "0.1.0" in map(name, HOMES)
+    for archive in HOMES:
+        services = {service.name for file in contracts(name(archive)).file for service in file.service}
+        assert {"OrchestratorService", "UpdaterService", "GeneratorService", "LeaderboardService"} <= services
 
 
 @pytest.mark.parametrize("command", COMMANDS)

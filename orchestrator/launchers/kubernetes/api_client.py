@@ -46,7 +46,7 @@ class ApiClient:
     client = ApiClient(*connect(""))
     client.create("batch/v1", "jobs", {...})
     for job in client.list("batch/v1", "jobs", labels="podrace/scope=podrace"): ...
-    client.delete("batch/v1", "jobs", "race-p0")
+    client.delete("batch/v1", "jobs", job)
     """
 
     def __init__(
@@ -100,16 +100,21 @@ class ApiClient:
         return None if answer is None else _object(answer)
 
     def delete(
-        self, group: str, kind: str, name: str, *, propagation: str = "", grace_seconds: int | None = None
+        self, group: str, kind: str, seen: Object, *, propagation: str = "", grace_seconds: int | None = None
     ) -> None:
-        """Deletes an object, if it exists."""
-        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        """Deletes an object that was read before, if it still exists.
+
+        The request names the uid of the object. If another object has got its name since, that one is left unchanged,
+        however late the request arrives.
+        """
+        name, uid = seen["metadata"]["name"], seen["metadata"]["uid"]
+        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         if propagation:
             options["propagationPolicy"] = propagation
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         self._check_leads()
-        self._request("DELETE", self._path(group, kind, name), body=options, missing=True)
+        self._request("DELETE", self._path(group, kind, name), body=options, missing=True, replaced=True)
 
     def log(self, pod: str, container: str, lines: int) -> str:
         """Returns the end of a container's log; empty if it is not available."""
@@ -146,6 +151,7 @@ class ApiClient:
         body: Object | None = None,
         missing: bool = False,
         present: bool = False,
+        replaced: bool = False,
         expired: bool = False,
     ) -> ApiResponse | None:
         """Sends a request once; returns None for the errors that the caller accepts."""
@@ -157,7 +163,8 @@ class ApiClient:
             raise Unavailable(f"the Kubernetes API does not respond: {_one_line(error)}") from None
         if answer.status < 300:
             return answer
-        if (missing and answer.status == 404) or (present and _exists(answer)) or (expired and answer.status == 410):
+        accepted = {404: missing, 409: replaced, 410: expired}.get(answer.status, False)
+        if accepted or (present and _exists(answer)):
             return None
         if answer.status in (429, 503):
             pause = answer.headers.get("Retry-After", "")

@@ -26,6 +26,7 @@ from orchestrator.launchers.kubernetes.pod_secrets import secret_of, secret_of_l
 from orchestrator.launchers.kubernetes.pod_states import (
     JobState,
     address_of,
+    belongs_to,
     creation_failure,
     job_state,
     termination_reason,
@@ -129,7 +130,7 @@ class KubernetesLauncher:
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
         """See Launcher."""
-        await _in_thread(self._kill if kill else self._terminate, job_name(pod_id))
+        await _in_thread(self._stop, job_name(pod_id), kill)
 
     async def capacity(self) -> Capacity:
         """Returns what the nodes that accept agent pods have left, within the quotas of the namespace."""
@@ -170,8 +171,9 @@ class KubernetesLauncher:
     def _labels(self) -> str:
         return f"podrace/scope={self._options.scope}"
 
-    def _list_jobs(self) -> Sequence[Object]:
-        return [job for job in self._cluster().list(*JOBS, labels=self._labels) if _is_ours(job)]
+    def _list_jobs(self, name: str = "") -> Sequence[Object]:
+        labels = f"{self._labels},podrace/pod={name}" if name else self._labels
+        return [job for job in self._cluster().list(*JOBS, labels=labels) if _is_ours(job)]
 
     def _forget_all_but(self, names: set[str]) -> None:
         """Forgets what is known of Jobs that do not exist any more, their last log lines after a while."""
@@ -193,7 +195,7 @@ class KubernetesLauncher:
                 self._last_log_line[name] = self._read_last_log_line(pods[name])
                 _log.info("job finished", job=name, failed=states[name].failed)
             if not states[name].failed or self._holds_for("kept", name, True, self._options.keep_seconds):
-                self._cluster().delete(*JOBS, name, propagation="Background")
+                self._cluster().delete(*JOBS, job, propagation="Background")
 
     def _read_last_log_line(self, pods: Sequence[Object]) -> str:
         latest = max(leader_pods(pods), key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
@@ -223,13 +225,13 @@ class KubernetesLauncher:
         if state.role_lost and not state.terminating:
             # The leader publishes what it has instead of waiting for a role that does not return.
             self._last_log_line[_name(job)] = state.role_lost
-            self._terminate(_name(job))
+            self._terminate(job)
         template = job["spec"]["template"]["spec"]
         grace = float(template.get("terminationGracePeriodSeconds") or LINGER_SECONDS)
         overdue = self._holds_for("leaving", _name(job), state.terminating, grace + LINGER_SECONDS)
         if self._holds_for("headless", _name(job), state.leader_ended, LINGER_SECONDS) or overdue:
             _log.warning("killed a pod that exceeded its time limit", job=_name(job))
-            self._kill(_name(job))
+            self._kill(job)
 
     def _holds_for(self, what: str, name: str, holds: bool, seconds: float) -> bool:
         """Whether a condition holds, and has held for `seconds`."""
@@ -247,13 +249,13 @@ class KubernetesLauncher:
         # A Job with that name is this pod, which was started before.
         created = self._cluster().create(*JOBS, job)
         secret = secret_of(pod, self._pod_environment, created) if created else None
-        if secret is None:
+        if created is None or secret is None:
             return
         try:
             self._cluster().create(*SECRETS, secret)
         except PodraceError:
             # Its containers would wait for the Secret forever.
-            self._cluster().delete(*JOBS, job_name(pod.pod_id), propagation="Background")
+            self._cluster().delete(*JOBS, created, propagation="Background")
             raise
         self._complete.add(job_name(pod.pod_id))
 
@@ -274,23 +276,29 @@ class KubernetesLauncher:
             if self._holds_for("without secret", name, True, SECRET_SECONDS):
                 self._last_log_line[name] = f"its Secret cannot be created: {error.message}"
                 _log.warning("killed a pod whose Secret cannot be created", job=name, error=error.message)
-                self._kill(name)
+                self._kill(job)
             return
         self._complete.add(name)
 
-    def _terminate(self, name: str) -> None:
+    def _stop(self, name: str, kill: bool) -> None:
+        for job in self._list_jobs(name):
+            (self._kill if kill else self._terminate)(job)
+
+    def _terminate(self, job: Object) -> None:
         # With foreground deletion the Job exists, and is listed, until its pod has stopped.
-        self._delete(name, "Foreground", None)
+        self._delete(job, "Foreground", None)
 
-    def _kill(self, name: str) -> None:
-        self._delete(name, "Background", 0)
+    def _kill(self, job: Object) -> None:
+        self._delete(job, "Background", 0)
 
-    def _delete(self, name: str, propagation: str, grace_seconds: int | None) -> None:
+    def _delete(self, job: Object, propagation: str, grace_seconds: int | None) -> None:
         """Deletes a Job, then its pod: the garbage collector would delete the pod too, but later."""
         cluster = self._cluster()
-        cluster.delete(*JOBS, name, propagation=propagation)
-        for pod in cluster.list(*PODS, labels=f"podrace/pod={name}"):
-            cluster.delete(*PODS, _name(pod), grace_seconds=grace_seconds)
+        cluster.delete(*JOBS, job, propagation=propagation)
+        for pod in cluster.list(*PODS, labels=f"podrace/pod={_name(job)}"):
+            # A Job of the same name that was created since has pods with this label too.
+            if belongs_to(pod, job):
+                cluster.delete(*PODS, pod, grace_seconds=grace_seconds)
 
     # --- capacity ---------------------------------------------------------------------------------------------
 

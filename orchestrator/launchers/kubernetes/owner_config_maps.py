@@ -49,8 +49,8 @@ class OwnerConfigMaps:
             self._unused.pop(name, None)
         found = cluster.get(*CONFIG_MAPS, name) or cluster.create(*CONFIG_MAPS, owner_of(self._scope, tournament_id))
         found = found or cluster.get(*CONFIG_MAPS, name)
-        if found is None:
-            raise Unavailable(f"ConfigMap {name!r} was created and deleted again: find out what else deletes it")
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            raise Unavailable(f"ConfigMap {name!r} is being deleted; if this repeats, find out what deletes it")
         return found
 
     def delete_unused(self, used: Collection[str], list_used: Callable[[], Collection[str]]) -> None:
@@ -58,18 +58,19 @@ class OwnerConfigMaps:
 
         Args:
             used: Names of the ConfigMaps that had a Job when Jobs were listed last.
-            list_used: Lists the Jobs again. Another leader may have started Jobs since the last list, and Kubernetes
-                deletes the Jobs of a ConfigMap with it.
+            list_used: Lists the Jobs again, because another leader may have started Jobs since the last list.
+
+        A Job that another leader starts even later stays: it is orphaned, instead of deleted with the ConfigMap.
         """
         cluster, now = self._cluster(), self._monotonic()
         labels = f"podrace/scope={self._scope},app.kubernetes.io/component=tournament"
-        names = [owner["metadata"]["name"] for owner in cluster.list(*CONFIG_MAPS, labels=labels)]
+        found = {owner["metadata"]["name"]: owner for owner in cluster.list(*CONFIG_MAPS, labels=labels)}
         with self._deciding:
-            self._unused = {name: self._unused.get(name, now) for name in names if name not in used}
+            self._unused = {name: self._unused.get(name, now) for name in found if name not in used}
             due = [name for name, since in self._unused.items() if now - since >= self._keep_seconds]
         used = list_used() if due else ()
         for name in due:
             with self._deciding:
                 if name in self._unused and name not in used:
-                    cluster.delete(*CONFIG_MAPS, name)
+                    cluster.delete(*CONFIG_MAPS, found[name], propagation="Orphan")
                 self._unused.pop(name, None)

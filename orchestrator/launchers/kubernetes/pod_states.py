@@ -68,6 +68,12 @@ def address_of(pods: Sequence[Object]) -> str:
     return next((str(status["podIP"]) for status in started if status.get("podIP")), "")
 
 
+def belongs_to(pod: Object, job: Object) -> bool:
+    """Whether a pod was created for this Job, and not for another one that has had the same name."""
+    owners = pod["metadata"].get("ownerReferences") or []
+    return any(owner["uid"] == job["metadata"]["uid"] for owner in owners)
+
+
 def waiting_reason(pod: Object) -> str:
     """Why a pod has not started, as reported by Kubernetes; empty if nothing blocks it."""
     status = pod.get("status", {})

@@ -184,6 +184,8 @@ class ProcessLauncher:
         file = self._files().get(pod_id)
         if file is None or not file.lives:
             return
+        # After the file was read: a later leader may have started another pod of this name, with other processes.
+        self._pod_environment.check_leads()
         if not kill:
             file.roles[LEADER].signal(signal.SIGTERM)
             return

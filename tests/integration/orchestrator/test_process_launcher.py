@@ -241,6 +241,21 @@ async def test_stopping_an_unknown_pod_has_no_effect(harness: LauncherHarness) -
     await harness.launcher.stop("unknown", kill=True)
 
 
+async def test_a_leader_that_is_replaced_before_it_has_read_the_processes_of_a_pod_stops_none(
+    harness: LauncherHarness,
+) -> None:
+    def refuse() -> None:
+        raise Unavailable("another replica leads")
+
+    await harness.launcher.start(pod())
+    environment = harness.launcher._pod_environment
+    harness.launcher._pod_environment = replace(environment, check_leads=refuse)
+    for kill in (False, True):
+        with pytest.raises(Unavailable, match="another replica leads"):
+            await harness.launcher.stop("race-aaaaaa-p0", kill=kill)
+    assert all(process.lives for process in harness.processes().values())
+
+
 async def test_the_last_log_line_of_a_pod_is_returned(harness_of: Any) -> None:
     harness = harness_of("crash")
     async with harness.launcher:

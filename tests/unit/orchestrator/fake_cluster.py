@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,14 +99,19 @@ class FakeCluster:
     logs: dict[str, str] = field(default_factory=dict)
     page: int = 500
     expired_once: bool = False
+    created: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How many objects of a kind have had a name."""
 
     def __post_init__(self) -> None:
         self.put("podtemplates", json.loads(json.dumps(TEMPLATE)))
         self.put("nodes", node())
 
     def put(self, kind: str, item: dict[str, Any]) -> dict[str, Any]:
-        item["metadata"].setdefault("uid", f"uid-of-{item['metadata']['name']}")
-        self.objects.setdefault(kind, {})[item["metadata"]["name"]] = item
+        name = item["metadata"]["name"]
+        self.created[kind, name] += 1
+        earlier = self.created[kind, name] - 1
+        item["metadata"].setdefault("uid", f"uid-of-{name}" + (f"-{earlier}" if earlier else ""))
+        self.objects.setdefault(kind, {})[name] = item
         return item
 
     def jobs(self) -> dict[str, dict[str, Any]]:
@@ -115,7 +121,7 @@ class FakeCluster:
         self, job: str, phase: str = "Running", *, at: str = "n1", index: int | None = None, **status: Any
     ) -> dict[str, Any]:
         """Creates a pod like the Job controller, the scheduler and a kubelet would."""
-        template = self.jobs()[job]["spec"]["template"]
+        template, uid = self.jobs()[job]["spec"]["template"], self.jobs()[job]["metadata"]["uid"]
         number = len(self.objects.get("pods", {}))
         return self.put(
             "pods",
@@ -124,6 +130,7 @@ class FakeCluster:
                     "name": f"{job}-{number:05}",
                     "namespace": NAMESPACE,
                     "labels": template["metadata"]["labels"],
+                    "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid}],
                     "annotations": {} if index is None else {"batch.kubernetes.io/job-completion-index": str(index)},
                     "creationTimestamp": f"2026-11-21T10:00:{number:02}Z",
                 },
@@ -155,6 +162,10 @@ class FakeCluster:
         if name not in held:
             return failure(404, f'{kind} "{name}" not found', "NotFound")
         if method == "DELETE":
+            uid, wanted = held[name]["metadata"]["uid"], body.get("preconditions", {}).get("uid", "")
+            if wanted not in ("", uid):
+                message = f"the UID in the precondition ({wanted}) does not match the UID in record ({uid})"
+                return failure(409, f'Operation cannot be fulfilled on {kind} "{name}": {message}', "Conflict")
             self._delete(kind, held, name, body)
             return ApiResponse(200, b"{}")
         return ApiResponse(200, json.dumps(held[name]).encode())
@@ -181,9 +192,16 @@ class FakeCluster:
         if options.get("propagationPolicy") == "Foreground" or (kind == "pods" and "gracePeriodSeconds" not in options):
             held[name]["metadata"]["deletionTimestamp"] = "2026-11-21T10:01:00Z"
             return
-        del held[name]
-        if kind == "jobs":
-            pods = self.objects.get("pods", {})
-            for pod in [pod for pod, item in pods.items() if item["metadata"]["labels"]["podrace/pod"] == name]:
-                # The garbage collector deletes the pods, with their own grace period.
-                pods[pod]["metadata"]["deletionTimestamp"] = "2026-11-21T10:01:00Z"
+        uid = held.pop(name)["metadata"]["uid"]
+        for dependents in ("jobs", "pods"):
+            for item in list(self.objects.get(dependents, {}).values()):
+                owners = item["metadata"].get("ownerReferences") or []
+                if not any(owner["uid"] == uid for owner in owners):
+                    continue
+                if options.get("propagationPolicy") == "Orphan":
+                    item["metadata"]["ownerReferences"] = [owner for owner in owners if owner["uid"] != uid]
+                elif dependents == "pods":
+                    # The garbage collector deletes the pods, with their own grace period.
+                    item["metadata"]["deletionTimestamp"] = "2026-11-21T10:01:00Z"
+                else:
+                    self._delete("jobs", self.objects["jobs"], item["metadata"]["name"], {})

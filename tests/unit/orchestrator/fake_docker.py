@@ -28,11 +28,18 @@ class Container:
         return dict(self.arguments["labels"])
 
     def kill(self, signal: str) -> None:
+        self._check_exists()
         self.signals.append(signal)
 
     def remove(self, *, force: bool, v: bool) -> None:
+        self._check_exists()
         self.engine.removed.append(self.name)
         del self.engine.running[self.name]
+
+    def _check_exists(self) -> None:
+        """The engine finds a container by its id, not by its name."""
+        if self.engine.running.get(self.name) is not self:
+            raise docker.errors.NotFound("no such container")
 
     def logs(self, tail: int) -> bytes:
         return self.log
@@ -90,6 +97,8 @@ class Volume:
         return {"Labels": self.engine.volume_labels[self.name]}
 
     def remove(self, *, force: bool) -> None:
+        if self.name not in self.engine.volume_options:
+            raise docker.errors.NotFound("no such volume")
         del self.engine.volume_options[self.name]
 
 
@@ -106,8 +115,3 @@ class Volumes:
             name for name in self.engine.volume_options if wanted.items() <= self.engine.volume_labels[name].items()
         ]
         return [Volume(self.engine, name) for name in found]
-
-    def get(self, name: str) -> Volume:
-        if name not in self.engine.volume_options:
-            raise docker.errors.NotFound("no such volume")
-        return Volume(self.engine, name)

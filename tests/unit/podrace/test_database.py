@@ -267,51 +267,55 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path, format: Format
         Database.open(tmp_path / "file" / "state.sqlite", format, clock)
 
 
-NEXT = replace(
-    leaderboard_state.DATABASE_FORMAT,
-    version=6,
-    migrations={
-        4: "ALTER TABLE tournaments ADD COLUMN color TEXT; UPDATE tournaments SET color = 'red'",
-        5: "ALTER TABLE tournaments RENAME COLUMN color TO shade",
-    },
-)
-"""The leaderboard's format after two changes."""
+@pytest.fixture
+def next_format(format: Format) -> Format:
+    """The format of the service after two changes."""
+    migrations = {
+        format.version: "ALTER TABLE tournaments ADD COLUMN color TEXT; UPDATE tournaments SET color = 'red'",
+        format.version + 1: "ALTER TABLE tournaments RENAME COLUMN color TO shade",
+    }
+    return replace(format, version=format.version + 2, migrations=migrations)
 
 
 def shades(transaction: Transaction) -> list[tuple[str, str]]:
     return transaction.execute("SELECT tournament_id, shade FROM tournaments ORDER BY tournament_id")
 
 
-async def test_a_file_of_an_earlier_version_is_migrated_step_by_step(path: Path) -> None:
-    state = Database.open(path, leaderboard_state.DATABASE_FORMAT, clock)
+async def test_a_file_of_an_earlier_version_is_migrated_step_by_step(
+    path: Path, format: Format, next_format: Format
+) -> None:
+    state = Database.open(path, format, clock)
     await state.transact(insert, "a")
     state.close()
     for _ in range(2):
-        state = Database.open(path, NEXT, clock)
+        state = Database.open(path, next_format, clock)
         assert await state.transact(shades) == [("a", "red")]
         state.close()
     with pytest.raises(FailedPrecondition, match="written by another version"):
-        Database.open(path, leaderboard_state.DATABASE_FORMAT, clock)
+        Database.open(path, format, clock)
 
 
-def test_a_migration_that_fails_changes_nothing(path: Path) -> None:
-    Database.open(path, leaderboard_state.DATABASE_FORMAT, clock).close()
-    broken = replace(NEXT, migrations={4: NEXT.migrations[4], 5: "ALTER TABLE absent ADD COLUMN x"})
+def test_a_migration_that_fails_changes_nothing(path: Path, format: Format, next_format: Format) -> None:
+    Database.open(path, format, clock).close()
+    wrong = {format.version + 1: "ALTER TABLE absent ADD COLUMN x"}
     with pytest.raises(FailedPrecondition, match="no such table"):
-        Database.open(path, broken, clock)
-    Database.open(path, leaderboard_state.DATABASE_FORMAT, clock).close()
+        Database.open(path, replace(next_format, migrations={**next_format.migrations, **wrong}), clock)
+    Database.open(path, format, clock).close()
 
 
-def test_a_version_without_a_migration_is_refused(path: Path) -> None:
-    Database.open(path, leaderboard_state.DATABASE_FORMAT, clock).close()
+def test_a_version_without_a_migration_is_refused(path: Path, format: Format, next_format: Format) -> None:
+    Database.open(path, format, clock).close()
+    last = format.version + 1
     with pytest.raises(FailedPrecondition, match="written by another version"):
-        Database.open(path, replace(NEXT, migrations={5: NEXT.migrations[5]}), clock)
+        Database.open(path, replace(next_format, migrations={last: next_format.migrations[last]}), clock)
 
 
 @pytest.mark.parametrize("archive", HOMES, ids=name)
-async def test_the_databases_of_every_released_home_can_be_migrated(archive: Path, tmp_path: Path) -> None:
+async def test_the_databases_of_every_released_home_can_be_migrated(
+    archive: Path, tmp_path: Path, format: Format, next_format: Format
+) -> None:
     home = ReleasedHome(archive, tmp_path)
-    state = Database.open(home.path / "leaderboard.sqlite", NEXT, clock)
+    state = Database.open(home.path / f"{format.owner}.sqlite", next_format, clock)
     assert len(await state.transact(shades)) == len({entry["tournament_id"] for entry in home.answers("ls")[0][1]})
     state.close()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,14 +76,10 @@ async def test_a_separate_pod_has_one_container_per_role_and_the_leader_starts_f
     await launcher.start(new_pod())
     assert list(engine.running) == [f"podrace-race-p0-{role}" for role in ("learner", "worker-0", "evaluator")]
     assert [c.arguments["command"] for c in engine.running.values()] == [["learner"], ["worker-0"], ["evaluator"]]
-    assert engine.volume_options == {
-        "podrace-race-p0": {
-            "type": "tmpfs",
-            "device": "tmpfs",
-            "o": f"uid=10001,gid=10001,mode=0700,size={GIB}",
-        }
-    }
-    assert all("podrace-race-p0:/run/podrace:rw" in c.arguments["volumes"] for c in engine.running.values())
+    ((volume, options),) = engine.volume_options.items()
+    assert options == {"type": "tmpfs", "device": "tmpfs", "o": f"uid=10001,gid=10001,mode=0700,size={GIB}"}
+    assert volume.startswith("podrace-race-p0-")
+    assert all(f"{volume}:/run/podrace:rw" in c.arguments["volumes"] for c in engine.running.values())
 
 
 async def test_containers_run_without_privileges(launcher: DockerLauncher, engine: Engine) -> None:
@@ -320,7 +317,8 @@ async def test_the_volume_of_a_pod_whose_containers_were_removed_is_removed_with
     labels = {"podrace.scope": "podrace", "podrace.pod": "race-p3"}
     engine.volumes.create("podrace-race-p3", driver="local", driver_opts={}, labels=labels)
     assert [pod.pod_id for pod in await launcher.list()] == ["race-p1"]
-    assert engine.volume_options.keys() == {"another-race-p2", "podrace-race-p1", "podrace-race-p3"}
+    left = {engine.volume_labels[name]["podrace.pod"] for name in engine.volume_options}
+    assert left == {"race-p1", "race-p2", "race-p3"}
 
 
 async def test_containers_of_another_scope_are_ignored(launcher: DockerLauncher, engine: Engine) -> None:
@@ -441,12 +439,8 @@ async def test_an_old_leader_changes_no_container_and_no_volume(launcher: Docker
     await launcher.start(new_pod())
     await launcher.start(new_pod("race-p1"))
     engine.running["podrace-race-p1-learner"].status = "exited"
-    engine.volumes.create(
-        "podrace-race-p2",
-        driver="local",
-        driver_opts={},
-        labels=engine.volume_labels["podrace-race-p1"] | {"podrace.pod": "race-p2"},
-    )
+    labels = {"podrace.scope": "podrace", "podrace.pod": "race-p2"}
+    engine.volumes.create("podrace-race-p2", driver="local", driver_opts={}, labels=labels)
 
     def refuse() -> None:
         raise Unavailable("another replica leads")
@@ -468,4 +462,33 @@ async def test_an_old_leader_changes_no_container_and_no_volume(launcher: Docker
         await launcher.list()
     assert list(engine.volume_options) == before[1]
     assert [name for name in before[0] if "race-p1" not in name] == list(engine.running)
+    assert not any(container.signals for container in engine.running.values())
+
+
+@pytest.mark.parametrize(("kill", "passed"), [(False, 0), (True, 0), (True, 1), (True, 2), (True, 3)])
+async def test_a_leader_that_is_stopped_within_a_stop_removes_nothing_of_a_later_pod_of_that_id(
+    launcher: DockerLauncher, engine: Engine, kill: bool, passed: int
+) -> None:
+    """Another replica leads and starts the pod again, between a check that succeeds and the call after it."""
+    await launcher.start(new_pod())
+    successor = DockerLauncher(launcher._pod_environment, launcher._options, environ={})
+    successor.__dict__["_client"] = engine
+    checks = 0
+
+    def check() -> None:
+        nonlocal checks
+        checks += 1
+        if checks > passed + 1:
+            raise Unavailable("another replica leads")
+        if checks == passed + 1:
+            engine.running.clear()
+            engine.volume_options.clear()
+            asyncio.run(successor.start(new_pod()))
+
+    launcher._pod_environment = replace(launcher._pod_environment, check_leads=check)
+    with suppress(Unavailable):
+        await launcher.stop("race-p0", kill=kill)
+    assert checks > passed
+    assert list(engine.running) == [f"podrace-race-p0-{role}" for role in ("learner", "worker-0", "evaluator")]
+    assert len(engine.volume_options) == 1
     assert not any(container.signals for container in engine.running.values())

@@ -1,5 +1,6 @@
 """An orchestrator that was stopped until another replica led changes no object of the cluster when it continues."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -13,15 +14,23 @@ from podrace.errors import Unavailable
 
 
 class Lease:
-    """A leadership that ends after some changes."""
+    """A leadership that ends after some changes.
+
+    Attributes:
+        changes: Number of changes before it ends.
+        meanwhile: Happens between the check before the last of them and the change itself.
+    """
 
     def __init__(self) -> None:
         self.changes = 1_000_000
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def check(self) -> None:
         if not self.changes:
             raise Unavailable("another replica leads")
         self.changes -= 1
+        if not self.changes:
+            self.meanwhile()
 
 
 @pytest.fixture
@@ -156,3 +165,88 @@ async def test_a_leader_whose_lease_expires_while_it_deletes_stops_deleting(
     with pytest.raises(Unavailable, match="another replica leads"):
         await old.list()
     assert len(cluster.jobs()) == 2
+
+
+@pytest.mark.parametrize(("changes", "left"), [(1, 0), (1, 9), (2, 0)])
+@pytest.mark.parametrize("kill", [False, True])
+async def test_a_leader_that_is_stopped_within_a_stop_deletes_nothing_of_a_later_pod_of_that_id(
+    make: Callable[..., KubernetesLauncher],
+    old: KubernetesLauncher,
+    cluster: FakeCluster,
+    lease: Lease,
+    kill: bool,
+    changes: int,
+    left: int,
+) -> None:
+    """Another replica leads and starts the pod again, between a check that succeeds and the request after it.
+
+    With `left`, the checks after that one succeed too, as for a request that only the network delays.
+    """
+    await old.start(new_pod())
+    earlier, later = cluster.give_pod("race-p0")["metadata"]["name"], ""
+
+    def meanwhile() -> None:
+        nonlocal later
+        cluster.jobs().clear()
+        asyncio.run(make().start(new_pod()))
+        later = cluster.give_pod("race-p0")["metadata"]["name"]
+        lease.changes = left
+
+    lease.changes, lease.meanwhile = changes, meanwhile
+    with suppress(Unavailable):
+        await old.stop("race-p0", kill=kill)
+    assert "deletionTimestamp" not in cluster.jobs()["race-p0"]["metadata"]
+    assert "deletionTimestamp" not in cluster.objects["pods"][later]["metadata"]
+    assert earlier != later
+
+
+async def test_a_job_of_the_same_name_is_not_deleted_for_the_one_that_finished(
+    make: Callable[..., KubernetesLauncher], old: KubernetesLauncher, cluster: FakeCluster, lease: Lease
+) -> None:
+    await old.start(new_pod())
+    await _finished(cluster)
+
+    def meanwhile() -> None:
+        cluster.jobs().clear()
+        asyncio.run(make().start(new_pod()))
+
+    lease.changes, lease.meanwhile = 1, meanwhile
+    await old.list()
+    assert list(cluster.jobs()) == ["race-p0"]
+
+
+async def test_the_jobs_of_a_configmap_that_a_leader_deletes_too_late_continue(
+    make: Callable[..., KubernetesLauncher],
+    old: KubernetesLauncher,
+    cluster: FakeCluster,
+    monotonic: ManualMonotonic,
+    lease: Lease,
+) -> None:
+    await old.start(new_pod())
+    cluster.jobs().clear()
+    await old.list()
+    await old.capacity()
+    monotonic.now += 301.0
+    await old.list()
+
+    def meanwhile() -> None:
+        asyncio.run(make().start(new_pod("race-p1")))
+        cluster.give_pod("race-p1")
+
+    lease.changes, lease.meanwhile = 1, meanwhile
+    await old.capacity()
+    assert not cluster.objects["configmaps"], "the request was sent"
+    assert list(cluster.jobs()) == ["race-p1"]
+    assert not any("deletionTimestamp" in pod["metadata"] for pod in cluster.objects["pods"].values())
+
+
+async def test_a_pod_is_not_started_under_a_configmap_that_is_being_deleted(
+    make: Callable[..., KubernetesLauncher], old: KubernetesLauncher, cluster: FakeCluster
+) -> None:
+    """Kubernetes would delete its Job as soon as the ConfigMap is gone."""
+    await old.start(new_pod())
+    (owner,) = cluster.objects["configmaps"].values()
+    owner["metadata"]["deletionTimestamp"] = "2026-11-21T10:01:00Z"
+    with pytest.raises(Unavailable, match="is being deleted"):
+        await make().start(new_pod("race-p1"))
+    assert list(cluster.jobs()) == ["race-p0"]
