@@ -88,8 +88,8 @@ def _select(transaction: Transaction, condition: str, *values: object) -> list[R
 
 def save(transaction: Transaction, resize: ResizeRecord) -> None:
     """Inserts a resize, or replaces the one with the same new pod."""
-    places = ", ".join("?" * len(COLUMNS))
+    places, updates = ", ".join("?" * len(COLUMNS)), ", ".join(f"{name} = excluded.{name}" for name in COLUMNS)
     transaction.execute(
-        f"INSERT OR REPLACE INTO resizes ({', '.join(COLUMNS)}) VALUES ({places})",
+        f"INSERT INTO resizes ({', '.join(COLUMNS)}) VALUES ({places}) ON CONFLICT (pod_id) DO UPDATE SET {updates}",
         *(getattr(resize, name) for name in COLUMNS),
     )

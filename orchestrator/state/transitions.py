@@ -68,7 +68,8 @@ def find_give_backs(transaction: Transaction, agent_id: str) -> tuple[int, int] 
 def save_give_backs(transaction: Transaction, agent: AgentRecord, count: int) -> None:
     """Records that an agent was given back for the `count`-th time at its present steps."""
     transaction.execute(
-        "INSERT OR REPLACE INTO give_backs (agent_id, tournament_id, environment_steps, count) VALUES (?, ?, ?, ?)",
+        "INSERT INTO give_backs (agent_id, tournament_id, environment_steps, count) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (agent_id) DO UPDATE SET environment_steps = excluded.environment_steps, count = excluded.count",
         *(agent.agent_id, agent.tournament_id, agent.environment_steps, count),
     )
 
@@ -87,7 +88,8 @@ def find_losses(transaction: Transaction, agent_id: str) -> int:
 def save_losses(transaction: Transaction, agent: AgentRecord, count: int) -> None:
     """Records that `count` pods in a row died while they trained an agent."""
     transaction.execute(
-        "INSERT OR REPLACE INTO losses (agent_id, tournament_id, count) VALUES (?, ?, ?)",
+        "INSERT INTO losses (agent_id, tournament_id, count) VALUES (?, ?, ?)"
+        " ON CONFLICT (agent_id) DO UPDATE SET count = excluded.count",
         *(agent.agent_id, agent.tournament_id, count),
     )
 
