@@ -89,8 +89,8 @@ async def test_a_new_agent_keeps_what_it_starts_from_although_its_parent_is_evic
 
     async def is_there(passed: float) -> bool:
         true_clock.now += passed
-        options = {"grace_seconds": HOUR, "retention": Retention()}
-        await collect_once(mesh.state, store, **options, recent_after=await recent.position())
+        after = await recent.position()
+        await collect_once(mesh.state, store, grace_seconds=HOUR, retention=Retention(), recent_after=after)
         return readable(store, start)
 
     assert await is_there(0.0)

@@ -1,6 +1,7 @@
 """A lack of space is found without a request for an agent, and starts a collection."""
 
 import asyncio
+import shutil
 from collections import namedtuple
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,7 +18,6 @@ from leaderboard.config import Config, location_of
 from leaderboard.garbage import RecentAgents, collect_periodically
 from leaderboard.generator import Generator
 from leaderboard.ranking.retention import Retention
-from podrace import disk_space
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.database.leadership import only_replica
 from podrace.digests import digest
@@ -104,7 +104,7 @@ async def test_a_full_disk_starts_a_collection_although_no_agent_is_requested(
     mesh: Any, store: FaultyStore, make_space: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(garbage, "SHORTEST_PERIOD_SECONDS", 0.0)
-    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: Usage(1000 * GIB, 1000 * GIB - MIB, MIB))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1000 * GIB, 1000 * GIB - MIB, MIB))
     garbage_name, urgent = litter(mesh, store), asyncio.Event()
     async with collecting(mesh, store, urgent), make_space(urgent.set, folders=[tmp_path], check_seconds=0.0):
         await until_deleted(store, garbage_name)
@@ -181,7 +181,8 @@ async def test_collections_are_requested_again_while_the_shortage_lasts_but_not_
     mesh: Any, store: FaultyStore, make_space: Any
 ) -> None:
     requested: list[float] = []
-    space, begin = make_space(lambda: requested.append(mesh.clock.now - begin)), mesh.clock.now
+    begin = mesh.clock.now
+    space = make_space(lambda: requested.append(mesh.clock.now - begin))
     store.fault = FULL
     for moment in (0.0, 1.0, RETRY_SECONDS, RETRY_SECONDS + 1):
         mesh.clock.now = begin + moment
@@ -206,7 +207,7 @@ async def test_the_disks_of_the_database_and_of_a_store_in_a_folder_need_space(
     def usage(folder: Path) -> Usage:
         return Usage(GIB, 0, 0 if folder.is_relative_to("/data") else GIB)
 
-    monkeypatch.setattr(disk_space.shutil, "disk_usage", usage)
+    monkeypatch.setattr(shutil, "disk_usage", usage)
     urgent = asyncio.Event()
     space = _storage_space(config, location_of(config), store, urgent, only_replica)
     assert bool(await space.shortage()) == urgent.is_set() == short
