@@ -165,7 +165,8 @@ class DockerLauncher:
         return found
 
     def _filters(self, labels: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
-        return {"label": [f"podrace.{key}={value}" for key, value in ({"scope": self._options.scope} | labels).items()]}
+        wanted = {"scope": self._options.scope, **labels}
+        return {"label": [f"podrace.{key}={value}" for key, value in wanted.items()]}
 
     def _list(self) -> Sequence[ListedPod]:
         containers = self._containers()
