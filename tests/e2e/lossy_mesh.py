@@ -15,13 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf import descriptor_pool
 from google.protobuf.descriptor_pb2 import MethodOptions
 from proxied_mesh import ForwardingProxy
 
 from podrace import rpc
+from podrace.agentpod.v1 import agentpod_pb2
+from podrace.checkpoint.v1 import store_pb2
+from podrace.evolution.v1 import evolution_pb2
+from podrace.leaderboard.v1 import leaderboard_pb2
+from podrace.orchestrator.v1 import orchestrator_pb2
+from podrace.policy.v1 import policy_service_pb2
 
 LATE_SECONDS = 0.05
+FILES = (agentpod_pb2, store_pb2, evolution_pb2, leaderboard_pb2, orchestrator_pb2, policy_service_pb2)
+METHODS = {
+    f"/{service.full_name}/{method.name}": method
+    for file in FILES
+    for service in file.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+"""Methods of the services that tests call through these proxies, as calls name them."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +92,8 @@ class LossyProxy(ForwardingProxy):
 
 def may_be_repeated(method: str) -> bool:
     """Whether `/package.Service/Method` is unary, and marked as a method that clients may repeat."""
-    try:
-        found = descriptor_pool.Default().FindMethodByName(method.lstrip("/").replace("/", "."))
-    except KeyError:
+    found = METHODS.get(method)
+    if found is None:
         return False
     marked = found.GetOptions().idempotency_level != MethodOptions.IDEMPOTENCY_UNKNOWN
     return bool(marked and not found.client_streaming and not found.server_streaming)
