@@ -20,7 +20,16 @@ from chaos_faults import CLASSES, Fault
 from chaos_target import ask_environment, cut, filled, send, slow, small_disk, stop
 from compose_stack import FILES, Stack, environment_of, running
 from homes import wait_for
-from k8s_mesh import ADDRESSES, AGENT_PODS, KUBECTL, PODRACE, deployed, make_certificates, make_data
+from k8s_mesh import (
+    ADDRESSES,
+    AGENT_PODS,
+    KUBECTL,
+    PODRACE,
+    deployed,
+    make_certificates,
+    make_data,
+    write_overlay,
+)
 
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -335,5 +344,6 @@ def on_kubernetes(folder: Path) -> Iterator[ClusterTarget]:
     make_data(data)
     make_certificates(certificates, {name: ADDRESSES[name] for name in PORTS})
     namespace = f"podrace-chaos-{os.getpid()}"
-    with small_disks(data), deployed(namespace, overlay, certificates, data, [ENVIRONMENT]):
+    write_overlay(overlay, namespace, data, [ENVIRONMENT])
+    with small_disks(data), deployed(namespace, overlay, certificates):
         yield ClusterTarget(namespace, certificates, data)

@@ -1,4 +1,4 @@
-"""Stands in for the kubelet of a node: the node and its pods exist in a real API server, and no container runs."""
+"""Reports as the kubelet of a node does: the node and its pods exist in a real API server, and no container runs."""
 
 import contextlib
 import datetime

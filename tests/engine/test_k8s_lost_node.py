@@ -1,4 +1,4 @@
-"""Tests pods on a lost node with the controllers of a real cluster; its kubelet is a stand-in that stops reporting.
+"""Tests pods on a lost node with the controllers of a real cluster; what stops reporting is no real kubelet.
 
 Needs KUBECONFIG with administrator rights, and no images. Run by `make test-k8s`.
 """
