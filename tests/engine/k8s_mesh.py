@@ -18,6 +18,7 @@ import container_spy
 import yaml
 
 from podrace import rpc
+from podrace.errors import PodraceError
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.specification.resolve import parse
 from podrace.tournament.v1 import tournament_pb2
@@ -114,7 +115,7 @@ async def until(condition: Callable[[], Any], what: str, *, seconds: float = WAI
         if asyncio.iscoroutine(found):
             try:
                 found = await found
-            except rpc.errors.PodraceError:
+            except PodraceError:
                 # The orchestrator is being replaced.
                 found = None
         if found:
