@@ -1,7 +1,8 @@
 """Changes the objects of a fake cluster as the controllers of Kubernetes do when a node is lost.
 
 These are typical states of several versions, written from the documentation and the source of Kubernetes (node
-lifecycle controller, taint eviction, garbage collection of pods). tests/engine/test_k8s_lost_node.py has those of a real cluster.
+lifecycle controller, taint eviction, garbage collection of pods).
+tests/engine/test_k8s_lost_node.py has those of a real cluster.
 """
 
 from collections.abc import Callable
