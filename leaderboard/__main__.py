@@ -39,7 +39,7 @@ from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database, DatabaseLocation
 from podrace.database.leadership import CheckLeads, ends, leader_check
 from podrace.errors import ResourceExhausted
-from podrace.processes import lifeline
+from podrace.processes import freed_memory, lifeline
 from podrace.rpc import Server, shutdown_requested, standby_health
 
 _log = structlog.get_logger(__name__)
@@ -154,4 +154,5 @@ async def _garbage_collection(
 
 
 if __name__ == "__main__":
+    freed_memory.return_large_blocks()
     sys.exit(service.run("leaderboard", Config, serve, sys.argv[1:]))

@@ -56,7 +56,7 @@ from podrace.database.leadership import CheckLeads, Leadership, ends, leader_che
 from podrace.leaderboard.v1.leaderboard_pb2 import DatabaseBackup
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from podrace.processes import lifeline
+from podrace.processes import freed_memory, lifeline
 
 GARBAGE_THRESHOLDS = 5_000, 10, 100
 """Thresholds of the garbage collector's generations. A full collection over the state of thousands of pods takes a
@@ -340,4 +340,5 @@ def _reconciler(
 
 
 if __name__ == "__main__":
+    freed_memory.return_large_blocks()
     sys.exit(service.run("orchestrator", Config, lambda config: serve(config, SystemClock()), sys.argv[1:]))

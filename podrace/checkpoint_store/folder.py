@@ -145,11 +145,12 @@ class FolderStore:
         with self._translated_errors():
             now = self._now()
             for tournament_id in [self._tournament_id] if self._tournament_id else [*self._searched()]:
-                for path in self._objects(tournament_id).glob("*/*"):
-                    with suppress(FileNotFoundError):
-                        status = path.stat()
-                        if DIGEST.fullmatch(path.name):
-                            yield StoredObject(path.name, now - status.st_mtime, status.st_size, tournament_id)
+                for shelf in _entries(self._objects(tournament_id)):
+                    for entry in _entries(shelf.path):
+                        with suppress(FileNotFoundError):
+                            status = entry.stat()
+                            if DIGEST.fullmatch(entry.name):
+                                yield StoredObject(entry.name, now - status.st_mtime, status.st_size, tournament_id)
 
     def delete_object(self, name: str, minimum_age_seconds: float) -> bool:
         """Unlinks an object if it is old; the lock excludes a put between reading its age and unlinking it."""
@@ -281,6 +282,15 @@ class FolderStore:
             if self._usable:
                 raise Unavailable(f"{cause}; repair the file system or its permissions") from error
             raise FailedPrecondition(f"{cause}; it must be a folder that this process can write") from error
+
+
+def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    """Yields the entries of a folder; none if there is no such folder.
+
+    Not with pathlib, which interns every name: the table of interned names grows with the files of the store.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        yield from entries
 
 
 def _read(path: Path, largest_bytes: int | None) -> Arrival:
