@@ -104,7 +104,9 @@ class AgentTraining:
         self._feed, self._opponents = feed, opponents
         self._lease, self._roles, self._compute = context.lease, context.roles, context.compute
         self._progress, self._snapshots, self._own_counters = context.progress, snapshots, counters
-        self._interim = InterimCheckpoints(context.checkpoints, checkpoint_seconds(spec), context.clock)
+        self._interim = InterimCheckpoints(
+            context.checkpoints, checkpoint_seconds(spec), context.clock, context.progress.report_stored
+        )
         self._budget = Budget.of(context.assignment)
         self._begin_steps = counters.environment_steps
         self._schedule = EvaluationSchedule.starting_at(counters.environment_steps, spec.evaluation)

@@ -128,11 +128,12 @@ class CheckpointAccess(Protocol):
         """
         ...
 
-    async def publish_interim(self, frozen: FrozenState) -> None:
+    async def publish_interim(self, frozen: FrozenState) -> bool:
         """Stores a checkpoint without a score, for the case that the pod is lost before the next evaluation.
 
-        Nothing is stored while a score waits for the leaderboard: an agent has two checkpoints, of which the next pod
-        submits those that are scored.
+        Returns:
+            Whether it was stored. Nothing is stored while a score waits for the leaderboard: an agent has two
+            checkpoints, of which the next pod submits those that are scored.
 
         Raises:
             As `publish`.

@@ -124,6 +124,10 @@ class ProgressReporter:
         received.left_out = received.left_out[:LONGEST_FAULT]
         self._progress.shared_experience.CopyFrom(received)
 
+    def report_stored(self, environment_steps: int) -> None:
+        """Reports that a checkpoint without a score was stored."""
+        self._progress.stored_environment_steps = environment_steps
+
     def report_storage_fault(self, fault: str) -> None:
         """Reports why the pod waits for storage; empty: it does not wait."""
         self._progress.storage_fault = fault[:LONGEST_FAULT]

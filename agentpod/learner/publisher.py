@@ -194,10 +194,12 @@ class Publisher:
             with self._waits.waiting():
                 await self._try_to_submit()
 
-    async def publish_interim(self, frozen: FrozenState) -> None:
+    async def publish_interim(self, frozen: FrozenState) -> bool:
         """See agentpod.learner.interfaces.CheckpointAccess."""
-        if not self._unsubmitted:
-            await self.publish(frozen, None)
+        if self._unsubmitted:
+            return False
+        await self.publish(frozen, None)
+        return True
 
     def _store_checkpoint(self, frozen: FrozenState, evaluation: Evaluation | None) -> str:
         manifest = frozen.manifest(

@@ -90,15 +90,22 @@ class InterimCheckpoints:
     await interim.settle()
     """
 
-    def __init__(self, checkpoints: CheckpointAccess, period_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        checkpoints: CheckpointAccess,
+        period_seconds: float,
+        clock: Callable[[], float],
+        on_stored: Callable[[int], None],
+    ) -> None:
         """Starts the first period.
 
         Args:
             checkpoints: Where they are stored.
             period_seconds: Longest time between two copies; infinite: none are stored.
             clock: Monotonic clock in seconds.
+            on_stored: Receives the environment steps of each checkpoint that was stored.
         """
-        self._checkpoints, self._period, self._clock = checkpoints, period_seconds, clock
+        self._checkpoints, self._period, self._clock, self._on_stored = checkpoints, period_seconds, clock, on_stored
         self._noted = clock()
         self._task: asyncio.Task[None] | None = None
 
@@ -116,7 +123,8 @@ class InterimCheckpoints:
 
     async def _store(self, frozen: FrozenState) -> None:
         try:
-            await self._checkpoints.publish_interim(frozen)
+            if await self._checkpoints.publish_interim(frozen):
+                self._on_stored(frozen.counters.environment_steps)
         except PodraceError as error:
             _log.warning("an interim checkpoint is not stored", error=error.message)
 

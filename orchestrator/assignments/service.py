@@ -277,9 +277,9 @@ class Assignments:
         try:
             if trains:
                 await self._state.transact(transactions.mark_useful, work.pod_id)
-            if progress.HasField("score") and lease and not lease.scored:
+            if dispatch.has_advanced(progress) and lease and not lease.advanced:
                 await self._state.transact(forget_losses, work.work_id)
-                lease.scored = True
+                lease.advanced = True
             await self._gaps.resumed(work, progress, self._clock.monotonic())
             if new_fault:
                 await self._state.transact(record_evaluator_fault, work.tournament_id, work.pod_id, new_fault)

@@ -261,6 +261,11 @@ def has_trained(progress: pb.Progress, known_steps: int, *, stuck: bool) -> bool
     return progress.environment_steps > known_steps or (stuck and progress.activity == pb.POD_ACTIVITY_TRAINING)
 
 
+def has_advanced(progress: pb.Progress) -> bool:
+    """Returns whether a pod has brought its agent further in a way that survives the pod: a score or a checkpoint."""
+    return progress.HasField("score") or progress.HasField("stored_environment_steps")
+
+
 def lost_too_often(lease_epoch: int, work: WorkItem, requester: Holder, *, limit: int = 3) -> str:
     """Why an evaluation fails after `limit` pods that held it were lost; empty if it may be assigned again."""
     if work.holder is None or lease_epoch < limit or not why_free(work, requester) or work.holder == requester:

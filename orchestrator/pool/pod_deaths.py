@@ -2,8 +2,8 @@
 
 - A tournament fails after MAXIMUM_DEATHS pods in a row that could not start: a broken image, a plugin that crashes at
   once. Pods that trained, or that died from outside as far as can be seen, are not among them.
-- An agent fails after MOST_LOSSES pods in a row that died while they trained it, and none of which scored it or gave it
-  back with an update. Its tournament fails if its agents fail in a row.
+- An agent fails after MOST_LOSSES pods in a row that died while they trained it, and none of which scored it, stored a
+  checkpoint of it, or gave it back with an update. Its tournament fails if its agents fail in a row.
 - After each of these deaths but the first of an agent, the next pod starts later, so that pods that crash again and
   again take few processors from others.
 """

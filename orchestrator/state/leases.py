@@ -34,8 +34,8 @@ class Lease:
     """Reported with the latest renewal."""
     stuck_reports: int = 0
     """Number of the latest report of a stuck role that was recorded."""
-    scored: bool = False
-    """Whether it was recorded that the pod has scored the agent."""
+    advanced: bool = False
+    """Whether it was recorded that the pod has brought the agent further."""
 
 
 class Leases:

@@ -1714,6 +1714,7 @@ class Progress(_message.Message):
     TRAINING_AGE_SECONDS_FIELD_NUMBER: _builtins.int
     SHARED_EXPERIENCE_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
+    STORED_ENVIRONMENT_STEPS_FIELD_NUMBER: _builtins.int
     activity: Global___PodActivity.ValueType
     """What the pod is doing."""
     environment_steps: _builtins.int
@@ -1748,6 +1749,10 @@ class Progress(_message.Message):
     """Seconds since the training began to collect under this lease, when the message was sent; absent before. Together
     with `update_age_seconds` in the last report of the previous pod, it gives the time in which nothing was trained.
     """
+    stored_environment_steps: _builtins.int
+    """Environment steps of the newest checkpoint that was stored under this lease between two evaluations; absent before
+    the first. If the pod dies, the next one continues from there.
+    """
     @_builtins.property
     def roles(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoleProgress]:
         """Progress of each role that the leader monitors."""
@@ -1780,13 +1785,16 @@ class Progress(_message.Message):
         training_age_seconds: _builtins.float | None = ...,
         shared_experience: Global___SharedExperience | None = ...,
         gpus: _abc.Iterable[Global___GpuUse] | None = ...,
+        stored_environment_steps: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "score", b"score", "shared_experience", b"shared_experience", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_stored_environment_steps", b"_stored_environment_steps", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "score", b"score", "shared_experience", b"shared_experience", "stored_environment_steps", b"stored_environment_steps", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "gpus", b"gpus", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "roles", b"roles", "score", b"score", "shared_experience", b"shared_experience", "steps_per_second", b"steps_per_second", "storage_fault", b"storage_fault", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "_stored_environment_steps", b"_stored_environment_steps", "_training_age_seconds", b"_training_age_seconds", "_training_return", b"_training_return", "_update_age_seconds", b"_update_age_seconds", "activity", b"activity", "environment_steps", b"environment_steps", "evaluator_fault", b"evaluator_fault", "gpus", b"gpus", "plane", b"plane", "policy_lag", b"policy_lag", "policy_version", b"policy_version", "roles", b"roles", "score", b"score", "shared_experience", b"shared_experience", "steps_per_second", b"steps_per_second", "storage_fault", b"storage_fault", "stored_environment_steps", b"stored_environment_steps", "training_age_seconds", b"training_age_seconds", "training_return", b"training_return", "update_age_seconds", b"update_age_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
     _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    _WhichOneofReturnType__stored_environment_steps: _TypeAlias = _typing.Literal["stored_environment_steps"]  # noqa: Y015
+    _WhichOneofArgType__stored_environment_steps: _TypeAlias = _typing.Literal["_stored_environment_steps", b"_stored_environment_steps"]  # noqa: Y015
     _WhichOneofReturnType__training_age_seconds: _TypeAlias = _typing.Literal["training_age_seconds"]  # noqa: Y015
     _WhichOneofArgType__training_age_seconds: _TypeAlias = _typing.Literal["_training_age_seconds", b"_training_age_seconds"]  # noqa: Y015
     _WhichOneofReturnType__training_return: _TypeAlias = _typing.Literal["training_return"]  # noqa: Y015
@@ -1795,6 +1803,8 @@ class Progress(_message.Message):
     _WhichOneofArgType__update_age_seconds: _TypeAlias = _typing.Literal["_update_age_seconds", b"_update_age_seconds"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stored_environment_steps) -> _WhichOneofReturnType__stored_environment_steps | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__training_age_seconds) -> _WhichOneofReturnType__training_age_seconds | None: ...
     @_typing.overload

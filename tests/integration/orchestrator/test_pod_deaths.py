@@ -149,7 +149,7 @@ async def test_an_agent_whose_pods_crash_again_and_again_fails_and_a_tournament_
     assert events[0] == f"{single}-a0 failed after 100 steps: {cause}"
 
 
-@pytest.mark.parametrize("progress", ["score", "publication"])
+@pytest.mark.parametrize("progress", ["score", "checkpoint", "publication"])
 async def test_a_pod_that_brings_its_agent_further_ends_the_row_of_deaths(
     mesh: Any, single: str, progress: str
 ) -> None:
@@ -160,6 +160,8 @@ async def test_a_pod_that_brings_its_agent_further_ends_the_row_of_deaths(
         assert work.train.agent_id == f"{single}-a0"
         if progress == "score":
             await mesh.renew(work, environment_steps=100, update_age_seconds=0.1, score=1.0)
+        elif progress == "checkpoint":
+            await mesh.renew(work, environment_steps=100, update_age_seconds=0.1, stored_environment_steps=90)
         else:
             last = pb.Progress(environment_steps=100, update_age_seconds=0.1)
             await mesh.complete(work, pb.OUTCOME_DRAINED, message="SIGTERM", progress=last)
