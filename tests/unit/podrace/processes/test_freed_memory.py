@@ -1,4 +1,4 @@
-"""Large blocks are mapped on their own, and so return to the system, also after a larger one was freed."""
+"""Large blocks are mapped separately, and so return to the system, also after a larger one was freed."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_siz
 library.free.argtypes = [ctypes.c_void_p]
 library.free(library.malloc(4 << 20))
 block = library.malloc(1 << 20)
-# The second bit of the size before a block of glibc: the block is a mapping of its own.
+# The second bit of the size before a block of glibc: the block is mapped separately.
 print(bool(ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value & 2))
 """
 
