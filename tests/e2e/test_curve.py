@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 EPISODES = ("--episodes", "4")
 
