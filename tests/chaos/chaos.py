@@ -282,13 +282,7 @@ def chaos(target: Target, options: ChaosOptions, faults_folder: str) -> dict[str
     events = observer.events()
     lost, after_backup = missing_candidates(measured.accepted, observer.candidates(), target.unprotected)
     share = goodput(measured.intervals, measured.rate)
-    must_be_zero = {
-        "lost_candidates": len(lost),
-        "failed_agents": int(found.failed_agents),
-        "tournaments_ended": int(found.state != tournament_pb2.TOURNAMENT_STATE_RUNNING),
-        **target.finish(),
-    }
-    return {
+    results = {
         "mesh": target.name,
         "seed": options.seed,
         "pods": options.pods,
@@ -307,8 +301,16 @@ def chaos(target: Target, options: ChaosOptions, faults_folder: str) -> dict[str
         "pod_seconds_lost": {
             name: cost.rounded() for name, cost in costs(measured.intervals, measured.rate, options.pods).items()
         },
-        "must_be_zero": must_be_zero,
     }
+    # What was measured in half an hour is not lost if the end fails.
+    print(json.dumps(results, indent=2), file=sys.stderr, flush=True)
+    must_be_zero = {
+        "lost_candidates": len(lost),
+        "failed_agents": int(found.failed_agents),
+        "tournaments_ended": int(found.state != tournament_pb2.TOURNAMENT_STATE_RUNNING),
+        **target.finish(),
+    }
+    return {**results, "must_be_zero": must_be_zero}
 
 
 @contextlib.contextmanager

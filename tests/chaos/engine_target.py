@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import tomllib
 from abc import ABC, abstractmethod
@@ -88,8 +89,21 @@ class EngineTarget(ABC):
         """Number of containers, volumes, Jobs and the like of pods that exist."""
 
     @abstractmethod
+    def verify(self) -> Mapping[str, Any]:
+        """What `podrace store verify` reports about the checkpoint store; AssertionError if it fails."""
+
     def verified(self) -> Mapping[str, Any]:
-        """What `podrace store verify` reports about the checkpoint store."""
+        """The same, as soon as a store that has just been restarted answers."""
+
+        def attempt() -> Mapping[str, Any] | None:
+            try:
+                return self.verify()
+            except AssertionError as error:
+                print(error, file=sys.stderr, flush=True)
+                return None
+
+        report: Mapping[str, Any] = wait_for(attempt, CONTAINER_SECONDS, what="a report on the store")
+        return report
 
     def left_behind(self) -> int:
         """Number of things that are left: objects of pods, unfinished uploads, and temporary folders of services."""
@@ -222,7 +236,7 @@ class ComposeTarget(EngineTarget):
         scope = f"label=podrace.scope={self._stack.project}"
         return len(self._stack.run("ps", "--all", "--quiet", "--filter", scope).split()) + len(self._stack.volumes())
 
-    def verified(self) -> Mapping[str, Any]:
+    def verify(self) -> Mapping[str, Any]:
         """See EngineTarget."""
         options = ("--rm", "--no-deps", "-T", "--entrypoint", "podrace", "bucket")
         store = STORE.format(host="store")
@@ -290,7 +304,7 @@ class ClusterTarget(EngineTarget):
         listed = self.kubectl("get", "jobs,configmaps,secrets", "-l", "podrace/scope=podrace", "-o", "name")
         return len(listed.split()) + len(self.kubectl("get", "pods", "-l", AGENT_PODS, "-o", "name").split())
 
-    def verified(self) -> Mapping[str, Any]:
+    def verify(self) -> Mapping[str, Any]:
         """See EngineTarget."""
         keys = {"PODRACE_STORE_ACCESS_KEY": "local-access-key", "PODRACE_STORE_SECRET_KEY": "local-secret-key"}
         store = STORE.format(host=ADDRESSES["store"])

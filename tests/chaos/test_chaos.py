@@ -83,7 +83,7 @@ class CountedTarget(EngineTarget):
     def objects(self) -> int:
         return 1
 
-    def verified(self) -> Mapping[str, Any]:
+    def verify(self) -> Mapping[str, Any]:
         return {"unfinished_writes": 3, "damage": []}
 
 
