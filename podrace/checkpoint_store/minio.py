@@ -53,8 +53,8 @@ class MinioStore:
 
     Each method also raises PermissionDenied (the credentials are not accepted), FailedPrecondition (there is no such
     bucket, the server is not an S3 server, TLS fails, or the clocks differ too much), and Unavailable when a failure
-    that may pass did not pass within the deadline. Once the store was usable, refused credentials, a missing bucket and
-    clocks that differ are Unavailable.
+    that may pass did not pass within the deadline. Once the store was usable, refused credentials, a missing bucket,
+    clocks that differ, and answers that are not those of an S3 server are Unavailable.
     """
 
     def __init__(self, bucket: Bucket) -> None:

@@ -65,7 +65,8 @@ class Failure:
     transient: bool = False
     """Whether the failure may pass."""
     repairable: bool = False
-    """Whether an operator of a store that was usable once repairs it: its credentials, its clock or its bucket."""
+    """Whether it passes if the store was usable once: an operator repairs its credentials, its clock or its bucket, or
+    what answers in its place ends: a proxy whose server restarts, or a server that is starting."""
 
     def of_usable_store(self) -> "Failure":
         """Returns the failure of a store that was usable once; it is not retried at once."""
@@ -88,7 +89,8 @@ def failure_of(error: Exception, address: Address, what: str, credentials: str) 
         return _of_status(error, where)
     if isinstance(error, http.HTTPError | OSError):
         return _of_connection(error, address, where)
-    return Failure(FailedPrecondition(f"{where}: {address.endpoint} {NO_S3}: {_short(error)}; check host and port"))
+    line = f"{where}: {address.endpoint} {NO_S3}: {_short(error)}; check host and port"
+    return Failure(FailedPrecondition(line), repairable=True)
 
 
 def _of_answer(error: S3Error, address: Address, where: str, credentials: str) -> Failure:
@@ -138,7 +140,8 @@ def _of_status(error: InvalidResponseError | ServerError, where: str) -> Failure
         return Failure(Aborted(f"{where} was changed by another process; read it again"))
     if status == FULL_STATUS:
         return Failure(ResourceExhausted(f"{where}: the store is full (HTTP {status}); make room"))
-    return Failure(FailedPrecondition(f"{where}: the server {NO_S3} (HTTP {status}); check host and port"))
+    line = f"{where}: the server {NO_S3} (HTTP {status}); check host and port"
+    return Failure(FailedPrecondition(line), repairable=True)
 
 
 def _of_connection(error: http.HTTPError | OSError, address: Address, where: str) -> Failure:
