@@ -154,5 +154,5 @@ async def _garbage_collection(
 
 
 if __name__ == "__main__":
-    freed_memory.return_large_blocks()
+    freed_memory.keep_little()
     sys.exit(service.run("leaderboard", Config, serve, sys.argv[1:]))

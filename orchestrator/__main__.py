@@ -340,5 +340,5 @@ def _reconciler(
 
 
 if __name__ == "__main__":
-    freed_memory.return_large_blocks()
+    freed_memory.keep_little()
     sys.exit(service.run("orchestrator", Config, lambda config: serve(config, SystemClock()), sys.argv[1:]))
