@@ -34,7 +34,7 @@ from agentpod.pod_token import token_of
 from agentpod.session.role_polls import RolePolls
 from agentpod.session.session import Roles
 from agentpod.storage_waits import StorageWaits
-from podrace import rpc, tracing
+from podrace import backoff, rpc, tracing
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.agentpod.v1 import agentpod_pb2_grpc as pb_grpc
 from podrace.checkpoint.v1 import store_pb2
@@ -63,8 +63,8 @@ FAREWELL_SECONDS = 5.0
 """Time limit for notifying the followers that the pod exits."""
 UNKNOWN_ANSWER_SECONDS = 1.0
 """Pause after an answer that this build does not know."""
-GIVEN_UP_SECONDS = 1.0
-"""Pause after an assignment that the pod gave up."""
+GIVEN_UP_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 4.0
+"""Pause after an assignment that was given back, doubled after each without an update; shorter than a silent pod's."""
 
 
 class Leader:
@@ -112,7 +112,7 @@ class Leader:
         self._gpu_sampler = GpuSampler(config.gpus)
         self.lease: Lease | None = None
         self.training: AgentTraining | None = None
-        self._evaluation_time = EvaluationTime()
+        self._given_back, self._evaluation_time = 0, EvaluationTime()
         self._preparation = Preparation(self.roles, compute, config, self._check, device=device)
 
     async def run(self, stop: "asyncio.Future[str]") -> int:
@@ -128,6 +128,8 @@ class Leader:
                     continue
                 if exit_code is not None:
                     return exit_code
+                # The cause may still be there: without a pause the pod would acquire and give up in a tight loop.
+                await self._pause(backoff.exponential(self._given_back, GIVEN_UP_SECONDS, LONGEST_PAUSE_SECONDS), stop)
         finally:
             await self._preparation.end()
             self.shared_training.end()
@@ -348,9 +350,9 @@ class Leader:
                 # Another pod holds the agent, or the orchestrator does not answer. The lease expires by itself, and the
                 # next pod continues from what is published.
                 _log.warning("the end of the assignment could not be reported", error=error.message)
-        if ending.outcome == orchestrator_pb.OUTCOME_DRAINED and ending.exit_code is None and not lease.yielded:
-            # The cause may still be there: without a pause the pod would acquire and give up in a tight loop.
-            await asyncio.sleep(GIVEN_UP_SECONDS)
+        gave_back = ending.outcome == orchestrator_pb.OUTCOME_DRAINED and ending.exit_code is None and not lease.yielded
+        earlier = 0 if lease.progress.HasField("update_age_seconds") else self._given_back
+        self._given_back = earlier + 1 if gave_back else 0
 
 
 def _log_ending(ending: Ending) -> None:

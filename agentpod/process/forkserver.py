@@ -7,7 +7,8 @@ worker or an evaluator that died while its leader lives, and releases the shared
 cleanup is up to the launcher, and so are pods that outlive their fork server.
 
 Protocol, one JSON object a line:
-{"pod": {<fields of PodConfig>}, "secrets": true}  ->  {"pid": 123} | {"error": "..."}
+{"pod": {<fields of PodConfig>}, "secrets": true}  ->  {"pid": 123} | {"error": "...", "passing": true}
+`passing`: the machine lacks something now, which says nothing about the pod.
 
 Roles inherit the memory and the environment of this process, and some of them run user code. So neither ever has a
 token or a key of the checkpoint store. With `secrets` a file descriptor comes with the line, which the leader alone
@@ -15,6 +16,7 @@ reads (agentpod.process.forked_role).
 """
 
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -42,6 +44,8 @@ _log = structlog.get_logger(__name__)
 MAXIMUM_RESTARTS = 10
 """Restarts of one role of one pod. After that the role stays down, and the leader ends the pod."""
 POLL_SECONDS = 1.0
+PASSING = (errno.EAGAIN, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+"""Errors of a machine that lacks something now."""
 
 
 @dataclass
@@ -121,7 +125,7 @@ class ForkServer:
         except (ValueError, KeyError, TypeError) as error:
             return {"error": f"not a valid request: {error!r}"}
         except OSError as error:
-            return {"error": f"cannot start the pod: {error}"}
+            return {"error": f"cannot start the pod: {error}", "passing": error.errno in PASSING}
 
     def start(self, pod: PodConfig, secrets: int = NO_SECRETS) -> int:
         """Forks the roles of a pod, the leader first, unless the pod is running already.

@@ -80,7 +80,8 @@ class Launcher(Protocol):
 
         Raises:
             InvalidArgument: Such a pod can never be started; the message says why.
-            Unavailable: It could not be started this time.
+            FailedPrecondition: Something must be mended before it can be started, such as a missing image.
+            Unavailable: It cannot be started now: the platform does not respond, is overloaded, or has no room.
         """
         ...
 

@@ -26,7 +26,7 @@ import structlog
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.engine_containers import last_log_line, listed_pod
-from orchestrator.launchers.engine_errors import missing_image, one_line, remedy
+from orchestrator.launchers.engine_errors import is_full, missing_image, one_line, remedy
 from orchestrator.launchers.gpu_names import NO_GPUS, check_gpu_names, names_in_container
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import (
@@ -45,7 +45,7 @@ from orchestrator.launchers.pod_settings import (
 from orchestrator.launchers.store_credentials import credentials
 from podrace import tls
 from podrace.checkpoint_store.assignment_store import GRANTED
-from podrace.errors import InvalidArgument, Unavailable
+from podrace.errors import FailedPrecondition, InvalidArgument, Unavailable
 
 POD_FOLDER = "/run/podrace"
 """Mount point of the pod's volume in its containers."""
@@ -125,7 +125,7 @@ class DockerLauncher:
             raise InvalidArgument(
                 f"pod.gpus = {pod.spec.gpus}: launcher 'docker' has {len(self._options.gpus)} GPUs (docker.gpus)"
             )
-        await self._in_thread(self._start, pod, image=pod.spec.image)
+        await self._in_thread(self._start, pod, starts=pod)
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
         """See Launcher."""
@@ -140,18 +140,21 @@ class DockerLauncher:
         """See Launcher."""
         return self._last_log_line.get(pod_id, "")
 
-    async def _in_thread(self, work: Callable[..., Any], *arguments: Any, image: str = "") -> Any:
-        """Calls the engine in a thread; errors become one line. `image` is one that the specification names."""
-        from docker.errors import DockerException, ImageNotFound
+    async def _in_thread(self, work: Callable[..., Any], *arguments: Any, starts: NewPod | None = None) -> Any:
+        """Calls the engine in a thread; errors become one line. `starts` is the pod that this call starts."""
+        from docker.errors import APIError, DockerException, ImageNotFound
         from requests.exceptions import RequestException
 
         try:
             return await asyncio.to_thread(work, *arguments)
         except ImageNotFound:
-            raise Unavailable(missing_image(self._options.image, image)) from None
+            named = starts.spec.image if starts else ""
+            raise FailedPrecondition(missing_image(self._options.image, named)) from None
         except (DockerException, RequestException) as error:
             self.__dict__.pop("_client", None)
-            raise Unavailable(f"the Docker Engine reports an error: {one_line(error)}{remedy(error)}") from None
+            message = f"the Docker Engine reports an error: {one_line(error)}{remedy(error)}"
+            refused = starts and isinstance(error, APIError) and not is_full(error)
+            raise (FailedPrecondition if refused else Unavailable)(message) from None
 
     # --- listing ----------------------------------------------------------------------------------------------
 

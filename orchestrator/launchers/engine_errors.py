@@ -1,5 +1,8 @@
 """Turns errors of a Docker Engine into one line with a remedy. Pure functions."""
 
+FULL = ("no space left on device", "disk quota exceeded", "cannot allocate memory", "resource temporarily unavailable")
+"""Texts of the system's errors."""
+
 
 def one_line(error: BaseException) -> str:
     """Returns the text of an error of the engine."""
@@ -16,6 +19,12 @@ def remedy(error: BaseException) -> str:
     if "No such file" in str(error) or "FileNotFound" in str(error):
         return "; is it running, and is its socket mounted here (or DOCKER_HOST set)?"
     return ""
+
+
+def is_full(error: BaseException) -> bool:
+    """Returns whether the machine of the engine lacks disk, memory or processes, which may pass."""
+    text = str(error).lower()
+    return any(each in text for each in FULL)
 
 
 def missing_image(configured: str, named: str) -> str:

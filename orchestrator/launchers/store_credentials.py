@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from podrace.errors import Unavailable
+from podrace.errors import FailedPrecondition
 
 STORE_CREDENTIALS = ("PODRACE_STORE_ACCESS_KEY", "PODRACE_STORE_SECRET_KEY")
 SECRET_SUFFIX = "_FILE"
@@ -13,7 +13,7 @@ def credentials(environ: Mapping[str, str]) -> dict[str, str]:
     """Credentials of the store, from the environment or the files that it names; pods' containers lack these files.
 
     Raises:
-        Unavailable: A file cannot be read.
+        FailedPrecondition: A file cannot be read.
     """
     found = {}
     for name in STORE_CREDENTIALS:
@@ -24,5 +24,6 @@ def credentials(environ: Mapping[str, str]) -> dict[str, str]:
             try:
                 found[name] = Path(path).read_text().strip()
             except OSError as error:
-                raise Unavailable(f"{name}{SECRET_SUFFIX} = {path!r}: cannot be read: {error.strerror}") from None
+                message = f"{name}{SECRET_SUFFIX} = {path!r}: cannot be read: {error.strerror}"
+                raise FailedPrecondition(message) from None
     return found

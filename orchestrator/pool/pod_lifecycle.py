@@ -249,6 +249,18 @@ def mark_gone(transaction: Transaction, pod_id: str, last_log_line: str) -> Deat
     return Death(pod.tournament_id) if as_requested else pod_deaths.count(transaction, pod, last_log_line)
 
 
+def mark_not_started(transaction: Transaction, pod_id: str, reason: str) -> str:
+    """Records that a pod was not started, for a reason that may pass; returns the id of its tournament."""
+    pod = records.find(transaction, PodRecord, pod_id)
+    if pod is None or pod.phase == PodPhase.GONE:
+        return ""
+    records.save(transaction, replace(pod, phase=PodPhase.GONE))
+    transaction.record_event(
+        "pod_not_started", f"{pod_id} was not started: {reason}", tournament_id=pod.tournament_id, pod_id=pod_id
+    )
+    return pod.tournament_id
+
+
 def _depart(transaction: Transaction, pod: PodRecord) -> PodRecord:
     """Frees the work of an external pod, which may return under its id; one without work counts as asked to stop."""
     held = held_by(transaction, pod)

@@ -18,11 +18,12 @@ from orchestrator.decisions.pod_silence import SilenceLimits
 from orchestrator.decisions.pool_size import Limits, PoolShort, RetirePod, StartPod
 from orchestrator.decisions.quotas import NO_QUOTAS, Quotas
 from orchestrator.decisions.resources import Capacity, Resources
-from orchestrator.launchers.base import Launcher, ListedPod, NewPod
+from orchestrator.launchers.base import Launcher, ListedPod
 from orchestrator.leaderboard_client import LeaderboardClient
 from orchestrator.pool import metrics, pod_lifecycle
 from orchestrator.pool.demands import demands_of
 from orchestrator.pool.pod_sizing import PodSizing
+from orchestrator.pool.pod_starts import PodStarts
 from orchestrator.pool.pod_stops import PodStops
 from orchestrator.pool.pool_rules import LAUNCHED_POD_RULES, PoolRules
 from orchestrator.pool.silent_pods import NEVER_SILENT, SilentPods
@@ -33,15 +34,13 @@ from orchestrator.state.observation import Observation, observe
 from orchestrator.state.pod_views import PodViews
 from orchestrator.state.records import RUNNING
 from orchestrator.state.runtime import RuntimeState, save_changes
-from orchestrator.state.transitions import fail_tournament
 from orchestrator.tournaments import lifecycle
 from orchestrator.tournaments.completion import CompletionCheck
 from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.registration import Registration
 from orchestrator.tournaments.snapshots import ChampionSnapshots
 from podrace.database.leadership import CheckLeads, only_replica
-from podrace.errors import InvalidArgument, PodraceError, ResourceExhausted, Unavailable
-from podrace.printable import one_line
+from podrace.errors import PodraceError, ResourceExhausted, Unavailable
 from podrace.tasks import wait_at_most
 
 SAVE_PERIOD_SECONDS = 2.0
@@ -96,7 +95,7 @@ class Reconciler:
         self._silent_pods = SilentPods(runtime, silence)
         self._limits, self._period_seconds, self._rules = limits, period_seconds, rules
         self._on_list, self._deletion, self._quotas = on_list, deletion, quotas
-        self._registration, self._check_leads = registration, check_leads
+        self._registration = registration
         self._stopping = self._stopping_pods = False
         self._last_cycle = self._last_save = clock.monotonic()
         self._running, self._clocked = list[str](), list[str]()
@@ -108,13 +107,14 @@ class Reconciler:
         self._views = PodViews(runtime, clock)
         self._stops = PodStops(state, launcher, self._views, check_leads)
         self._recorded_shortages: dict[str, set[str]] = {}
-        self._starts: dict[str, asyncio.Task[None]] = {}
+        ends = self._mark_gone, self._mark_refused, self._look_again
+        self._starts = PodStarts(state, launcher, *ends, check_leads)
         self._line = ""
 
     @property
     def starting(self) -> Collection[str]:
         """Ids of the pods that are being started."""
-        return self._starts.keys()
+        return self._starts.pod_ids
 
     async def run(self) -> str:
         """Runs cycles, at least one per period, until it is stopped."""
@@ -154,7 +154,7 @@ class Reconciler:
             _log.error("the tournaments could not be cancelled", error=error.message)
             return
         self._runtime.changes.notify_all()
-        for pod_id in await self._cancel_starts():
+        for pod_id in await self._starts.cancel():
             await self._mark_gone(pod_id, "")
         if not await self._wait_until_no_pods(grace_seconds):
             self._limits = replace(self._limits, kill_seconds=0.0)
@@ -162,7 +162,7 @@ class Reconciler:
 
     async def close(self, *, save: bool = True) -> None:
         """Cancels starting pods and snapshots, and saves what must survive, unless another replica does that now."""
-        await self._cancel_starts()
+        await self._starts.cancel()
         await self._snapshots.close()
         if self._registration:
             await self._registration.close()
@@ -248,7 +248,7 @@ class Reconciler:
         self._absent = {pod_id: self._absent.get(pod_id, now) for pod_id in self._runtime.cache.pods.keys() - running}
         absent_seconds = {pod_id: now - since for pod_id, since in self._absent.items()}
         left_alone = self._runtime.left_alone or frozenset()
-        found = pod_lifecycle.compare(recorded, listed, self._starts, absent_seconds, left_alone)
+        found = pod_lifecycle.compare(recorded, listed, self.starting, absent_seconds, left_alone)
         if found.appeared or found.unknown or found.removed:
             left_alone |= await self._state.transact(pod_lifecycle.record_appearance, found)
         self._runtime.left_alone = left_alone & running
@@ -270,6 +270,17 @@ class Reconciler:
         start = self._clock.monotonic() + pool_size.backoff_seconds(deaths)
         self._not_before[death.tournament_id] = max(start, self._not_before.get(death.tournament_id, 0.0))
 
+    async def _mark_refused(self, pod_id: str, reason: str, pause_seconds: float) -> None:
+        """Records that the platform could not start a pod now; the tournament is not to blame."""
+        tournament_id = await self._state.transact(pod_lifecycle.mark_not_started, pod_id, reason)
+        self._runtime.release_pod(pod_id)
+        start = self._clock.monotonic() + pause_seconds
+        self._not_before[tournament_id] = max(start, self._not_before.get(tournament_id, 0.0))
+
+    def _look_again(self) -> None:
+        self._runtime.reconcile_requested.set()
+        self._runtime.changes.notify_all()
+
     # --- pool sizes -------------------------------------------------------------------------------------------
 
     async def _capacity(self) -> Capacity | str:
@@ -286,7 +297,7 @@ class Reconciler:
         granted = self._granted = fair_share.grant(now, capacity, demands)
         changing = self._limits.start_pods and not capacity.closed
         # Started at once: they are recorded, whatever fails below.
-        self._begin_starts(await sizing.give_back(now, capacity, all_pods, granted) if changing else [])
+        self._starts.begin(await sizing.give_back(now, capacity, all_pods, granted) if changing else [])
         views = sizing.counted(all_pods)
         actions, line = self._rules.decide(now, capacity, demands, views, self._limits)
         metrics.measure_wanted(metrics.wanted(demands, views, actions))
@@ -298,7 +309,7 @@ class Reconciler:
         self._recorded_shortages = {name: self._recorded_shortages.get(name, set()) for name in short}
         # Concurrently, so that many changes share one commit.
         await asyncio.gather(*map(self._act, actions))
-        self._begin_starts(await sizing.begin_changes(now, capacity, views, granted, actions) if changing else [])
+        self._starts.begin(await sizing.begin_changes(now, capacity, views, granted, actions) if changing else [])
         if any(isinstance(action, RetirePod) for action in actions):
             self._runtime.changes.notify_all()
             self._runtime.reconcile_requested.set()
@@ -310,43 +321,13 @@ class Reconciler:
     async def _act(self, action: pool_size.Action) -> None:
         if isinstance(action, StartPod):
             pod = await self._state.transact(pod_lifecycle.record_start, action)
-            self._begin_starts([pod])
+            self._starts.begin([pod])
         elif isinstance(action, RetirePod):
             await self._state.transact(pod_lifecycle.retire, action.pod_id, action.reason)
         elif isinstance(action, PoolShort):
             await self._record_short(action.tournament_id, action.reason)
         else:
             await self._stops.stop(action)
-
-    def _begin_starts(self, pods: Sequence[NewPod]) -> None:
-        self._starts |= {pod.pod_id: asyncio.create_task(self._start(pod)) for pod in pods}
-
-    async def _start(self, pod: NewPod) -> None:
-        """Starts a pod in a separate task: the first pod waits seconds for the fork server."""
-        try:
-            self._check_leads()
-            await self._launcher.start(pod)
-        except InvalidArgument as error:
-            if not pod.replaces:
-                await self._state.transact(fail_tournament, pod.tournament_id, error.message)
-            await self._mark_gone(pod.pod_id, error.message)
-        except PodraceError as error:
-            await self._mark_gone(pod.pod_id, error.message)
-        except Exception as error:
-            _log.exception("a pod could not be started", pod_id=pod.pod_id)
-            await self._mark_gone(pod.pod_id, one_line(repr(error)))
-        finally:
-            del self._starts[pod.pod_id]
-            self._runtime.reconcile_requested.set()
-            self._runtime.changes.notify_all()
-
-    async def _cancel_starts(self) -> list[str]:
-        """Cancels the start of all pods that are being started; returns their ids."""
-        starts = dict(self._starts)
-        for task in starts.values():
-            task.cancel()
-        await asyncio.gather(*starts.values(), return_exceptions=True)
-        return list(starts)
 
     async def _record_short(self, tournament_id: str, reason: str) -> None:
         """Records why a pool is short, once per reason while it is short; the numbers in a reason do not matter."""
@@ -377,7 +358,7 @@ class Reconciler:
         deadline = self._clock.monotonic() + seconds
         while True:
             await self._cycle_safely()
-            if not self._starts and not self._runtime.cache.pods:
+            if not self.starting and not self._runtime.cache.pods:
                 return True
             if self._clock.monotonic() >= deadline:
                 return False

@@ -15,6 +15,7 @@ EVENT_KINDS: Mapping[str, str] = {
     "pod_started": "A launcher starts a pod: for the minimum of the pool, or because there is free capacity.",
     "pod_joined": "A pod that the orchestrator did not start (launcher `external`) asked for work.",
     "pod_draining": "A pod is asked to publish, complete its assignment and exit; the message says why.",
+    "pod_not_started": "The platform could not start a pod, for a reason that may pass; the pool tries again later.",
     "pod_gone": "A pod that was draining has exited; the message repeats why it was drained.",
     "pod_died": "A pod exited without being asked; the message has its last log line.",
     "pod_terminated": "A draining pod did not exit in time and got SIGTERM.",

@@ -34,7 +34,7 @@ from orchestrator.launchers.kubernetes.pod_states import (
 from orchestrator.launchers.log_tail import last_line_of
 from orchestrator.launchers.options import KubernetesOptions
 from orchestrator.launchers.pod_settings import LEADER, check_image, check_own_worker, hosts_of
-from podrace.errors import PodraceError, Unavailable
+from podrace.errors import FailedPrecondition, PodraceError, Unavailable
 
 JOBS, PODS = ("batch/v1", "jobs"), ("v1", "pods")
 SECRETS = ("v1", "secrets")
@@ -367,13 +367,15 @@ class KubernetesLauncher:
         cluster, name = self._cluster(), self._options.template
         found = cluster.get("v1", "podtemplates", name)
         if found is None:
-            raise Unavailable(
+            raise FailedPrecondition(
                 f"there is no PodTemplate {name!r} in namespace {cluster.namespace!r}: apply an overlay of deploy/k8s,"
                 " or set kubernetes.namespace and kubernetes.template"
             )
         spec = found["template"]["spec"]
         if all(container["name"] != CONTAINER for container in spec["containers"]):
-            raise Unavailable(f"PodTemplate {name!r} has no container {CONTAINER!r}: apply an overlay of deploy/k8s")
+            raise FailedPrecondition(
+                f"PodTemplate {name!r} has no container {CONTAINER!r}: apply an overlay of deploy/k8s"
+            )
         return found
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from orchestrator.launchers.log_tail import last_line
-from podrace.errors import Unavailable
+from podrace.errors import FailedPrecondition, Unavailable
 from podrace.processes.identity import Process
 from podrace.processes.log_rotation import open_log
 
@@ -66,7 +66,8 @@ class ForkServerClient:
             secrets: What the leader of the pod alone reads. The fork server passes it on as a file descriptor.
 
         Raises:
-            Unavailable: The fork server cannot be started, or does not answer.
+            FailedPrecondition: The fork server exits.
+            Unavailable: It does not answer.
         """
         async with self._lock:
             answer = None
@@ -109,7 +110,8 @@ class ForkServerClient:
         deadline = asyncio.get_running_loop().time() + APPEAR_SECONDS
         while self._connection is None:
             if self._child is None or self._child.poll() is not None:
-                raise Unavailable(f"the fork server exited at once: {last_line(self._log_path)}; see {self._log_path}")
+                line = last_line(self._log_path)
+                raise FailedPrecondition(f"the fork server exited at once: {line}; see {self._log_path}")
             if asyncio.get_running_loop().time() > deadline:
                 raise Unavailable(f"the fork server did not listen within {APPEAR_SECONDS:g} s; see {self._log_path}")
             await asyncio.sleep(POLL_SECONDS)

@@ -40,7 +40,7 @@ from orchestrator.launchers.process.forkserver_client import ForkServerClient
 from orchestrator.launchers.process.inspection import inspect
 from orchestrator.launchers.process.local_gpus import LocalGpus
 from orchestrator.launchers.process.user_ids import CodeUserIds
-from podrace.errors import FieldViolation, InvalidArgument, Unavailable
+from podrace.errors import FailedPrecondition, FieldViolation, InvalidArgument, Unavailable
 from podrace.limits.user_code import imports_user_code
 from podrace.limits.user_environment import leader_variables, role_environment
 from podrace.processes.identity import Process, boot_id
@@ -177,7 +177,8 @@ class ProcessLauncher:
         finally:
             del self._starting[pod.pod_id]
         if "pid" not in answer:
-            raise Unavailable(f"{pod.pod_id} was not started: {answer.get('error', answer)}")
+            kind = Unavailable if answer.get("passing") else FailedPrecondition
+            raise kind(f"{pod.pod_id} was not started: {answer.get('error', answer)}")
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
         """See Launcher."""

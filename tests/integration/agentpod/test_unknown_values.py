@@ -49,3 +49,21 @@ async def test_an_unknown_kind_of_work_is_given_back(mesh, make_spec, make_assig
     assert completed.outcome == pb.OUTCOME_DRAINED
     assert completed.message == "this pod does not know this kind of work"
     assert not mesh.leaderboard.manifests
+
+
+async def test_a_pod_that_gives_everything_back_asks_less_and_less_often(mesh, make_spec, make_assignment, monkeypatch):
+    unknown = make_assignment(make_spec())
+    unknown.ClearField("work")
+    mesh.orchestrator.assignments.extend([unknown, unknown, unknown, make_assignment(make_spec()), unknown])
+    pauses = []
+    pause = leader.Leader._pause
+
+    async def recorded(self, seconds, stop):
+        pauses.append(round(100 * seconds))
+        await pause(self, seconds, stop)
+
+    monkeypatch.setattr(leader.Leader, "_pause", recorded)
+    config = mesh.pod_config("fused")
+    config.folder.mkdir(exist_ok=True, mode=0o700)
+    assert await run_leader(config) == 0
+    assert pauses == [1, 2, 4, 0, 1]

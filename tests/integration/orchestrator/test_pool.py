@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.decisions.pool_size import LONGEST_BACKOFF_SECONDS, MAXIMUM_DEATHS
 from orchestrator.decisions.resources import Capacity, Resources
 from podrace.errors import InvalidArgument, NotFound, Unavailable
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -138,15 +139,28 @@ async def test_a_pod_that_can_never_be_started_fails_its_tournament_at_once(mesh
     assert ((await mesh.get(name)).state, (await mesh.get(name)).reason) == (FAILED, "name: 7 characters too long")
 
 
-async def test_a_launcher_that_is_unavailable_is_retried(mesh: Any, spec: Any) -> None:
-    mesh.launcher.refusal = Unavailable("the fork server does not answer")
+async def test_a_platform_that_is_unavailable_for_long_fails_no_tournament(mesh: Any, spec: Any) -> None:
+    mesh.launcher.refusal = Unavailable("the API is overloaded")
     name = await mesh.create(spec(maximum_pods=1))
-    await mesh.cycle()
-    await mesh.cycle()
-    assert "pod_died" in await mesh.kinds(name)
+    for _ in range(3 * MAXIMUM_DEATHS):
+        await mesh.cycle(LONGEST_BACKOFF_SECONDS)
+    refused = [event.message for event in await mesh.events(name) if event.kind == "pod_not_started"]
+    assert len(refused) > MAXIMUM_DEATHS
+    assert refused[0] == f"{name}-p0 was not started: the API is overloaded"
+    assert "pod_died" not in await mesh.kinds(name)
     mesh.launcher.refusal = None
-    await mesh.cycle(5.0)
+    await mesh.cycle(LONGEST_BACKOFF_SECONDS)
     assert len(mesh.launcher.pods) == 1
+
+
+async def test_a_platform_that_is_unavailable_is_tried_less_and_less_often(mesh: Any, spec: Any) -> None:
+    mesh.launcher.refusal = Unavailable("the API is overloaded")
+    name = await mesh.create(spec(maximum_pods=1))
+    for _ in range(60):
+        await mesh.cycle(1.0)
+    refused = sum(event.kind == "pod_not_started" for event in await mesh.events(name))
+    # After 0.5, 1, 2, 4, 8, 16 and 30 seconds.
+    assert 5 <= refused <= 7
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyError("gpus")])

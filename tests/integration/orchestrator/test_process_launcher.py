@@ -18,7 +18,7 @@ from orchestrator.launchers.pod_settings import threads_of_a_role
 from orchestrator.launchers.process import launcher as launcher_module
 from orchestrator.launchers.process.launcher import ProcessLauncher, choose_cpus, reachable_host
 from orchestrator.launchers.process.local_gpus import LocalGpus
-from podrace.errors import InvalidArgument, Unavailable
+from podrace.errors import FailedPrecondition, InvalidArgument, PodraceError, Unavailable
 from podrace.gpus import Gpu, Reading
 from podrace.processes.identity import Process
 from podrace.processes.metrics_ports import port_file
@@ -265,9 +265,12 @@ async def test_the_last_log_line_of_a_pod_is_returned(harness_of: Any) -> None:
         assert harness.launcher.last_log_line("unknown") == ""
 
 
-async def test_a_rejected_request_has_the_reason_of_the_fork_server(harness_of: Any) -> None:
-    async with harness_of("refuse").launcher as launcher:
-        with pytest.raises(Unavailable, match="race-aaaaaa-p0 was not started: no space"):
+@pytest.mark.parametrize(("behavior", "kind"), [("refuse", FailedPrecondition), ("full", Unavailable)])
+async def test_a_rejected_request_has_the_reason_of_the_fork_server(
+    harness_of: Any, behavior: str, kind: type[PodraceError]
+) -> None:
+    async with harness_of(behavior).launcher as launcher:
+        with pytest.raises(kind, match="race-aaaaaa-p0 was not started: no space"):
             await launcher.start(pod())
 
 
@@ -276,7 +279,7 @@ async def test_a_fork_server_that_exits_at_once_is_an_error(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(Unavailable, match="the fork server exited at once"):
+    with pytest.raises(FailedPrecondition, match="the fork server exited at once"):
         await harness.launcher.start(pod())
 
 

@@ -17,7 +17,7 @@ from orchestrator.launchers.gpu_names import check_gpu_names
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import roles_of
 from orchestrator.launchers.store_credentials import credentials
-from podrace.errors import InvalidArgument, Unavailable
+from podrace.errors import FailedPrecondition, InvalidArgument, PodraceError, Unavailable
 from podrace.telemetry import TelemetryConfig
 from podrace.tournament.v1.tournament_pb2 import LAYOUT_FUSED, LAYOUT_SEPARATE, PodSpec
 
@@ -243,7 +243,7 @@ async def test_pods_that_start_together_get_different_gpus(
 
 async def test_a_failed_start_frees_its_gpus(launcher: DockerLauncher, engine: Engine) -> None:
     engine.failures["podrace-race-p0-learner"] = docker.errors.APIError("conflict")
-    with pytest.raises(Unavailable, match="conflict"):
+    with pytest.raises(FailedPrecondition, match="conflict"):
         await launcher.start(new_pod(gpus=2))
     launcher.__dict__["_client"] = engine
     await launcher.start(new_pod("race-p1", gpus=2))
@@ -332,7 +332,7 @@ async def test_containers_of_another_scope_are_ignored(launcher: DockerLauncher,
 
 async def test_a_failed_start_leaves_no_containers(launcher: DockerLauncher, engine: Engine) -> None:
     engine.failures["podrace-race-p0-evaluator"] = docker.errors.APIError("conflict")
-    with pytest.raises(Unavailable, match="the Docker Engine reports an error: conflict"):
+    with pytest.raises(FailedPrecondition, match="the Docker Engine reports an error: conflict"):
         await launcher.start(new_pod())
     assert not engine.running
     assert not engine.volume_options
@@ -350,24 +350,36 @@ async def test_stopping_signals_the_leader_and_killing_removes_all_containers(
 
 
 @pytest.mark.parametrize(
-    ("failure", "message"),
+    ("kind", "failure", "message"),
     [
-        (docker.errors.ImageNotFound("no such image"), "image 'podrace/agentpod:test' does not exist on the engine"),
         (
+            FailedPrecondition,
+            docker.errors.ImageNotFound("no such image"),
+            "image 'podrace/agentpod:test' does not exist on the engine",
+        ),
+        (
+            FailedPrecondition,
+            docker.errors.APIError("could not select device driver"),
+            "could not select device driver",
+        ),
+        (Unavailable, docker.errors.APIError("mkdir /var/lib: no space left on device"), "no space left on device"),
+        (
+            Unavailable,
             docker.errors.DockerException("('Connection aborted.', PermissionError(13, 'Permission denied'))"),
             "this user may not use its socket",
         ),
         (
+            Unavailable,
             docker.errors.DockerException("FileNotFoundError(2, 'No such file or directory')"),
             "is it running, and is its socket mounted here",
         ),
     ],
 )
 async def test_an_error_of_the_engine_becomes_one_line_with_a_remedy(
-    launcher: DockerLauncher, engine: Engine, failure: Exception, message: str
+    launcher: DockerLauncher, engine: Engine, kind: type[PodraceError], failure: Exception, message: str
 ) -> None:
     engine.failures["podrace-race-p0-learner"] = failure
-    with pytest.raises(Unavailable, match=message) as caught:
+    with pytest.raises(kind, match=message) as caught:
         await launcher.start(new_pod())
     assert "\n" not in caught.value.message
 
@@ -383,7 +395,7 @@ def test_credentials_come_from_the_environment_or_from_files(tmp_path: Path) -> 
         {"PODRACE_STORE_ACCESS_KEY": "key", "PODRACE_STORE_SECRET_KEY_FILE": str(tmp_path / "secret"), "HOME": "/"}
     )
     assert found == {"PODRACE_STORE_ACCESS_KEY": "key", "PODRACE_STORE_SECRET_KEY": "hush"}
-    with pytest.raises(Unavailable, match="PODRACE_STORE_SECRET_KEY_FILE = 'nowhere': cannot be read"):
+    with pytest.raises(FailedPrecondition, match="PODRACE_STORE_SECRET_KEY_FILE = 'nowhere': cannot be read"):
         credentials({"PODRACE_STORE_SECRET_KEY_FILE": "nowhere"})
 
 
@@ -427,7 +439,8 @@ async def test_a_named_image_that_is_not_on_the_engine_is_reported_with_its_key(
 ) -> None:
     launcher._options = replace(launcher._options, images=("team/*",))
     engine.failures["image team/robots:2"] = docker.errors.ImageNotFound("no such image")
-    with pytest.raises(Unavailable, match=r"^pod\.image = 'team/robots:2': does not exist on the engine, and is never"):
+    expected = r"^pod\.image = 'team/robots:2': does not exist on the engine, and is never"
+    with pytest.raises(FailedPrecondition, match=expected):
         await launcher.start(new_pod(image="team/robots:2"))
     assert not engine.running
     assert not engine.volume_options

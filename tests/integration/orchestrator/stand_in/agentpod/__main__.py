@@ -6,6 +6,7 @@
 | stubborn | ignores SIGTERM |
 | crash | writes a line to its log and exits |
 | refuse | is not forked: the request is answered with an error |
+| full | is not forked: the request is answered with an error that may pass |
 """
 
 import json
@@ -37,8 +38,8 @@ def run_role(pod: dict[str, Any], role: str) -> NoReturn:
 
 
 def start(pod: dict[str, Any]) -> dict[str, Any]:
-    if pod["store"] == "refuse":
-        return {"error": "no space"}
+    if pod["store"] in ("refuse", "full"):
+        return {"error": "no space", "passing": pod["store"] == "full"}
     names = ["learner"]
     if pod["layout"] == "separate":
         names += [*(f"worker-{index}" for index in range(pod["workers"])), "evaluator"]

@@ -13,7 +13,7 @@ from orchestrator.launchers.base import EventSink
 from orchestrator.launchers.kubernetes.api_client import ApiClient, connect
 from orchestrator.launchers.kubernetes.event_recorder import BURST, EventRecorder
 from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
-from podrace.errors import InvalidArgument, Unavailable
+from podrace.errors import FailedPrecondition, InvalidArgument, Unavailable
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ async def test_the_error_for_a_missing_template_says_what_to_apply(
     launcher: KubernetesLauncher, cluster: FakeCluster
 ) -> None:
     cluster.objects["podtemplates"].clear()
-    for call in (launcher.capacity(), launcher.start(new_pod())):
-        with pytest.raises(Unavailable, match="no PodTemplate 'podrace-agentpod' in namespace 'mesh': apply"):
+    for kind, call in ((Unavailable, launcher.capacity()), (FailedPrecondition, launcher.start(new_pod()))):
+        with pytest.raises(kind, match="no PodTemplate 'podrace-agentpod' in namespace 'mesh': apply"):
             await call
 
 
