@@ -107,8 +107,7 @@ class Reconciler:
         self._views = PodViews(runtime, clock)
         self._stops = PodStops(state, launcher, self._views, check_leads)
         self._recorded_shortages: dict[str, set[str]] = {}
-        ends = self._mark_gone, self._mark_refused, self._look_again
-        self._starts = PodStarts(state, launcher, *ends, check_leads)
+        self._starts = PodStarts(state, launcher, self._mark_gone, self._mark_refused, self._look_again, check_leads)
         self._line = ""
 
     @property

@@ -373,9 +373,7 @@ class KubernetesLauncher:
             )
         spec = found["template"]["spec"]
         if all(container["name"] != CONTAINER for container in spec["containers"]):
-            raise FailedPrecondition(
-                f"PodTemplate {name!r} has no container {CONTAINER!r}: apply an overlay of deploy/k8s"
-            )
+            raise FailedPrecondition(f"PodTemplate {name!r} has no container {CONTAINER!r}: apply deploy/k8s")
         return found
 
 
