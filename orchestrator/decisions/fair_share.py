@@ -61,7 +61,7 @@ class Demand:
     maximum_pods: int | None
     """None: as many as there is capacity for."""
     not_before: float = 0.0
-    """Monotonic time before which no pod is started, because pods died shortly after their start."""
+    """Monotonic time before which no pod is started, because pods died or could not be started."""
     step_pods: int | None = None
     """Number of pods that the pool grows or shrinks by at a time; None: any number."""
     cooldown_seconds: float = 0.0

@@ -315,7 +315,7 @@ class _Starts:
 def _why_not_now(now: float, demand: Demand, unoccupied: FreeResources, available: int, *, needed: bool) -> str:
     pod, free = demand.pod.per_host, unoccupied.largest
     if now < demand.not_before:
-        return "waiting, because pods died shortly after their start"
+        return "waiting, because pods died or could not be started"
     if pod.memory_bytes > min(free.memory_bytes, available):
         return f"a pod needs {_gib(pod.memory_bytes)} of memory, {_gib(min(free.memory_bytes, available))} is free"
     if pod.gpus > free.gpus:

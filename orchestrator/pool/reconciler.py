@@ -266,15 +266,18 @@ class Reconciler:
             self._runtime.counters.count_failure(death.tournament_id)
         # Until a silent pod is killed, more time passes than crashes need to be kept apart.
         deaths = 0 if self._stops.forget(pod_id) else death.in_row
-        start = self._clock.monotonic() + pool_size.backoff_seconds(deaths)
-        self._not_before[death.tournament_id] = max(start, self._not_before.get(death.tournament_id, 0.0))
+        self._delay_starts(death.tournament_id, pool_size.backoff_seconds(deaths))
 
     async def _mark_refused(self, pod_id: str, reason: str, pause_seconds: float) -> None:
         """Records that the platform could not start a pod now; the tournament is not to blame."""
         tournament_id = await self._state.transact(pod_lifecycle.mark_not_started, pod_id, reason)
         self._runtime.release_pod(pod_id)
-        start = self._clock.monotonic() + pause_seconds
-        self._not_before[tournament_id] = max(start, self._not_before.get(tournament_id, 0.0))
+        self._delay_starts(tournament_id, pause_seconds)
+
+    def _delay_starts(self, tournament_id: str, seconds: float) -> None:
+        if seconds > 0.0:
+            start = self._clock.monotonic() + seconds
+            self._not_before[tournament_id] = max(start, self._not_before.get(tournament_id, 0.0))
 
     def _look_again(self) -> None:
         self._runtime.reconcile_requested.set()

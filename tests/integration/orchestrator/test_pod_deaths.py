@@ -60,6 +60,23 @@ async def test_silent_pods_in_a_row_are_replaced_at_once_and_do_not_end_a_tourna
     assert await state_of(mesh, single) == RUNNING
 
 
+async def test_the_cycle_that_notices_a_death_starts_the_next_pod(
+    mesh: Any, single: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod_id, _ = await next_pod(mesh)
+    await mesh.renew(await mesh.assigned(pod_id), environment_steps=1000, update_age_seconds=0.1)
+    mesh.launcher.pods.clear()
+
+    def slow_log_line(pod_id: str) -> str:
+        mesh.clock.now += 0.1
+        return ""
+
+    monkeypatch.setattr(mesh.launcher, "last_log_line", slow_log_line)
+    await mesh.reconciler.cycle()
+    assert list(mesh.launcher.pods) == [f"{single}-p1"]
+    assert "pool_short" not in await mesh.kinds(single)
+
+
 async def test_pods_killed_from_outside_after_they_trained_do_not_end_a_tournament_but_start_later_each_time(
     mesh: Any, single: str
 ) -> None:
