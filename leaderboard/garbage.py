@@ -44,6 +44,7 @@ from podrace.checkpoint_store.store import CheckpointStore, Place, StoredObject
 from podrace.database import LARGEST_NUMBER, Database, Transaction
 from podrace.database.leadership import CheckLeads, only_replica
 from podrace.errors import NotFound, PodraceError, ResourceExhausted
+from podrace.processes import freed_memory
 from podrace.specification.ancestor import tournament_of
 from podrace.tasks import wait_at_most
 
@@ -141,6 +142,7 @@ async def collect_periodically(
             _log.exception("garbage collection failed")
         else:
             _log.debug("garbage collected", objects=len(deleted))
+        freed_memory.return_all()
 
 
 async def collect_once(

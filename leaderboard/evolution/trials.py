@@ -91,19 +91,19 @@ BEGIN = ClockReading()
 class KeptScores(Sequence[Candidate]):
     """Scores of a trial by arrival.
 
-    Only the newest are messages. The others, which are rarely compared, are bytes: a message of 16 episodes takes 1.2
+    Only the newest is a message. The others, which are rarely compared, are bytes: a message of 16 episodes takes 1.2
     KB, its bytes 0.3 KB, and a tournament of days has 100,000 scores.
     """
 
     def __init__(self) -> None:
         self._older: list[bytes] = []
-        self._newest: list[Candidate] = []
+        self._newest: Candidate | None = None
 
     def add(self, candidate: Candidate, kept: int) -> None:
         """Adds the newest score, and drops the oldest so that `kept` are left."""
-        self._newest.append(candidate)
-        while len(self._newest) > NEWEST_SCORES:
-            self._older.append(self._newest.pop(0).SerializeToString())
+        if self._newest is not None:
+            self._older.append(self._newest.SerializeToString())
+        self._newest = candidate
         del self._older[: max(0, len(self) - kept)]
 
     @overload
@@ -114,11 +114,12 @@ class KeptScores(Sequence[Candidate]):
         if isinstance(index, slice):
             return [self[position] for position in range(len(self))[index]]
         position = range(len(self))[index]
-        newer = position - len(self._older)
-        return self._newest[newer] if newer >= 0 else Candidate.FromString(self._older[position])
+        if position < len(self._older) or self._newest is None:
+            return Candidate.FromString(self._older[position])
+        return self._newest
 
     def __len__(self) -> int:
-        return len(self._older) + len(self._newest)
+        return len(self._older) + (self._newest is not None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KeptScores) and list(self) == list(other)

@@ -16,8 +16,8 @@ from podrace.errors import DataLoss, FailedPrecondition, PodraceError, ResourceE
 
 LOCK_WAIT_SECONDS = 2.0
 """Time to wait for the lock: a process that was just killed may still hold it."""
-CACHE_KIBIBYTES = 1024
-"""Memory for pages; half of SQLite's default. What is not in it is in the page cache of the system."""
+CACHE_KIBIBYTES = 256
+"""Memory for pages; an eighth of SQLite's default. What is not in it is in the page cache of the system."""
 COPIED_PAGES = 1024
 """Pages of a copy after which queued changes are executed."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leaderboard.evolution.trials import NEWEST_SCORES, KeptScores
+from leaderboard.evolution.trials import KeptScores
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 
 
@@ -13,7 +13,7 @@ def scores(count: int, kept: int = 1000) -> KeptScores:
     return found
 
 
-@pytest.mark.parametrize("count", [0, 1, NEWEST_SCORES, NEWEST_SCORES + 1, 20])
+@pytest.mark.parametrize("count", [0, 1, 2, 20])
 def test_scores_are_read_by_arrival(count: int) -> None:
     found, expected = scores(count), [float(number) for number in range(count)]
     assert len(found) == count

@@ -47,3 +47,26 @@ print(len(heaps) > 2)
 def test_the_settings_take_effect(look: str, setting: str, found: str) -> None:
     ended = subprocess.run([sys.executable, "-c", PREPARE + look, setting], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == found
+
+
+RETURNED = """
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1])
+blocks = [library.malloc(4096) for _ in range(10_000)]
+for block in blocks:
+    ctypes.memset(block, 1, 4096)
+for block in blocks[:-1]:
+    library.free(block)
+before = resident()
+freed_memory.return_all()
+print(before - resident() > 5_000)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the pages of Linux")
+def test_free_pages_below_a_block_that_is_used_are_returned() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PREPARE + RETURNED, "set"], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.strip() == "True"
