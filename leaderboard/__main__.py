@@ -37,7 +37,7 @@ from podrace.backup.opening import open_when_leading
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database, DatabaseLocation
-from podrace.database.leadership import CheckLeads, ends, leader_check
+from podrace.database.leadership import CheckLeads, leader_check
 from podrace.errors import ResourceExhausted
 from podrace.processes import freed_memory, lifeline
 from podrace.rpc import Server, shutdown_requested, standby_health
@@ -95,7 +95,7 @@ async def _serve_from(
     measured = [owners.measure, quotas.measure, space.measure]
     async with deletion, space, _garbage_collection(state, store, config, urgent, measured, leads):
         watched = [lifeline.lost(config.lifeline)] if config.lifeline else []
-        reason = await shutdown_requested(*watched, *ends(backed_up.leadership))
+        reason = await shutdown_requested(*watched, *backed_up.ends())
     _log.info("leaderboard stops", reason=reason)
     await watch.close()
     await server.drain()

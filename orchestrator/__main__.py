@@ -52,7 +52,7 @@ from podrace.backup.copies import backup_message
 from podrace.backup.database import BackedUpDatabase
 from podrace.backup.granted import needs_grants
 from podrace.backup.opening import open_when_leading
-from podrace.database.leadership import CheckLeads, Leadership, ends, leader_check
+from podrace.database.leadership import CheckLeads, leader_check
 from podrace.leaderboard.v1.leaderboard_pb2 import DatabaseBackup
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -129,7 +129,7 @@ async def _serve_from(
                 state.on_event(launcher.record_event)
             reconciler = _reconciler(config, state, runtime, leaderboard, launcher, clock, targets, registration, leads)
             async with _tidied_logs(config, runtime, clock):
-                await _work(config, reconciler, servicer, server, backed_up.leadership)
+                await _work(config, reconciler, servicer, server, backed_up)
     finally:
         await leaderboard.close()
 
@@ -231,22 +231,23 @@ async def _work(
     reconciler: Reconciler,
     servicer: OrchestratorServicer,
     server: rpc.Server,
-    leadership: Leadership | None,
+    backed_up: BackedUpDatabase,
 ) -> None:
     """Runs until it is asked to stop; stops all pods first if they belong to an embedded mesh."""
     running = asyncio.create_task(reconciler.run())
     watched = [lifeline.lost(config.lifeline)] if config.lifeline else []
-    reason = await rpc.shutdown_requested(asyncio.shield(running), *watched, *ends(leadership))
+    reason = await rpc.shutdown_requested(asyncio.shield(running), *watched, *backed_up.ends())
     _log.info("stopping", reason=reason)
     reconciler.stop()
     await running
-    if config.mesh_id:
+    replaced, leadership = backed_up.replaced.is_set(), backed_up.leadership
+    if config.mesh_id and not replaced:
         # Pods publish and complete their assignments, so calls are answered until all pods have stopped.
         servicer.refuse_new()
         await reconciler.stop_all_pods(config.stop_grace_seconds)
     servicer.close()
     await server.drain()
-    await reconciler.close(save=leadership is None or leadership.is_valid())
+    await reconciler.close(save=not replaced and (leadership is None or leadership.is_valid()))
 
 
 def _service(servicer: OrchestratorServicer) -> rpc.Service:

@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from orchestrator.decisions.event_retention import ASSIGNED, DEFAULT_EVENTS, FREQUENT_KINDS, RESULT_KINDS, excess
 from orchestrator.state.clock import Clock
 from podrace import database
+from podrace.database.format import DatabaseDamaged
 from podrace.errors import AlreadyExists, InvalidArgument, PodraceError, ResourceExhausted
 
 PROBE, PROBE_CHARACTERS = "probe", 1 << 18
@@ -77,6 +78,8 @@ DATABASE_FORMAT = database.Format(
 )
 """The application id is "porc" in ASCII."""
 
+UNUSABLE = (ResourceExhausted, DatabaseDamaged)
+"""Errors of a database that cannot be used: a disk that is full or fails, or damage."""
 _log = structlog.get_logger(__name__)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -223,7 +226,7 @@ class StateDatabase:
             opened: The database.
             most_events: Events that are kept of each tournament; 0: all.
         """
-        self.fault = ""
+        self.fault, self._damaged = "", False
         self._database, self._event_limit = opened, EventLimit(most_events)
         self._on_saved: Callable[[Sequence[Any]], None] = lambda saved: None
         self._on_event: EventCallback = lambda kind, message, ids: None
@@ -261,8 +264,8 @@ class StateDatabase:
 
         Raises:
             PodraceError: An error of the function; nothing is changed in that case.
-            ResourceExhausted: The disk is full.
-            DataLoss: The database is damaged.
+            ResourceExhausted: The disk is full, or does not answer.
+            DatabaseDamaged: The database is damaged.
         """
         refusals: list[PodraceError] = []
 
@@ -280,9 +283,10 @@ class StateDatabase:
         done.add_done_callback(lambda finished: loop.call_soon_threadsafe(self._notify_saved, finished))
         try:
             result, transaction = await asyncio.wrap_future(done)
-        except ResourceExhausted as error:
+        except UNUSABLE as error:
             if error not in refusals:
                 self._set_fault(error.message)
+                self._damaged = isinstance(error, DatabaseDamaged)
             raise
         for kind, message, ids in transaction.events:
             _log.info(message, kind=kind, **ids)
@@ -290,8 +294,11 @@ class StateDatabase:
         return result
 
     async def probe(self) -> None:
-        """Tries to write if that failed last; `fault` says afterwards whether it fails still."""
-        if not self.fault:
+        """Tries to write if that failed last; `fault` says afterwards whether it fails still.
+
+        A damaged database stays so until this service starts again.
+        """
+        if not self.fault or self._damaged:
             return
         with suppress(ResourceExhausted):
             await self.transact(occupy_space)

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from podrace.checkpoint_store.publish import STALE_EPOCH
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.database import Database, DatabaseLocation, Format, open_database
 from podrace.database.identity import read_identity, set_backup_epoch
-from podrace.database.leadership import Leadership
+from podrace.database.leadership import Leadership, ends
 from podrace.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -88,6 +88,7 @@ class BackedUpDatabase:
         database: The open database.
         restored: The backup that it was restored from now; None if there was a file, or no backup.
         leadership: The lease of this process; None if the database is a file.
+        replaced: Set when a backup is refused, because another service was restored from the backups of this one.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class BackedUpDatabase:
         self._path, self._config, self._open_backups = path, config, open_backups
         self._backups: Backups | None = None
         self._epoch, self._database_id = 0, ""  # Epoch 0: none was claimed yet.
-        self._due = 0.0
+        self._due, self.replaced = 0.0, asyncio.Event()
         # One at a time: the copy has a fixed name, so that a killed service leaves at most one.
         self._lock = asyncio.Lock()
 
@@ -205,12 +206,20 @@ class BackedUpDatabase:
     ) -> None:
         """Makes the last backup, unless there was an error, and closes the database."""
         try:
-            if error is None and self._config.period_seconds:
+            if error is None and self._config.period_seconds and not self.replaced.is_set():
                 await self._try_to_back_up()
         finally:
             self._running.cancel()
             await asyncio.wait([self._running])
             self.database.close()
+
+    def ends(self) -> list[Awaitable[str]]:
+        """Returns what ends when this process must not change anything any more, with the reason."""
+        return [*ends(self.leadership), self._wait_until_replaced()]
+
+    async def _wait_until_replaced(self) -> str:
+        await self.replaced.wait()
+        return f"another service was restored from the backups of {self._path}"
 
     async def run(self) -> None:
         """Makes a backup each period; returns when another service has taken over, or at once without backups."""
@@ -259,7 +268,12 @@ class BackedUpDatabase:
                 self._backups = await asyncio.to_thread(self._open_backups)
             if not self._epoch:
                 await self._claim(self._backups)
-            backup = await self._copy_and_write(self._backups, requested=requested)
+            try:
+                backup = await self._copy_and_write(self._backups, requested=requested)
+            except FailedPrecondition as error:
+                if error.reason == STALE_EPOCH:
+                    self.replaced.set()
+                raise
         BACKUP_TIME.set(backup.time)
         self._set_due(backup.time)
         return backup

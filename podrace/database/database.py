@@ -138,8 +138,8 @@ class Database:
 
         Raises:
             PodraceError: The error that the function raised; nothing was changed.
-            ResourceExhausted: The disk is full.
-            DataLoss: The database is damaged.
+            ResourceExhausted: The disk is full, or does not answer.
+            DatabaseDamaged: The database is damaged.
             Unavailable: The connection to the server was lost, or another service writes to the database now.
         """
         return await asyncio.wrap_future(self.submit(lambda transaction: function(transaction, *args, **kwargs)))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from podrace.errors import Unavailable
+
 LARGEST_NUMBER = 2**63 - 1
 IDENTITY = """
 CREATE TABLE IF NOT EXISTS identity (
@@ -19,6 +21,10 @@ MOVED = 1 << 30
 def moved(application_id: int) -> int:
     """Returns the application id that a file has after its database was moved, or of one that was moved, before."""
     return application_id ^ MOVED
+
+
+class DatabaseDamaged(Unavailable):
+    """A database was found damaged while it was open. Callers of its service wait until a copy is restored."""
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,11 @@ class LeaseTimes:
     """Time between two attempts of a standby to take over."""
 
 
+def since_boot() -> float:
+    """Returns the seconds since the machine started; other monotonic clocks stand still while it is suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 def is_valid(now: float, renew_time: float, times: LeaseTimes) -> bool:
     """Whether a leader may act, by its own monotonic clock: it began its last renewal less than a lease ago."""
     return now < renew_time + times.lease
@@ -116,7 +121,7 @@ class Leadership:
         epoch: int,
         renew_time: float,
         times: LeaseTimes,
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = since_boot,
     ) -> None:
         """Starts to renew.
 
@@ -142,7 +147,7 @@ class Leadership:
         *,
         times: LeaseTimes,
         on_standby: Callable[[str], None],
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = since_boot,
     ) -> "Leadership":
         """Waits until the database has no leader, and becomes it.
 

@@ -18,10 +18,9 @@ from psycopg.types.numeric import Int8Dumper
 
 from podrace.database.deadline import Deadline, Link, interrupt
 from podrace.database.dialect import definitions, translated, values_of
-from podrace.database.format import ADD_IDENTITY, IDENTITY, Format
+from podrace.database.format import ADD_IDENTITY, IDENTITY, DatabaseDamaged, Format
 from podrace.database.leadership import IDLE_SECONDS, LOCK, TABLE, Leadership
 from podrace.errors import (
-    DataLoss,
     FailedPrecondition,
     InvalidArgument,
     PodraceError,
@@ -283,7 +282,7 @@ class PostgresqlEngine:
         if isinstance(error, psycopg.errors.DiskFull):
             return ResourceExhausted(f"{line}; free some space")
         if isinstance(error, psycopg.errors.DataCorrupted | psycopg.errors.IndexCorrupted):
-            return DataLoss(f"{line}; restore a backup")
+            return DatabaseDamaged(f"{line}; restore a backup")
         if isinstance(error, psycopg.DataError):
             return InvalidArgument(line)
         if self._link.closed or isinstance(error, psycopg.OperationalError | psycopg.errors.ReadOnlySqlTransaction):

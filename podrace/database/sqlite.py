@@ -11,13 +11,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from podrace.database.format import ADD_IDENTITY, IDENTITY, Format, moved
+from podrace.database.format import ADD_IDENTITY, IDENTITY, DatabaseDamaged, Format, moved
 from podrace.errors import DataLoss, FailedPrecondition, PodraceError, ResourceExhausted
 
 LOCK_WAIT_SECONDS = 2.0
 """Time to wait for the lock: a process that was just killed may still hold it."""
 CACHE_KIBIBYTES = 256
 """Memory for pages; an eighth of SQLite's default. What is not in it is in the page cache of the system."""
+NO_ACCESS = ("SQLITE_IOERR", "SQLITE_READONLY")
+"""Names with which errors of the disk of an open database begin."""
 COPIED_PAGES = 1024
 """Pages of a copy after which queued changes are executed."""
 
@@ -80,7 +82,13 @@ class SqliteEngine:
 
     def translated(self, error: Exception) -> Exception:
         """Translates errors of SQLite that a caller can handle."""
-        return _translated(self._path, error)
+        if _name(error).startswith(NO_ACCESS):
+            # The disk, not the file: a network file system that does not answer, or one that is read-only now.
+            return ResourceExhausted(
+                f"database {self._path}: cannot be read or written: {error}; check quota, rights and mount of its disk"
+            )
+        translated = _translated(self._path, error)
+        return DatabaseDamaged(translated.message) if isinstance(translated, DataLoss) else translated
 
     def close(self) -> None:
         """Closes and unlocks the file."""
@@ -183,14 +191,14 @@ def _refusal(path: Path, format: Format, error: sqlite3.Error) -> PodraceError:
     return FailedPrecondition(f"database {path}: cannot be used: {error}; choose another file")
 
 
+def _name(error: Exception) -> str:
+    return str(getattr(error, "sqlite_errorname", ""))
+
+
 def _translated(path: Path, error: Exception) -> Exception:
     """Translates errors of SQLite that a caller can handle; returns other errors unchanged."""
-    name = getattr(error, "sqlite_errorname", "")
-    if name.startswith("SQLITE_FULL"):
+    if _name(error).startswith("SQLITE_FULL"):
         return ResourceExhausted(f"database {path}: {error}; free some space")
-    if name == "SQLITE_IOERR_WRITE":
-        # The system refused to write: for lack of a quota, or because the file system is read-only now.
-        return ResourceExhausted(f"database {path}: cannot be written: {error}; check quota and mount of its disk")
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR")):
+    if _name(error).startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR")):
         return DataLoss(f"database {path}: is damaged: {error}; restore a copy or choose another file")
     return error

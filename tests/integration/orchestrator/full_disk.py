@@ -14,14 +14,14 @@ FULL = "database or disk is full"
 
 
 class FullDisk:
-    """While `full` is true, no transaction that changed something can be committed; reading works.
+    """While `full` is true, no transaction that changed something can be committed; reading works. `error` names why.
 
     disk = FullDisk(monkeypatch)
     disk.full = True
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.full, changes = False, 0
+        self.full, self.error, changes = False, "SQLITE_FULL", 0
         begin, commit = SqliteEngine.begin, SqliteEngine.commit
 
         def begin_counting(engine: SqliteEngine) -> None:
@@ -32,7 +32,7 @@ class FullDisk:
         def commit_if_there_is_space(engine: SqliteEngine) -> None:
             if self.full and engine.connection.total_changes > changes:
                 error = sqlite3.OperationalError(FULL)
-                error.sqlite_errorname = "SQLITE_FULL"
+                error.sqlite_errorname = self.error
                 raise error
             commit(engine)
 

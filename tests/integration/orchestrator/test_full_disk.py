@@ -9,8 +9,10 @@ import prometheus_client
 import pytest
 from full_disk import FULL, FullDisk, filled, small_disk
 
+from orchestrator.state.database import UNUSABLE
 from podrace.errors import PodraceError, ResourceExhausted
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.tournament.v1 import tournament_pb2
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> FullDisk:
 async def cycles(mesh: Any, seconds: float) -> None:
     """Runs cycles as the loop does: one that fails is followed by the next one."""
     for _ in range(int(seconds)):
-        with contextlib.suppress(ResourceExhausted):
+        with contextlib.suppress(*UNUSABLE):
             await mesh.cycle(1.0)
 
 
@@ -167,6 +169,19 @@ async def test_calls_that_only_read_are_answered_while_others_fail(mesh: Any, na
 
     answers = await asyncio.gather(*(call for _ in range(20) for call in (mesh.events(name), refused())))
     assert all(answers)
+
+
+async def test_a_damaged_database_pauses_all_tournaments_until_the_service_starts_again(
+    mesh: Any, name: str, disk: FullDisk
+) -> None:
+    await mesh.cycle()
+    disk.error = "SQLITE_CORRUPT"
+    await fill(mesh, disk)
+    disk.full = False
+    await cycles(mesh, 3.0)
+    paused = await mesh.get(name)
+    assert paused.state == tournament_pb2.TOURNAMENT_STATE_RUNNING
+    assert "is damaged" in paused.pause_reason
 
 
 async def test_a_refusal_that_is_about_a_quota_pauses_nothing(mesh: Any, name: str) -> None:

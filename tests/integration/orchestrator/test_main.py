@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 from podrace import rpc
+from podrace.backup.copies import Backups
+from podrace.checkpoint_store import open_store
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.processes import lifeline
@@ -169,6 +171,22 @@ async def test_an_independent_service_leaves_its_pods_running_when_it_stops(serv
     service.spawn()
     async with service.stub() as stub:
         assert await service.has_pods(stub) == before
+
+
+async def test_a_service_exits_once_another_one_was_restored_from_its_backups_and_leaves_its_pods_running(
+    service: Service, spec: Any
+) -> None:
+    process = service.spawn(**{"backup.period_seconds": 0.2})
+    async with service.stub() as stub:
+        await service.create(stub, spec)
+        await service.has_pods(stub)
+        backups = Backups(open_store(str(service.folder / "sleepers")), "main", "orchestrator")
+        backups.claim(backups.epoch() + 1)
+        _, output = await asyncio.to_thread(process.communicate, timeout=TIMEOUT_SECONDS)
+    assert process.returncode == 0
+    assert "another service was restored from the backups of" in output
+    assert len(service.descendants()) == 3, "the fork server and two fused pods"
+    assert "is out of date" in service.refusal(**{"backup.period_seconds": 0.2})
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "lifeline"])

@@ -13,8 +13,9 @@ from released import HOMES, ReleasedHome, name
 from leaderboard.store import schema as leaderboard_state
 from orchestrator.state import database as orchestrator_state
 from podrace.database import LARGEST_NUMBER, Database, Format, Transaction
+from podrace.database.format import DatabaseDamaged
 from podrace.database.sqlite import SqliteEngine
-from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted
+from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound, PodraceError, ResourceExhausted
 
 
 def insert(transaction: Transaction, name: str) -> None:
@@ -169,14 +170,48 @@ async def test_a_change_that_only_reads_succeeds_in_a_commit_with_one_that_finds
     state.close()
 
 
-async def test_a_disk_that_refuses_writes_is_no_damage(path: Path, format: Format) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("SQLITE_FULL", ResourceExhausted),
+        ("SQLITE_IOERR_WRITE", ResourceExhausted),
+        ("SQLITE_IOERR_FSYNC", ResourceExhausted),
+        ("SQLITE_IOERR_READ", ResourceExhausted),
+        ("SQLITE_READONLY_DBMOVED", ResourceExhausted),
+        ("SQLITE_CORRUPT_INDEX", DatabaseDamaged),
+        ("SQLITE_NOTADB", DatabaseDamaged),
+    ],
+)
+async def test_an_error_of_the_disk_of_an_open_database_may_pass_and_is_no_damage(
+    path: Path, format: Format, name: str, kind: type[PodraceError]
+) -> None:
     engine = SqliteEngine.open(path, format)
     error = sqlite3.OperationalError("disk I/O error")
-    error.sqlite_errorname = "SQLITE_IOERR_WRITE"
-    assert isinstance(engine.translated(error), ResourceExhausted)
-    error.sqlite_errorname = "SQLITE_IOERR_READ"
-    assert isinstance(engine.translated(error), DataLoss)
+    error.sqlite_errorname = name
+    assert type(engine.translated(error)) is kind
     engine.close()
+
+
+def damage_tables(path: Path) -> None:
+    """Overwrites the pages of a file that is open, except the first."""
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+
+
+async def test_damage_that_is_found_later_is_no_answer_to_the_caller(path: Path, format: Format) -> None:
+    first = Database.open(path, format, clock)
+    for number in range(200):
+        await first.transact(insert, f"tournament with a long name {number}")
+    first.close()
+    state = Database.open(path, format, clock)
+    # Pages that SQLite has read already are not read again.
+    await state.transact(lambda transaction: transaction.execute("PRAGMA shrink_memory"))
+    damage_tables(path)
+    with pytest.raises(DatabaseDamaged, match=r"is damaged: .*; restore a copy") as refusal:
+        await state.transact(names)
+    assert refusal.value.code == "UNAVAILABLE"
+    state.close()
 
 
 async def test_a_number_too_large_for_the_database_is_an_invalid_argument(path: Path, format: Format) -> None:

@@ -9,7 +9,9 @@ import prometheus_client
 import pytest
 
 from podrace.backup.config import BackupConfig
+from podrace.backup.copies import Backups
 from podrace.backup.database import BACKUP_DUE, BACKUP_TIME, BackedUpDatabase, first_wait
+from podrace.checkpoint_store import open_store
 from podrace.database import DatabaseLocation, Format
 from podrace.errors import FailedPrecondition, Unavailable
 
@@ -69,6 +71,19 @@ async def test_a_backup_that_fails_for_any_reason_is_counted_and_the_next_one_is
     running.cancel()
     await asyncio.wait([running])
     assert metric("podrace_backup_failures_total") == failures + 1
+
+
+async def test_a_refused_backup_ends_the_service_if_another_one_was_restored_since(
+    opened: BackedUpDatabase, tmp_path: Path
+) -> None:
+    (replaced,) = map(asyncio.ensure_future, opened.ends())
+    await opened.back_up()
+    assert not replaced.done()
+    backups = Backups(open_store(f"folder://{tmp_path / 'store'}"), "main", "orchestrator")
+    backups.claim(backups.epoch() + 1)
+    with pytest.raises(FailedPrecondition):
+        await opened.back_up()
+    assert await replaced == f"another service was restored from the backups of {tmp_path / 'state.sqlite'}"
 
 
 async def test_a_copy_that_cannot_be_made_is_reported_in_one_line(opened: BackedUpDatabase, tmp_path: Path) -> None:
