@@ -264,7 +264,9 @@ class Lease:
                 self.request_stop(f"no answer from the orchestrator for {silence:.0f} s")
         else:
             self._last_answer = sent
-            del self._stuck_roles[: len(request.stuck_roles)]
+            # Not by position: two renewals that overlap may have sent the same reports.
+            reported = {stuck.number for stuck in request.stuck_roles}
+            self._stuck_roles = [stuck for stuck in self._stuck_roles if stuck.number not in reported]
             self._accept(response)
 
     def _accept(self, response: pb.RenewAssignmentResponse) -> None:

@@ -11,7 +11,7 @@ Rules:
 - A role that opens, prepares, compiles or warms up has the ceiling. So has a role that has made
   progress less than a few times, unless its process is stopped.
 - Each time a role was stuck that answered and whose process was not stopped, the next deadline is twice as long: it may
-  only have been slow.
+  only have been slow. This is forgotten after a while without a stuck role (agentpod.liveness.doublings).
 """
 
 from collections.abc import Sequence

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from agentpod.liveness.deadlines import Observation, Verdict, judge
+from agentpod.liveness.doublings import Doublings
 from agentpod.liveness.role_watch import LONGEST_GAP_SECONDS, SAMPLES, RoleAnswer
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.progress_deadlines import ProgressDeadlines
@@ -33,7 +34,7 @@ class IdlePod:
         self._made: int | None = None
         self._intervals: deque[float] = deque(maxlen=SAMPLES)
         self._last: Mapping[str, RoleAnswer | None] = {}
-        self._stuck_before = 0
+        self._doublings = Doublings()
 
     def observe(self, now: float, answers: Mapping[str, RoleAnswer | None]) -> None:
         """Records the answers of all roles to a poll."""
@@ -44,6 +45,8 @@ class IdlePod:
         idle = all(answer and answer.phase == pb.ROLE_PHASE_IDLE for answer in answers.values())
         if not idle or answers != self._last or made != self._made:
             self._idle_since = self._time
+            if self._doublings.count:
+                self._doublings.ease(self._time, self.judge().deadline_seconds)
         if made != self._made:
             if made is not None and self._made is not None and made > self._made:
                 self._intervals.append((self._time - self._updated_at) / (made - self._made))
@@ -54,13 +57,13 @@ class IdlePod:
         """Decides whether the roles wait for each other, as of the last poll."""
         history = tuple(self._intervals) if self._made is not None else ()
         seen = Observation(
-            pb.ROLE_PHASE_IDLE, self._idle_since, history, idle_pod=True, stuck_before=self._stuck_before
+            pb.ROLE_PHASE_IDLE, self._idle_since, history, idle_pod=True, stuck_before=self._doublings.count
         )
         return judge(self._time, seen, self._options)
 
     def restart(self) -> None:
         """Records that the pod was found to be stuck."""
-        self._stuck_before += 1
+        self._doublings.add(self._time)
         self._idle_since = self._time
 
     def stamp(self, progress: pb.RoleProgress) -> None:

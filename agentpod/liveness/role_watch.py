@@ -4,6 +4,7 @@ from collections import defaultdict, deque
 from typing import NamedTuple
 
 from agentpod.liveness.deadlines import LEARNED, UNJUDGED, Observation, Verdict, judge
+from agentpod.liveness.doublings import Doublings
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.progress_deadlines import ProgressDeadlines
 
@@ -33,7 +34,7 @@ class RoleWatch:
         self._polled_at = self._time = self._progressed_at = now
         self._history: defaultdict[pb.RolePhase.ValueType, deque[float]] = defaultdict(lambda: deque(maxlen=SAMPLES))
         self._last = RoleAnswer(pb.ROLE_PHASE_UNSPECIFIED, 0)
-        self._answers, self._stopped, self._stuck_before = True, False, 0
+        self._answers, self._stopped, self._doublings = True, False, Doublings()
 
     def observe(self, now: float, answer: RoleAnswer | None, *, stopped: bool) -> None:
         """Records the answer to a poll; None if there was none."""
@@ -45,6 +46,8 @@ class RoleWatch:
             if self._last.phase in LEARNED:
                 self._past.append(self._time - self._progressed_at)
             self._progressed_at, self._last = self._time, answer
+            if self._doublings.count:
+                self._doublings.ease(self._time, self.judge().deadline_seconds)
 
     def judge(self) -> Verdict:
         """Decides whether the role is stuck, as of the last poll."""
@@ -54,7 +57,7 @@ class RoleWatch:
             tuple(self._past),
             answers=self._answers,
             stopped=self._stopped,
-            stuck_before=self._stuck_before,
+            stuck_before=self._doublings.count,
         )
         return judge(self._time, seen, self._options)
 
@@ -76,7 +79,8 @@ class RoleWatch:
 
     def restart(self, *, stuck: bool = True) -> None:
         """Records that the role has a new process, because it was stuck or, without `stuck`, for another reason."""
-        self._stuck_before += stuck and self._answers and not self._stopped
+        if stuck and self._answers and not self._stopped:
+            self._doublings.add(self._time)
         self._progressed_at, self._last = self._time, RoleAnswer(pb.ROLE_PHASE_UNSPECIFIED, 0)
 
     def message(self) -> pb.RoleProgress:

@@ -29,7 +29,7 @@ from orchestrator.pool.pool_rules import LAUNCHED_POD_RULES, PoolRules
 from orchestrator.pool.silent_pods import NEVER_SILENT, SilentPods
 from orchestrator.pool.storage_watch import StorageWatch
 from orchestrator.state.clock import Clock
-from orchestrator.state.database import UNUSABLE, StateDatabase
+from orchestrator.state.database import StateDatabase
 from orchestrator.state.observation import Observation, observe
 from orchestrator.state.pod_views import PodViews
 from orchestrator.state.records import RUNNING
@@ -40,7 +40,7 @@ from orchestrator.tournaments.deletion import Deletion
 from orchestrator.tournaments.registration import Registration
 from orchestrator.tournaments.snapshots import ChampionSnapshots
 from podrace.database.leadership import CheckLeads, only_replica
-from podrace.errors import PodraceError, Unavailable
+from podrace.errors import PodraceError, ResourceExhausted, Unavailable
 from podrace.tasks import wait_at_most
 
 SAVE_PERIOD_SECONDS = 2.0
@@ -148,7 +148,7 @@ class Reconciler:
         self._limits = replace(self._limits, start_pods=False, terminate_seconds=0.0)
         try:
             await self._state.transact(lifecycle.cancel_running, STOPPED)
-        except UNUSABLE as error:
+        except ResourceExhausted as error:
             # The next run cancels them, and pods exit when they notice by their lifeline that the mesh has stopped.
             _log.error("the tournaments could not be cancelled", error=error.message)
             return
@@ -168,7 +168,7 @@ class Reconciler:
         if save:
             try:
                 await save_changes(self._state, self._runtime)
-            except UNUSABLE as error:
+            except ResourceExhausted as error:
                 _log.error("the latest progress could not be saved", error=error.message)
 
     async def cycle(self) -> None:

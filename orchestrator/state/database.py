@@ -78,8 +78,6 @@ DATABASE_FORMAT = database.Format(
 )
 """The application id is "porc" in ASCII."""
 
-UNUSABLE = (ResourceExhausted, DatabaseDamaged)
-"""Errors of a database that cannot be used: a disk that is full or fails, or damage."""
 _log = structlog.get_logger(__name__)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -283,7 +281,7 @@ class StateDatabase:
         done.add_done_callback(lambda finished: loop.call_soon_threadsafe(self._notify_saved, finished))
         try:
             result, transaction = await asyncio.wrap_future(done)
-        except UNUSABLE as error:
+        except ResourceExhausted as error:
             if error not in refusals:
                 self._set_fault(error.message)
                 self._damaged = isinstance(error, DatabaseDamaged)

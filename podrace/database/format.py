@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from podrace.errors import Unavailable
+from podrace.errors import ResourceExhausted
 
 LARGEST_NUMBER = 2**63 - 1
 IDENTITY = """
@@ -23,8 +23,8 @@ def moved(application_id: int) -> int:
     return application_id ^ MOVED
 
 
-class DatabaseDamaged(Unavailable):
-    """A database was found damaged while it was open. Callers of its service wait until a copy is restored."""
+class DatabaseDamaged(ResourceExhausted):
+    """A database was found damaged while it was open. Callers wait, as for a full disk, until a copy is restored."""
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,7 @@ async def test_damage_that_is_found_later_is_no_answer_to_the_caller(path: Path,
     damage_tables(path)
     with pytest.raises(DatabaseDamaged, match=r"is damaged: .*; restore a copy") as refusal:
         await state.transact(names)
-    assert refusal.value.code == "UNAVAILABLE"
+    assert refusal.value.code == "RESOURCE_EXHAUSTED"
     state.close()
 
 

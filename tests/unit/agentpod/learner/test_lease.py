@@ -177,6 +177,28 @@ async def test_a_stuck_role_is_reported_until_a_renewal_is_answered() -> None:
     assert sent == [[1], [1, 2], []]
 
 
+async def test_a_report_that_two_renewals_sent_does_not_take_a_later_one_with_it() -> None:
+    answered, sent = asyncio.Event(), []
+
+    async def renew(request: pb.RenewAssignmentRequest, timeout: float) -> pb.RenewAssignmentResponse:
+        sent.append([stuck.number for stuck in request.stuck_roles])
+        if len(sent) == 3:
+            raise Unavailable("it restarts")
+        if len(sent) < 3:
+            await answered.wait()
+        return pb.RenewAssignmentResponse(directive=pb.DIRECTIVE_CONTINUE)
+
+    lease = Lease(SimpleNamespace(RenewAssignment=renew), pb.Assignment(assignment_id="t-a0.1"), orphan_seconds=60.0)
+    overlapping = [asyncio.ensure_future(lease.report_stuck(pb.StuckRole())), asyncio.ensure_future(lease.renew())]
+    while len(sent) < 2:
+        await asyncio.sleep(0)
+    await lease.report_stuck(pb.StuckRole())
+    answered.set()
+    await asyncio.gather(*overlapping)
+    await lease.renew()
+    assert sent == [[1], [1], [1, 2], [2]]
+
+
 @pytest.mark.parametrize(
     ("answer", "stops"),
     [

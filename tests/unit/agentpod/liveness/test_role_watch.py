@@ -101,3 +101,39 @@ def test_the_message_has_phase_counter_age_and_deadline() -> None:
     message = watched.watch.message()
     assert (message.role, message.phase, message.counter) == ("worker-0", COLLECTING, 100)
     assert (message.age_duration.seconds, message.deadline_duration.seconds) == (2, 10)
+
+
+def hang(watched: Watched, seconds: int) -> int:
+    """Lets the role make no progress, and restarts it once it is stuck; returns after how many seconds it was."""
+    for second in range(1, seconds + 1):
+        watched.poll(1)
+        if watched.watch.judge().stuck:
+            watched.watch.restart()
+            return second
+    return 0
+
+
+def test_a_role_that_hangs_rarely_is_found_as_soon_each_time() -> None:
+    watched, found = Watched(), []
+    for _ in range(5):
+        watched.poll(500, steps=5)
+        found.append(hang(watched, 600))
+    assert found == [10] * 5
+
+
+def test_a_role_that_hangs_again_and_again_gets_more_time_each_time() -> None:
+    watched, found = Watched(), []
+    for _ in range(5):
+        watched.poll(30, steps=5)
+        found.append(hang(watched, 600))
+    assert found == [10, 20, 40, 80, 160]
+
+
+def test_a_role_that_is_slow_now_and_then_is_restarted_once() -> None:
+    watched = Watched()
+    watched.poll(100, steps=5)
+    restarts = 0
+    for _ in range(20):
+        restarts += hang(watched, 15) > 0
+        watched.poll(300, steps=5)
+    assert restarts == 1
