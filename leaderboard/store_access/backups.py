@@ -1,10 +1,11 @@
 """Answers requests of the orchestrator for access to the backups of its database in the checkpoint store.
 
 The orchestrator has no credentials of the store. It reaches the pointers and objects of its own backups only: it can
-neither see checkpoints nor the backups of the leaderboard, and replaces no object.
+neither see checkpoints nor the backups of the leaderboard, and replaces no object that is intact.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Iterable
 
@@ -15,7 +16,7 @@ from podrace.checkpoint.v1 import store_pb2 as pb
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
 from podrace.checkpoint_store.publish import read_manifest
 from podrace.checkpoint_store.store import LARGEST_UPLOAD_BYTES, CheckpointStore, GrantingStore, check_digest
-from podrace.errors import FailedPrecondition, InvalidArgument
+from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 
 LIFETIME_SECONDS = 3600.0
 """How long a URL can be used."""
@@ -83,10 +84,9 @@ class BackupAccess:
         self._store.swap_pointer(pointer_id, wanted, request.etag or None)
 
     async def grant_transfers(self, request: pb.GrantBackupTransfersRequest) -> pb.GrantBackupTransfersResponse:
-        """Signs a URL for each object, unless it is to be stored and exists.
+        """Signs a URL for each object, unless it is to be stored and exists. A damaged one is deleted first.
 
         Raises:
-            DataLoss: An object to store exists and is damaged (BAD_DIGEST).
             FailedPrecondition: The store is a folder.
             InvalidArgument: As list_pointers, or an object is too large.
         """
@@ -99,12 +99,25 @@ class BackupAccess:
             check_digest(file.digest)
             if file.size_bytes > LARGEST_UPLOAD_BYTES:
                 raise InvalidArgument(f"object {file.digest} has {file.size_bytes} bytes; at most 5 GiB are granted")
-            if not await asyncio.to_thread(store.renew_object, file.digest, self._renew_after_seconds):
+            if not await asyncio.to_thread(self._keep_intact, store, file.digest):
                 grant = store.grant_upload(file.digest, file.size_bytes, LIFETIME_SECONDS)
                 uploads.append(pb.Upload(digest=file.digest, url=grant.url, headers=grant.headers))
         reads = [pb.Read(digest=name, url=store.grant_read(name, LIFETIME_SECONDS).url) for name in request.digests]
         lifetime = Duration(seconds=round(LIFETIME_SECONDS))
         return pb.GrantBackupTransfersResponse(uploads=uploads, reads=reads, lifetime=lifetime)
+
+    def _keep_intact(self, store: GrantingStore, name: str) -> bool:
+        """Resets the age of an object that exists; returns False if it is missing, or was damaged and is deleted."""
+        try:
+            if not store.renew_object(name, self._renew_after_seconds):
+                return False
+            store.get_object(name)
+        except NotFound:
+            return False
+        except DataLoss:
+            store.delete_object(name, -math.inf)
+            return False
+        return True
 
     def _check(self, name: str, pointer_ids: Iterable[str]) -> None:
         if name != self._name:

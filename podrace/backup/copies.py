@@ -1,7 +1,8 @@
 """Stores copies of a database as checkpoints of a store, and reads them back.
 
-A backup is a manifest. Its parts are pieces of the file, compressed, and one part with facts about it. Pieces that did
-not change since the backup before are not stored again. The pointers of a service are:
+A backup is a manifest. Its parts are pieces of the file, compressed, and one part with facts about it. A piece that did
+not change since the backup before is stored again only once per CHECK_SECONDS, which repairs it if it is damaged, or if
+it is missing. The pointers of a service are:
 
     podrace-backup-NAME-SERVICE-a0          the newest backup and the one before; its epoch fences writers
     podrace-backup-NAME-SERVICE-a1 ...      one backup for each past hour
@@ -25,9 +26,9 @@ from podrace.backup.replaced_files import move_aside
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
 from podrace.checkpoint_store.publish import STALE_EPOCH, claim, publish, read_manifest, read_part
 from podrace.checkpoint_store.store import BACKUP_PREFIX, CheckpointStore
-from podrace.database.identity import check_file, mark_restored
+from podrace.database.identity import Identity, check_file, mark_restored
 from podrace.digests import digest as sha256_of
-from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound
+from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, PermissionDenied
 from podrace.leaderboard.v1.leaderboard_pb2 import DatabaseBackup
 from podrace.specification.ancestor import tournament_of
 
@@ -35,6 +36,8 @@ FACTS = "facts"
 PIECE_BYTES = 4 << 20
 HOUR_SECONDS = 3600
 FIRST_REQUESTED = MOST_HOURS + 1
+CHECK_SECONDS = 3600
+"""Each piece is stored again in each period of this length, even if it did not change."""
 REQUESTED_DAYS = 30
 """Backups that a person asked for are kept for at least this long."""
 
@@ -53,6 +56,36 @@ class Backup:
     """Epoch of the service that wrote it."""
     size_bytes: int
     """Size of the database file."""
+
+
+def refuse_outdated(path: Path, own_epoch: int, claimed: int, *, exist: bool) -> None:
+    """Raises FailedPrecondition (STALE_EPOCH) if a file is out of date. Pure.
+
+    Args:
+        path: The file of a database.
+        own_epoch: The epoch that the file records.
+        claimed: The epoch that was claimed last in the store.
+        exist: Whether the store has backups; without any, no service can have been restored.
+    """
+    if exist and claimed > own_epoch:
+        raise FailedPrecondition(
+            f"database {path}: is out of date: another service was restored from its backup (epoch {claimed}, this"
+            f" file has {own_epoch}); move the file away to start from the newest backup, or run `podrace restore"
+            " --replace`",
+            reason=STALE_EPOCH,
+        )
+
+
+def check_due(piece_digest: str, before: float, now: float) -> bool:
+    """Returns whether a period of a piece ended between two backups, so that it must be stored again. Pure.
+
+    Args:
+        piece_digest: Digest of the piece. The periods of pieces end at different times, which spreads the work.
+        before: When the backup before was made, seconds since 1970.
+        now: When this one is made.
+    """
+    offset = int(piece_digest[:8], 16) / 2**32 * CHECK_SECONDS
+    return (before + offset) // CHECK_SECONDS != (now + offset) // CHECK_SECONDS
 
 
 def place_of(name: str, service: str) -> str:
@@ -85,9 +118,22 @@ class Backups:
         """Makes an epoch the only one that can write; raises FailedPrecondition (STALE_EPOCH) if a higher one has."""
         claim(self._store, self._pointer(0), epoch)
 
-    def exist(self) -> bool:
-        """Returns whether there are backups, which may be damaged."""
-        return bool(self._newest_two())
+    def next_epoch(self, path: Path, identity: Identity, newest: Backup | None) -> int:
+        """Returns the epoch to claim for backups of a file.
+
+        Args:
+            path: The file.
+            identity: What identifies the database in it.
+            newest: The newest backup that can be read.
+
+        Raises:
+            FailedPrecondition: The file is out of date (STALE_EPOCH), or the backups are those of another database.
+        """
+        if newest:
+            self.refuse_another(newest, identity.database_id)
+        exist, claimed = bool(self._newest_two()), self.epoch()
+        refuse_outdated(path, identity.backup_epoch, claimed, exist=exist)
+        return claimed + 1
 
     def newest(self) -> Backup | None:
         """Returns the newest backup whose manifest can be read; None if there is none."""
@@ -118,7 +164,8 @@ class Backups:
             database_id: Which database it is.
             now: Seconds since 1970.
             hours: Number of past hours of which one backup is kept.
-            requested: Whether a person asked for it; it is then kept for REQUESTED_DAYS.
+            requested: Whether a person asked for it; then all pieces are stored again, and it is kept for
+                REQUESTED_DAYS.
 
         Raises:
             FailedPrecondition: A later epoch has been claimed (STALE_EPOCH), or the newest backup is one of another
@@ -136,7 +183,7 @@ class Backups:
         known: Collection[str] = ()
         if newest := self._newest():
             self.refuse_another(newest[0], database_id)
-            known = {part.digest for part in newest[1].parts}
+            known = () if requested else self._intact(newest[0].time, newest[1], now)
         pieces = [self._piece(number, data, known) for number, data in enumerate(_pieces(copy))]
         facts = {"service": self._service, "database_id": database_id, "time": now, "size_bytes": copy.stat().st_size}
         manifest = Manifest(tournament_id=self._place)
@@ -240,6 +287,15 @@ class Backups:
                 f"backup of the {self._service}: {self._store.uri} has backups of another database; restore the newest"
                 " one (`podrace restore`), or set another backup.name"
             )
+
+    def _intact(self, before: float, manifest: Manifest, now: float) -> Collection[str]:
+        """Returns the pieces of the backup before that need not be stored again: present, complete and not due."""
+        sizes = {part.digest: part.size_bytes for part in manifest.parts if not check_due(part.digest, before, now)}
+        # An orchestrator without credentials may not list objects: it finds missing pieces when they are due.
+        with suppress(PermissionDenied):
+            listed = {each.digest: each.size_bytes for each in self._store.list_objects()}
+            return {digest for digest, size_bytes in sizes.items() if listed.get(digest) == size_bytes}
+        return sizes
 
     def _piece(self, number: int, data: bytes, known: Collection[str]) -> Part:
         compressed = zlib.compress(data, 1)

@@ -179,22 +179,16 @@ class BackedUpDatabase:
     async def _claim(self, backups: Backups) -> None:
         """Claims the next epoch, unless another service was restored from a backup of this file."""
         identity = await self.database.transact(read_identity)
-        self._database_id, own_epoch = identity.database_id, identity.backup_epoch
-        newest, exist, claimed = await asyncio.to_thread(lambda: (backups.newest(), backups.exist(), backups.epoch()))
+        self._database_id = identity.database_id
+        newest = await asyncio.to_thread(backups.newest)
         if newest:
-            backups.refuse_another(newest, self._database_id)
             BACKUP_TIME.set(newest.time)
             self._set_due(newest.time)
-        if exist and claimed > own_epoch:
-            raise FailedPrecondition(
-                f"database {self._path}: is out of date: another service was restored from its backup (epoch"
-                f" {claimed}, this file has {own_epoch}); move the file away to start from the newest backup",
-                reason=STALE_EPOCH,
-            )
+        epoch = await asyncio.to_thread(backups.next_epoch, self._path, identity, newest)
         # Before the claim: a file that is left after a crash in between must not count as out of date.
-        await self.database.transact(set_backup_epoch, claimed + 1)
-        await asyncio.to_thread(backups.claim, claimed + 1)
-        self._epoch = claimed + 1
+        await self.database.transact(set_backup_epoch, epoch)
+        await asyncio.to_thread(backups.claim, epoch)
+        self._epoch = epoch
 
     async def __aenter__(self) -> Database:
         """Starts to make backups."""

@@ -113,7 +113,7 @@ class GrantedBackupStore:
             self._uploads |= {name: granted.get(name) for name in wanted}
 
     def put_object(self, data: bytes, name: str = "") -> str:
-        """Sends the bytes to the store, unless the object exists."""
+        """Sends the bytes to the store, unless the object exists and is intact."""
         name = name or digest(data)
         if name not in self._uploads:
             self.announce({name: len(data)})

@@ -31,21 +31,33 @@ def set_backup_epoch(transaction: Transaction, epoch: int) -> None:
     transaction.execute("UPDATE identity SET backup_epoch = ?", epoch)
 
 
-def copy_file(path: Path, copy: Path, epoch: int) -> str:
-    """Copies the file of a database that no service has open, records its epoch in both, and returns its id.
+def identity_of_file(path: Path) -> Identity:
+    """Returns what identifies the database in a file that no service has open.
 
     Raises:
         NotFound: There is no such file.
-        FailedPrecondition: It cannot be copied.
+        FailedPrecondition: It cannot be read.
     """
     if not path.exists():
         raise NotFound(f"database {path}: there is no such file; name another home with --home")
+    try:
+        with closing(sqlite3.connect(path)) as opened:
+            return Identity(*opened.execute("SELECT database_id, backup_epoch FROM identity").fetchone())
+    except (sqlite3.Error, TypeError) as error:
+        raise FailedPrecondition(f"database {path}: cannot be read: {error}; run `podrace ls` once") from None
+
+
+def copy_file(path: Path, copy: Path, epoch: int) -> None:
+    """Copies the file of a database that no service has open, and records the epoch of its backups in both.
+
+    Raises:
+        FailedPrecondition: It cannot be copied.
+    """
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as opened:
             opened.execute("UPDATE identity SET backup_epoch = ?", (epoch,))
             with closing(sqlite3.connect(copy)) as target:
                 opened.backup(target)
-            return str(opened.execute("SELECT database_id FROM identity").fetchone()[0])
     except sqlite3.Error as error:
         raise FailedPrecondition(f"database {path}: cannot be copied: {error}; run `podrace ls` once") from None
 

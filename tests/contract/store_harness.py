@@ -12,7 +12,7 @@ from podrace.checkpoint_store.minio_address import parse_address, read_access
 from podrace.checkpoint_store.minio_client import Bucket, BucketEntry
 from podrace.checkpoint_store.minio_retries import RetryPolicy
 from podrace.checkpoint_store.publish import claim, publish
-from podrace.checkpoint_store.store import CheckpointStore
+from podrace.checkpoint_store.store import SHARED, CheckpointStore, object_path
 from podrace.digests import digest
 
 STALE_EPOCH = "ERROR_REASON_STALE_EPOCH"
@@ -37,15 +37,15 @@ class Harness:
 
     store: CheckpointStore
     clock: Clock
-    damage: Callable[[str], None]
-    """Changes one byte of an object without using the store."""
+    damage: Callable[..., None]
+    """Changes one byte of an object, in the shared folder or in that of a tournament, without using the store."""
 
 
 def folder_harness(folder: Path) -> Harness:
     clock = Clock()
 
-    def damage(name: str) -> None:
-        path = folder / "objects" / name[:2] / name
+    def damage(name: str, tournament_id: str = SHARED) -> None:
+        path = folder / object_path(tournament_id, name)
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
@@ -80,8 +80,8 @@ def minio_harness(uri: str) -> Harness:
     address = parse_address(uri)
     bucket = ClockedBucket(address, read_access(address, os.environ), RetryPolicy(60.0))
 
-    def damage(name: str) -> None:
-        key = f"{address.prefix}objects/{name[:2]}/{name}"
+    def damage(name: str, tournament_id: str = SHARED) -> None:
+        key = f"{address.prefix}{object_path(tournament_id, name)}"
         data = bytearray(bucket.get(key, "object")[0].data)
         data[len(data) // 2] ^= 1
         Bucket.put(bucket, key, bytes(data), digest(data), "object")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import shutil
 import sqlite3
@@ -33,9 +34,13 @@ from podrace.backup.database import BackedUpDatabase, OpenStore
 from podrace.backup.granted import needs_grants
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
 from podrace.checkpoint_store import open_store
-from podrace.checkpoint_store.publish import claim, publish
-from podrace.checkpoint_store.store import CheckpointStore
+from podrace.checkpoint_store.minio_address import parse_address, read_access
+from podrace.checkpoint_store.minio_client import Bucket
+from podrace.checkpoint_store.minio_retries import RetryPolicy
+from podrace.checkpoint_store.publish import claim, publish, read_manifest
+from podrace.checkpoint_store.store import CheckpointStore, object_path
 from podrace.database import Database, DatabaseLocation, Format, Transaction
+from podrace.digests import digest
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, PodraceError
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
@@ -171,6 +176,31 @@ async def test_what_is_not_a_backup_of_the_orchestrator_cannot_be_reached(world:
     await refused(PermissionDenied, store.list_objects)
     await refused(PermissionDenied, store.delete_object, "0" * 64, 0.0)
     await refused(PermissionDenied, store.delete_tournament, "x")
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["missing", "damaged"])
+async def test_a_piece_that_is_missing_or_damaged_is_stored_again(
+    world: World, server: weed.S3Server, tmp_path: Path, lost: bool
+) -> None:
+    opened = await world.opened(tmp_path / "first", period_seconds=3600.0)
+    await opened.database.transact(insert, 1, 9_000_000)
+    first = await opened.back_up()
+    store = world.store.within(PLACE)
+    pieces = (await asyncio.to_thread(read_manifest, store, first.manifest_digest)).parts
+    piece = next(part.digest for part in pieces if part.name == "00000001")
+    assert await asyncio.to_thread(store.delete_object, piece, -math.inf)
+    if not lost:
+        address = parse_address(world.uri)
+        bucket = Bucket(address, read_access(address, server.environ), RetryPolicy(10.0))
+        key = f"{address.prefix}{object_path(PLACE, piece)}"
+        await asyncio.to_thread(bucket.put, key, b"damaged", digest(b"damaged"), "object")
+    again = await opened.back_up()
+    opened.database.close()
+    backups = Backups(world.store, "main", "orchestrator")
+    for backup in (again, first):
+        path = tmp_path / f"{backup.manifest_digest}.sqlite"
+        assert await asyncio.to_thread(backups.restore, path, backup.manifest_digest) == backup
+        assert numbers(path) == [1]
 
 
 async def test_both_services_have_the_same_name_of_backups(world: World) -> None:

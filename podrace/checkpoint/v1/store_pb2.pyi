@@ -610,7 +610,7 @@ class GrantBackupTransfersResponse(_message.Message):
     LIFETIME_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def uploads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Upload]:
-        """One for each object to store that does not exist yet."""
+        """One for each object to store that does not exist, or was damaged."""
 
     @_builtins.property
     def reads(self) -> _containers.RepeatedCompositeFieldContainer[Global___Read]:

@@ -162,8 +162,8 @@ class StoreServiceServicer:
     def GrantBackupTransfers(self, request, context):
         """Returns URLs to store and to read objects of the backups of the orchestrator's database. Called by the orchestrator.
         An object that exists is protected from garbage collection for as long as if it had just been stored, and gets no URL
-        to store it. A URL to store an object allows what one of GrantUploads does. INVALID_ARGUMENT as for
-        ListBackupPointers. DATA_LOSS (BAD_DIGEST) if an object to store exists and is damaged. Deadline: 60 s.
+        to store it. One that is damaged is deleted first, so that it can be stored again. A URL to store an object allows
+        what one of GrantUploads does. INVALID_ARGUMENT as for ListBackupPointers. Deadline: 60 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -84,8 +84,8 @@ class StoreServiceStub:
     GrantBackupTransfers: _grpc.UnaryUnaryMultiCallable[_store_pb2.GrantBackupTransfersRequest, _store_pb2.GrantBackupTransfersResponse]
     """Returns URLs to store and to read objects of the backups of the orchestrator's database. Called by the orchestrator.
     An object that exists is protected from garbage collection for as long as if it had just been stored, and gets no URL
-    to store it. A URL to store an object allows what one of GrantUploads does. INVALID_ARGUMENT as for
-    ListBackupPointers. DATA_LOSS (BAD_DIGEST) if an object to store exists and is damaged. Deadline: 60 s.
+    to store it. One that is damaged is deleted first, so that it can be stored again. A URL to store an object allows
+    what one of GrantUploads does. INVALID_ARGUMENT as for ListBackupPointers. Deadline: 60 s.
     """
 
 @_typing.type_check_only
@@ -144,8 +144,8 @@ class StoreServiceAsyncStub(StoreServiceStub):
     GrantBackupTransfers: _aio.UnaryUnaryMultiCallable[_store_pb2.GrantBackupTransfersRequest, _store_pb2.GrantBackupTransfersResponse]  # type: ignore[assignment]
     """Returns URLs to store and to read objects of the backups of the orchestrator's database. Called by the orchestrator.
     An object that exists is protected from garbage collection for as long as if it had just been stored, and gets no URL
-    to store it. A URL to store an object allows what one of GrantUploads does. INVALID_ARGUMENT as for
-    ListBackupPointers. DATA_LOSS (BAD_DIGEST) if an object to store exists and is damaged. Deadline: 60 s.
+    to store it. One that is damaged is deleted first, so that it can be stored again. A URL to store an object allows
+    what one of GrantUploads does. INVALID_ARGUMENT as for ListBackupPointers. Deadline: 60 s.
     """
 
 class StoreServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -249,8 +249,8 @@ class StoreServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_store_pb2.GrantBackupTransfersResponse, _abc.Awaitable[_store_pb2.GrantBackupTransfersResponse]]:
         """Returns URLs to store and to read objects of the backups of the orchestrator's database. Called by the orchestrator.
         An object that exists is protected from garbage collection for as long as if it had just been stored, and gets no URL
-        to store it. A URL to store an object allows what one of GrantUploads does. INVALID_ARGUMENT as for
-        ListBackupPointers. DATA_LOSS (BAD_DIGEST) if an object to store exists and is damaged. Deadline: 60 s.
+        to store it. One that is damaged is deleted first, so that it can be stored again. A URL to store an object allows
+        what one of GrantUploads does. INVALID_ARGUMENT as for ListBackupPointers. Deadline: 60 s.
         """
 
 def add_StoreServiceServicer_to_server(servicer: StoreServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -20,7 +20,7 @@ from podrace.cli.terminal.output import show_json
 from podrace.cli.views.tables import plain_table
 from podrace.client import Client
 from podrace.client.resolve import resolve_name
-from podrace.database.identity import copy_file
+from podrace.database.identity import copy_file, identity_of_file
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.mesh.home import Folders
 from podrace.mesh.home_lock import Use, claim
@@ -148,10 +148,11 @@ def _back_up(backups: Backups, path: Path) -> Backup:
     copy.unlink(missing_ok=True)
     try:
         now = time.time()
-        epoch = backups.epoch() + 1
-        database_id = copy_file(path, copy, epoch)
+        identity = identity_of_file(path)
+        epoch = backups.next_epoch(path, identity, backups.newest())
+        copy_file(path, copy, epoch)
         backups.claim(epoch)
-        return backups.write(copy, epoch, database_id, now, hours=HOURS, requested=True)
+        return backups.write(copy, epoch, identity.database_id, now, hours=HOURS, requested=True)
     finally:
         copy.unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ import pytest
 
 from podrace.database import Database, Format
 from podrace.database.format import moved
+from podrace.mesh.home import Folders
 
 APPLICATION_IDS = {"orchestrator": 0x706F7263, "leaderboard": 0x706F6C62}
 
@@ -51,6 +52,25 @@ def test_a_restored_database_is_that_of_its_backup(type_: Any, home: Path) -> No
     assert numbers(home / "orchestrator.sqlite") == [1]
     listed = type_("backup", "--list", "--home", str(home), "--json").json
     assert [one["manifest_digest"] for one in listed] == [one["manifest_digest"] for one in made]
+
+
+def test_a_home_whose_successor_was_restored_elsewhere_makes_no_more_backups(
+    type_: Any, home: Path, tmp_path: Path
+) -> None:
+    store = ("--store", f"folder://{Folders.of(home).store}")
+    insert(home / "orchestrator.sqlite", 1)
+    assert type_("backup", "--home", str(home), *store).code == 0
+    assert type_("backup", "--home", str(home), *store).code == 0, "the same home continues to make backups"
+    successor = tmp_path / "successor"
+    assert type_("restore", "--home", str(successor), *store).code == 0
+    insert(home / "orchestrator.sqlite", 2)
+    refused = type_("backup", "--home", str(home), *store)
+    assert refused.code != 0
+    assert f"database {home / 'orchestrator.sqlite'}: is out of date" in refused.err
+    assert "podrace restore --replace" in refused.err
+    newest = type_("backup", "--home", str(successor), *store, "--json").json
+    assert type_("restore", "--home", str(home), *store, "--replace", "--json").json == newest
+    assert numbers(home / "orchestrator.sqlite") == [1]
 
 
 def kill_a_service_after(path: Path, number: int) -> None:
