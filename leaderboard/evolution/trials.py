@@ -125,6 +125,31 @@ class KeptScores(Sequence[Candidate]):
         return isinstance(other, KeptScores) and list(self) == list(other)
 
 
+class KeptAgents(Sequence[Agent]):
+    """Agents of a trial by number, as bytes: a message of an agent takes 7 KB, its bytes 1 KB."""
+
+    def __init__(self) -> None:
+        self._all: list[bytes] = []
+
+    def add(self, agent: Agent) -> None:
+        """Adds the newest agent."""
+        self._all.append(agent.SerializeToString())
+
+    @overload
+    def __getitem__(self, index: int) -> Agent: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Agent]: ...
+    def __getitem__(self, index: int | slice) -> Agent | list[Agent]:
+        found = self._all[index]
+        return Agent.FromString(found) if isinstance(found, bytes) else list(map(Agent.FromString, found))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeptAgents) and list(self) == list(other)
+
+
 @dataclass
 class Trial:
     """A chain of agents that continue each other unchanged. Written by Trials only."""
@@ -135,8 +160,12 @@ class Trial:
     """Name of its algorithm."""
     forked_from: int | None
     """Number of the trial it started from; None if it is fresh, or started from another tournament."""
-    agents: list[Agent] = field(default_factory=list)
+    agents: KeptAgents = field(default_factory=KeptAgents)
     """By number."""
+    last_agent_id: str = ""
+    """Id of the last of its agents."""
+    last_on_rung: bool = False
+    """Whether the last of its agents was to reach a rung."""
     scores: KeptScores = field(default_factory=KeptScores)
     """By arrival: the newest, a quarter of all. Older ones are not compared with any more."""
     score_count: int = 0
@@ -194,12 +223,12 @@ class Trial:
     @property
     def climbs(self) -> bool:
         """Whether its last agent was to reach a rung that it has not reached."""
-        return bool(self.agents) and len(self.at_rung) == self.rung and self.agents[-1].HasField("rung")
+        return self.last_on_rung and len(self.at_rung) == self.rung
 
     @property
     def _current(self) -> Candidate | None:
         """The last score of its last agent; None while that agent has none."""
-        own = self.scores and self.scores[-1].agent_id == self.agents[-1].agent_id
+        own = self.scores and self.scores[-1].agent_id == self.last_agent_id
         return self.scores[-1] if own else None
 
     def add_score(self, candidate: Candidate) -> None:
@@ -211,9 +240,9 @@ class Trial:
 
     def add_failure(self, why: str) -> None:
         """Records that its last agent failed; it continues from its newest score unless the agent before failed too."""
-        if self.failed_agent == self.agents[-1].agent_id:
+        if self.failed_agent == self.last_agent_id:
             return
-        self.failed_agent = self.agents[-1].agent_id
+        self.failed_agent = self.last_agent_id
         self.failures += 1
         if not self.scores or self.failures >= LAST_FAILURE:
             self.ended = self.ended or why
@@ -223,10 +252,10 @@ class Trial:
         self.earlier_steps, self.earlier_core_seconds = self.environment_steps, self.core_seconds
         # Not at its end: a failure may be recorded after the end. A score does not count: an agent that is always
         # scored before it fails would be retried until the orchestrator fails the tournament.
-        if self.agents and self.agents[-1].agent_id != self.failed_agent:
+        if self.agents and self.last_agent_id != self.failed_agent:
             self.failures = 0
-        self.agents.append(agent)
-        self.training = True
+        self.agents.add(agent)
+        self.last_agent_id, self.last_on_rung, self.training = agent.agent_id, agent.HasField("rung"), True
         if agent.HasField("rung"):
             self.rung = agent.rung
 
@@ -265,7 +294,7 @@ class Trials:
     def ended(self, agent_id: str, *, failed: bool) -> Trial | None:
         """Records that an agent has finished, was stopped, or has failed; None if it was recorded before."""
         trial, stopped = self._by_agent[agent_id], self._stops.pop(agent_id, "")
-        if trial.agents[-1].agent_id != agent_id:
+        if trial.last_agent_id != agent_id:
             return None
         if failed:
             trial.add_failure("failed")

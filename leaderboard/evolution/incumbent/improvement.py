@@ -48,7 +48,7 @@ def improvement_of(trials: Trials) -> Improvement | None:
         reason = f"its return changed by {change} over its last {back} scores"
     if not improving and trials.founders.get(incumbent.algorithm) == incumbent.number:
         improving, reason = _is_trusted(trials, incumbent, few=count <= back + UNUSED_SCORES, otherwise=reason)
-    return Improvement(incumbent.agents[-1].agent_id, improving, trials.incumbent_scores, reason)
+    return Improvement(incumbent.last_agent_id, improving, trials.incumbent_scores, reason)
 
 
 def _is_trusted(race: IncumbentRace, founder: Trial, *, few: bool, otherwise: str) -> tuple[bool, str]:

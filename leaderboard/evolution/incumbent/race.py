@@ -80,7 +80,7 @@ class IncumbentRace(RungTrials):
             leader = self.best()
             self._incumbent = None if leader is None else leader.number
             if leader is not None:
-                self._stops.pop(leader.agents[-1].agent_id, None)
+                self._stops.pop(leader.last_agent_id, None)
         return trial
 
     def before_ends(self, agent_ids: Iterable[str]) -> Callable[[], None]:
@@ -122,7 +122,7 @@ class IncumbentRace(RungTrials):
         old = self.incumbent
         self._incumbent = trial.number
         self._leads.clear()
-        self._stops.pop(trial.agents[-1].agent_id, None)
+        self._stops.pop(trial.last_agent_id, None)
         if old is not None and old.scores:
             evolution = self.spec.evolution
             rungs = math.log(max(1.0, self.quanta(old) / evolution.first_rung)) / math.log(evolution.rung_factor)

@@ -52,9 +52,10 @@ class Log:
         reserved = last_score_seconds(self.horizon) if by_clock else 0.0
         return ClockReading(self.seconds, 0, min(1.0, self.seconds / self.horizon), reserved)
 
-    def fresh(self, algorithm: str = "ppo", rung: int = 0, **values: Any) -> Agent:
+    def fresh(self, algorithm: str = "ppo", rung: int | None = 0, **values: Any) -> Agent:
         agent = self._agent(algorithm, ORIGIN_FRESH, values)
-        agent.rung = rung
+        if rung is not None:
+            agent.rung = rung
         return self._hand_out(agent)
 
     def fork(self, parent: Agent, **values: Any) -> Agent:
@@ -63,12 +64,14 @@ class Log:
         agent.parent_agent_ids.append(parent.agent_id)
         return self._hand_out(agent)
 
-    def again(self, parent: Agent, rung: int | None = None) -> Agent:
+    def again(self, parent: Agent, rung: int | None = None, steps: int | None = None) -> Agent:
         agent = self._agent(parent.algorithm, ORIGIN_CONTINUATION, {})
         agent.trial = parent.trial
         agent.parent_agent_ids.append(parent.agent_id)
         if rung is not None:
             agent.rung = rung
+        if steps is not None:
+            agent.assignment_environment_steps = steps
         return self._hand_out(agent)
 
     def score(self, agent: Agent, score: float, error: float = 1.0) -> Candidate:

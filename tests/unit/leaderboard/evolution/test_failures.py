@@ -126,9 +126,8 @@ def test_an_agent_that_is_cut_short_reaches_no_rung_and_its_trial_trains_what_is
 
 def test_an_agent_that_climbs_no_rung_has_not_failed_before_one(log: Log) -> None:
     led(log)
-    plain = log.fresh()
     # A generator plugin proposes agents without rungs.
-    plain.ClearField("rung")
+    plain = log.fresh(rung=None)
     log.finished(plain, 10.0)
     assert kind_of(log.next()) == "fresh"
 

@@ -83,7 +83,6 @@ def test_in_a_synchronous_tournament_algorithms_have_their_shares_of_environment
     log.finished(log.fresh("a2c"), *[1.0] * 8)
     # 10,000 and 1,000: ppo is 1,750 below its share.
     assert algorithm() == "ppo"
-    running = log.again(ppo, rung=1)
-    running.assignment_environment_steps = 4 * QUANTUM
+    log.again(ppo, rung=1, steps=4 * QUANTUM)
     # 10,000 and 5,000, of which 4,000 are in training: a2c is 1,250 below its share.
     assert algorithm() == "a2c"

@@ -1,9 +1,9 @@
-"""A trial reads its scores in the same way whether they are kept as messages or as bytes."""
+"""A trial reads its scores and its agents in the same way whether they are kept as messages or as bytes."""
 
 import pytest
 
-from leaderboard.evolution.trials import KeptScores
-from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
+from leaderboard.evolution.trials import KeptAgents, KeptScores
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 
 
 def scores(count: int, kept: int = 1000) -> KeptScores:
@@ -31,3 +31,16 @@ def test_only_the_newest_are_kept() -> None:
     assert [one.score for one in found] == [12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0]
     assert found == scores(20, kept=8)
     assert found != scores(20, kept=9)
+
+
+def test_agents_are_read_by_number() -> None:
+    found, other = KeptAgents(), KeptAgents()
+    for number in range(3):
+        for kept in (found, other):
+            kept.add(Agent(agent_id=f"t-a{number}", number=number))
+    assert [agent.number for agent in found] == [0, 1, 2]
+    assert [agent.number for agent in reversed(found)] == [2, 1, 0]
+    assert [agent.number for agent in found[1:]] == [1, 2]
+    assert (found[-1].agent_id, len(found), found) == ("t-a2", 3, other)
+    other.add(Agent(number=3))
+    assert found != other
