@@ -211,6 +211,7 @@ def test_the_games_of_the_papers_end_as_published(name: str, id: str, expected: 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["vdn", "qmix"])
 def test_only_a_recurrent_team_remembers(name: str) -> None:
     returns = {size: trained_return(name, TeamRecall(64), 160, recurrent_size=size) for size in (16, 0)}
