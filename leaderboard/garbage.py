@@ -142,7 +142,7 @@ async def collect_periodically(
             _log.exception("garbage collection failed")
         else:
             _log.debug("garbage collected", objects=len(deleted))
-        freed_memory.return_all()
+        await asyncio.to_thread(freed_memory.return_all)
 
 
 async def collect_once(
