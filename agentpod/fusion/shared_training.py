@@ -1,8 +1,11 @@
 """Announces to followers which training the leader shares, if any."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
+from agentpod.fusion.follower_calls import FollowerCalls
 from agentpod.fusion.rendezvous import LeaderRendezvous
 from podrace.agentpod.v1 import agentpod_pb2 as pb
 from podrace.errors import NOT_OPEN, FailedPrecondition, InvalidArgument
@@ -12,17 +15,29 @@ from podrace.tasks import ChangeSignal
 class SharedTraining:
     """The training that the leader shares at present, or none.
 
-    shared = SharedTraining(learners)
+    shared = SharedTraining(learners, learners_here, restart_seconds)
 
     Args:
         learners: Number of learners of the pod, the leader included.
+        learners_here: How many of them are on the leader's host.
+        restart_seconds: How long a follower on another host whose connection broke may take to call again.
+        clock: Monotonic clock in seconds.
 
     Attributes:
         training: The answer to GetTraining; its session is empty while nothing is shared.
+        calls: The calls of the followers.
     """
 
-    def __init__(self, learners: int) -> None:
+    def __init__(
+        self,
+        learners: int,
+        learners_here: int,
+        restart_seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._learners = learners
+        self.calls = FollowerCalls(learners_here, restart_seconds, clock=clock)
         self.training = pb.GetTrainingResponse()
         self._rendezvous: LeaderRendezvous | None = None
         self._changes = ChangeSignal()
@@ -82,7 +97,7 @@ class SharedTraining:
             )
         self._followers.add(learner)
         try:
-            with suppress(TimeoutError):
+            with self.calls.in_progress(learner), suppress(TimeoutError):
                 async with asyncio.timeout(wait_seconds):
                     while self.training.session == session and not self._ended:
                         await self._changes.next_change().wait()

@@ -106,8 +106,8 @@ class Leader:
         self._orchestrator: Any = orchestrator_pb2_grpc.OrchestratorServiceStub(self._orchestrator_channel)
         self._updater: Any = leaderboard_pb2_grpc.UpdaterServiceStub(self._leaderboard_channel)
         self.roles = Roles(config, planes, device=device, activity=compute.activity)
-        self._polls = RolePolls(config)
-        self.shared_training = SharedTraining(config.learners)
+        self.shared_training = SharedTraining(config.learners, config.learners_here, config.orphan_seconds)
+        self._polls = RolePolls(config, calls=self.shared_training.calls.answers)
         self._incarnation = uuid.uuid4().hex
         self._gpu_sampler = GpuSampler(config.gpus)
         self.lease: Lease | None = None

@@ -1,7 +1,7 @@
 """Asks the roles of a learner what they do, over separate channels."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -25,8 +25,17 @@ class RolePolls:
     await polls.close()
     """
 
-    def __init__(self, config: PodConfig, learner: int = 0) -> None:
-        """Creates the channels, which connect on first use."""
+    def __init__(
+        self, config: PodConfig, learner: int = 0, *, calls: Callable[[], Mapping[str, RoleAnswer | None]] = dict
+    ) -> None:
+        """Creates the channels, which connect on first use.
+
+        Args:
+            config: Configuration of the pod.
+            learner: Number of the learner within the pod; the leader is 0.
+            calls: Returns the answers of roles that call this learner, because it cannot poll them.
+        """
+        self._calls = calls
         workers = config.workers_of(learner)
         others: tuple[str, ...] = ()
         followers: tuple[str, ...] = ()
@@ -56,7 +65,8 @@ class RolePolls:
         """Returns the answer of each role that can be watched; None if it does not answer."""
         roles = list(self._methods)
         answers = await asyncio.gather(*(self._poll_one(role) for role in roles))
-        return {role: answer for role, answer in zip(roles, answers, strict=True) if role in self._methods}
+        polled = {role: answer for role, answer in zip(roles, answers, strict=True) if role in self._methods}
+        return {**polled, **self._calls()}
 
     async def _poll_one(self, role: str) -> RoleAnswer | None:
         method, request = self._methods[role]

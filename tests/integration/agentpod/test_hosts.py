@@ -191,3 +191,26 @@ async def test_a_host_exits_when_the_leader_on_another_host_is_lost(mesh, make_s
     await until(lambda: all_ended(hosts), 60)
     assert exit_codes(hosts)[1]["learner"] == 1
     assert not [path for path in files_left(mesh) if "host-1" in path]
+
+
+async def test_the_pod_is_replaced_if_a_follower_on_another_host_hangs(
+    mesh, make_spec, make_assignment, loopback, start, monkeypatch
+):
+    # The signal must reach the process that trains.
+    monkeypatch.setenv("TESTS_COLD_ROLES", "learner")
+    mesh.orchestrator.assignments.append(make_assignment(make_spec(steps=10**9)))
+    hosts = start(loopback, orphan_seconds=2.0)
+    # The leader has shown its roles often enough to know how often the follower answers.
+    await until(lambda: sum(_shows(each, "learner-1") for each in mesh.orchestrator.renewals) >= 5, 120)
+    os.kill(hosts[1]["learner"].pid, signal.SIGSTOP)
+    # A call may be in progress for ten seconds, and is judged ten seconds later.
+    await until(lambda: bool(mesh.orchestrator.completed), 60)
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_DRAINED
+    stuck = next(stuck for renewal in mesh.orchestrator.renewals for stuck in renewal.stuck_roles)
+    assert (stuck.progress.role, stuck.restarted) == ("learner-1", False)
+    assert stuck.reason.startswith("it does not answer")
+    await until(lambda: hosts[0]["learner"].poll() is not None, 60)
+
+
+def _shows(renewal, role: str) -> bool:
+    return any(each.role == role for each in renewal.progress.roles)

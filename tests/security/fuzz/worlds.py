@@ -333,7 +333,7 @@ class Worlds:
         return worlds
 
     def _learner(self) -> World:
-        shared = SharedTraining(3)
+        shared = SharedTraining(3, 3, 60.0)
         rendezvous = LeaderRendezvous("t-a0.1", 3, FusionOptions(), lambda index: None, clock=lambda: 0.0)
         shared.share(pod_pb.GetTrainingResponse(session="t-a0.1"), rendezvous)
         config, roles = SimpleNamespace(pod_id="p"), SimpleNamespace(plane="shared")

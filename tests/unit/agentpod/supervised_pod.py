@@ -38,7 +38,7 @@ class SupervisedPod:
         activity: Activity | None = None,
         **settings: Any,
     ) -> None:
-        config = PodConfig("p", "unix:o", "unix:l", "folder:///s", folder, layout=layout, **settings)
+        self.config = config = PodConfig("p", "unix:o", "unix:l", "folder:///s", folder, layout=layout, **settings)
         self.process, self.roles = process, tuple[str, ...](("worker-0",))
         self.answer: RoleAnswer | None = COLLECTING
         self.activity, self.now = activity or Activity(), 0.0

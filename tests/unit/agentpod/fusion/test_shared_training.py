@@ -19,7 +19,7 @@ async def waiting(shared: SharedTraining, learner: int) -> "asyncio.Task[object]
 
 
 async def test_the_end_waits_for_a_follower_between_two_calls() -> None:
-    shared = SharedTraining(4)
+    shared = SharedTraining(4, 4, LONG)
     first, second = await waiting(shared, 1), await waiting(shared, 2)
     await cancel_all(second)
     await shared.wait_for_change("old", LONG, 3)
@@ -32,21 +32,21 @@ async def test_the_end_waits_for_a_follower_between_two_calls() -> None:
 
 
 async def test_the_end_does_not_wait_longer_for_a_follower_that_is_gone() -> None:
-    shared = SharedTraining(4)
+    shared = SharedTraining(4, 4, LONG)
     await shared.wait_for_change("old", LONG, 1)
     shared.end()
     assert not await shared.all_notified(0.0)
 
 
 async def test_without_followers_the_end_does_not_wait() -> None:
-    shared = SharedTraining(4)
+    shared = SharedTraining(4, 4, LONG)
     shared.end()
     assert await shared.all_notified(0.0)
 
 
 @pytest.mark.parametrize("learner", [0, 4, 2**32 - 1])
 async def test_a_follower_that_the_pod_does_not_have_is_refused_and_never_waited_for(learner: int) -> None:
-    shared = SharedTraining(4)
+    shared = SharedTraining(4, 4, LONG)
     with pytest.raises(InvalidArgument, match=rf"^learner_index = {learner} must be at least 1 and less than 4"):
         await shared.wait_for_change("old", LONG, learner)
     shared.end()
