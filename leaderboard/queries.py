@@ -1,5 +1,9 @@
-"""Answers queries on the records, each in one transaction: pages, lineages, champion, statistics, the decision log."""
+"""Answers queries on the records: pages, lineages, champion, statistics, the decision log.
 
+All but the statistics read in one transaction.
+"""
+
+import asyncio
 import itertools
 import operator
 from collections import deque
@@ -15,7 +19,7 @@ from leaderboard.score_statistics import ScoreStatistics
 from leaderboard.store import ancestor_queries, pagination, proposal_records, records
 from leaderboard.store.experience_records import newest_with_memory
 from leaderboard.store.records import Generation, Submission
-from podrace.database import Transaction
+from podrace.database import Database, Transaction
 from podrace.errors import FieldViolation, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     Candidate,
@@ -34,6 +38,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
 )
 from podrace.page_bytes import fitting
 from podrace.specification import ancestor
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 LARGEST_LINEAGE = 1000
 """Most agents in the lineage of an agent."""
@@ -178,25 +183,57 @@ def champion(transaction: Transaction, request: NameChampionRequest) -> NameCham
     return name_champion(spec, board, newest, request.evaluations)
 
 
-def statistics(transaction: Transaction, request: GetStatisticsRequest) -> GetStatisticsResponse:
-    """Returns statistics of a tournament; none if it has no agents."""
-    tournament_id = request.tournament_id
-    spec = records.find_spec(transaction, tournament_id)
-    if spec is None:
-        return GetStatisticsResponse()
-    agents = [generation.agent for generation in records.list_generations(transaction, tournament_id)]
-    history, scores = ScoreHistory(), ScoreStatistics(spec, agents)
-    compute = ComputeUse(agents, request.champion_candidate_ids)
-    # In one pass over the records: all submissions of a long tournament would fill the memory.
-    for candidate in records.each_candidate(transaction, tournament_id):
-        history.add(candidate)
-        scores.add(candidate)
-        compute.add(candidate)
-    episodes = history.episodes
-    found = EpisodeCorrelation(correlation=episodes.value, pairs=episodes.pairs) if episodes.pairs else None
-    return GetStatisticsResponse(
-        algorithms=scores.statistics(), episode_correlation=found, compute=compute.statistics(spec.pod.cores)
-    )
+class _Statistics:
+    """Collects the statistics of a tournament, one page of submissions after another."""
+
+    def __init__(self, transaction: Transaction, request: GetStatisticsRequest) -> None:
+        """Reads the agents."""
+        self._tournament_id, self._after = request.tournament_id, 0
+        agents = [generation.agent for generation in records.list_generations(transaction, self._tournament_id)]
+        self._spec = records.find_spec(transaction, self._tournament_id) or TournamentSpec()
+        self._any = bool(agents)
+        self._history, self._scores = ScoreHistory(), ScoreStatistics(self._spec, agents)
+        self._compute = ComputeUse(agents, request.champion_candidate_ids)
+
+    def next_page(self, transaction: Transaction) -> Sequence[Submission]:
+        """Reads the next submissions, by arrival; none at the end, or if the tournament has no agents."""
+        if not self._any:
+            return ()
+        return records.list_submissions(
+            transaction, self._tournament_id, after_sequence=self._after, limit=records.PAGE_SIZE
+        )
+
+    def add(self, page: Sequence[Submission]) -> None:
+        """Adds a page."""
+        for submission in page:
+            candidate = submission.answer.candidate
+            self._after = candidate.sequence
+            self._history.add(candidate)
+            self._scores.add(candidate)
+            self._compute.add(candidate)
+
+    def response(self) -> GetStatisticsResponse:
+        """Returns the statistics; none of a tournament without agents."""
+        if not self._any:
+            return GetStatisticsResponse()
+        episodes = self._history.episodes
+        found = EpisodeCorrelation(correlation=episodes.value, pairs=episodes.pairs) if episodes.pairs else None
+        return GetStatisticsResponse(
+            algorithms=self._scores.statistics(),
+            episode_correlation=found,
+            compute=self._compute.statistics(self._spec.pod.cores),
+        )
+
+
+async def statistics(state: Database, request: GetStatisticsRequest) -> GetStatisticsResponse:
+    """Returns statistics of a tournament; none if it has no agents.
+
+    No change waits until all submissions are read: each page is read in its own transaction, and added in a thread.
+    """
+    collected = await state.transact(_Statistics, request)
+    while page := await state.transact(collected.next_page):
+        await asyncio.to_thread(collected.add, page)
+    return await asyncio.to_thread(collected.response)
 
 
 def decision_log(transaction: Transaction, tournament_id: str) -> DecisionLog:

@@ -170,7 +170,7 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
     async def GetStatistics(self, request: pb.GetStatisticsRequest, context: Context) -> pb.GetStatisticsResponse:
         """Reads and computes; see the contract."""
         self._check_known(request.tournament_id)
-        return await self._state.transact(queries.statistics, request)
+        return await queries.statistics(self._state, request)
 
     async def ReplayTournament(
         self, request: pb.ReplayTournamentRequest, context: Context

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from leaderboard.ranking.board import trial_key
 from leaderboard.ranking.epochs import Anchor, EpochResult, epoch_effects
 from leaderboard.ranking.game_history import GameHistory
-from podrace.comparison.paired import PooledCorrelation
+from podrace.comparison.paired import PooledCorrelation, Returns
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
@@ -52,8 +52,10 @@ class ScoreHistory:
         self.games = GameHistory()
         self.anchors: list[Anchor] = []
         self._last: dict[tuple[int, bool], EpochResult] = {}
-        self._recent: OrderedDict[int, Candidate] = OrderedDict()
-        """Latest candidate of each trial in the epoch, in order of arrival."""
+        self._epoch = 0
+        """Epoch of the latest candidate with returns."""
+        self._recent: OrderedDict[int, Returns] = OrderedDict()
+        """Returns of the latest candidate of each trial in that epoch, in order of arrival."""
         for candidate in candidates:
             self.add(candidate)
 
@@ -61,7 +63,7 @@ class ScoreHistory:
         """Returns a copy, which can be continued separately."""
         other = ScoreHistory()
         other.episodes, other.anchors, other.games = self.episodes.copy(), list(self.anchors), self.games.copy()
-        other._last, other._recent = dict(self._last), self._recent.copy()
+        other._last, other._epoch, other._recent = dict(self._last), self._epoch, self._recent.copy()
         return other
 
     @property
@@ -96,15 +98,14 @@ class ScoreHistory:
             self.anchors.append(anchor_of(candidate))
         if not candidate.episode_returns or candidate.evaluator_fault:
             return
-        self._recent = OrderedDict(
-            (trial, other)
-            for trial, other in self._recent.items()
-            if other.evaluation_epoch == candidate.evaluation_epoch
-        )
+        if self._epoch != candidate.evaluation_epoch:
+            self._epoch = candidate.evaluation_epoch
+            self._recent.clear()
+        returns = Returns(candidate.episode_returns)
         self._recent.pop(trial_key(candidate), None)
         for other in self._recent.values():
-            self.episodes.add(candidate.episode_returns, other.episode_returns)
-        self._recent[trial_key(candidate)] = candidate
+            self.episodes.add(returns, other)
+        self._recent[trial_key(candidate)] = returns
         while len(self._recent) > COMPARED_TRIALS:
             self._recent.popitem(last=False)
 

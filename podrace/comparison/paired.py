@@ -35,7 +35,32 @@ def paired_difference(one: Sequence[float], other: Sequence[float]) -> tuple[flo
     return mean, math.sqrt(variance / len(differences))
 
 
-def correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+class Returns:
+    """The returns of one policy, prepared for correlations with those of many others.
+
+    returns = Returns(candidate.episode_returns)
+    """
+
+    def __init__(self, values: Sequence[float]) -> None:
+        """Prepares at least one return, in the order of the episodes."""
+        self._values = list(values)
+        self._centred = _centred(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def centred(self, length: int) -> tuple[list[float], float]:
+        """Returns the first returns minus their mean, and the square root of the sum of their squares."""
+        return self._centred if length == len(self._values) else _centred(self._values[:length])
+
+
+def _centred(values: Sequence[float]) -> tuple[list[float], float]:
+    mean = fmean(values)
+    differences = [value - mean for value in values]
+    return differences, math.sqrt(math.fsum(value * value for value in differences))
+
+
+def correlation(one: Sequence[float] | Returns, other: Sequence[float] | Returns) -> float | None:
     """Returns Pearson's correlation of two rows of returns over their common prefix.
 
     None if fewer than LEAST_EPISODES are common, or if the returns of one policy are all equal.
@@ -43,9 +68,10 @@ def correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
     length = min(len(one), len(other))
     if length < LEAST_EPISODES:
         return None
-    x_mean, y_mean = fmean(one[:length]), fmean(other[:length])
-    x, y = [value - x_mean for value in one[:length]], [value - y_mean for value in other[:length]]
-    spread = math.sqrt(math.fsum(value * value for value in x)) * math.sqrt(math.fsum(value * value for value in y))
+    (x, x_norm), (y, y_norm) = (
+        (row if isinstance(row, Returns) else Returns(row)).centred(length) for row in (one, other)
+    )
+    spread = x_norm * y_norm
     if spread == 0.0 or not math.isfinite(spread):
         return None
     return max(-1.0, min(1.0, math.fsum(map(float.__mul__, x, y)) / spread))
@@ -67,7 +93,7 @@ class PooledCorrelation:
         self.pairs = 0
         self._weighted = self._weight = 0.0
 
-    def add(self, one: Sequence[float], other: Sequence[float]) -> None:
+    def add(self, one: Sequence[float] | Returns, other: Sequence[float] | Returns) -> None:
         """Adds a pair of policies; ignores it if it has no correlation."""
         found = correlation(one, other)
         if found is None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from leaderboard.evolution import STRATEGIES
+from leaderboard.store import records
 from leaderboard.submission_watch import SubmissionWatch
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
@@ -218,7 +219,8 @@ async def test_every_strategy_serves_and_is_replayed(client: Any, strategy: str)
     assert (replayed.agents, list(replayed.differences)) == (14, [])
 
 
-async def test_statistics_and_replay_report_what_happened(client: Any) -> None:
+async def test_statistics_and_replay_report_what_happened(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PAGE_SIZE", 4)  # Statistics read two pages.
     for number in range(6):
         await client.submit(await client.generate(number), float(number % 4))
     statistics = await client.call(client.reading.GetStatistics, pb.GetStatisticsRequest(tournament_id=TOURNAMENT))

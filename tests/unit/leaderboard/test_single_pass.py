@@ -209,7 +209,7 @@ async def test_queries_answer_from_all_pages_and_read_one_at_a_time(
     monkeypatch.setattr(records, "list_submissions", limited)
     champion = [recorded.board[0].candidate_id]
     request = GetStatisticsRequest(tournament_id=tournament_id, champion_candidate_ids=champion)
-    found = await mesh.state.transact(queries.statistics, request)
+    found = await queries.statistics(mesh.state, request)
     expected = statistics_of(recorded.spec, agents, recorded.candidates)
     assert list(found.algorithms) == expected
     assert found.compute == compute_of(agents, recorded.candidates, champion, recorded.spec.pod.cores)

@@ -408,7 +408,7 @@ class BoardHistory(RuleBasedStateMachine):
     def pages_and_statistics_count_the_same(self) -> None:
         recorded = self._list(all_submissions=True)
         assert self._list(all_submissions=True, page_size=2) == recorded
-        statistics = self._query(queries.statistics, pb.GetStatisticsRequest(tournament_id=TOURNAMENT))
+        statistics = self._ask(queries.statistics(self.state, pb.GetStatisticsRequest(tournament_id=TOURNAMENT)))
         assert sum(entry.submissions for entry in statistics.algorithms) == len(recorded)
         for entry in statistics.algorithms:
             # Of the candidates that rank best of their agents, which need not have the agents' highest scores.
