@@ -68,9 +68,8 @@ def correlation(one: Sequence[float] | Returns, other: Sequence[float] | Returns
     length = min(len(one), len(other))
     if length < LEAST_EPISODES:
         return None
-    (x, x_norm), (y, y_norm) = (
-        (row if isinstance(row, Returns) else Returns(row)).centred(length) for row in (one, other)
-    )
+    x, x_norm = (one if isinstance(one, Returns) else Returns(one)).centred(length)
+    y, y_norm = (other if isinstance(other, Returns) else Returns(other)).centred(length)
     spread = x_norm * y_norm
     if spread == 0.0 or not math.isfinite(spread):
         return None

@@ -3,6 +3,7 @@ from random import Random
 from statistics import fmean, pstdev
 
 import pytest
+from google.protobuf import json_format, struct_pb2
 
 from leaderboard.evolution.space import (
     Choices,
@@ -10,6 +11,7 @@ from leaderboard.evolution.space import (
     declared_values,
     is_whole,
     perturbed,
+    plain,
     scaled,
     spaces_of,
     stepped,
@@ -319,3 +321,17 @@ def test_steps_of_size_zero_move_nothing_and_choices_step_to_a_neighbor() -> Non
     choices = Choices(("a", "b", "c"))
     assert stepped(choices, "b", 0.0, Scripted(UP)) == "b"
     assert [stepped(choices, "b", 0.12, Scripted(direction)) for direction in (UP, DOWN)] == ["c", "a"]
+
+
+@pytest.mark.parametrize("value", [0.1, 3.0, 1e300, "relu", "", True, False, None, [1.0, "a", [2.0]]])
+def test_a_plain_value_is_the_json_form_of_the_message(value):
+    message = json_format.ParseDict(value, struct_pb2.Value())
+    found = plain(message)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+def test_a_number_without_json_form_is_refused(number):
+    with pytest.raises(ValueError, match="number_value"):
+        plain(struct_pb2.Value(number_value=number))

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from podrace.comparison.paired import PRIOR_WEIGHT, PooledCorrelation, correlation, paired_difference
+from podrace.comparison.paired import PRIOR_WEIGHT, PooledCorrelation, Returns, correlation, paired_difference
 
 
 def common_returns(random: Random, count: int, share: float) -> tuple[list[float], list[float]]:
@@ -35,6 +35,13 @@ def test_the_correlation_is_that_of_pearson_over_the_common_prefix():
 @pytest.mark.parametrize(("one", "other"), [([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]), ([1.0] * 8, [1.0, 2.0] * 4)])
 def test_too_few_episodes_or_equal_returns_have_no_correlation(one, other):
     assert correlation(one, other) is None
+
+
+@pytest.mark.parametrize("lengths", [(16, 16), (16, 9), (9, 16), (3, 16)])
+def test_prepared_returns_have_the_very_same_correlation(lengths):
+    random = Random(3)
+    one, other = ([random.gauss(0, 1) for _ in range(length)] for length in lengths)
+    assert correlation(Returns(one), Returns(other)) == correlation(one, other)
 
 
 def test_one_pair_of_64_episodes_weighs_as_much_as_the_prior():
