@@ -28,7 +28,8 @@ From `prepare` until `apply`, or until the caller discards the result, the state
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -83,14 +84,25 @@ class StateAverager:
         velocity: [P] float32, of the outer step; empty in modes other than `diloco`.
     """
 
-    def __init__(self, fusible: Fusible, options: FusionOptions) -> None:
-        """Starts the first outer step at the present parameters."""
+    def __init__(
+        self,
+        fusible: Fusible,
+        options: FusionOptions,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Starts the first outer step at the present parameters.
+
+        Args:
+            fusible: State of the learner.
+            options: Settings of the tournament.
+            waiting: Entered while an update waits for the other members.
+        """
         self._fusible, self._options, self._diloco = fusible, options, options.mode == "diloco"
         self._device = next(iter(fusible.parameters.values())).device
         self._single: Tensor | None = None
         self._checked: Group | None = None
         self.group: Group | None = None
-        self.reduce = GradientAverage(self, enabled=options.mode == "allreduce")
+        self.reduce = GradientAverage(self, waiting, enabled=options.mode == "allreduce")
         self.anchor = self._row(fusible.parameters.values() if self._diloco else (), torch.float32)
         self.velocity = torch.zeros_like(self.anchor)
 
@@ -228,9 +240,11 @@ class GradientAverage:
     Implements agentpod.algorithms.flat_adam.Reduce.
     """
 
-    def __init__(self, averager: StateAverager, *, enabled: bool) -> None:
+    def __init__(
+        self, averager: StateAverager, waiting: Callable[[], AbstractContextManager[None]], *, enabled: bool
+    ) -> None:
         """Averages over the group that `averager` has at the time of a call; nothing if it is not `enabled`."""
-        self._averager, self._enabled = averager, enabled
+        self._averager, self._waiting, self._enabled = averager, waiting, enabled
 
     def __call__(self, tensor: Tensor) -> None:
         """Averages a tensor in place; between GPUs without waiting for it.
@@ -239,12 +253,14 @@ class GradientAverage:
             MemberLost: Some members may have made this step and others not. All have to take part in a new round now.
         """
         if self._enabled and self._averager.group:
-            self._averager.group.average_(tensor)
+            with self._waiting():
+                self._averager.group.average_(tensor)
 
     def finish(self) -> None:
         """Waits for the averages of an update; raises MemberLost if some of them are undefined."""
         if self._enabled and self._averager.group:
-            self._averager.group.finish()
+            with self._waiting():
+                self._averager.group.finish()
 
 
 def layout_lines(fusible: Fusible) -> list[str]:

@@ -92,7 +92,7 @@ class FusionMember:
         self._rendezvous, self._compute, self._algorithm = rendezvous, compute, algorithm
         self._session, self._index, self._device, self._host = session, index, device, host
         self._every_updates = spec.every_updates
-        self._averager = StateAverager(algorithm.fusible(), fusion_options(spec))
+        self._averager = StateAverager(algorithm.fusible(), fusion_options(spec), compute.activity.waiting)
         self._incarnation = uuid.uuid4().hex
         self._epoch = self._round = 0
         self.environment_steps, self.local_progress, self.size = 0, LocalProgress(), 1

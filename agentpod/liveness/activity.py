@@ -35,6 +35,7 @@ class Activity:
         self.counter = 0
         self._warm_at = WARM_UP_TICKS
         self._lock = threading.Lock()
+        self._waits = 0
         self._begun: dict[object, pb.RolePhase.ValueType] = {}
         """Phases that have begun and not ended, the newest last."""
 
@@ -42,7 +43,8 @@ class Activity:
     def phase(self) -> pb.RolePhase.ValueType:
         """What the role does now.
 
-        If several threads work: a phase of PRECEDING, else another phase than WAITING, and of these the newest.
+        WAITING in a block of `waiting`. If several threads work: a phase of PRECEDING, else another phase than WAITING,
+        and of these the newest.
         COMPILING in place of OPENING, COLLECTING and EVALUATING while a simulator compiles kernels in this process;
         WARMING_UP in place of another phase during the first steps after `open`.
         """
@@ -53,6 +55,8 @@ class Activity:
 
     def _reported(self) -> pb.RolePhase.ValueType:
         with self._lock:
+            if self._waits:
+                return pb.ROLE_PHASE_WAITING
             begun = list(self._begun.values())
         preceding = [phase for phase in begun if phase in PRECEDING]
         working = [phase for phase in begun if phase != pb.ROLE_PHASE_WAITING]
@@ -77,6 +81,17 @@ class Activity:
         finally:
             with self._lock:
                 del self._begun[mark]
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Records for the duration of a block that the work waits for other learners, which has its own time limit."""
+        with self._lock:
+            self._waits += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waits -= 1
 
     async def run(
         self,

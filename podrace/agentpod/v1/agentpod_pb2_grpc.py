@@ -559,7 +559,8 @@ class LearnerServiceServicer:
     def GetTraining(self, request, context):
         """Returns the training session that the learners of this pod share. Called by the followers. Blocks until there is
         another session than the one the follower names, for at most `wait_duration`; after that it answers with the
-        current session, or with an empty one if there is none. Deadline: twice `wait_duration`.
+        current session, or with an empty one if there is none. Call again at once: a follower on another host that has no
+        call in progress for 10 s counts as stuck, and its pod is replaced. Deadline: twice `wait_duration`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

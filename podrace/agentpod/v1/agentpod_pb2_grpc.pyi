@@ -324,7 +324,8 @@ class LearnerServiceStub:
     GetTraining: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.GetTrainingRequest, _agentpod_pb2.GetTrainingResponse]
     """Returns the training session that the learners of this pod share. Called by the followers. Blocks until there is
     another session than the one the follower names, for at most `wait_duration`; after that it answers with the
-    current session, or with an empty one if there is none. Deadline: twice `wait_duration`.
+    current session, or with an empty one if there is none. Call again at once: a follower on another host that has no
+    call in progress for 10 s counts as stuck, and its pod is replaced. Deadline: twice `wait_duration`.
     """
     JoinFusion: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.JoinFusionRequest, _agentpod_pb2.JoinFusionResponse]
     """Joins the next fusion round. Called by the followers. Blocks until the members of the round are known; a repeat
@@ -354,7 +355,8 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     GetTraining: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.GetTrainingRequest, _agentpod_pb2.GetTrainingResponse]  # type: ignore[assignment]
     """Returns the training session that the learners of this pod share. Called by the followers. Blocks until there is
     another session than the one the follower names, for at most `wait_duration`; after that it answers with the
-    current session, or with an empty one if there is none. Deadline: twice `wait_duration`.
+    current session, or with an empty one if there is none. Call again at once: a follower on another host that has no
+    call in progress for 10 s counts as stuck, and its pod is replaced. Deadline: twice `wait_duration`.
     """
     JoinFusion: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.JoinFusionRequest, _agentpod_pb2.JoinFusionResponse]  # type: ignore[assignment]
     """Joins the next fusion round. Called by the followers. Blocks until the members of the round are known; a repeat
@@ -393,7 +395,8 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_agentpod_pb2.GetTrainingResponse, _abc.Awaitable[_agentpod_pb2.GetTrainingResponse]]:
         """Returns the training session that the learners of this pod share. Called by the followers. Blocks until there is
         another session than the one the follower names, for at most `wait_duration`; after that it answers with the
-        current session, or with an empty one if there is none. Deadline: twice `wait_duration`.
+        current session, or with an empty one if there is none. Call again at once: a follower on another host that has no
+        call in progress for 10 s counts as stuck, and its pod is replaced. Deadline: twice `wait_duration`.
         """
 
     @_abc_1.abstractmethod

@@ -9,8 +9,10 @@ from thread_group import together
 from agentpod.algorithms.fusible import Fusible
 from agentpod.fusion.averaging import PendingAverage, StateAverager, geometric_mean, outer_step
 from agentpod.fusion.rounds import MODES, FusionOptions
+from agentpod.liveness.activity import WARM_UP_TICKS, Activity
 from agentpod.models.normalizer import RunningMoments, SharedMoments
 from podrace.errors import FailedPrecondition, PodraceError
+from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tensor_transport.group import Group, MemberLost
 
 LEARNERS = 3
@@ -416,3 +418,24 @@ def test_allreduce_rounds_change_only_statistics_and_digests_reveal_a_drifted_le
         next(iter(getattr(drifted.fusibles[1], change).values())).mul_(1.0 + 1e-6)
         digests = [scratch.digest() for scratch in drifted.prepare()]
         assert digests[0] == digests[2] != digests[1], change
+
+
+def test_an_update_that_waits_for_a_slow_learner_is_not_stuck():
+    """The deadline of an update may be shorter than the time limit of a collective."""
+    activity, seen = Activity(), list[int]()
+    activity.counter = WARM_UP_TICKS
+
+    class SlowGroup:
+        def average_(self, tensor: torch.Tensor) -> None:
+            seen.append(activity.phase)
+
+        def finish(self) -> None:
+            seen.append(activity.phase)
+
+    averager = StateAverager(make_fusible(0), FusionOptions(mode="allreduce"), activity.waiting)
+    averager.group = SlowGroup()
+    with activity.doing(pb.ROLE_PHASE_UPDATING):
+        averager.reduce(torch.ones(2))
+        averager.reduce.finish()
+        assert activity.phase == pb.ROLE_PHASE_UPDATING
+    assert seen == [pb.ROLE_PHASE_WAITING] * 2

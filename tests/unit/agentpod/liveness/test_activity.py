@@ -84,3 +84,12 @@ def test_of_several_threads_an_update_is_reported_first_and_a_wait_last() -> Non
     assert activity.phase == pb.ROLE_PHASE_WAITING
     waiting.__exit__(None, None, None)
     assert activity.phase == pb.ROLE_PHASE_IDLE
+
+
+def test_an_update_that_waits_for_other_learners_is_a_wait() -> None:
+    activity = Activity()
+    activity.counter = WARM_UP_TICKS
+    with activity.doing(pb.ROLE_PHASE_UPDATING):
+        with activity.waiting():
+            assert activity.phase == pb.ROLE_PHASE_WAITING
+        assert activity.phase == pb.ROLE_PHASE_UPDATING
