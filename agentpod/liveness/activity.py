@@ -84,7 +84,7 @@ class Activity:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Records for the duration of a block that the work waits for other learners, which has its own time limit."""
+        """Records for a block that the work waits for the fusion group, which has its own time limit."""
         with self._lock:
             self._waits += 1
         try:

@@ -86,7 +86,7 @@ def test_of_several_threads_an_update_is_reported_first_and_a_wait_last() -> Non
     assert activity.phase == pb.ROLE_PHASE_IDLE
 
 
-def test_an_update_that_waits_for_other_learners_is_a_wait() -> None:
+def test_an_update_that_waits_for_the_group_is_a_wait() -> None:
     activity = Activity()
     activity.counter = WARM_UP_TICKS
     with activity.doing(pb.ROLE_PHASE_UPDATING):
