@@ -8,6 +8,7 @@ import itertools
 import operator
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from leaderboard.decision_replay import DecisionLog
 from leaderboard.ranking.champion_selection import name_champion
@@ -22,6 +23,7 @@ from leaderboard.store.records import Generation, Submission
 from podrace.database import Database, Transaction
 from podrace.errors import FieldViolation, InvalidArgument
 from podrace.leaderboard.v1.leaderboard_pb2 import (
+    Agent,
     Candidate,
     EpisodeCorrelation,
     ExperienceSource,
@@ -186,43 +188,36 @@ def champion(transaction: Transaction, request: NameChampionRequest) -> NameCham
 class _Statistics:
     """Collects the statistics of a tournament, one page of submissions after another."""
 
-    def __init__(self, transaction: Transaction, request: GetStatisticsRequest) -> None:
-        """Reads the agents."""
-        self._tournament_id, self._after = request.tournament_id, 0
-        agents = [generation.agent for generation in records.list_generations(transaction, self._tournament_id)]
-        self._spec = records.find_spec(transaction, self._tournament_id) or TournamentSpec()
-        self._any = bool(agents)
-        self._history, self._scores = ScoreHistory(), ScoreStatistics(self._spec, agents)
-        self._compute = ComputeUse(agents, request.champion_candidate_ids)
-
-    def next_page(self, transaction: Transaction) -> Sequence[Submission]:
-        """Reads the next submissions, by arrival; none at the end, or if the tournament has no agents."""
-        if not self._any:
-            return ()
-        return records.list_submissions(
-            transaction, self._tournament_id, after_sequence=self._after, limit=records.PAGE_SIZE
-        )
+    def __init__(self, spec: TournamentSpec, agents: Sequence[Agent], champion_ids: Sequence[str]) -> None:
+        self._cores = spec.pod.cores
+        self._history, self._scores = ScoreHistory(), ScoreStatistics(spec, agents)
+        self._compute = ComputeUse(agents, champion_ids)
 
     def add(self, page: Sequence[Submission]) -> None:
-        """Adds a page."""
+        """Adds the next submissions, by arrival."""
         for submission in page:
             candidate = submission.answer.candidate
-            self._after = candidate.sequence
             self._history.add(candidate)
             self._scores.add(candidate)
             self._compute.add(candidate)
 
     def response(self) -> GetStatisticsResponse:
-        """Returns the statistics; none of a tournament without agents."""
-        if not self._any:
-            return GetStatisticsResponse()
+        """Returns the statistics."""
         episodes = self._history.episodes
         found = EpisodeCorrelation(correlation=episodes.value, pairs=episodes.pairs) if episodes.pairs else None
         return GetStatisticsResponse(
             algorithms=self._scores.statistics(),
             episode_correlation=found,
-            compute=self._compute.statistics(self._spec.pod.cores),
+            compute=self._compute.statistics(self._cores),
         )
+
+
+def _begin_statistics(transaction: Transaction, request: GetStatisticsRequest) -> _Statistics | None:
+    spec = records.find_spec(transaction, request.tournament_id)
+    if spec is None:
+        return None
+    agents = [generation.agent for generation in records.list_generations(transaction, request.tournament_id)]
+    return _Statistics(spec, agents, request.champion_candidate_ids)
 
 
 async def statistics(state: Database, request: GetStatisticsRequest) -> GetStatisticsResponse:
@@ -230,9 +225,13 @@ async def statistics(state: Database, request: GetStatisticsRequest) -> GetStati
 
     No change waits until all submissions are read: each page is read in its own transaction, and added in a thread.
     """
-    collected = await state.transact(_Statistics, request)
-    while page := await state.transact(collected.next_page):
+    collected = await state.transact(_begin_statistics, request)
+    if collected is None:
+        return GetStatisticsResponse()
+    read, after = partial(records.list_submissions, limit=records.PAGE_SIZE), 0
+    while page := await state.transact(read, request.tournament_id, after_sequence=after):
         await asyncio.to_thread(collected.add, page)
+        after = page[-1].answer.candidate.sequence
     return await asyncio.to_thread(collected.response)
 
 

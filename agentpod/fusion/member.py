@@ -7,6 +7,7 @@ combines both in the same way on the leader and on followers.
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import prometheus_client
 import structlog
@@ -92,7 +93,8 @@ class FusionMember:
         self._rendezvous, self._compute, self._algorithm = rendezvous, compute, algorithm
         self._session, self._index, self._device, self._host = session, index, device, host
         self._every_updates = spec.every_updates
-        self._averager = StateAverager(algorithm.fusible(), fusion_options(spec), compute.activity.waiting)
+        waiting = partial(compute.activity.waiting, COLLECTIVE_SECONDS)
+        self._averager = StateAverager(algorithm.fusible(), fusion_options(spec), waiting)
         self._incarnation = uuid.uuid4().hex
         self._epoch = self._round = 0
         self.environment_steps, self.local_progress, self.size = 0, LocalProgress(), 1

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
@@ -31,11 +33,11 @@ class Activity:
         counter: Grows with every step of work.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.counter = 0
         self._warm_at = WARM_UP_TICKS
         self._lock = threading.Lock()
-        self._waits = 0
+        self._clock, self._waits_until = clock, -math.inf
         self._begun: dict[object, pb.RolePhase.ValueType] = {}
         """Phases that have begun and not ended, the newest last."""
 
@@ -43,8 +45,8 @@ class Activity:
     def phase(self) -> pb.RolePhase.ValueType:
         """What the role does now.
 
-        WAITING in a block of `waiting`. If several threads work: a phase of PRECEDING, else another phase than WAITING,
-        and of these the newest.
+        WAITING in a block of `waiting`, within its limit. If several threads work: a phase of PRECEDING, else another
+        phase than WAITING, and of these the newest.
         COMPILING in place of OPENING, COLLECTING and EVALUATING while a simulator compiles kernels in this process;
         WARMING_UP in place of another phase during the first steps after `open`.
         """
@@ -54,9 +56,9 @@ class Activity:
         return pb.ROLE_PHASE_WARMING_UP if phase in PRECEDING and self.counter < self._warm_at else phase
 
     def _reported(self) -> pb.RolePhase.ValueType:
+        if self._clock() < self._waits_until:
+            return pb.ROLE_PHASE_WAITING
         with self._lock:
-            if self._waits:
-                return pb.ROLE_PHASE_WAITING
             begun = list(self._begun.values())
         preceding = [phase for phase in begun if phase in PRECEDING]
         working = [phase for phase in begun if phase != pb.ROLE_PHASE_WAITING]
@@ -83,15 +85,16 @@ class Activity:
                 del self._begun[mark]
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Records for a block that the work waits for the fusion group, which has its own time limit."""
-        with self._lock:
-            self._waits += 1
+    def waiting(self, limit_seconds: float) -> Iterator[None]:
+        """Records for a block that the work of one thread waits for other processes.
+
+        A wait that lasts longer than its limit is not believed: a GPU may hang, and the phase around it is reported.
+        """
+        self._waits_until = self._clock() + limit_seconds
         try:
             yield
         finally:
-            with self._lock:
-                self._waits -= 1
+            self._waits_until = -math.inf
 
     async def run(
         self,

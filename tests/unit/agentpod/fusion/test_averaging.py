@@ -1,6 +1,7 @@
 """Tests the averaging of a fusion round; the members are threads that meet at a barrier."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -432,7 +433,7 @@ def test_an_update_that_waits_for_a_slow_learner_is_not_stuck():
         def finish(self) -> None:
             seen.append(activity.phase)
 
-    averager = StateAverager(make_fusible(0), FusionOptions(mode="allreduce"), activity.waiting)
+    averager = StateAverager(make_fusible(0), FusionOptions(mode="allreduce"), partial(activity.waiting, 20.0))
     averager.group = SlowGroup()
     with activity.doing(pb.ROLE_PHASE_UPDATING):
         averager.reduce(torch.ones(2))

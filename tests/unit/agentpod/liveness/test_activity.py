@@ -86,10 +86,15 @@ def test_of_several_threads_an_update_is_reported_first_and_a_wait_last() -> Non
     assert activity.phase == pb.ROLE_PHASE_IDLE
 
 
-def test_an_update_that_waits_for_the_group_is_a_wait() -> None:
-    activity = Activity()
+def test_an_update_that_waits_for_the_group_is_a_wait_until_the_limit() -> None:
+    now = 0.0
+    activity = Activity(lambda: now)
     activity.counter = WARM_UP_TICKS
     with activity.doing(pb.ROLE_PHASE_UPDATING):
-        with activity.waiting():
+        with activity.waiting(20.0):
+            now = 19.0
             assert activity.phase == pb.ROLE_PHASE_WAITING
         assert activity.phase == pb.ROLE_PHASE_UPDATING
+        with activity.waiting(20.0):
+            now = 39.0
+            assert activity.phase == pb.ROLE_PHASE_UPDATING, "a GPU that hangs must not count as waiting forever"
