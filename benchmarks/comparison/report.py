@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,13 +50,18 @@ class Results:
 
     @cached_property
     def runs(self) -> list[Row]:
-        """The last row of each run that completed, for tasks with a scale; only those with the longest budget."""
+        """The last row of each run that completed, for tasks with a scale; only those with the usual budget.
+
+        The usual budget is that of most runs of the task under these conditions; of equally frequent ones, the longest.
+        """
         good = [row for row in latest(self.rows).values() if row.good and row.task in self.scales]
-        budgets: dict[tuple[str, str], float] = {}
-        for row in good:
-            place = (row.conditions, row.task)
-            budgets[place] = max(row.budget_seconds, budgets.get(place, 0.0))
-        return [row for row in good if row.budget_seconds == budgets[row.conditions, row.task]]
+        runs = Counter((row.conditions, row.task, row.budget_seconds) for row in good)
+        # The last entry of a key counts, so rising numbers of runs, and budgets, leave the largest.
+        usual = {
+            (conditions, task): budget
+            for (conditions, task, budget), _ in sorted(runs.items(), key=lambda item: (item[1], item[0][2]))
+        }
+        return [row for row in good if row.budget_seconds == usual[row.conditions, row.task]]
 
     def of(self, conditions: str, contender: str = "") -> list[Row]:
         """Returns the runs under some conditions, of one contender or of all."""
@@ -70,6 +76,14 @@ class Results:
         found: dict[str, dict[int, float]] = {}
         for row in self.of(conditions, contender):
             found.setdefault(row.task, {})[row.seed] = self.normalized(row.task, float(row.final_return or 0.0))
+        return found
+
+    def areas(self, conditions: str, contender: str) -> Scores:
+        """Returns the areas under the normalized anytime curves of a contender, divided by the budget."""
+        found: dict[str, dict[int, float]] = {}
+        for row in self.of(conditions, contender):
+            if row.curve:
+                found.setdefault(row.task, {})[row.seed] = area(self.curve(row), row.budget_seconds, before=0.0)
         return found
 
     def normalized(self, task: str, value: float) -> float:
@@ -114,7 +128,7 @@ def _aggregates(results: Results, conditions: str) -> Iterator[str]:
     for name in results.contenders(conditions):
         runs = results.of(conditions, name)
         scores = {task: list(seeds.values()) for task, seeds in results.scores(conditions, name).items()}
-        areas = [area(results.curve(row), row.budget_seconds, before=0.0) for row in runs if row.curve] or [math.nan]
+        areas = [one for seeds in results.areas(conditions, name).values() for one in seeds.values()] or [math.nan]
         yield (
             f"| `{name}` | {len(runs)} | {shown(interval_of(scores))}"
             f" | {interquartile_mean(areas):.3f} | {_median([row.environment_steps for row in runs]):,.0f}"
@@ -138,15 +152,18 @@ def _compute(results: Results, conditions: str) -> Iterator[str]:
 
 def _differences(results: Results, conditions: str, base: str) -> Iterator[str]:
     yield f"\n`{base}` minus each other contender at equal seeds and wall clock, on the tasks that both have run.\n"
-    yield "| compared with | tasks | runs | difference | interval above 0 |\n|---|---|---|---|---|"
-    own = results.scores(conditions, base)
+    yield "| compared with | tasks | runs | difference | interval above 0 | difference of anytime areas |"
+    yield "|---|---|---|---|---|---|"
+    own, own_areas = results.scores(conditions, base), results.areas(conditions, base)
     for name in results.contenders(conditions):
         other = results.scores(conditions, name)
         found = difference_of(own, other) if name != base else None
         if found is not None:
             common = sorted(own.keys() & other.keys())
             runs = sum(len(paired(own[task], other[task])) for task in common)
-            yield f"| `{name}` | {len(common)} | {runs} | {shown(found)} | {_answer(found, found.above_zero)} |"
+            answer = _answer(found, found.above_zero)
+            areas = difference_of(own_areas, results.areas(conditions, name))
+            yield f"| `{name}` | {len(common)} | {runs} | {shown(found)} | {answer} | {shown(areas) if areas else ''} |"
 
 
 def _single_tasks(results: Results, conditions: str, base: str) -> Iterator[str]:

@@ -37,9 +37,11 @@ def test_returns_are_normalized_by_task(tmp_path: Path):
     assert results.scores(UNKNOWN, "a") == {"docking": {1: 0.5}, "swing": {1: 0.75}}
 
 
-def test_only_runs_with_the_longest_budget_of_a_task_are_compared(tmp_path: Path):
-    trial = row("a", 1, 0.0, budget_seconds=5.0, settings="short")
-    assert Results([row("a", 1, 50.0), trial], SCALES, tmp_path).scores(UNKNOWN, "a") == {"docking": {1: 0.5}}
+def test_only_runs_with_the_usual_budget_of_a_task_are_compared(tmp_path: Path):
+    short = [row("a", 1, 0.0, budget_seconds=5.0, settings="short")]
+    assert Results([row("a", 1, 50.0), *short], SCALES, tmp_path).scores(UNKNOWN, "a") == {"docking": {1: 0.5}}
+    short.append(row("a", 2, 10.0, budget_seconds=5.0, settings="short"))
+    assert Results([row("a", 1, 50.0), *short], SCALES, tmp_path).scores(UNKNOWN, "a") == {"docking": {1: 0.0, 2: 0.1}}
 
 
 def test_failed_runs_are_listed_and_not_counted(tmp_path: Path):
@@ -58,7 +60,7 @@ def test_the_base_is_compared_at_equal_seeds(tmp_path: Path):
     leads = (("incumbent", 20), ("a", 0))
     made = [row(name, seed, 10.0 * seed + lead) for seed in (1, 2, 3, 4) for name, lead in leads]
     found = lines(Results(made, SCALES, tmp_path))
-    assert "| `a` | 1 | 4 | 0.200 [0.200, 0.200] | yes |" in found
+    assert "| `a` | 1 | 4 | 0.200 [0.200, 0.200] | yes |  |" in found
     # Single task: all four differences are above 0, so p = 16 / 16.
     assert "| `a` | docking | 4 | +0.200 | 1.000 | no |" in found
 
