@@ -323,8 +323,7 @@ class OffPolicy:
     def _update_statistics(self, replay: ReplayBuffer) -> None:
         """Adds the observations of the newest segment to the policy's statistics."""
         if self.policy.normalizes:
-            samples = replay.newest_segment()["observation"].flatten(0, 1).flatten(1)
-            self._observations.add(RunningMoments.of(samples))
+            self._observations.add(RunningMoments.of(replay.newest_observations().flatten(1)))
             self._refresh_normalizer()
 
     def _refresh_normalizer(self) -> None:

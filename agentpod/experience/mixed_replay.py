@@ -36,9 +36,9 @@ class MixedReplay:
         self._own_rows = 0
         foreign.take_over()
 
-    def newest_segment(self) -> dict[str, Tensor]:
-        """See ReplayBuffer.newest_segment."""
-        return self._own.newest_segment()
+    def newest_observations(self) -> Tensor:
+        """See ReplayBuffer.newest_observations."""
+        return self._own.newest_observations()
 
     def sample_many(
         self, updates: int, batch_size: int, n_step: int, discount: float, generator: torch.Generator, **options: float

@@ -164,6 +164,10 @@ class ReplayBuffer:
         rows = slice(self.newest_row + 1 - self.horizon, self.newest_row + 1)
         return {name: ring[rows] for name, ring in self._rings.items()}
 
+    def newest_observations(self) -> Tensor:
+        """Returns the observations of the newest READY segment, [T N, *shape]."""
+        return self.newest_segment()["observation"].flatten(0, 1)
+
     def sample(
         self, batch_size: int, n_step: int, discount: float, generator: torch.Generator, *, beta: float = 1.0
     ) -> TransitionBatch:

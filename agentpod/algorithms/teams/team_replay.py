@@ -28,9 +28,12 @@ class TeamReplay:
         self._replay, self._agents = replay, agents
         self.segment_steps, self.steps = replay.segment_steps // agents, replay.steps // agents
 
-    def newest_segment(self) -> dict[str, Tensor]:
-        """See ReplayBuffer.newest_segment."""
-        return self._replay.newest_segment()
+    def newest_observations(self) -> Tensor:
+        """Returns the observations of the newest segment without those of absent agents, [rows, *shape]."""
+        end = (self._replay.newest_row + 1) * self._replay.count
+        index = torch.arange(end - self._replay.segment_steps, end, device=self._replay.device)
+        absent = absent_rows(self._replay.ended_before(index), self._agents)
+        return self._replay.newest_observations()[~absent]
 
     def sample(
         self, batch_size: int, n_step: int, discount: float, generator: torch.Generator, *, beta: float = 1.0

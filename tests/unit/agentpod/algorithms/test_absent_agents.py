@@ -60,6 +60,18 @@ def test_sampled_rows_of_absent_agents_have_the_weight_0() -> None:
         assert (batch.discount.view(-1, AGENTS)[(~present).view(-1, AGENTS)] == 0).all()
 
 
+def test_statistics_do_not_contain_observations_of_absent_agents() -> None:
+    replay = replay_of_a_team_whose_agents_leave()
+    observations = replay.newest_observations()
+    assert torch.equal(TeamReplay(replay, AGENTS).newest_observations(), observations[observations.squeeze(1) != 0])
+    assert (observations == 0).any()
+    settings = {"hidden_sizes": [4], "normalize_observations": True, "warmup_steps": 300_000}
+    algorithm: Any = make_algorithm("vdn", Leaving.observation_space, Leaving.action_space, settings, 1)
+    algorithm.update(replay)
+    seen = observations[observations != 0]
+    assert torch.isclose(algorithm._observations.total.mean, seen.double().mean()).all()
+
+
 def test_sampled_sequences_of_absent_agents_have_the_weight_0() -> None:
     replay = replay_of_a_team_whose_agents_leave()
     batch = sample_sequences(replay, 64, AGENTS, 5, 0, 0.9, torch.Generator().manual_seed(1))
