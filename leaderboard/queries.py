@@ -1,20 +1,18 @@
-"""Answers queries on the records: pages, lineages, champion, statistics, the decision log.
-
-All but the statistics read in one transaction.
-"""
+"""Answers queries on the records: pages, lineages, champion, statistics, the decision log."""
 
 import asyncio
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 from leaderboard.decision_replay import DecisionLog
+from leaderboard.ranking.board import Board
 from leaderboard.ranking.champion_selection import name_champion
 from leaderboard.ranking.compute import ComputeUse
 from leaderboard.ranking.contenders import newest_by_trial
-from leaderboard.ranking.lineage_summary import summaries_of
+from leaderboard.ranking.lineage_summary import Summaries
 from leaderboard.ranking.score_history import ScoreHistory
 from leaderboard.score_statistics import ScoreStatistics
 from leaderboard.store import ancestor_queries, pagination, proposal_records, records
@@ -94,13 +92,13 @@ def with_current_standing(submission: Submission, rank: int) -> Candidate:
     return candidate
 
 
-def lineage(
-    transaction: Transaction, request: GetLineageRequest, sees: Callable[[str], bool] = lambda tournament_id: True
+async def lineage(
+    state: Database, request: GetLineageRequest, sees: Callable[[str], bool] = lambda tournament_id: True
 ) -> GetLineageResponse:
     """Returns an agent and its ancestors, or a page of the agents of a tournament by number, with their summaries.
 
     Args:
-        transaction: The transaction.
+        state: The database.
         request: The request.
         sees: Whether the caller may see a tournament; ancestors of other tournaments are left out.
 
@@ -111,16 +109,19 @@ def lineage(
     """
     if request.agent_id:
         _check_unselected(request)
-        return _with_summaries(transaction, ancestry_of(transaction, request.agent_id, sees))
+        return await _with_summaries(state, await state.transact(ancestry_of, request.agent_id, sees))
     page = pagination.page_of(request)
-    if page.selects:
-        every = records.list_generations(transaction, request.tournament_id)
-        found = page.cut(sorted(every, key=_next_number), lambda one: one.agent, _next_number)
-    else:
-        found = records.page_of_generations(transaction, request.tournament_id, page.after, page.size + 1)
-    response = _with_summaries(transaction, found[: page.size])
+    found = await state.transact(_agents_of_page, request.tournament_id, page)
+    response = await _with_summaries(state, found[: page.size])
     response.next_page_token = page.token(found, len(response.agents), _next_number)
     return response
+
+
+def _agents_of_page(transaction: Transaction, tournament_id: str, page: pagination.Page) -> Sequence[Generation]:
+    if page.selects:
+        every = records.list_generations(transaction, tournament_id)
+        return page.cut(sorted(every, key=_next_number), lambda one: one.agent, _next_number)
+    return records.page_of_generations(transaction, tournament_id, page.after, page.size + 1)
 
 
 def _next_number(generation: Generation) -> int:
@@ -153,36 +154,52 @@ def ancestry_of(transaction: Transaction, agent_id: str, sees: Callable[[str], b
     return family
 
 
-def _with_summaries(transaction: Transaction, generations: Sequence[Generation]) -> GetLineageResponse:
-    if not generations:
-        return GetLineageResponse()
+async def _with_summaries(state: Database, generations: Sequence[Generation]) -> GetLineageResponse:
     agents = [generation.agent for generation in generations]
-    depths = {generation.agent.agent_id: generation.depth for generation in generations}
+    summaries = Summaries(agents, {generation.agent.agent_id: generation.depth for generation in generations})
     # An agent may have started from one of another tournament.
     starts = (ancestor.tournament_of(agent.starting_checkpoint.agent_id) for agent in agents)
-    involved = dict.fromkeys((*(agent.tournament_id for agent in agents), *filter(None, starts)))
-    submissions = (one for name in involved for one in records.each_candidate(transaction, name))
-    summaries = summaries_of(agents, depths, submissions)
+    for name in dict.fromkeys((*(agent.tournament_id for agent in agents), *filter(None, starts))):
+        async for submissions in candidate_pages(state, name):
+            for candidate in submissions:
+                summaries.add(candidate)
     response = GetLineageResponse()
     for one in fitting(
         GetLineageResponse(agents=[agent], summaries=[summary])
-        for agent, summary in zip(agents, summaries, strict=True)
+        for agent, summary in zip(agents, summaries.found(), strict=True)
     ):
         response.MergeFrom(one)
     return response
 
 
-def champion(transaction: Transaction, request: NameChampionRequest) -> NameChampionResponse:
+async def candidate_pages(state: Database, tournament_id: str) -> AsyncIterator[list[Candidate]]:
+    """Yields all submissions of a tournament by arrival, in pages.
+
+    Each page is read in its own transaction, so no change waits until all are read. What arrives meanwhile is included.
+    """
+    read, after = partial(records.list_submissions, limit=records.PAGE_SIZE), 0
+    while page := await state.transact(read, tournament_id, after_sequence=after):
+        yield [submission.answer.candidate for submission in page]
+        after = page[-1].answer.candidate.sequence
+
+
+async def champion(state: Database, request: NameChampionRequest) -> NameChampionResponse:
     """Returns the champion by the evaluations so far, and which candidates are to be evaluated again.
 
     Raises:
         NotFound: No agent of the tournament was ever generated here.
     """
-    spec = records.get_spec(transaction, request.tournament_id)
-    submissions = records.board_submissions(transaction, request.tournament_id)
-    board = tuple(with_current_standing(submission, rank) for rank, submission in enumerate(submissions, start=1))
-    newest = newest_by_trial(records.each_candidate(transaction, request.tournament_id))
+    spec = await state.transact(records.get_spec, request.tournament_id)
+    newest: dict[int, Candidate] = {}
+    async for submissions in candidate_pages(state, request.tournament_id):
+        newest |= newest_by_trial(submissions)
+    board = await state.transact(_board, request.tournament_id)
     return name_champion(spec, board, newest, request.evaluations)
+
+
+def _board(transaction: Transaction, tournament_id: str) -> Board:
+    submissions = records.board_submissions(transaction, tournament_id)
+    return tuple(with_current_standing(submission, rank) for rank, submission in enumerate(submissions, start=1))
 
 
 class _Statistics:
@@ -193,10 +210,9 @@ class _Statistics:
         self._history, self._scores = ScoreHistory(), ScoreStatistics(spec, agents)
         self._compute = ComputeUse(agents, champion_ids)
 
-    def add(self, page: Sequence[Submission]) -> None:
+    def add(self, submissions: Sequence[Candidate]) -> None:
         """Adds the next submissions, by arrival."""
-        for submission in page:
-            candidate = submission.answer.candidate
+        for candidate in submissions:
             self._history.add(candidate)
             self._scores.add(candidate)
             self._compute.add(candidate)
@@ -221,17 +237,13 @@ def _begin_statistics(transaction: Transaction, request: GetStatisticsRequest) -
 
 
 async def statistics(state: Database, request: GetStatisticsRequest) -> GetStatisticsResponse:
-    """Returns statistics of a tournament; none if it has no agents.
-
-    No change waits until all submissions are read: each page is read in its own transaction, and added in a thread.
-    """
+    """Returns statistics of a tournament; none if it has no agents."""
     collected = await state.transact(_begin_statistics, request)
     if collected is None:
         return GetStatisticsResponse()
-    read, after = partial(records.list_submissions, limit=records.PAGE_SIZE), 0
-    while page := await state.transact(read, request.tournament_id, after_sequence=after):
-        await asyncio.to_thread(collected.add, page)
-        after = page[-1].answer.candidate.sequence
+    async for submissions in candidate_pages(state, request.tournament_id):
+        # In a thread, because to add a page takes longer than to read it.
+        await asyncio.to_thread(collected.add, submissions)
     return await asyncio.to_thread(collected.response)
 
 

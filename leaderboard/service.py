@@ -141,11 +141,11 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
         """Reads a lineage; see the contract."""
         if not request.agent_id:
             self._check_known(request.tournament_id)
-        return await self._state.transact(queries.lineage, request, self._sees)
+        return await queries.lineage(self._state, request, self._sees)
 
     async def NameChampion(self, request: pb.NameChampionRequest, context: Context) -> pb.NameChampionResponse:
         """Reads and decides; see the contract."""
-        return await self._state.transact(queries.champion, request)
+        return await queries.champion(self._state, request)
 
     async def WatchCandidates(
         self, request: pb.WatchCandidatesRequest, context: Context

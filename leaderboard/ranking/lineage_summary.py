@@ -1,6 +1,6 @@
 """Summarizes agents for a lineage: their best and last candidates, steps and compute time. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from leaderboard.ranking.board import rank_key
 from leaderboard.ranking.learning_speed import Gain, GainsByAgent
@@ -8,39 +8,49 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AgentSummary, Candidat
 from podrace.specification.ancestor import tournament_of
 
 
-def summaries_of(
-    agents: Sequence[Agent], depths: Mapping[str, int], submissions: Iterable[Candidate]
-) -> list[AgentSummary]:
-    """Returns the summaries of some agents, in their order.
+class Summaries:
+    """Summarizes agents. Submissions are added one at a time, because all of a long tournament would fill the memory.
 
-    Args:
-        agents: The agents.
-        depths: Their depths by id.
-        submissions: All submissions of the tournament, or those of the agents and their parents, by arrival.
+    summaries = Summaries(agents, depths)
+    summaries.add(candidate)
+    summaries.found()
     """
-    # Scores of another tournament are made on other data, so a gain over them has no meaning.
-    here = [one for one in agents if tournament_of(one.starting_checkpoint.agent_id) in ("", one.tournament_id)]
-    gains = GainsByAgent(here)
-    starts: dict[str, int | None] = dict.fromkeys(agent.starting_checkpoint.manifest_digest for agent in agents)
-    own = {agent.agent_id: _Submissions() for agent in agents}
-    # Submissions may come from a database, and all of a long tournament would fill the memory.
-    for candidate in submissions:
-        gains.add(candidate)
-        if candidate.candidate_id in starts:
-            starts[candidate.candidate_id] = candidate.environment_steps
-        if candidate.agent_id in own:
-            own[candidate.agent_id].add(candidate)
-    gained = gains.found()
-    return [
-        _summary(
-            agent,
-            depths[agent.agent_id],
-            own[agent.agent_id],
-            starts[agent.starting_checkpoint.manifest_digest],
-            gained.get(agent.agent_id),
-        )
-        for agent in agents
-    ]
+
+    def __init__(self, agents: Sequence[Agent], depths: Mapping[str, int]) -> None:
+        """Creates it.
+
+        Args:
+            agents: The agents.
+            depths: Their depths by id.
+        """
+        self._agents, self._depths = agents, depths
+        # Scores of another tournament are made on other data, so a gain over them has no meaning.
+        here = [one for one in agents if tournament_of(one.starting_checkpoint.agent_id) in ("", one.tournament_id)]
+        self._gains = GainsByAgent(here)
+        self._starts: dict[str, int | None] = dict.fromkeys(one.starting_checkpoint.manifest_digest for one in agents)
+        self._own = {agent.agent_id: _Submissions() for agent in agents}
+
+    def add(self, candidate: Candidate) -> None:
+        """Adds the next submission by arrival; those of the agents and of their parents are needed."""
+        self._gains.add(candidate)
+        if candidate.candidate_id in self._starts:
+            self._starts[candidate.candidate_id] = candidate.environment_steps
+        if candidate.agent_id in self._own:
+            self._own[candidate.agent_id].add(candidate)
+
+    def found(self) -> list[AgentSummary]:
+        """Returns the summaries in the order of the agents."""
+        gained = self._gains.found()
+        return [
+            _summary(
+                agent,
+                self._depths[agent.agent_id],
+                self._own[agent.agent_id],
+                self._starts[agent.starting_checkpoint.manifest_digest],
+                gained.get(agent.agent_id),
+            )
+            for agent in self._agents
+        ]
 
 
 class _Submissions:

@@ -1,7 +1,7 @@
 """Statistics and summaries that read submissions one after another are those of all submissions at once."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from statistics import fmean, variance
 from typing import Any
@@ -14,9 +14,11 @@ from leaderboard import queries
 from leaderboard.evolution.space import declared_values
 from leaderboard.plugins.requests import read_statistics
 from leaderboard.ranking.board import rank_key
+from leaderboard.ranking.champion_selection import name_champion
 from leaderboard.ranking.compute import compute_of
+from leaderboard.ranking.contenders import newest_by_trial
 from leaderboard.ranking.learning_speed import Gain, gains_of
-from leaderboard.ranking.lineage_summary import summaries_of
+from leaderboard.ranking.lineage_summary import Summaries
 from leaderboard.ranking.score_history import ScoreHistory
 from leaderboard.score_statistics import statistics_of
 from leaderboard.store import records
@@ -28,6 +30,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     Candidate,
     GetLineageRequest,
     GetStatisticsRequest,
+    NameChampionRequest,
 )
 from podrace.specification import resolve as specification
 
@@ -102,13 +105,20 @@ def test_gains_are_those_of_the_lists_of_submissions(made: tuple[list[Agent], li
     assert gains_of(agents, iter(candidates)) == {name: gain for name, gain in expected.items() if gain}
 
 
+def summaries_of(
+    agents: Sequence[Agent], depths: Mapping[str, int], candidates: Iterable[Candidate]
+) -> list[AgentSummary]:
+    summaries = Summaries(agents, depths)
+    for candidate in candidates:
+        summaries.add(candidate)
+    return summaries.found()
+
+
 @given(tournaments())
 def test_summaries_are_those_of_the_lists_of_submissions(made: tuple[list[Agent], list[Candidate]]) -> None:
     agents, candidates = made
     steps = {one.candidate_id: one.environment_steps for one in candidates}
-    for agent, summary in zip(
-        agents, summaries_of(agents, dict.fromkeys(names(agents), 3), iter(candidates)), strict=True
-    ):
+    for agent, summary in zip(agents, summaries_of(agents, dict.fromkeys(names(agents), 3), candidates), strict=True):
         own = [one for one in candidates if one.agent_id == agent.agent_id]
         expected = AgentSummary(agent_id=agent.agent_id, depth=3, submissions=len(own))
         expected.lineage_environment_steps = steps.get(agent.starting_checkpoint.manifest_digest, 0)
@@ -216,8 +226,14 @@ async def test_queries_answer_from_all_pages_and_read_one_at_a_time(
     assert found.episode_correlation.correlation == ScoreHistory(recorded.candidates).episodes.value != 0.0
     plugins = await mesh.state.transact(read_statistics, tournament_id, recorded.spec, None)
     assert plugins.statistics() == expected
-    lineage = await mesh.state.transact(queries.lineage, GetLineageRequest(tournament_id=tournament_id, page_size=200))
+    lineage = await queries.lineage(mesh.state, GetLineageRequest(tournament_id=tournament_id, page_size=200))
     depths = {one.agent.agent_id: one.depth for one in recorded.generations}
     assert list(lineage.summaries) == summaries_of(lineage.agents, depths, recorded.candidates)
     assert len(lineage.summaries) > 20
+    named = await queries.champion(mesh.state, NameChampionRequest(tournament_id=tournament_id))
+    expected_names = name_champion(recorded.spec, recorded.board, newest_by_trial(recorded.candidates), []).contenders
+    assert [one.candidate.candidate_id for one in named.contenders] == [
+        one.candidate.candidate_id for one in expected_names
+    ]
+    assert len(named.contenders) > 1
     assert set(limits) == {records.PAGE_SIZE}

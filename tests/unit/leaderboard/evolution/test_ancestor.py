@@ -258,11 +258,11 @@ async def test_the_ancestors_files_are_kept_while_first_agents_may_start_from_th
 async def test_a_lineage_continues_into_the_other_tournament_with_summaries(mesh: Any, make_spec: MakeSpec) -> None:
     ancestor, best = await ancestor_of(mesh, make_spec)
     agent = await mesh.generate(after(make_spec, ancestor.agent_id), 0, tournament_id=NEW)
-    family = await mesh.state.transact(queries.lineage, GetLineageRequest(agent_id=agent.agent_id))
+    family = await queries.lineage(mesh.state, GetLineageRequest(agent_id=agent.agent_id))
     assert [one.agent_id for one in family.agents] == [agent.agent_id, ancestor.agent_id]
     assert family.summaries[1].best.candidate_id == best.candidate_id
     assert family.summaries[0].lineage_environment_steps == best.environment_steps
     await mesh.submit(agent, 3.0)
-    all_agents = await mesh.state.transact(queries.lineage, GetLineageRequest(tournament_id=NEW))
+    all_agents = await queries.lineage(mesh.state, GetLineageRequest(tournament_id=NEW))
     assert all_agents.summaries[0].submissions == 1
     assert not all_agents.summaries[0].HasField("learning_speed"), "the two scores are of different data"

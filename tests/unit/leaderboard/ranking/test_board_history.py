@@ -341,7 +341,7 @@ class BoardHistory(RuleBasedStateMachine):
         last = {candidate.agent_id: candidate for candidate in self._list(all_submissions=True)}
         for candidate in last.values():
             fetch(self.store, candidate.candidate_id)
-        for agent in self._query(queries.lineage, ALL_AGENTS).agents:
+        for agent in self._ask(queries.lineage(self.state, ALL_AGENTS)).agents:
             if agent.number in self.unfinished and agent.HasField("starting_checkpoint"):
                 fetch(self.store, agent.starting_checkpoint.manifest_digest)
 
@@ -397,7 +397,7 @@ class BoardHistory(RuleBasedStateMachine):
 
     @invariant()
     def every_agent_is_as_it_was_answered(self) -> None:
-        found = self._query(queries.lineage, ALL_AGENTS).agents
+        found = self._ask(queries.lineage(self.state, ALL_AGENTS)).agents
         numbers = {agent.number: agent for agent in found}
         assert len(numbers) == len(found)
         assert self.generated.keys() <= numbers.keys() <= self.generated.keys() | self.unanswered_numbers

@@ -1,10 +1,19 @@
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
-from leaderboard.ranking.lineage_summary import summaries_of
+from leaderboard.ranking.lineage_summary import Summaries
 from podrace.checkpoint.v1.checkpoint_pb2 import Checkpoint
-from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, AgentSummary, Candidate
 
 MakeCandidate = Callable[..., Candidate]
+
+
+def summaries_of(
+    agents: Sequence[Agent], depths: Mapping[str, int], candidates: Sequence[Candidate]
+) -> list[AgentSummary]:
+    summaries = Summaries(agents, depths)
+    for candidate in candidates:
+        summaries.add(candidate)
+    return summaries.found()
 
 
 def test_an_agent_is_summarized_by_its_submissions(make_candidate: MakeCandidate) -> None:
