@@ -56,7 +56,7 @@ class PodConfig:
     workers: int = 1
     """Number of workers of each learner."""
     worker_address: str = ""
-    """Address of a third-party worker, which is no process of the pod; empty: the pod has its own workers."""
+    """Address of a third-party worker, which is not a process of the pod; empty: the pod has its own workers."""
     worker_class: str = ""
     """Class of a user that the workers run, `python:module:Class`; empty: that of podrace."""
     learners: int = 1

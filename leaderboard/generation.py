@@ -12,7 +12,7 @@ from leaderboard.evolution.agents import (
     visible_board,
     visible_trials,
 )
-from leaderboard.evolution.allocation import failing, left_draw
+from leaderboard.evolution.allocation import eliminated, failing
 from leaderboard.evolution.history import NOTHING, History, history_of, visible_end, window_begin
 from leaderboard.evolution.incumbent.improvement import Improvement, improvement_of
 from leaderboard.evolution.proposals import Proposal
@@ -121,7 +121,7 @@ def read_situation(transaction: Transaction, request: GenerateAgentRequest) -> G
     rows = records.unfinished_children(transaction, tournament_id, ranked)
     children = Counter(parent for parent, child, other in rows if other >= begin or child in running)
     agents = {**history.by_id, **records.find_agents(transaction, ranked)}
-    situation = Situation(spec, number, board, agents, children, history, left_draw(spec, history))
+    situation = Situation(spec, number, board, agents, children, history, eliminated(spec, history))
     return GeneratorView(situation, sorted(running))
 
 
@@ -334,7 +334,7 @@ def _read_history(transaction: Transaction, tournament_id: str, spec: Tournament
         unfinished,
         {generation.agent.agent_id for generation in generations if generation.failed is not None},
     )
-    # Looked up only for an algorithm that would leave the draw: it leaves, or one of its early scores is found.
+    # Looked up only for an algorithm that would be eliminated: it is, or one of its early scores is found.
     earlier = _scored_algorithms(transaction, tournament_id, failing(spec, known), visible_end(spec, number))
     return replace(known, scored_algorithms=known.scored_algorithms | earlier) if earlier else known
 

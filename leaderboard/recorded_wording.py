@@ -22,6 +22,7 @@ _REWORDED = {
     r"nobody of (\S+) was (?:ever )?scored": r"no agent of \1 was scored",
     r"nobody else was scored": "no other agent was scored",
     r"\bgoes on\b": "continues",
+    r"\b(?:leaves|has left) the draw\b": "is eliminated",
 }
 """Regular expression of an earlier wording -> today's wording. The order matters."""
 

@@ -93,8 +93,9 @@ class Config:
     does not run."""
     together_silent_seconds: float = 120.0
     """If all pods (at least two) stopped calling together, they are killed this long after their last call: perhaps
-    only the network between them and the orchestrator is interrupted, and they train on without it. An interruption
-    that is longer costs the training since their last checkpoints; pods that hang keep their GPUs for this long."""
+    only the network between them and the orchestrator is interrupted, and they continue to train without it. An
+    interruption that is longer costs the training since their last checkpoints; pods that hang keep their GPUs for this
+    long."""
     progress: ProgressDeadlines = field(default_factory=ProgressDeadlines)
     """How long a role of a pod may make no progress; passed to pods."""
     stop_grace_seconds: float = 20.0

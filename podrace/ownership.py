@@ -107,7 +107,7 @@ def is_own_pipe(descriptor: int) -> bool:
 def foreign_file(found: os.stat_result) -> str:
     """Returns why a file is not one that this user made for itself alone, to be read after its name; empty: it is.
 
-    A file that root made for the group of this process is as good.
+    A file that root made for the group of this process is accepted as well.
     """
     if not stat.S_ISREG(found.st_mode):
         return "is not a regular file"

@@ -139,7 +139,7 @@ def _aggregates(results: Results, conditions: str) -> Iterator[str]:
 
 def _compute(results: Results, conditions: str) -> Iterator[str]:
     yield "\nWhat the compute was used for: shares and numbers, means over runs; empty where they are not known.\n"
-    yield "| contender | steps behind the policy | pod time in evaluations | agents | stopped early |"
+    yield "| contender | share of steps in the policy's lineage | pod time in evaluations | agents | stopped early |"
     yield "|---|---|---|---|---|"
     for name in results.contenders(conditions):
         runs = results.of(conditions, name)

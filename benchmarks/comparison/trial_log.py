@@ -3,7 +3,7 @@
 Trials run in several processes. Each process has a file, to which it appends lines, so no lock is needed:
 
     {"seconds": since the study began, "steps": environment steps since the line before, "score": mean return,
-     "error": its standard error, "policy": file, "trial_steps": steps behind the policy, "trial": name}
+     "error": its standard error, "policy": file, "trial_steps": steps that the policy was trained on, "trial": name}
 """
 
 import json

@@ -50,7 +50,7 @@ class Result:
     bias: float
     """Reported score of the champion minus its return."""
     share: float
-    """Share of all environment steps that are behind the champion."""
+    """Share of all environment steps that the champion was trained on."""
     agents: int
     reached: tuple[float, ...] = ()
     """Share of the clock until the candidate that ranks first has each of TARGETS; 1 if it never has."""

@@ -4,8 +4,8 @@ A manifest is written by a pod, and so are the files that it lists. What can be 
 
 - It is the agent's: tournament, algorithm, seed, hyperparameters, starting checkpoint, and a lease epoch that the agent
   has had.
-- Its counters are possible: the steps of the agent are within its budget, and the steps behind the policy are those of
-  the agent and of the checkpoint that it started from.
+- Its counters are possible: the steps of the agent are within its budget, and the steps that the policy was trained on
+  are those of the agent and of the checkpoint that it started from.
 - Its score adds up: all numbers are finite, the number of episodes is one that the specification allows, and mean and
   variance are those of the listed returns.
 - Its parts can be those of a policy of this agent: one part `policy`, which is the one that was scored, and whose

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from leaderboard.evolution import STRATEGIES, fresh
-from leaderboard.evolution.allocation import already_left, left_draw
+from leaderboard.evolution.allocation import already_eliminated, eliminated
 from leaderboard.evolution.ancestor import Ancestor, starts_from
 from leaderboard.evolution.crossover import choose_mate, describe_mate
 from leaderboard.evolution.fresh import Turn
@@ -42,7 +42,7 @@ def agent_id_of(tournament_id: str, number: int) -> str:
 
 def needs_history(spec: TournamentSpec) -> bool:
     """Returns whether the generator of a tournament uses the history, which takes time to read."""
-    # An algorithm may leave the draw because of its history, if there are others.
+    # An algorithm may be eliminated because of its history, if there are others.
     return STRATEGIES[spec.evolution.strategy].reads_history or len(spec.algorithms) > 1
 
 
@@ -124,15 +124,15 @@ def make(
         trials: The log so far, for a strategy with a fold.
         clock: How far the tournament is; recorded with the agent.
     """
-    left = left_draw(spec, history)
+    left = eliminated(spec, history)
     known = {**history.by_id, **agents}
     situation = Situation(spec, number, board, known, unfinished_children, history, left, trials, clock)
     made = _make(tournament_id, situation, proposal, ancestor)
     if isinstance(made, NoWork):
         return made
     agent, depth = made
-    before = already_left(history) if left else {}
-    agent.reason += "".join(f"; {name} leaves the draw: {left[name]}" for name in sorted(left) if name not in before)
+    before = already_eliminated(history) if left else {}
+    agent.reason += "".join(f"; {name} is eliminated: {left[name]}" for name in sorted(left) if name not in before)
     return agent, depth
 
 

@@ -1,8 +1,8 @@
 """Decides which algorithms new agents may have.
 
-An algorithm that has left the draw gets no fresh agents and no seats, and its candidates get no children. Its share of
-the pods goes to the other algorithms. It never returns; every later agent records the algorithms that have left. Its
-candidates stay on the board, and one of them may become champion. An algorithm leaves for one of two reasons.
+An eliminated algorithm gets no fresh agents and no seats, and its candidates get no children. Its share of the pods
+goes to the other algorithms. It never returns; every later agent records the eliminated algorithms. Its candidates stay
+on the board, and one of them may become champion. An algorithm is eliminated for one of two reasons.
 
 Failure: its first agents all ended without a score, for instance because it cannot act in the environment. Its turns go
 to the other algorithms in their ratios.
@@ -30,8 +30,8 @@ accident. With a higher number the orchestrator would fail the tournament first,
 row."""
 
 
-def left_draw(spec: TournamentSpec, history: History) -> dict[str, str]:
-    """Returns the algorithms that have left the draw, by name, each with the reason; never all of them.
+def eliminated(spec: TournamentSpec, history: History) -> dict[str, str]:
+    """Returns the algorithms that have been eliminated, by name, each with the reason; never all of them.
 
     Args:
         spec: Resolved specification.
@@ -40,7 +40,7 @@ def left_draw(spec: TournamentSpec, history: History) -> dict[str, str]:
     names = sorted(name for name, algorithm in spec.algorithms.items() if algorithm.ratio > 0)
     if len(names) < 2:
         return {}
-    left = already_left(history)
+    left = already_eliminated(history)
     for name in _staying(names, left):
         reason = _why_failing(name, history)
         if reason and len(_staying(names, left)) > 1:
@@ -50,7 +50,7 @@ def left_draw(spec: TournamentSpec, history: History) -> dict[str, str]:
     return left
 
 
-def already_left(history: History) -> dict[str, str]:
+def already_eliminated(history: History) -> dict[str, str]:
     """Returns the algorithms that had left when the latest agents were generated, with the recorded reasons."""
     return {name: reason for agent in history.agents for name, reason in sorted(agent.left_algorithms.items())}
 
@@ -58,7 +58,7 @@ def already_left(history: History) -> dict[str, str]:
 def failing(spec: TournamentSpec, history: History) -> list[str]:
     """Returns the algorithms that have not left, and of which no agent was scored although some have ended."""
     names = sorted(name for name, algorithm in spec.algorithms.items() if algorithm.ratio > 0)
-    return [name for name in _staying(names, already_left(history)) if _why_failing(name, history)]
+    return [name for name in _staying(names, already_eliminated(history)) if _why_failing(name, history)]
 
 
 def _staying(names: Iterable[str], left: Mapping[str, str]) -> list[str]:
@@ -95,7 +95,7 @@ def _halved(names: Sequence[str], least_agents: int, history: History) -> dict[s
 
 def _begin_of_rung(history: History) -> int:
     """Returns the lowest number of an agent that was generated since an algorithm last left."""
-    left = set(already_left(history))
+    left = set(already_eliminated(history))
     return min((agent.number for agent in history.agents if set(agent.left_algorithms) == left), default=0)
 
 

@@ -1,6 +1,6 @@
 """Draws the algorithm and the hyperparameters of fresh agents.
 
-They depend only on the specification, its seed, the number of the agent, and the algorithms that have left the draw
+They depend only on the specification, its seed, the number of the agent, and the algorithms that have been eliminated
 (leaderboard.evolution.allocation).
 
 Algorithms take turns in proportion to their ratios. The algorithm of each number is fixed, and among the first numbers
@@ -96,7 +96,7 @@ def turn_of(spec: TournamentSpec, number: int, left: Collection[str] = ()) -> Tu
     Args:
         spec: Resolved specification.
         number: Position in the sequence of agents.
-        left: Algorithms that have left the draw. The others share all turns, as if these did not exist.
+        left: Algorithms that have been eliminated. The others share all turns, as if these did not exist.
     """
     ratios = {name: algorithm.ratio for name, algorithm in spec.algorithms.items() if name not in left}
     weights = _weights(ratios)
@@ -118,11 +118,10 @@ def turn_by_pod_time(spec: TournamentSpec, pod_seconds: Mapping[str, float], lef
         pod_seconds: Pod time by algorithm, of all agents that were generated: finished, stopped or running. It must
             name every algorithm that has an agent, even if the agent has taken no time yet. The unit is irrelevant as
             long as it is the same for all: core-seconds if the pods differ in cores.
-        left: Algorithms that have left the draw. The others share all pod time from the beginning, as if these did not
-            exist.
+        left: Eliminated algorithms. The others share all pod time from the beginning, as if these did not exist.
 
     Raises:
-        ValueError: No algorithm has a positive ratio and has not left the draw.
+        ValueError: No algorithm has a positive ratio and has not been eliminated.
     """
     ratios = {name: algorithm.ratio for name, algorithm in spec.algorithms.items() if name not in left}
     weights = _weights(ratios) if any(ratio > 0 for ratio in ratios.values()) else {}

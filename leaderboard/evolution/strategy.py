@@ -7,7 +7,7 @@ Every strategy obeys these rules; tests/unit/leaderboard/evolution/test_strategi
 - The first agents are fresh: `initial_agents`, or `population_size` for a strategy that has this setting, or one for
   each algorithm for a strategy with founders.
   leaderboard.evolution.ancestor relies on it, because it lets these agents start from the ancestor instead.
-- A parent is a candidate of the board, of the history or of the trials, and its algorithm has not left the draw.
+- A parent is a candidate of the board, of the history or of the trials, and its algorithm has not been eliminated.
 - A child has every hyperparameter of its algorithm within its range, and the structural ones of its parent.
 - Every answer has a reason in one line.
 - In a synchronous tournament every number gets an agent: a round without one of its agents would never be complete.
@@ -47,7 +47,7 @@ class Situation:
     history: History = NOTHING
     """The latest agents and their scores. Only a strategy that declares `reads_history` may use it."""
     left: Mapping[str, str] = field(default_factory=dict)
-    """Algorithms that have left the draw, with the reason; their candidates cannot be parents."""
+    """Algorithms that have been eliminated, with the reason; their candidates cannot be parents."""
     trials: Trials | None = None
     """The whole log, folded. Only for a strategy that declares a `fold`, whose class it is."""
     clock: ClockReading = BEGIN
@@ -55,7 +55,7 @@ class Situation:
 
     @property
     def possible_parents(self) -> Board:
-        """The candidates on the board whose algorithm has not left the draw. Others must not become parents."""
+        """The candidates on the board whose algorithm has not been eliminated. Others must not become parents."""
         return tuple(candidate for candidate in self.board if candidate.algorithm not in self.left)
 
     def may_have_another_child(self, candidate: Candidate) -> bool:

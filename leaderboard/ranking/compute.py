@@ -49,13 +49,13 @@ class ComputeUse:
         """Returns the statistics; `cores` are the processor cores of a pod."""
         evaluating = math.fsum(self._evaluation_seconds) if self._knows_evaluations else None
         return ComputeStatistics(
-            champion_environment_steps=self._steps_behind_champion(),
+            champion_environment_steps=self._champion_steps(),
             pod_seconds=math.fsum(self._core_seconds.values()) / cores if cores else 0.0,
             evaluation_seconds=evaluating,
         )
 
-    def _steps_behind_champion(self) -> int:
-        """Returns the environment steps behind the champion, each step once."""
+    def _champion_steps(self) -> int:
+        """Returns the environment steps that the champion was trained on, each step once."""
         used: dict[str, int] = {}
         waiting = [self._candidates[name] for name in self._champion_ids if name in self._candidates]
         while waiting:
@@ -72,7 +72,7 @@ class ComputeUse:
 def compute_of(
     agents: Iterable[Agent], submissions: Iterable[Candidate], champion_ids: Sequence[str], cores: float
 ) -> ComputeStatistics:
-    """Returns the steps behind the champion, and how long pods trained and evaluated.
+    """Returns the steps that the champion was trained on, and how long pods trained and evaluated.
 
     Args:
         agents: All agents of the tournament.

@@ -20,8 +20,8 @@ def contenders_of(spec: TournamentSpec, board: Board, newest: Mapping[int, Candi
     """Returns the candidates that may become the champion, without duplicates.
 
     These are the first of the board by rank, then the newest submission of each of their trials. A candidate that an
-    updater plugin refused is none. If the updater plugin ranks the board by its own numbers, mean returns must not
-    overrule it, so the first of the board is the only contender.
+    updater plugin refused is not one of them. If the updater plugin ranks the board by its own numbers, mean returns
+    must not overrule it, so the first of the board is the only contender.
 
     Args:
         spec: Resolved specification.

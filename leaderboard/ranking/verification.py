@@ -41,7 +41,7 @@ class Finding:
 
     agrees: bool
     reason: str
-    """Why, in one line for a person."""
+    """Why, as one human-readable line."""
 
 
 def would_lead(board: Board, candidate: Candidate) -> bool:

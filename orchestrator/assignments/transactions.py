@@ -234,7 +234,7 @@ def _record_left_algorithms(transaction: Transaction, generated: Agent) -> None:
     recorded = records.left_algorithms(transaction, generated.tournament_id)
     for name, reason in sorted(generated.left_algorithms.items()):
         if name not in recorded:
-            message = f"{name} leaves the draw: {reason}; its pods get other algorithms when their agents finish"
+            message = f"{name} is eliminated: {reason}; its pods get other algorithms when their agents finish"
             transaction.record_event(
                 "algorithm_left", message, tournament_id=generated.tournament_id, agent_id=generated.agent_id
             )

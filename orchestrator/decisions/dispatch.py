@@ -233,9 +233,8 @@ def is_last_failure(failed_in_row: int, algorithms: int = 1, *, limit: int = 3) 
 MOST_GIVE_BACKS = 3
 """Number of times after which work fails that pods give back because of an error that may come from the work itself."""
 MOST_LOSSES = 10
-"""Number of pods in a row that died while they trained an agent, and none of which brought it further, after which the
-agent fails: its simulator or algorithm may end the process. More than MOST_GIVE_BACKS, because pods also die from
-outside."""
+"""An agent fails after so many pods in a row that died while they trained it, without a score or a checkpoint of it:
+its simulator or algorithm may end the process. More than MOST_GIVE_BACKS, because pods also die from outside."""
 
 
 def give_backs(environment_steps: int, previous: tuple[int, int] | None) -> int:

@@ -5,12 +5,12 @@ it as running. It is noticed only because it makes no calls. Rules:
 - A pod that holds a lease is silent from the end of the lease, any other pod from one lease duration after its last
   call.
 - A pod that has started and has never called gets much more time, because its processes load libraries. A pod that
-  waits for a node or an image is not judged, also after it was evicted.
+  waits for a node or an image is not considered silent, even after it was evicted.
 - A pod that opens its roles gets more time: a simulator that compiles may block the process.
 - A pod with a role that has been stuck for much longer than its deadline is killed too: its leader does not act.
-- If no pod at all calls any more, the cause may be the connection, and then pods train on without it. Pods that
-  stopped calling together get more time before they are killed, because the cause may also be a node that holds all of
-  them. One that stopped long before is judged alone.
+- If no pod at all calls any more, the cause may be the connection, and then pods continue to train without it. Pods
+  that stopped calling together get more time before they are killed, because the cause may also be a node that holds
+  all of them. One that stopped long before is judged alone.
 - Time in which the orchestrator itself did not run does not count.
 - Time in which the launcher did not answer does not count either: the orchestrator was cut off, perhaps from the pods
   as well. Afterwards each pod gets its time to call again, until it would have exited by itself.

@@ -54,6 +54,6 @@ def while_waiting(
     if waited_seconds < WAIT_SECONDS:
         return WaitingStep()
     able = [one for one in training if one.pod_id not in owners]
-    # One without a score, otherwise the one with the lowest, so that the best agent trains on.
+    # One without a score, otherwise the one with the lowest, so that the best agent continues to train.
     able.sort(key=lambda one: (one.score is not None, one.score or 0.0))
     return WaitingStep(interrupt=able[0].work_id if able else "")

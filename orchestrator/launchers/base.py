@@ -80,7 +80,7 @@ class Launcher(Protocol):
 
         Raises:
             InvalidArgument: Such a pod can never be started; the message says why.
-            FailedPrecondition: Something must be mended before it can be started, such as a missing image.
+            FailedPrecondition: Something must be fixed before it can start, such as a missing image.
             Unavailable: It cannot be started now: the platform does not respond, is overloaded, or has no room.
         """
         ...
@@ -158,7 +158,7 @@ class PodEnvironment:
     log_folder: Path
     """Folder with one log file per pod."""
     lifeline: str
-    """Socket of a process that the pods must not outlive; empty: none."""
+    """Lifeline of a process that the pods must not outlive; empty: none."""
     orphan_seconds: float
     """A pod that gets no response from the orchestrator for this long publishes and stops."""
     telemetry: TelemetryConfig

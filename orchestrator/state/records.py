@@ -391,7 +391,7 @@ def running_tournaments(transaction: Transaction) -> list[TournamentRecord]:
 
 
 def left_algorithms(transaction: Transaction, tournament_id: str) -> set[str]:
-    """Returns the algorithms that have left the draw of a tournament, according to its events."""
+    """Returns the algorithms that have been eliminated of a tournament, according to its events."""
     rows = transaction.execute(
         "SELECT message FROM events WHERE tournament_id = ? AND kind = 'algorithm_left'", tournament_id
     )

@@ -30,9 +30,9 @@ LARGEST_UPLOAD_BYTES = 5 * 2**30
 parts has no digest that a signature could cover."""
 PROBE_AGENT_ID = "podrace-probe"
 BACKUP_PREFIX = "podrace-backup-"
-"""Begins the ids of the pointers of backups, which are no agents."""
+"""Begins the ids of the pointers of backups, which are not agents."""
 ARCHIVE_PREFIX = "podrace-archive-"
-"""Begins the ids of the pointers of archives of tournaments, which are no agents."""
+"""Begins the ids of the pointers of archives of tournaments, which are not agents."""
 PROBE_OBJECT = b"podrace probe"
 
 

@@ -56,7 +56,7 @@ class ComputeSummary:
 
     @property
     def champion_share(self) -> float | None:
-        """Share of all environment steps that are behind the champion, from 0 to 1; None without a champion."""
+        """Share of all environment steps that the champion was trained on, from 0 to 1; None without a champion."""
         if not self.environment_steps or not self.champion_environment_steps:
             return None
         return min(1.0, self.champion_environment_steps / self.environment_steps)

@@ -1,4 +1,4 @@
-"""Decides during an evaluation whether more episodes are needed to tell a policy from a bar that it has to beat.
+"""Decides during an evaluation whether more episodes are needed to compare a policy with a given score.
 
 An evaluation is a group-sequential test: after 8, 16, 32 ... episodes the difference to the bar is compared with a
 bound, and the first stage at which the bound is crossed decides. The bounds are those of O'Brien and Fleming ("A

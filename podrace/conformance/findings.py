@@ -145,7 +145,7 @@ class Report:
 
 
 def line(finding: PromiseFinding) -> str:
-    """Returns a finding as one line for a person."""
+    """Returns a finding as one human-readable line."""
     promise = finding.promise
     if finding.grade == PromiseState.KEPT:
         return f"{finding.grade} {promise.name}: {promise.words}"

@@ -1,4 +1,4 @@
-"""Builds answers to requests: JSON, and errors as one line for a person."""
+"""Builds answers to requests: JSON, and errors as one human-readable line."""
 
 import json
 from collections.abc import Mapping

@@ -78,7 +78,7 @@ def _refused_change(request: web.Request, reader: Reader | None, behind_proxy: b
 async def _answer(
     request: web.Request, handler: Handler, entrance: Entrance, reader: Reader | None
 ) -> web.StreamResponse:
-    """Calls the handler, and turns errors into JSON with one line for a person."""
+    """Calls the handler, and turns errors into JSON with one human-readable line."""
     try:
         return await handler(request)
     except web.HTTPException as error:

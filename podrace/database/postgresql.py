@@ -94,7 +94,9 @@ class PostgresqlServer:
             isinstance(error, psycopg.OperationalError) and not REFUSED.search(line)
         ):
             return Unavailable(f"database {self.url}: {line}")
-        return FailedPrecondition(f"database {self.url}: {line}; mend the setting `database` or the rights of its user")
+        return FailedPrecondition(
+            f"database {self.url}: {line}; correct the setting `database` or the rights of its user"
+        )
 
     def _open(self) -> Link:
         idle = int(IDLE_SECONDS * 1000)

@@ -43,8 +43,8 @@ class Allowed:
     """Services at network addresses are called by TLS only; without a certificate of this process they are refused."""
     service_tokens: tuple[str, ...] = ()
     """Files with the token that a service at `grpc://ADDRESS` gets, as `ADDRESS=FILE`. Its audience is that service, so
-    it is no token of the mesh. A file is that of the machine or container where the caller runs, and only its user may
-    read it."""
+    it is not a token of the mesh. A file is that of the machine or container where the caller runs, and only its user
+    may read it."""
     data_roots: Mapping[str, str] = field(default_factory=dict)
     """Folders of data by name: with `allow.data_roots.prices=/srv/prices`, `prices:us/daily.csv` names a file below. A
     folder is that of the machine or container where the pods run."""

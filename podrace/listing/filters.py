@@ -86,7 +86,7 @@ def parse(text: str, fields: Mapping[str, Field]) -> tuple[Condition, ...]:
     """Returns the conditions of a filter; none for an empty one.
 
     Raises:
-        InvalidArgument: It is no filter, names an unknown field, or a value does not suit its field.
+        InvalidArgument: It is not a filter, names an unknown field, or a value does not suit its field.
     """
     tokens = list(_tokens(text))
     found = []

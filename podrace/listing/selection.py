@@ -101,7 +101,7 @@ def parse_order(text: str, fields: Mapping[str, Field]) -> tuple[tuple[str, Fiel
     """Returns names of fields and whether they are descending: `end_time desc, state` (google.aip.dev/132).
 
     Raises:
-        InvalidArgument: It is no order, or names an unknown field.
+        InvalidArgument: It is not an order, or names an unknown field.
     """
     known = [name for name, one in fields.items() if one.kind != Kind.LABELS]
     found = []

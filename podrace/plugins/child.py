@@ -3,7 +3,7 @@
     connection.start()                              # optional: starts the child early
     channel = await connection.ready(seconds)       # raises a PodraceError if the plugin cannot be called
     ... a call on the channel raises `error` ...
-    problem = await connection.failed(error)        # one line for a person; a broken child is killed
+    problem = await connection.failed(error)        # one human-readable line; a broken child is killed
     await connection.close()
 
 A child process is started when it is first needed. After it has exited or was killed, the next call starts it again. It

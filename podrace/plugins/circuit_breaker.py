@@ -36,7 +36,7 @@ class CircuitBreaker:
 
         Args:
             now: Seconds of a monotonic clock.
-            failure: What went wrong, for a person.
+            failure: What went wrong, as human-readable text.
         """
         failures = self.failures + 1
         return CircuitBreaker(failures, failure, now + pause_seconds(failures))

@@ -28,7 +28,7 @@ class PolicySource(Protocol):
 
     @property
     def description(self) -> str:
-        """What it is, for a person."""
+        """What it is, as human-readable text."""
         ...
 
     async def newest(self) -> str:

@@ -1,4 +1,4 @@
-"""Checks that no agent is trained or selected on the data of the final report, or selected on that of training. Pure.
+"""Checks that no agent is selected on training data, or trained or selected on the data of the report. Pure.
 
 Some simulators divide their data into splits (option `split`). The split `backtest` may be used only in `[reports]`.
 """

@@ -1,4 +1,4 @@
-"""Applies the preset `search = "wide"`: what is searched, and how, if the values of the specification deserve no trust.
+"""Applies the preset `search = "wide"`: what is searched, and how, if no good values are known.
 
 The preset fills in what the specification leaves out, and nothing else: a value, a range or choices that it states are
 kept. Pure.

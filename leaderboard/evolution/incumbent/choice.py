@@ -92,7 +92,7 @@ def _untried_start(situation: Situation, race: IncumbentRace) -> Fresh | None:
 
 
 def _leader(situation: Situation, race: IncumbentRace) -> Trial | None:
-    """Returns the incumbent; if its algorithm has left the draw, the best trial of another one."""
+    """Returns the incumbent; if its algorithm has been eliminated, the best trial of another one."""
     incumbent = race.incumbent
     if incumbent is None or incumbent.algorithm not in situation.left:
         return incumbent

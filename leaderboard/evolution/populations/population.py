@@ -5,7 +5,7 @@
 A strategy decides which agent a seat continues from (select) and how its hyperparameters change (explore). The rest is
 decided here for the next free seat:
     the seat is new                      it gets a fresh agent
-    its algorithm has left the draw      it continues from the best of another algorithm, with explored hyperparameters
+    its algorithm is eliminated          it continues from the best of another algorithm, with explored hyperparameters
     its last agent failed                it continues from the best other agent of its algorithm, or else from its own
                                          last checkpoint, with explored hyperparameters
     no agent of its algorithm has a
@@ -90,7 +90,7 @@ def standing_of(own: Candidate, members: Board) -> str:
 def _instead_of_the_last(seat: Seat, own: Candidate | None, others: Sequence[Seat], *, moved: bool) -> Selection | None:
     """Returns what a seat continues from when it cannot continue from its last agent; None if there is no candidate."""
     last = seat.agents[-1]
-    why = f"{last.algorithm} has left the draw" if moved else f"a{last.number} failed"
+    why = f"{last.algorithm} is eliminated" if moved else f"a{last.number} failed"
     if others:
         best = ranked(newest_of(others))[0]
         return Selection(best, explores=True, reason=f"{why}; continues from the best, {named(best)}")

@@ -186,7 +186,7 @@ class Evaluation(_message.Message):
     part of the training of an agent.
     """
     unpaired_reason: _builtins.str
-    """Why there are no `episode_returns`, in one line for a person; empty if there are some."""
+    """Why there are no `episode_returns`, as one human-readable line; empty if there are some."""
     objective: _builtins.str
     """Measure of an episode that `mean_return`, `variance` and `episode_returns` are of (`evaluation.objective` of the
     tournament); empty: its undiscounted return.

@@ -45,7 +45,7 @@ def server_options(command: Command) -> Command:
         "--server", default="127.0.0.1:8001", show_default=True, metavar="ADDRESS", help="Address of the policy server."
     )
     @click.option(
-        "--every", is_flag=True, help="Change the servers at every address that the name in --server has in DNS."
+        "--every", is_flag=True, help="Apply to the servers at every address that the name in --server has in DNS."
     )
     @output_options
     @functools.wraps(command)

@@ -112,7 +112,7 @@ def expected_maximum_sharpe_ratio(sharpe_variance: float, trials: float) -> floa
 
 
 def summary(deflation: Deflation) -> str:
-    """Returns the result and what it was computed from, in one line for a person; ratios are annualized."""
+    """Returns the result and what it was computed from, as one human-readable line; ratios are annualized."""
     year, track = math.sqrt(TRADING_DAYS_A_YEAR), deflation.track
     return (
         f"deflated Sharpe ratio {deflation.deflated_sharpe_ratio:.3f}: the probability that the true Sharpe ratio is"

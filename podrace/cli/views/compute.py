@@ -17,7 +17,7 @@ def facts(summary: ComputeSummary) -> list[tuple[str, str]]:
     if summary.champion_share is not None:
         behind, steps = formats.count(summary.champion_environment_steps or 0), summary.environment_steps
         share = formats.percent(summary.champion_share)
-        found.append(("behind champion", f"{behind} of {formats.count(steps)} steps ({share})"))
+        found.append(("champion lineage", f"{behind} of {formats.count(steps)} steps ({share})"))
     if text := _evaluation(summary):
         found.append(("evaluation time", text))
     if summary.correlation:

@@ -86,7 +86,7 @@ PROMISES = by_name(
         Promise("size", "At most 64 KiB.", "ProposeAgentResponse and JudgeCandidateResponse", "shorten the reason"),
         Promise(
             "reason",
-            "Why, in one line for a person.",
+            "Why, as one human-readable line.",
             "ProposeAgentResponse.reason and JudgeCandidateResponse.reason",
             "say why in one line of at most 300 characters",
             advice=True,

@@ -192,7 +192,7 @@ class ProposeAgentResponse(_message.Message):
     CHILD_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why, in one line for a person. It becomes part of the agent's `reason`; more than 300 characters are cut off."""
+    """Why, as one human-readable line. It becomes part of the agent's `reason`; more than 300 characters are cut off."""
     @_builtins.property
     def fresh(self) -> Global___FreshProposal:
         """With new networks."""
@@ -268,8 +268,8 @@ Global___JudgeCandidateRequest: _TypeAlias = JudgeCandidateRequest  # noqa: Y015
 
 @_typing.final
 class JudgeCandidateResponse(_message.Message):
-    """What to do with the candidate. Whatever the answer, an agent has at most one place on the board, and the board has at
-    most `evolution.board_capacity` places. At most 64 KiB.
+    """What to do with the candidate. Whatever the answer, a trial (an agent and those that continue it unchanged) has at
+    most one place on the board, and the board has at most `evolution.board_capacity` places. At most 64 KiB.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -291,7 +291,7 @@ class JudgeCandidateResponse(_message.Message):
     scores use the measured scores, which do not change.
     """
     reason: _builtins.str
-    """Why, in one line for a person. It becomes part of the candidate's `reason`; more than 300 characters are cut off."""
+    """Why, as one human-readable line. It becomes part of the candidate's `reason`; more than 300 characters are cut off."""
     def __init__(
         self,
         *,

@@ -191,7 +191,7 @@ class Agent(_message.Message):
     seed: _builtins.int
     """Seed of all its random streams, derived from the tournament's seed and `number`."""
     reason: _builtins.str
-    """Why the generator made this agent, in one line for a person."""
+    """Why the generator made this agent, as one human-readable line."""
     seat: _builtins.int
     """Seat that it takes, from 0; absent if the strategy has no seats. The population of some strategies is a row of
     seats, and agents take a seat one after another: the previous agent of the seat is the parent, unless a better one
@@ -239,9 +239,8 @@ class Agent(_message.Message):
 
     @_builtins.property
     def left_algorithms(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Algorithms that had left the draw when this agent was generated, each with the reason. An algorithm leaves the draw
-        when its agents fail or successive halving removes it. It then gets no more agents, and its candidates get no more
-        children.
+        """Algorithms that had been eliminated when this agent was generated, each with the reason. An algorithm is eliminated
+        when its agents fail or by successive halving. It then gets no more agents, and its candidates get no more children.
         """
 
     @_builtins.property
@@ -385,7 +384,7 @@ class Candidate(_message.Message):
     verdict: Global___Verdict.ValueType
     """The result of the submission, as of now."""
     reason: _builtins.str
-    """Why, in one line for a person."""
+    """Why, as one human-readable line."""
     sequence: _builtins.int
     """Position in the order of arrival at the leaderboard, over all tournaments, from 1."""
     core_seconds: _builtins.float
@@ -1127,8 +1126,8 @@ class AgentSummary(_message.Message):
     environment_steps: _builtins.int
     """Environment steps of the agent itself, up to its last submission."""
     lineage_environment_steps: _builtins.int
-    """Environment steps behind its last submission, including those of its ancestors. Before its first submission: those
-    of the checkpoint it started from.
+    """Environment steps that its last submission was trained on, including those of its ancestors. Before its first
+    submission: those of the checkpoint it started from.
     """
     core_seconds: _builtins.float
     """Compute up to its last submission: processor cores times wall-clock seconds."""
@@ -1367,7 +1366,7 @@ class AlgorithmStatistics(_message.Message):
     score). 0 if no agent has two scores.
     """
     left_draw_reason: _builtins.str
-    """Why the algorithm has left the draw, so that it gets no new agents, in one line for a person; empty if it has not."""
+    """Why the algorithm is eliminated, so that it gets no new agents, as one human-readable line; empty if it has not."""
     @_builtins.property
     def hyperparameter_score_covariance(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Sample covariance of each searched numeric hyperparameter with the agents' best scores. A hyperparameter on a
@@ -1691,7 +1690,7 @@ class NameChampionResponse(_message.Message):
     standard_error: _builtins.float
     """Standard error of that mean."""
     reason: _builtins.str
-    """Why it is the champion, in one line for a person."""
+    """Why it is the champion, as one human-readable line."""
     @_builtins.property
     def contenders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Contender]:
         """What must be evaluated next; empty if the champion is final."""
@@ -2100,7 +2099,7 @@ class GenerateAgentResponse(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     NO_WORK_REASON_FIELD_NUMBER: _builtins.int
     no_work_reason: _builtins.str
-    """Why there is no work, in one line for a person, for instance because an agent would not be scored before the
+    """Why there is no work, as one human-readable line, for instance because an agent would not be scored before the
     tournament ends. Nothing was generated: the number is free, and the request can be repeated later.
     """
     @_builtins.property
@@ -2171,7 +2170,7 @@ class Refusal(_message.Message):
     error_reason: _builtins.str
     """Name of a value of podrace.error.v1.ErrorReason."""
     message: _builtins.str
-    """Why, in one line for a person; it names the field of the manifest."""
+    """Why, as one human-readable line; it names the field of the manifest."""
     @_builtins.property
     def refuse_time(self) -> _timestamp_pb2.Timestamp:
         """When it was refused."""
@@ -2206,7 +2205,7 @@ class AgentStop(_message.Message):
     agent_id: _builtins.str
     """The agent."""
     reason: _builtins.str
-    """Why, in one line for a person."""
+    """Why, as one human-readable line."""
     def __init__(
         self,
         *,
@@ -2236,8 +2235,8 @@ class ReviewAgentsResponse(_message.Message):
     waiting: _builtins.int
     """Held candidates whose verification is not wanted yet."""
     quota_report: _builtins.str
-    """What was deleted since the leaderboard started because of `assignment.tournament_checkpoint_bytes`, in one line for a
-    person; empty: nothing. It changes only when more has been deleted.
+    """What was deleted since the leaderboard started because of `assignment.tournament_checkpoint_bytes`, as one
+    human-readable line; empty: nothing. It changes only when more has been deleted.
     """
     @_builtins.property
     def stops(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentStop]:
@@ -2298,7 +2297,7 @@ class Incumbent(_message.Message):
     scores: _builtins.int
     """Number of scores of the leading trials, each counted while it led. It never decreases."""
     reason: _builtins.str
-    """The values that decided `improving`, in one line for a person."""
+    """The values that decided `improving`, as one human-readable line."""
     def __init__(
         self,
         *,
@@ -2366,7 +2365,7 @@ class RecordVerificationRequest(_message.Message):
     candidate_id: _builtins.str
     """The candidate."""
     error: _builtins.str
-    """Why it could not be evaluated, in one line for a person."""
+    """Why it could not be evaluated, as one human-readable line."""
     @_builtins.property
     def evaluation(self) -> _checkpoint_pb2.Evaluation:
         """What the other pod measured; absent if the candidate could not be evaluated."""
@@ -2398,7 +2397,7 @@ class RecordVerificationResponse(_message.Message):
     refused: _builtins.bool
     """Whether the candidate has been refused because of its verification."""
     reason: _builtins.str
-    """Why, in one line for a person."""
+    """Why, as one human-readable line."""
     def __init__(
         self,
         *,

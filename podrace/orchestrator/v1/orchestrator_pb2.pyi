@@ -334,7 +334,7 @@ class CreateTournamentResponse(_message.Message):
 
     @_builtins.property
     def unchecked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """With `validate_only`: what could not be checked and why, in lines for a person."""
+        """With `validate_only`: what could not be checked and why, as human-readable lines."""
 
     def __init__(
         self,
@@ -651,7 +651,7 @@ class CancelTournamentRequest(_message.Message):
     tournament_id: _builtins.str
     """The tournament."""
     reason: _builtins.str
-    """Why, in one line for a person; becomes `Tournament.reason`."""
+    """Why, as one human-readable line; becomes `Tournament.reason`."""
     def __init__(
         self,
         *,
@@ -705,7 +705,7 @@ class PauseTournamentRequest(_message.Message):
     tournament_id: _builtins.str
     """The tournament."""
     reason: _builtins.str
-    """Why, in one line for a person; becomes part of `Tournament.pause_reason`."""
+    """Why, as one human-readable line; becomes part of `Tournament.pause_reason`."""
     def __init__(
         self,
         *,
@@ -972,7 +972,7 @@ class GetEvaluationResponse(_message.Message):
     done: _builtins.bool
     """Whether the evaluation has finished, successfully or not."""
     error: _builtins.str
-    """Why the evaluation failed, in one line for a person; empty unless it failed."""
+    """Why the evaluation failed, as one human-readable line; empty unless it failed."""
     @_builtins.property
     def evaluation(self) -> _checkpoint_pb2.Evaluation:
         """The result of a successful evaluation."""
@@ -1032,7 +1032,7 @@ class WaitEvaluationResponse(_message.Message):
     done: _builtins.bool
     """Whether the evaluation has finished, successfully or not."""
     error: _builtins.str
-    """Why the evaluation failed, in one line for a person; empty unless it failed."""
+    """Why the evaluation failed, as one human-readable line; empty unless it failed."""
     @_builtins.property
     def evaluation(self) -> _checkpoint_pb2.Evaluation:
         """The result of a successful evaluation."""
@@ -1066,7 +1066,7 @@ class CancelEvaluationRequest(_message.Message):
     evaluation_id: _builtins.str
     """The evaluation."""
     reason: _builtins.str
-    """Why, in one line for a person; becomes a part of `error`."""
+    """Why, as one human-readable line; becomes a part of `error`."""
     def __init__(
         self,
         *,
@@ -1091,7 +1091,7 @@ class CancelEvaluationResponse(_message.Message):
     EVALUATION_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     error: _builtins.str
-    """Why it has no result, in one line for a person; empty if it has one."""
+    """Why it has no result, as one human-readable line; empty if it has one."""
     @_builtins.property
     def evaluation(self) -> _checkpoint_pb2.Evaluation:
         """The result, if the evaluation had succeeded before."""
@@ -1164,7 +1164,7 @@ class EvaluationEntry(_message.Message):
     done: _builtins.bool
     """Whether the evaluation has finished, successfully or not."""
     error: _builtins.str
-    """Why the evaluation failed, in one line for a person; empty unless it failed."""
+    """Why the evaluation failed, as one human-readable line; empty unless it failed."""
     @_builtins.property
     def work(self) -> Global___EvaluationWork:
         """What is scored, and how."""
@@ -1362,7 +1362,7 @@ class Event(_message.Message):
     kind: _builtins.str
     """Machine-readable kind, for instance `pod_started`."""
     message: _builtins.str
-    """What happened and why, in one line for a person."""
+    """What happened and why, as one human-readable line."""
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp:
         """When it was recorded."""
@@ -1653,7 +1653,7 @@ class AcquireAssignmentResponse(_message.Message):
     PREPARE_FIELD_NUMBER: _builtins.int
     POD_TOKEN_FIELD_NUMBER: _builtins.int
     drain: _builtins.str
-    """Exit: the pool shrinks, or the tournament has ended. The value is the reason, in one line for a person."""
+    """Exit: the pool shrinks, or the tournament has ended. The value is the reason, as one human-readable line."""
     pod_token: _builtins.str
     """Token to send from now on as `authorization: Bearer TOKEN`, with calls to the orchestrator and the leaderboard. Empty:
     the current one is still valid.
@@ -1957,7 +1957,7 @@ class StuckRole(_message.Message):
     number: _builtins.int
     """Number of this report within the assignment, from 1. A report is recorded once, however often it is sent."""
     reason: _builtins.str
-    """Why it counts as stuck, in one line for a person."""
+    """Why it counts as stuck, as one human-readable line."""
     stacks: _builtins.str
     """Stacks of its threads, on one line, or why there are none."""
     restarted: _builtins.bool
@@ -2049,7 +2049,7 @@ class RenewAssignmentResponse(_message.Message):
     directive: Global___Directive.ValueType
     """What to do next."""
     reason: _builtins.str
-    """Why the directive is not CONTINUE, in one line for a person."""
+    """Why the directive is not CONTINUE, as one human-readable line."""
     evaluation_epoch: _builtins.int
     """Evaluation epoch from now on, see EvaluationSpec. An evaluation that is under way keeps its epoch."""
     pod_token: _builtins.str
@@ -2108,7 +2108,7 @@ class CompleteAssignmentRequest(_message.Message):
     outcome: Global___Outcome.ValueType
     """How the assignment ended."""
     message: _builtins.str
-    """Why it did not finish, in one line for a person."""
+    """Why it did not finish, as one human-readable line."""
     lease_token: _builtins.str
     """As in RenewAssignmentRequest."""
     pod_id: _builtins.str

@@ -420,7 +420,7 @@ class Serving(_message.Message):
     pinned: _builtins.bool
     """Whether it is pinned."""
     source: _builtins.str
-    """What the server follows, for a person."""
+    """What the server follows, as human-readable text."""
     @_builtins.property
     def previous_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Versions that answered before, the latest first; RollBack serves the first."""

@@ -1541,7 +1541,7 @@ class EvolutionSpec(_message.Message):
     have. Default `incumbent`.
     """
     board_capacity: _builtins.int
-    """Number of candidates that the board holds, at most one for each agent. Default 16."""
+    """Number of candidates that the board holds, at most one for each trial. Default 16."""
     tournament_size: _builtins.int
     """`tournament`: number of candidates drawn for one selection; the best of them becomes the parent. Default 3."""
     fresh_probability: _builtins.float
@@ -1595,7 +1595,7 @@ class EvolutionSpec(_message.Message):
     """`dexpbt`: lead that a donor must have, as a share of the donor's score. Default 0.05."""
     allocation: _builtins.str
     """How algorithms are allocated to fresh agents and seats. `ratio`: always in the ratios of the specification.
-    `halving`: successive halving. Repeatedly, the worse half of the algorithms leaves the draw: these algorithms get
+    `halving`: successive halving. Repeatedly, the worse half of the algorithms is eliminated: these algorithms get
     no more agents, and their candidates get no more children. Default `ratio`.
     """
     halving_agents: _builtins.int
@@ -2022,7 +2022,7 @@ class ChampionSelection(_message.Message):
     and the reported score is the selection score; `reason` says why.
     """
     reason: _builtins.str
-    """Why it is the champion, in one line for a person."""
+    """Why it is the champion, as one human-readable line."""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[_checkpoint_pb2.Checkpoint]:
         """The other members, if the champion is an ensemble: `Tournament.champion_manifest_digest` names the first one. Empty
@@ -2101,7 +2101,7 @@ class Tournament(_message.Message):
     state: Global___TournamentState.ValueType
     """Its state."""
     reason: _builtins.str
-    """Why it is in this state, in one line for a person."""
+    """Why it is in this state, as one human-readable line."""
     environment_steps: _builtins.int
     """Environment steps of all agents together."""
     agents: _builtins.int

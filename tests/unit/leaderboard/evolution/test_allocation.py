@@ -9,7 +9,7 @@ import pytest
 from known_strategies import CONTROL, EVERY, FROM_THE_BOARD, settings_of
 
 from leaderboard.evolution import STRATEGIES
-from leaderboard.evolution.allocation import left_draw
+from leaderboard.evolution.allocation import eliminated
 from leaderboard.evolution.fresh import turn_of
 from leaderboard.evolution.history import history_of
 from leaderboard.evolution.strategy import Answer, Child, Continue, Fresh
@@ -23,7 +23,7 @@ HALVING = {"allocation": "halving", "halving_agents": 2}
 
 
 def left(population: Any) -> dict[str, str]:
-    return left_draw(population.spec, population.history)
+    return eliminated(population.spec, population.history)
 
 
 def rows_of(row: Row, scores: dict[str, list[float]], **others: Any) -> list[Any]:
@@ -122,7 +122,7 @@ def test_decisions_do_not_depend_on_the_order_of_the_history(make_population: Ma
     population = make_population(rows_of(row, scores), algorithms=FOUR, evolution=HALVING)
     known = population.history
     shuffled = history_of(population.spec, len(known.agents), known.agents[::-1], known.submissions[::-1], [], [])
-    assert left_draw(population.spec, shuffled) == left(population)
+    assert eliminated(population.spec, shuffled) == left(population)
 
 
 def test_the_remaining_algorithms_share_the_turns_in_their_ratios(make_population: MakePopulation) -> None:
@@ -181,8 +181,8 @@ def test_a_failing_algorithm_leaves_and_its_turns_go_to_the_others(
     agents = [generation.agent for generation in race.generations]
     failed = [agent for agent in agents if agent.algorithm == "dqn"]
     assert len(failed) <= 4
-    (reason,) = [agent.reason for agent in agents if "leaves the draw" in agent.reason]
-    assert reason.endswith("; dqn leaves the draw: none of its agents was ever scored, and 2 have ended")
+    (reason,) = [agent.reason for agent in agents if "is eliminated" in agent.reason]
+    assert reason.endswith("; dqn is eliminated: none of its agents was ever scored, and 2 have ended")
     last = Counter(agent.algorithm for agent in agents[-40:])
     assert set(last) == {"ppo", "a2c"}
     # Fresh agents alone follow the turns.
@@ -199,5 +199,5 @@ def test_halving_moves_agents_to_the_better_algorithm(make_race: Callable[..., A
     agents = [generation.agent for generation in race.generations]
     assert {agent.algorithm for agent in agents[:6]} == {"ppo", "a2c"}
     assert {agent.algorithm for agent in agents[-16:]} == {"ppo"}
-    assert sum("a2c leaves the draw: halving after" in agent.reason for agent in agents) == 1
+    assert sum("a2c is eliminated: halving after" in agent.reason for agent in agents) == 1
     assert list(agents[-1].left_algorithms) == ["a2c"]

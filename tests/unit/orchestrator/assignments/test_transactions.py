@@ -30,7 +30,7 @@ async def test_an_algorithm_that_leaves_the_draw_is_recorded_once_with_the_reaso
     await save_generated(state, 2, halved)
     await save_generated(state, 1, {})
     await save_generated(state, 3, halved)
-    reason = "a2c leaves the draw: halving after 2 agents of each: its best, 5 ± 0, is behind that of ppo, 9 ± 0"
+    reason = "a2c is eliminated: halving after 2 agents of each: its best, 5 ± 0, is behind that of ppo, 9 ± 0"
     assert await state.transact(departures) == [
         ("t", "t-a2", f"{reason}; its pods get other algorithms when their agents finish")
     ]

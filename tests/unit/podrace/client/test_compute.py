@@ -21,7 +21,7 @@ def test_reasons_that_differ_in_agents_and_numbers_are_of_one_kind() -> None:
     assert kind_of(BELOW) != kind_of(BEHIND)
 
 
-@pytest.mark.parametrize("reason", ["its algorithm a2c has left the draw", "top-level reason", ""])
+@pytest.mark.parametrize("reason", ["its algorithm a2c has been eliminated", "top-level reason", ""])
 def test_a_reason_without_agents_and_numbers_is_its_own_kind(reason: str) -> None:
     assert kind_of(reason) == reason
 

@@ -90,7 +90,7 @@ def test_the_seat_of_an_algorithm_that_left_goes_to_the_best_of_another(
     answer = STRATEGIES[strategy].propose(population.situation(left={"a2c": "it is bad"}), Random(0))
     assert isinstance(answer, Child)
     assert answer.parent == population.newest(3)
-    assert answer.reason.startswith("seat 0: a2c has left the draw; continues from the best, a3 (7 ± 0)")
+    assert answer.reason.startswith("seat 0: a2c is eliminated; continues from the best, a3 (7 ± 0)")
 
 
 def test_the_best_is_never_replaced(make_population: MakePopulation, row: Row, strategy: str) -> None:

@@ -51,12 +51,12 @@ def test_standings_show_short_agent_names(type_: Any, mesh: Any) -> None:
 
 
 def test_events_shows_all_events_or_those_of_a_kind(type_: Any, mesh: Any) -> None:
-    left = Event(sequence=9, kind="algorithm_left", message="a2c leaves the draw: is behind")
+    left = Event(sequence=9, kind="algorithm_left", message="a2c is eliminated: is behind")
     mesh.known.events = [*mesh.known.events, left]
     out = type_("events", "latest", "--orchestrator", mesh.address).out
-    assert out.index("2 cores are free") < out.index("a2c leaves the draw: is behind")
+    assert out.index("2 cores are free") < out.index("a2c is eliminated: is behind")
     chosen = type_("events", "latest", "--orchestrator", mesh.address, "--kind", "algorithm_left", "--json").json
-    assert [event["message"] for event in chosen] == ["a2c leaves the draw: is behind"]
+    assert [event["message"] for event in chosen] == ["a2c is eliminated: is behind"]
 
 
 def test_filter_and_order_of_standings_and_events_are_passed_on(type_: Any, mesh: Any) -> None:

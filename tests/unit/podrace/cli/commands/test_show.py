@@ -45,7 +45,7 @@ def spent(mesh: Any) -> Any:
 
 def test_show_says_what_the_compute_was_used_for(type_: Any, spent: Any) -> None:
     out = " ".join(type_("show", "latest", "--orchestrator", spent.address).out.split())
-    assert "behind champion 300k of 1.2M steps (24.3 %)" in out
+    assert "champion lineage 300k of 1.2M steps (24.3 %)" in out
     assert "evaluation time 12.5 % of the time of training pods, and 0:42 of pod time outside of training" in out
     assert "stopped early 2 agents 2, for instance: a5 (9 ± 1) is behind the incumbent" in out
     request = spent.known.statistics_requests[0]
@@ -68,7 +68,7 @@ def test_show_says_what_the_compute_was_used_for(type_: Any, spent: Any) -> None
 def test_show_omits_what_an_older_leaderboard_does_not_know(type_: Any, mesh: Any) -> None:
     answer = type_("show", "latest", "--orchestrator", mesh.address)
     assert answer.code == 0
-    assert not any(word in answer.out for word in ("behind champion", "evaluation time", "stopped early"))
+    assert not any(word in answer.out for word in ("champion lineage", "evaluation time", "stopped early"))
 
 
 def test_show_and_ls_have_the_reported_score_and_the_selection_score(type_: Any, mesh: Any) -> None:
