@@ -19,9 +19,9 @@ def newest_by_trial(submissions: Iterable[Candidate]) -> dict[int, Candidate]:
 def contenders_of(spec: TournamentSpec, board: Board, newest: Mapping[int, Candidate]) -> list[Candidate]:
     """Returns the candidates that may become the champion, without duplicates.
 
-    These are the first of the board by rank, then the newest submission of each of their trials. A candidate that an
-    updater plugin refused is not one of them. If the updater plugin ranks the board by its own numbers, mean returns
-    must not overrule it, so the first of the board is the only contender.
+    These are the first of the board by rank, then the newest submission of each of their trials. Those that an updater
+    plugin refused are left out. If the updater plugin ranks the board by its own numbers, mean returns must not
+    overrule it, so the first of the board is the only contender.
 
     Args:
         spec: Resolved specification.

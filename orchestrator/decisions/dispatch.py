@@ -233,7 +233,7 @@ def is_last_failure(failed_in_row: int, algorithms: int = 1, *, limit: int = 3) 
 MOST_GIVE_BACKS = 3
 """Number of times after which work fails that pods give back because of an error that may come from the work itself."""
 MOST_LOSSES = 10
-"""An agent fails after so many pods in a row that died while they trained it, without a score or a checkpoint of it:
+"""An agent fails when this many pods in a row died while they trained it, without a score or a checkpoint of it:
 its simulator or algorithm may end the process. More than MOST_GIVE_BACKS, because pods also die from outside."""
 
 

@@ -181,7 +181,7 @@ def test_a_failing_algorithm_leaves_and_its_turns_go_to_the_others(
     agents = [generation.agent for generation in race.generations]
     failed = [agent for agent in agents if agent.algorithm == "dqn"]
     assert len(failed) <= 4
-    (reason,) = [agent.reason for agent in agents if "is eliminated" in agent.reason]
+    (reason,) = [agent.reason for agent in agents if "is eliminated:" in agent.reason]
     assert reason.endswith("; dqn is eliminated: none of its agents was ever scored, and 2 have ended")
     last = Counter(agent.algorithm for agent in agents[-40:])
     assert set(last) == {"ppo", "a2c"}
