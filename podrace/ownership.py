@@ -148,8 +148,8 @@ def _check(folder: Path, forbidden: int, label: str, remedy: str) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise FailedPrecondition(f"{label} is not a folder; {remedy}")
     if problem := _problem(found, forbidden):
-        mend = f"chmod {'700' if forbidden == ENTER else 'go-w'} {folder}, or " if found.st_uid == os.geteuid() else ""
-        raise FailedPrecondition(f"{label} {problem}; {mend}{remedy}")
+        fix = f"chmod {'700' if forbidden == ENTER else 'go-w'} {folder}, or " if found.st_uid == os.geteuid() else ""
+        raise FailedPrecondition(f"{label} {problem}; {fix}{remedy}")
 
 
 def _problem(found: os.stat_result, forbidden: int) -> str:

@@ -39,7 +39,7 @@ class Scaling:
 def run(bench: Bench) -> Iterator[Finding]:
     """Measures and grades groups and pods of all GPUs; on processors of STAND_IN members."""
     if len(bench.gpus) == 1:
-        yield Finding(PART, "group", Grade.ABSENT, mend="needs two GPUs")
+        yield Finding(PART, "group", Grade.ABSENT, remedy="needs two GPUs")
         return
     members = len(bench.gpus) or STAND_IN
     devices = bench.devices if bench.gpus else ("cpu",) * STAND_IN
@@ -66,21 +66,21 @@ def judge_scaling(found: Scaling) -> Finding:
     name = f"fusion of {found.learners} learners"
     part = found.part
     if not found.together or not found.alone:
-        mend = f"read the log with `podrace qualify --part {part} --debug`"
-        return Finding(part, name, Grade.FAIL, found.message or "the pod did not train", mend=mend)
+        remedy = f"read the log with `podrace qualify --part {part} --debug`"
+        return Finding(part, name, Grade.FAIL, found.message or "the pod did not train", remedy=remedy)
     share = found.together / found.alone / found.learners
     measured = f"{count(found.together)} steps/s, one learner {count(found.alone)}, efficiency {share:.0%}"
     grade = Grade.PASS if share >= EFFICIENCY else Grade.SLOW
-    mend = "" if grade == Grade.PASS else "raise fusion.every_updates, and give the pod more cores"
-    return Finding(part, name, grade, measured, f"efficiency of at least {EFFICIENCY:.0%}", mend=mend)
+    remedy = "" if grade == Grade.PASS else "raise fusion.every_updates, and give the pod more cores"
+    return Finding(part, name, grade, measured, f"efficiency of at least {EFFICIENCY:.0%}", remedy=remedy)
 
 
 def judge_killed(found: Scaling) -> Finding:
     """Grades what a pod did after one of its followers was killed. Pure."""
     name, expected = f"{found.learners} learners, one killed", f"trains with a new one within {CONTINUE_SECONDS:.0f} s"
     if found.continued_seconds is None:
-        mend = f"read the log with `podrace qualify --part {found.part} --debug`"
-        return Finding(found.part, name, Grade.FAIL, "not: trains with a new one", expected, mend=mend)
+        remedy = f"read the log with `podrace qualify --part {found.part} --debug`"
+        return Finding(found.part, name, Grade.FAIL, "not: trains with a new one", expected, remedy=remedy)
     return Finding(found.part, name, Grade.PASS, f"after {found.continued_seconds:.1f} s", expected)
 
 

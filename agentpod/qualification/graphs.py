@@ -39,7 +39,7 @@ UNKNOWN_NODES = -1
 HORIZON = 32
 UPDATES = ("ppo", "a2c", "dqn", "td3", "sac")
 """Algorithms whose updates are compared."""
-MEND = "report this line; set pod.captured = false (of stocks: captured = false in environment.options)"
+REMEDY = "report this line; set pod.captured = false (of stocks: captured = false in environment.options)"
 Made = tuple[Simulator, torch.Generator]
 
 
@@ -92,7 +92,7 @@ def run(bench: Bench) -> Iterator[Finding]:
             yield from _graded(measure, name, device)
         for name in ROLLOUTS:
             if device == "cpu" and name in NOT_ON_TAPE:
-                yield Finding(PART, f"rollout of {name}, cpu", Grade.ABSENT, mend="needs a GPU")
+                yield Finding(PART, f"rollout of {name}, cpu", Grade.ABSENT, remedy="needs a GPU")
             else:
                 yield from _graded(measure_rollout, name, device)
         for name in UPDATES:
@@ -103,31 +103,33 @@ def _graded(measure: Callable[[str, str], Captured], name: str, device: str) -> 
     try:
         yield from judge(measure(name, device))
     except Unimplemented as error:
-        yield Finding(PART, f"{name}, {device}", Grade.ABSENT, error.message, mend="install the package")
+        yield Finding(PART, f"{name}, {device}", Grade.ABSENT, error.message, remedy="install the package")
     except PodraceError as error:
-        yield Finding(PART, f"{name}, {device}", Grade.FAIL, error.message, mend=MEND)
+        yield Finding(PART, f"{name}, {device}", Grade.FAIL, error.message, remedy=REMEDY)
 
 
 def judge(found: Captured) -> Iterator[Finding]:
     """Grades what was captured. Pure."""
-    where, mend = f"{found.subject}, {found.device}", MEND
+    where, remedy = f"{found.subject}, {found.device}", REMEDY
     equal = "equal, bit by bit" if found.equal else "differs from eager steps"
-    yield Finding(PART, where, Grade.PASS if found.equal else Grade.FAIL, equal, mend="" if found.equal else mend)
+    yield Finding(PART, where, Grade.PASS if found.equal else Grade.FAIL, equal, remedy="" if found.equal else remedy)
     if found.nodes == UNKNOWN_NODES:
-        yield Finding(PART, f"{where}, nodes", Grade.ABSENT, "not counted", mend="needs libcuda.so.1")
+        yield Finding(PART, f"{where}, nodes", Grade.ABSENT, "not counted", remedy="needs libcuda.so.1")
     else:
         grade = Grade.PASS if found.nodes > 0 else Grade.FAIL
-        yield Finding(PART, f"{where}, nodes", grade, str(found.nodes), "more than 0", mend="" if found.nodes else mend)
+        yield Finding(
+            PART, f"{where}, nodes", grade, str(found.nodes), "more than 0", remedy="" if found.nodes else remedy
+        )
     if found.synchronizes is not None:
         waits = found.synchronizes or "none"
         grade = Grade.FAIL if found.synchronizes else Grade.PASS
-        yield Finding(PART, f"{where}, waits", grade, waits, "none", mend=mend if found.synchronizes else "")
+        yield Finding(PART, f"{where}, waits", grade, waits, "none", remedy=remedy if found.synchronizes else "")
     times = found.eager_seconds / found.captured_seconds
     fast = times >= SPEEDUP
     measured = f"{found.captured_seconds * 1e6:.0f} us a step, {times:.1f} times as fast as eager"
     grade = Grade.PASS if fast else Grade.SLOW
-    mend = "" if fast else "another process uses the GPU, or its clock is low"
-    yield Finding(PART, f"{where}, speed", grade, measured, f"{SPEEDUP:g} times as fast", mend=mend)
+    remedy = "" if fast else "another process uses the GPU, or its clock is low"
+    yield Finding(PART, f"{where}, speed", grade, measured, f"{SPEEDUP:g} times as fast", remedy=remedy)
 
 
 def measure(name: str, device: str) -> Captured:

@@ -100,16 +100,16 @@ def judge(found: Learned) -> Finding:
         measured = f"{found.scores[-1]:.1f} after {found.reached_seconds:.0f} s, {found.environment_steps:,} steps"
         return Finding(PART, name, Grade.PASS, measured, expected, task.reference)
     if not found.scores:
-        mend = f"read the log with `podrace qualify --part {PART} --debug`"
-        return Finding(PART, name, Grade.FAIL, f"no score: {found.message}", expected, task.reference, mend)
+        remedy = f"read the log with `podrace qualify --part {PART} --debug`"
+        return Finding(PART, name, Grade.FAIL, f"no score: {found.message}", expected, task.reference, remedy)
     first, best = found.scores[0], max(found.scores)
     share = (best - first) / (task.wanted - first) if task.wanted > first else 1.0
     measured = f"{best:.1f} after {task.seconds:.0f} s (first score {first:.1f}), {found.environment_steps:,} steps"
     if share >= SHARE_OF_WAY:
-        mend = "see the part rates for what is slow"
-        return Finding(PART, name, Grade.SLOW, measured, expected, task.reference, mend)
-    mend = "see the part numerics; if it passes, report this line"
-    return Finding(PART, name, Grade.FAIL, measured, expected, task.reference, mend)
+        remedy = "see the part rates for what is slow"
+        return Finding(PART, name, Grade.SLOW, measured, expected, task.reference, remedy)
+    remedy = "see the part numerics; if it passes, report this line"
+    return Finding(PART, name, Grade.FAIL, measured, expected, task.reference, remedy)
 
 
 async def measure(bench: Bench, task: LearningTask) -> Learned:

@@ -84,19 +84,19 @@ def judge(found: Surveyed) -> Iterator[Finding]:
 
 def _judge_gpus(found: Surveyed) -> Iterator[Finding]:
     for problem in found.problems:
-        yield Finding(PART, "driver's answer", Grade.FAIL, problem, mend="check `nvidia-smi` and `dmesg` on the host")
+        yield Finding(PART, "driver's answer", Grade.FAIL, problem, remedy="check `nvidia-smi` and `dmesg` on the host")
     if not found.gpus:
-        mend = "give the container or the process a GPU; check `nvidia-smi -L`"
-        yield Finding(PART, "GPUs", Grade.ABSENT, "the driver shows none", mend=mend)
+        remedy = "give the container or the process a GPU; check `nvidia-smi -L`"
+        yield Finding(PART, "GPUs", Grade.ABSENT, "the driver shows none", remedy=remedy)
     for number, gpu in enumerate(found.gpus):
         kind = "instance (MIG)" if gpu.is_instance else "GPU"
         measured = f"{kind} {gpu.uuid}, {gpu.model}, {gpu.memory}, {gpu.uncorrected_errors} uncorrected errors"
         name = f"GPU {number}"
         if gpu.fault:
-            yield Finding(PART, name, Grade.FAIL, f"{measured}; {gpu.fault}", mend="reset or replace the GPU")
+            yield Finding(PART, name, Grade.FAIL, f"{measured}; {gpu.fault}", remedy="reset or replace the GPU")
         elif gpu.free_bytes < SHORT_OF_MEMORY * gpu.memory_bytes:
-            mend = f"end the {len(gpu.pids)} processes that compute on it, or examine another GPU with --gpus"
-            yield Finding(PART, name, Grade.SLOW, measured, "90 % of the memory free", mend=mend)
+            remedy = f"end the {len(gpu.pids)} processes that compute on it, or examine another GPU with --gpus"
+            yield Finding(PART, name, Grade.SLOW, measured, "90 % of the memory free", remedy=remedy)
         else:
             yield Finding(PART, name, Grade.PASS, measured)
 
@@ -104,10 +104,10 @@ def _judge_gpus(found: Surveyed) -> Iterator[Finding]:
 def _judge_versions(found: Surveyed) -> Iterator[Finding]:
     driver = f"{found.driver}, CUDA {_version(found.driver_cuda)}"
     if not found.driver:
-        yield Finding(PART, "driver", Grade.ABSENT, mend="install NVIDIA's driver on the host")
+        yield Finding(PART, "driver", Grade.ABSENT, remedy="install NVIDIA's driver on the host")
     elif found.torch_cuda and found.driver_cuda // 1000 < _major(found.torch_cuda):
-        mend = f"install a driver for CUDA {found.torch_cuda}, or use the image podrace/agentpod-cuda12"
-        yield Finding(PART, "driver", Grade.FAIL, driver, f"CUDA {found.torch_cuda}, of PyTorch", mend=mend)
+        remedy = f"install a driver for CUDA {found.torch_cuda}, or use the image podrace/agentpod-cuda12"
+        yield Finding(PART, "driver", Grade.FAIL, driver, f"CUDA {found.torch_cuda}, of PyTorch", remedy=remedy)
     else:
         yield Finding(PART, "driver", Grade.PASS, driver)
     versions = f"{found.torch}, CUDA {found.torch_cuda or '(none)'}"
@@ -116,10 +116,10 @@ def _judge_versions(found: Surveyed) -> Iterator[Finding]:
     else:
         # Without a GPU this is the right build.
         grade = Grade.FAIL if found.gpus else Grade.ABSENT
-        yield Finding(PART, "PyTorch", grade, versions, "a build for CUDA", mend="run `make install-gpu`")
+        yield Finding(PART, "PyTorch", grade, versions, "a build for CUDA", remedy="run `make install-gpu`")
     yield _judge_cupy(found)
-    mend = "PyTorch for CUDA brings NCCL; see `make install-gpu`"
-    yield _installed("NCCL", found.nccl, mend)
+    remedy = "PyTorch for CUDA brings NCCL; see `make install-gpu`"
+    yield _installed("NCCL", found.nccl, remedy)
     yield _installed("Warp", found.packages.get("warp-lang", ""), "pip install 'podrace[warp]'")
     yield _installed("MuJoCo Warp", found.packages.get("mujoco-warp", ""), "pip install 'podrace[warp]'")
 
@@ -128,67 +128,69 @@ def _judge_cupy(found: Surveyed) -> Finding:
     installed = {name: version for name, version in found.packages.items() if name.startswith("cupy")}
     text = ", ".join(f"{name} {version}" for name, version in sorted(installed.items()))
     wanted = f"cupy-cuda{_major(found.torch_cuda)}x" if found.torch_cuda else "cupy-cuda13x or cupy-cuda12x"
-    mend = f"install {wanted} alone; without it the plane `cuda` cannot be used"
+    remedy = f"install {wanted} alone; without it the plane `cuda` cannot be used"
     if not installed:
-        return Finding(PART, "CuPy", Grade.FAIL if found.gpus else Grade.ABSENT, "not installed", wanted, mend=mend)
+        return Finding(PART, "CuPy", Grade.FAIL if found.gpus else Grade.ABSENT, "not installed", wanted, remedy=remedy)
     fits = list(installed) == [wanted] or not found.torch_cuda
-    return Finding(PART, "CuPy", Grade.PASS if fits else Grade.FAIL, text, wanted, mend="" if fits else mend)
+    return Finding(PART, "CuPy", Grade.PASS if fits else Grade.FAIL, text, wanted, remedy="" if fits else remedy)
 
 
-def _installed(name: str, version: str, mend: str) -> Finding:
+def _installed(name: str, version: str, remedy: str) -> Finding:
     if version:
         return Finding(PART, name, Grade.PASS, version)
-    return Finding(PART, name, Grade.ABSENT, "not installed", mend=mend)
+    return Finding(PART, name, Grade.ABSENT, "not installed", remedy=remedy)
 
 
 def _judge_names(found: Surveyed) -> Iterator[Finding]:
     named = tuple(gpu.uuid for gpu in found.gpus)
     if not named:
-        yield Finding(PART, "names of devices", Grade.ABSENT, mend="needs a GPU")
+        yield Finding(PART, "names of devices", Grade.ABSENT, remedy="needs a GPU")
         return
     pairs = ", ".join(f"cuda:{number} = GPU-{name[:8]}" for number, name in enumerate(found.cuda_names))
     # PyTorch names an instance of a partitioned GPU as the whole GPU, so these are not compared.
     same = any(gpu.is_instance for gpu in found.gpus) or tuple(f"GPU-{name}" for name in found.cuda_names) == named
-    mend = "" if same else "unset CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, or set the order to PCI_BUS_ID"
+    remedy = "" if same else "unset CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, or set the order to PCI_BUS_ID"
     expected = ", ".join(named)
-    yield Finding(PART, "names of devices", Grade.PASS if same else Grade.FAIL, pairs or "none", expected, mend=mend)
+    yield Finding(
+        PART, "names of devices", Grade.PASS if same else Grade.FAIL, pairs or "none", expected, remedy=remedy
+    )
     if len(named) < 2:
-        yield Finding(PART, "peer access", Grade.ABSENT, mend="needs two GPUs")
+        yield Finding(PART, "peer access", Grade.ABSENT, remedy="needs two GPUs")
         return
     without = [f"{one} to {other}" for one, other, access in found.peer_pairs if not access]
     measured = f"none: {', '.join(without)}" if without else f"all {len(found.peer_pairs)} pairs"
-    mend = (
+    remedy = (
         "planes between these GPUs pass through memory of the host; check `nvidia-smi topo -p2p r`" if without else ""
     )
-    yield Finding(PART, "peer access", Grade.SLOW if without else Grade.PASS, measured, "all pairs", mend=mend)
+    yield Finding(PART, "peer access", Grade.SLOW if without else Grade.PASS, measured, "all pairs", remedy=remedy)
 
 
 def _judge_memory(found: Surveyed) -> Iterator[Finding]:
     wanted = SHM_BYTES * max(1, len(found.gpus))
     measured = f"{found.shm_free_bytes / GIB:.1f} of {found.shm_bytes / GIB:.1f} GiB free"
     enough = found.shm_free_bytes >= wanted
-    mend = "" if enough else "docker run --shm-size, or in Kubernetes an emptyDir of medium Memory at /dev/shm"
+    remedy = "" if enough else "docker run --shm-size, or in Kubernetes an emptyDir of medium Memory at /dev/shm"
     expected = f"{wanted / GIB:.0f} GiB free"
-    yield Finding(PART, "/dev/shm", Grade.PASS if enough else Grade.FAIL, measured, expected, mend=mend)
+    yield Finding(PART, "/dev/shm", Grade.PASS if enough else Grade.FAIL, measured, expected, remedy=remedy)
     spaces = ", ".join(f"{name} {value}" for name, value in found.namespaces.items())
     yield Finding(PART, "namespaces", Grade.PASS, spaces)
 
 
 def _judge_network(found: Surveyed) -> Iterator[Finding]:
     if not found.ports:
-        mend = "between nodes NCCL uses sockets; for RDMA give the container the devices, see docs/cluster.md"
-        yield Finding(PART, "InfiniBand", Grade.ABSENT, "no adapter", mend=mend)
+        remedy = "between nodes NCCL uses sockets; for RDMA give the container the devices, see docs/cluster.md"
+        yield Finding(PART, "InfiniBand", Grade.ABSENT, "no adapter", remedy=remedy)
         return
     for port in found.ports:
         active = "ACTIVE" in port.state
-        mend = "" if active else "check the cable and the subnet manager with `ibstat`"
+        remedy = "" if active else "check the cable and the subnet manager with `ibstat`"
         grade = Grade.PASS if active else Grade.FAIL
-        yield Finding(PART, f"InfiniBand {port.name}", grade, f"{port.state}, {port.rate}", "ACTIVE", mend=mend)
+        yield Finding(PART, f"InfiniBand {port.name}", grade, f"{port.state}, {port.rate}", "ACTIVE", remedy=remedy)
     unlimited = found.locked_bytes < 0
-    mend = "" if unlimited else "docker run --ulimit memlock=-1; in Kubernetes the nodes' runtime must allow it"
+    remedy = "" if unlimited else "docker run --ulimit memlock=-1; in Kubernetes the nodes' runtime must allow it"
     measured = "unlimited" if unlimited else f"{found.locked_bytes >> 10} KiB"
     grade = Grade.PASS if unlimited else Grade.FAIL
-    yield Finding(PART, "locked memory", grade, measured, "unlimited, for RDMA", mend=mend)
+    yield Finding(PART, "locked memory", grade, measured, "unlimited, for RDMA", remedy=remedy)
 
 
 def _version(number: int) -> str:

@@ -65,24 +65,24 @@ def judge(found: GroupTrial) -> Iterator[Finding]:
     part, name = found.part, f"{found.members} members"
     nccl = "read the messages of NCCL with NCCL_DEBUG=INFO"
     if found.message:
-        yield Finding(part, f"{name}, join", Grade.FAIL, found.message, mend=nccl)
+        yield Finding(part, f"{name}, join", Grade.FAIL, found.message, remedy=nccl)
         return
     fast = found.join_seconds <= JOIN_SECONDS
-    grade, mend = (Grade.PASS, "") if fast else (Grade.SLOW, nccl)
+    grade, remedy = (Grade.PASS, "") if fast else (Grade.SLOW, nccl)
     measured, expected = f"{found.join_seconds:.1f} s", f"at most {JOIN_SECONDS:g} s"
-    yield Finding(part, f"{name}, join", grade, measured, expected, mend=mend)
+    yield Finding(part, f"{name}, join", grade, measured, expected, remedy=remedy)
     rate = found.mean_bytes / found.mean_seconds / 1e9
     measured, expected = f"{rate:.2f} GB/s", f"at least {MEAN_GB_PER_SECOND:g} GB/s"
     if not found.right:
-        yield Finding(part, f"{name}, mean", Grade.FAIL, "a wrong mean", mend="set NCCL_P2P_DISABLE=1, and report it")
+        yield Finding(part, f"{name}, mean", Grade.FAIL, "a wrong mean", remedy="set NCCL_P2P_DISABLE=1, and report it")
     else:
         fast = rate >= MEAN_GB_PER_SECOND
-        mend = "" if fast else "check `nvidia-smi topo -m`; between nodes NCCL_IB_HCA and NCCL_DEBUG=INFO"
-        yield Finding(part, f"{name}, mean", Grade.PASS if fast else Grade.SLOW, measured, expected, mend=mend)
+        remedy = "" if fast else "check `nvidia-smi topo -m`; between nodes NCCL_IB_HCA and NCCL_DEBUG=INFO"
+        yield Finding(part, f"{name}, mean", Grade.PASS if fast else Grade.SLOW, measured, expected, remedy=remedy)
     yield _judge_paths(found)
     expected = f"noticed within {LOST_SECONDS:g} s"
     if found.lost_seconds is None or found.lost_seconds > LOST_SECONDS:
-        yield Finding(part, f"{name}, member killed", Grade.FAIL, "not noticed in time", expected, mend=nccl)
+        yield Finding(part, f"{name}, member killed", Grade.FAIL, "not noticed in time", expected, remedy=nccl)
     else:
         measured = f"noticed after {found.lost_seconds:.1f} s"
         yield Finding(part, f"{name}, member killed", Grade.PASS, measured, expected)
@@ -91,10 +91,12 @@ def judge(found: GroupTrial) -> Iterator[Finding]:
 def _judge_paths(found: GroupTrial) -> Finding:
     name, expected = f"{found.members} members, paths", "P2P in a node, NET/IB between nodes"
     if not found.paths:
-        return Finding(found.part, name, Grade.ABSENT, "unknown", mend="NCCL did not log them, or is not used")
+        return Finding(found.part, name, Grade.ABSENT, "unknown", remedy="NCCL did not log them, or is not used")
     staged = any(path.startswith(STAGED_PATHS) for path in found.paths)
-    mend = "see peer access and InfiniBand in the part machine, and docs/cluster.md" if staged else ""
-    return Finding(found.part, name, Grade.SLOW if staged else Grade.PASS, ", ".join(found.paths), expected, mend=mend)
+    remedy = "see peer access and InfiniBand in the part machine, and docs/cluster.md" if staged else ""
+    return Finding(
+        found.part, name, Grade.SLOW if staged else Grade.PASS, ", ".join(found.paths), expected, remedy=remedy
+    )
 
 
 def paths_of(log: str) -> set[str]:

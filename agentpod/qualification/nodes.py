@@ -37,8 +37,8 @@ def run(bench: Bench) -> Iterator[Finding]:
         yield from judge(node_trial(PART, bench.meet, bench.node, NODES, bench.devices[0], elements))
         yield (lead if bench.node == 0 else follow)(bench)
     elif bench.gpus:
-        mend = "needs two nodes: run this part on both, with --node 0 and 1 and --meet HOST:PORT of the first"
-        yield Finding(PART, "two nodes", Grade.ABSENT, mend=mend)
+        remedy = "needs two nodes: run this part on both, with --node 0 and 1 and --meet HOST:PORT of the first"
+        yield Finding(PART, "two nodes", Grade.ABSENT, remedy=remedy)
     else:
         yield from judge(group_trial(PART, ("cpu",) * NODES, STAND_IN_ELEMENTS))
 
@@ -91,5 +91,5 @@ def judge_follower(fused: int, exit_code: int | None, message: str) -> Finding:
     if fused and exit_code == 0:
         return Finding(PART, name, Grade.PASS, "took part, and exited after its leader", expected)
     measured = message or ("did not take part" if not fused else f"exit code {exit_code}")
-    mend = f"open the port after that of --meet between the nodes; `podrace qualify --part {PART} --debug`"
-    return Finding(PART, name, Grade.FAIL, measured, expected, mend=mend)
+    remedy = f"open the port after that of --meet between the nodes; `podrace qualify --part {PART} --debug`"
+    return Finding(PART, name, Grade.FAIL, measured, expected, remedy=remedy)

@@ -60,7 +60,7 @@ def judge(found: Agreement) -> Iterator[Finding]:
         Grade.PASS if near else Grade.FAIL,
         f"differs by {found.share:.2%} of the distance moved" if found.moved > 0 else "the update changed nothing",
         f"at most {LARGEST_SHARE:.0%}",
-        mend="" if near else "unset NVIDIA_TF32_OVERRIDE, check the GPU with `dcgmi diag -r 3`",
+        remedy="" if near else "unset NVIDIA_TF32_OVERRIDE, check the GPU with `dcgmi diag -r 3`",
     )
     yield Finding(
         PART,
@@ -68,7 +68,7 @@ def judge(found: Agreement) -> Iterator[Finding]:
         Grade.PASS if found.repeated else Grade.FAIL,
         "the same bits" if found.repeated else "other bits",
         "the same bits",
-        mend="" if found.repeated else "set CUBLAS_WORKSPACE_CONFIG=:4096:8; otherwise results are not reproducible",
+        remedy="" if found.repeated else "set CUBLAS_WORKSPACE_CONFIG=:4096:8; otherwise results are not reproducible",
     )
 
 
@@ -76,8 +76,10 @@ def judge_error(name: str, error: float) -> Finding:
     """Grades the relative error of a computation in float64. Pure."""
     small = error <= LARGEST_ERROR
     expected = f"at most {LARGEST_ERROR:g}"
-    mend = "" if small else "check the GPU with `dcgmi diag -r 3`"
-    return Finding(PART, name, Grade.PASS if small else Grade.FAIL, f"relative error {error:.1e}", expected, mend=mend)
+    remedy = "" if small else "check the GPU with `dcgmi diag -r 3`"
+    return Finding(
+        PART, name, Grade.PASS if small else Grade.FAIL, f"relative error {error:.1e}", expected, remedy=remedy
+    )
 
 
 def agreement(

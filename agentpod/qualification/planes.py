@@ -57,7 +57,7 @@ def run(bench: Bench) -> Iterator[Finding]:
     for case in CASES:
         gpus = len(bench.gpus)
         if (gpus and gpus < case.gpus) or (not gpus and not case.scheme_without):
-            yield Finding(PART, case.name, Grade.ABSENT, mend=f"needs {case.gpus} GPU{'s' if case.gpus > 1 else ''}")
+            yield Finding(PART, case.name, Grade.ABSENT, remedy=f"needs {case.gpus} GPU{'s' if case.gpus > 1 else ''}")
             continue
         yield from judge(asyncio.run(measure(bench, case)))
     yield from launched.run(bench)
@@ -70,9 +70,9 @@ def judge(found: PlaneTrial) -> Iterator[Finding]:
     """Grades the pod of a plane. Pure."""
     right = found.scheme == found.expected_scheme
     measured = f"{found.scheme}, {found.steps_per_second:.0f} steps/s" if found.scheme else found.message
-    mend = "" if right else _mend(found)
+    remedy = "" if right else _remedy(found)
     grade = Grade.PASS if right else Grade.FAIL
-    yield Finding(PART, found.name, grade, measured, found.expected_scheme, mend=mend)
+    yield Finding(PART, found.name, grade, measured, found.expected_scheme, remedy=remedy)
     if not found.scheme:
         return
     yield device_finding(f"{found.name}, worker's device", found.device, found.expected_device)
@@ -84,13 +84,13 @@ def judge(found: PlaneTrial) -> Iterator[Finding]:
         yield kill_finding(f"{found.name}, leader killed", found.exited_seconds, EXIT_SECONDS, "all roles exited")
 
 
-def _mend(found: PlaneTrial) -> str:
-    mends = {
+def _remedy(found: PlaneTrial) -> str:
+    remedies = {
         "cuda": "install CuPy for the CUDA of PyTorch; the processes need one process namespace and one /dev/shm",
         "group": "read the messages of NCCL with NCCL_DEBUG=INFO; the roles need a GPU each",
         "shared": "give /dev/shm more memory",
     }
-    return mends.get(found.name, f"read the log with `podrace qualify --part {PART} --debug`")
+    return remedies.get(found.name, f"read the log with `podrace qualify --part {PART} --debug`")
 
 
 # --- measuring ---------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def judge(found: Primitives) -> Iterator[Finding]:
     """Grades the primitives of a device. Pure."""
     link = "check the link with `nvidia-smi -q -d PCIE`, and that the process runs on the GPU's NUMA node"
     staging = "the host's memory is slow; check that the process runs on the GPU's NUMA node"
-    for name, value, bound, mend in (
+    for name, value, bound, remedy in (
         ("pinned to device", found.to_device_pinned, PINNED_GB_PER_SECOND, link),
         ("device to pinned", found.to_host_pinned, PINNED_GB_PER_SECOND, link),
         ("pageable to device", found.to_device_pageable, PAGEABLE_GB_PER_SECOND, staging),
@@ -62,8 +62,8 @@ def judge(found: Primitives) -> Iterator[Finding]:
     ):
         grade = graded_rate(value, bound)
         expected = f"at least {bound:.0f} GB/s" if bound else ""
-        mend = mend if grade == Grade.SLOW else ""
-        yield Finding(PART, f"{name}, {found.device}", grade, f"{value:.1f} GB/s", expected, mend=mend)
+        remedy = remedy if grade == Grade.SLOW else ""
+        yield Finding(PART, f"{name}, {found.device}", grade, f"{value:.1f} GB/s", expected, remedy=remedy)
     yield from _judge_launches(found)
 
 
@@ -76,7 +76,7 @@ def _judge_launches(found: Primitives) -> Iterator[Finding]:
         Grade.PASS if fast else Grade.SLOW,
         f"{launch:.1f} us",
         f"at most {LAUNCH_MICROSECONDS:g} us",
-        mend="" if fast else "unset CUDA_LAUNCH_BLOCKING; set the processors' governor to performance",
+        remedy="" if fast else "unset CUDA_LAUNCH_BLOCKING; set the processors' governor to performance",
     )
     fast = graph <= GRAPH_SHARE * launch
     yield Finding(
@@ -85,7 +85,7 @@ def _judge_launches(found: Primitives) -> Iterator[Finding]:
         Grade.PASS if fast else Grade.SLOW,
         f"{graph:.2f} us, {launch / graph:.1f} times as fast as a launch",
         f"at most {GRAPH_SHARE * launch:.1f} us",
-        mend="" if fast else "another process uses the GPU, or its clock is low: `nvidia-smi -q -d CLOCK,PERFORMANCE`",
+        remedy="" if fast else "another process uses the GPU, or its clock is low: `nvidia-smi -q -d CLOCK`",
     )
 
 

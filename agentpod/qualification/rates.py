@@ -127,15 +127,17 @@ def run(bench: Bench) -> Iterator[Finding]:
 
 def _simulator(bench: Bench, case: SimulatorCase, launch: float, bandwidth: float) -> Iterator[Finding]:
     if not bench.gpus and not case.on_processors:
-        yield Finding(PART, case.id, Grade.ABSENT, reference=case.reference, mend="needs a GPU")
+        yield Finding(PART, case.id, Grade.ABSENT, reference=case.reference, remedy="needs a GPU")
         return
     try:
         yield judge(measure_simulator(bench, case, launch, bandwidth))
     except Unimplemented as error:
-        yield Finding(PART, case.id, Grade.ABSENT, error.message, reference=case.reference, mend="install the package")
+        yield Finding(
+            PART, case.id, Grade.ABSENT, error.message, reference=case.reference, remedy="install the package"
+        )
     except PodraceError as error:
-        mend = f"train with environment.id = {case.id!r} alone, and read the log"
-        yield Finding(PART, case.id, Grade.FAIL, error.message, reference=case.reference, mend=mend)
+        remedy = f"train with environment.id = {case.id!r} alone, and read the log"
+        yield Finding(PART, case.id, Grade.FAIL, error.message, reference=case.reference, remedy=remedy)
 
 
 # --- judgement ---------------------------------------------------------------------------------------------------
@@ -157,9 +159,9 @@ def judge(found: Rate) -> Finding:
         measured += f", {count(rate * found.substeps)} physics steps/s"
     slow = any(rate < bound for bound in bounds)
     expected = f"at least {count(max(bounds))} steps/s" if bounds else ""
-    mend = "another process uses the GPU, or the host is slow: see the part primitives" if slow else ""
+    remedy = "another process uses the GPU, or the host is slow: see the part primitives" if slow else ""
     grade = Grade.SLOW if slow else Grade.PASS
-    return Finding(PART, f"{found.name}, {found.device}", grade, measured, expected, found.reference, mend)
+    return Finding(PART, f"{found.name}, {found.device}", grade, measured, expected, found.reference, remedy)
 
 
 def judge_pod(found: PodRate) -> Finding:
@@ -168,13 +170,13 @@ def judge_pod(found: PodRate) -> Finding:
     bound = SHARE_OF_PARTS * found.alone
     expected = f"at least {count(bound)} steps/s, {SHARE_OF_PARTS:.0%} of rollouts and updates alone"
     if not found.steps_per_second:
-        mend = f"read the log with `podrace qualify --part {PART} --debug`"
-        return Finding(PART, name, Grade.FAIL, found.message, expected, END_TO_END_REFERENCE, mend)
+        remedy = f"read the log with `podrace qualify --part {PART} --debug`"
+        return Finding(PART, name, Grade.FAIL, found.message, expected, END_TO_END_REFERENCE, remedy)
     used = "unknown" if found.utilisation is None else f"{found.utilisation:.0f} %"
     measured = f"{count(found.steps_per_second)} steps/s, GPU utilisation {used}"
     slow = found.steps_per_second < bound
-    mend = "give the pod more cores (`pod.cores`), and check what else the processors do" if slow else ""
-    return Finding(PART, name, Grade.SLOW if slow else Grade.PASS, measured, expected, END_TO_END_REFERENCE, mend)
+    remedy = "give the pod more cores (`pod.cores`), and check what else the processors do" if slow else ""
+    return Finding(PART, name, Grade.SLOW if slow else Grade.PASS, measured, expected, END_TO_END_REFERENCE, remedy)
 
 
 # --- measuring ---------------------------------------------------------------------------------------------------

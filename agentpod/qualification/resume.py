@@ -54,16 +54,16 @@ def judge(found: Continued) -> Finding:
     """Grades a continuation: it must start at a checkpoint, and publish a later one. Pure."""
     name = f"{found.algorithm} after kill -9, {found.device}"
     expected = "continues from its last checkpoint and publishes a later one"
-    mend = f"read the log with `podrace qualify --part {PART} --debug`"
+    remedy = f"read the log with `podrace qualify --part {PART} --debug`"
     if not found.published_steps:
-        return Finding(PART, name, Grade.FAIL, f"no checkpoint: {found.message}", expected, mend=mend)
+        return Finding(PART, name, Grade.FAIL, f"no checkpoint: {found.message}", expected, remedy=remedy)
     continued = found.continued_steps >= found.published_steps and found.republished_steps > found.published_steps
     measured = (
         f"published at {found.published_steps:,} steps, continued at {found.continued_steps:,} after"
         f" {found.seconds:.1f} s, published again at {found.republished_steps:,}"
     )
     return Finding(
-        PART, name, Grade.PASS if continued else Grade.FAIL, measured, expected, mend="" if continued else mend
+        PART, name, Grade.PASS if continued else Grade.FAIL, measured, expected, remedy="" if continued else remedy
     )
 
 

@@ -44,8 +44,8 @@ def run(bench: Bench) -> Iterator[Finding]:
     """Runs and grades the tournament."""
     missing = [name for name in SERVICES if importlib.util.find_spec(name) is None]
     if missing:
-        mend = "run `podrace qualify --part tournament` where the services are installed, not in an image for pods"
-        yield Finding(PART, "one pod on each GPU", Grade.ABSENT, f"no {' and no '.join(missing)} here", mend=mend)
+        remedy = "run `podrace qualify --part tournament` where the services are installed, not in an image for pods"
+        yield Finding(PART, "one pod on each GPU", Grade.ABSENT, f"no {' and no '.join(missing)} here", remedy=remedy)
         return
     yield from judge(asyncio.run(measure(bench)))
 
@@ -60,7 +60,7 @@ def judge(found: Raced) -> Iterator[Finding]:
     enough = most == found.wanted_pods and found.exit_code == 0
     measured = f"{most} pods at the same time" + (f": {found.message}" if found.message and not enough else "")
     grade = Grade.PASS if enough else Grade.FAIL
-    yield Finding(PART, "pods", grade, measured, str(found.wanted_pods), mend="" if enough else log)
+    yield Finding(PART, "pods", grade, measured, str(found.wanted_pods), remedy="" if enough else log)
     shared = shared_gpus(found.polls)
     foreign = {gpu for poll in found.polls for gpus in poll.values() for gpu in gpus} - set(found.gpus)
     wrong = [f"{gpu} had pods {', '.join(pods)}" for gpu, pods in shared.items()]
@@ -68,7 +68,7 @@ def judge(found: Raced) -> Iterator[Finding]:
     wrong += [f"pod {pod} had no GPU" for pod in _without_gpu(found)]
     measured = "; ".join(wrong) or f"{len(found.gpus)} GPUs, each with at most one pod"
     grade = Grade.FAIL if wrong else Grade.PASS
-    yield Finding(PART, "one pod on each GPU", grade, measured, mend="report this line" if wrong else "")
+    yield Finding(PART, "one pod on each GPU", grade, measured, remedy="report this line" if wrong else "")
 
 
 def shared_gpus(polls: Sequence[GpusByPod]) -> dict[str, list[str]]:

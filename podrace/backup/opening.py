@@ -54,7 +54,7 @@ async def open_when_leading(
         granted: As BackedUpDatabase.open.
 
     Raises:
-        PodraceError: The database cannot be opened, for a reason that waiting does not mend.
+        PodraceError: The database cannot be opened, for a reason that waiting does not solve.
     """
     LEADS.set(0)
     # A file may be restored, migrated and checked first, which takes long if it is large.

@@ -31,7 +31,7 @@ class Promise:
     """What the contract says, literally."""
     where: str
     """Where the contract states it: a service, a method, a message or a field."""
-    mend: str
+    remedy: str
     """What to do if it is broken, in one sentence."""
     advice: bool = False
     """Whether the contract only recommends it."""
@@ -154,7 +154,7 @@ def line(finding: PromiseFinding) -> str:
     different = f", {len(finding.problems)} different, which --json lists" if len(finding.problems) > 1 else ""
     often = f" ({finding.times} times{different})" if finding.times > 1 else ""
     quoted = f'contract, {promise.where}: "{promise.words}"'
-    return f"{finding.grade} {promise.name}: {finding.problem}{often}; {quoted}; {promise.mend}"
+    return f"{finding.grade} {promise.name}: {finding.problem}{often}; {quoted}; {promise.remedy}"
 
 
 def report_value(report: Report) -> dict[str, object]:
@@ -180,7 +180,7 @@ def _value(finding: PromiseFinding) -> dict[str, object]:
         "times": finding.times,
         "promise": promise.words,
         "where": promise.where,
-        "mend": "" if finding.grade == PromiseState.KEPT else promise.mend,
+        "remedy": "" if finding.grade == PromiseState.KEPT else promise.remedy,
     }
 
 

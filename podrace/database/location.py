@@ -98,7 +98,7 @@ async def open_database(
         times: Times of the leader's lease.
 
     Raises:
-        PodraceError: The database cannot be opened, for a reason that waiting does not mend; see `Database.open`.
+        PodraceError: The database cannot be opened, for a reason that waiting does not solve; see `Database.open`.
         Unimplemented: The package for PostgreSQL is missing.
     """
     if location.file is not None:

@@ -49,7 +49,7 @@ class Outage:
             attempt: Uses the server. It calls `end` when the server answers although the attempt is not finished.
 
         Raises:
-            PodraceError: The attempt failed for a reason that waiting does not mend.
+            PodraceError: The attempt failed for a reason that waiting does not solve.
         """
         while True:
             try:

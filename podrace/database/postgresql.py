@@ -44,7 +44,7 @@ REFUSED = re.compile(
     "authentication failed|no password supplied|(database|role) .* does not exist|not permitted to log in"
     r"|no pg_hba\.conf entry|permission denied|certificate|does not support SSL|invalid .* value"
 )
-"""Messages of a server that answers but refuses this client, and of a client with wrong settings: waiting does not mend
+"""Messages of a server that answers but refuses this client, and of a client with wrong settings: waiting does not help
 them. An error of a connection that is being opened has no code."""
 SCHEMA_EXISTS = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
 

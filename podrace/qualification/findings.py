@@ -34,7 +34,7 @@ class Finding:
     """The bound that the grade follows from."""
     reference: str = ""
     """A published figure to compare with."""
-    mend: str = ""
+    remedy: str = ""
     """What to do about it; empty if it passed."""
 
     def on_processors(self) -> "Finding":
@@ -45,7 +45,7 @@ class Finding:
         if self.grade in (Grade.FAIL, Grade.ABSENT):
             return self
         measured = f"on processors: {self.measured}" if self.measured else ""
-        return replace(self, grade=Grade.ABSENT, measured=measured, mend="needs a GPU")
+        return replace(self, grade=Grade.ABSENT, measured=measured, remedy="needs a GPU")
 
 
 def exit_code(findings: Iterable[Finding]) -> int:

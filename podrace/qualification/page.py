@@ -14,7 +14,7 @@ def lines_of(finding: Finding) -> Iterator[str]:
 
     What passed is one line with its bound, and what is absent is one line with what it needs.
     """
-    note = {Grade.PASS: finding.expected, Grade.ABSENT: finding.mend}.get(finding.grade, "")
+    note = {Grade.PASS: finding.expected, Grade.ABSENT: finding.remedy}.get(finding.grade, "")
     shown = " ".join(filter(None, (finding.measured, f"({note})" if note else "")))
     yield printable(f"{finding.grade:<6}  {finding.part:<11}  {finding.name:<{NAME_WIDTH}}  {shown}".rstrip())
     indent, remarkable = " " * 21, finding.grade in (Grade.SLOW, Grade.FAIL)
@@ -22,8 +22,8 @@ def lines_of(finding: Finding) -> Iterator[str]:
         yield printable(f"{indent}expected: {finding.expected}")
     if finding.reference:
         yield printable(f"{indent}reference: {finding.reference}")
-    if finding.mend and remarkable:
-        yield printable(f"{indent}mend: {finding.mend}")
+    if finding.remedy and remarkable:
+        yield printable(f"{indent}remedy: {finding.remedy}")
 
 
 def summary(findings: Sequence[Finding], seconds: float) -> str:

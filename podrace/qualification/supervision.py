@@ -145,8 +145,8 @@ def failure(part: str, code: int | None, lines: Sequence[str], limit_seconds: fl
     else:
         what = f"exited with code {code}" if code else "reported nothing"
     last = lines[-1].removeprefix("error: ") if lines else ""
-    mend = f"run `podrace qualify --part {part} --debug` and read its log"
-    return Finding(part, "process", Grade.FAIL, f"{what}: {last}" if last else what, mend=mend)
+    remedy = f"run `podrace qualify --part {part} --debug` and read its log"
+    return Finding(part, "process", Grade.FAIL, f"{what}: {last}" if last else what, remedy=remedy)
 
 
 async def _log_of(stream: asyncio.StreamReader, *, show: bool) -> list[str]:

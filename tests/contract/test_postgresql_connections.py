@@ -178,7 +178,7 @@ def free_port() -> int:
 
 async def test_an_unknown_database_is_reported_at_once(server: PostgresqlServer) -> None:
     url = f"postgresql://podrace@127.0.0.1:{server.port}/absent?sslmode=disable&gssencmode=disable"
-    with pytest.raises(FailedPrecondition, match='database "absent" does not exist; mend the setting') as caught:
+    with pytest.raises(FailedPrecondition, match='database "absent" does not exist; correct the setting') as caught:
         await opened(DatabaseLocation.of(url))
     assert "\n" not in caught.value.message
 

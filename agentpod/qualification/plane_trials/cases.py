@@ -46,16 +46,16 @@ CASES = (
 def device_finding(name: str, device: str, expected: str) -> Finding:
     """Grades the device on which a worker computed. Pure."""
     there = device.partition(":")[0] == expected
-    mend = "" if there else "report this line: the simulator steps where it was not meant to"
-    return Finding(PART, name, Grade.PASS if there else Grade.FAIL, device or "not logged", expected, mend=mend)
+    remedy = "" if there else "report this line: the simulator steps where it was not meant to"
+    return Finding(PART, name, Grade.PASS if there else Grade.FAIL, device or "not logged", expected, remedy=remedy)
 
 
 def kill_finding(name: str, seconds: float | None, limit: float, what: str) -> Finding:
     """Grades what happened after a kill: `what` must have happened within `limit` seconds. Pure."""
     expected = f"{what} within {limit:.0f} s"
     if seconds is None:
-        mend = f"read the log with `podrace qualify --part {PART} --debug`"
-        return Finding(PART, name, Grade.FAIL, f"not: {what}", expected, mend=mend)
+        remedy = f"read the log with `podrace qualify --part {PART} --debug`"
+        return Finding(PART, name, Grade.FAIL, f"not: {what}", expected, remedy=remedy)
     return Finding(PART, name, Grade.PASS, f"{what} after {seconds:.1f} s", expected)
 
 

@@ -66,16 +66,16 @@ class LaunchedTrial:
 def run(bench: Bench) -> Iterator[Finding]:
     """Measures and grades each plane through the launcher of an orchestrator."""
     if not bench.orchestrator:
-        mend = "name the orchestrator of a mesh with the launcher docker or kubernetes by --orchestrator HOST:PORT"
-        yield Finding(PART, "through the launcher in use", Grade.ABSENT, mend=mend)
+        remedy = "name the orchestrator of a mesh with the launcher docker or kubernetes by --orchestrator HOST:PORT"
+        yield Finding(PART, "through the launcher in use", Grade.ABSENT, remedy=remedy)
         return
     gpus = len(bench.gpus)
     for case in CASES:
         if case.scheme_without if not gpus else gpus >= case.gpus:
             yield from judge(asyncio.run(measure(case, gpus, bench.orchestrator)))
         else:
-            mend = f"needs {case.gpus} GPU{'s' if case.gpus > 1 else ''}"
-            yield Finding(PART, f"{case.name}, through the launcher", Grade.ABSENT, mend=mend)
+            remedy = f"needs {case.gpus} GPU{'s' if case.gpus > 1 else ''}"
+            yield Finding(PART, f"{case.name}, through the launcher", Grade.ABSENT, remedy=remedy)
 
 
 # --- judgement ---------------------------------------------------------------------------------------------------
@@ -85,18 +85,20 @@ def judge(found: LaunchedTrial) -> Iterator[Finding]:
     """Grades a pod that a launcher started. Pure."""
     name = f"{found.name}, through the launcher {found.launcher}".rstrip()
     if found.refused:
-        mend = "this launcher cannot do it"
-        yield Finding(PART, name, Grade.ABSENT, found.refused, found.expected_scheme, mend=mend)
+        remedy = "this launcher cannot do it"
+        yield Finding(PART, name, Grade.ABSENT, found.refused, found.expected_scheme, remedy=remedy)
         return
     if found.scheme != found.expected_scheme:
-        mend = "read the pod's log; docs/cluster.md lists what each plane needs in each layout"
-        yield Finding(PART, name, Grade.FAIL, found.scheme or found.message, found.expected_scheme, mend=mend)
+        remedy = "read the pod's log; docs/cluster.md lists what each plane needs in each layout"
+        yield Finding(PART, name, Grade.FAIL, found.scheme or found.message, found.expected_scheme, remedy=remedy)
         return
     measured = f"{found.scheme}, {found.steps_per_second:.0f} steps/s"
     yield Finding(PART, name, Grade.PASS, measured, found.expected_scheme)
     if not found.launcher:
-        mend = "run it where the pod can be reached: on its host, or with DOCKER_HOST or KUBECONFIG of its launcher"
-        yield Finding(PART, f"{name}: device, kills", Grade.ABSENT, "the pod cannot be reached from here", mend=mend)
+        remedy = "run it where the pod can be reached: on its host, or with DOCKER_HOST or KUBECONFIG of its launcher"
+        yield Finding(
+            PART, f"{name}: device, kills", Grade.ABSENT, "the pod cannot be reached from here", remedy=remedy
+        )
         return
     yield device_finding(f"{name}: worker's device", found.device, found.expected_device)
     if found.separate:

@@ -125,7 +125,7 @@ def judge_finding(finding: Finding) -> Diagnosis:
     severity = _GRADES[finding.grade]
     found = finding.measured or ("not there" if finding.grade is Grade.ABSENT else finding.grade.value)
     expected = f"; expected {finding.expected}" if finding.expected and severity is not Severity.OK else ""
-    return _line("GPU", finding.name, f"{found}{expected}", severity, finding.mend)
+    return _line("GPU", finding.name, f"{found}{expected}", severity, finding.remedy)
 
 
 def judge_home(read: HomeReading) -> Iterator[Diagnosis]:

@@ -28,7 +28,7 @@ def test_a_captured_simulator_that_equals_the_eager_one_passes() -> None:
 def test_each_defect_is_the_only_line_that_does_not_pass(changes: dict[str, object], name: str, grade: Grade) -> None:
     (found,) = (one for one in judge(replace(GOOD, **changes)) if one.grade != Grade.PASS)  # type: ignore[arg-type]
     assert (found.name, found.grade) == (name, grade)
-    assert found.mend
+    assert found.remedy
 
 
 def test_both_simulators_step_equally_on_the_processor() -> None:

@@ -39,11 +39,11 @@ def test_every_line_passes_on_a_good_machine() -> None:
 
 def test_a_finding_that_did_not_pass_says_what_to_do() -> None:
     for found in (GOOD, Surveyed(), replace(GOOD, shm_free_bytes=0, locked_bytes=65536)):
-        assert all(finding.mend for finding in judge(found) if finding.grade != Grade.PASS)
+        assert all(finding.remedy for finding in judge(found) if finding.grade != Grade.PASS)
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "grade", "mend"),
+    ("changes", "name", "grade", "remedy"),
     [
         ({"gpus": (replace(FIRST, fault="a faulty row"), SECOND)}, "GPU 0", Grade.FAIL, "replace"),
         ({"gpus": (replace(FIRST, free_bytes=40 * GIB, pids=(7,)), SECOND)}, "GPU 0", Grade.SLOW, "1 processes"),
@@ -63,10 +63,12 @@ def test_a_finding_that_did_not_pass_says_what_to_do() -> None:
         ({"problems": ("GPU 1 does not answer",)}, "driver's answer", Grade.FAIL, "dmesg"),
     ],
 )  # fmt: skip
-def test_each_defect_is_found_and_has_a_mend(changes: dict[str, object], name: str, grade: Grade, mend: str) -> None:
+def test_each_defect_is_found_and_has_a_remedy(
+    changes: dict[str, object], name: str, grade: Grade, remedy: str
+) -> None:
     found = by_name(judge(replace(GOOD, **changes)))[name]  # type: ignore[arg-type]
     assert found.grade == grade
-    assert mend in found.mend
+    assert remedy in found.remedy
 
 
 def test_an_instance_of_a_partitioned_gpu_is_named_as_such_and_its_name_is_not_compared() -> None:

@@ -57,7 +57,7 @@ def test_a_fast_group_that_notices_a_loss_passes() -> None:
 def test_each_defect_is_the_only_line_that_does_not_pass(changes: dict[str, object], name: str, grade: Grade) -> None:
     (found,) = (one for one in judge(replace(GOOD, **changes)) if one.grade != Grade.PASS)  # type: ignore[arg-type]
     assert (found.name, found.grade) == (name, grade)
-    assert found.mend
+    assert found.remedy
 
 
 def test_a_loss_that_only_the_timeout_shows_is_noticed_in_time() -> None:

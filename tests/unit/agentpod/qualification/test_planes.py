@@ -18,7 +18,7 @@ def test_a_pod_on_its_plane_that_survives_its_worker_and_ends_with_its_leader_pa
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "mend"),
+    ("changes", "name", "remedy"),
     [
         ({"scheme": "shared"}, "cuda", "CuPy"),
         ({"device": "cpu"}, "cuda, worker's device", "simulator steps"),
@@ -27,10 +27,10 @@ def test_a_pod_on_its_plane_that_survives_its_worker_and_ends_with_its_leader_pa
         ({"exited_seconds": None}, "cuda, leader killed", "--debug"),
     ],
 )
-def test_each_defect_is_the_only_failure(changes: dict[str, object], name: str, mend: str) -> None:
+def test_each_defect_is_the_only_failure(changes: dict[str, object], name: str, remedy: str) -> None:
     (found,) = (one for one in judge(replace(GOOD, **changes)) if one.grade == Grade.FAIL)  # type: ignore[arg-type]
     assert found.name == name
-    assert mend in found.mend
+    assert remedy in found.remedy
 
 
 def test_a_pod_that_does_not_train_is_one_failure_with_its_message() -> None:

@@ -24,10 +24,10 @@ def test_a_fast_device_passes() -> None:
         ({"graph_seconds": 5e-6}, "kernel in a graph, cuda:0"),
     ],
 )
-def test_each_slow_primitive_is_the_only_slow_line_and_has_a_mend(changes: dict[str, float], name: str) -> None:
+def test_each_slow_primitive_is_the_only_slow_line_and_has_a_remedy(changes: dict[str, float], name: str) -> None:
     (slow,) = (finding for finding in judge(replace(FAST, **changes)) if finding.grade == Grade.SLOW)
     assert slow.name == name
-    assert slow.mend
+    assert slow.remedy
     assert slow.expected
 
 

@@ -38,7 +38,7 @@ def test_a_rate_near_the_bound_of_its_launches_passes() -> None:
 def test_a_rate_far_below_its_bound_is_slow() -> None:
     found = judge(replace(LAUNCHED, seconds=2e-3))
     assert (found.grade, found.expected) == (Grade.SLOW, "at least 600k steps/s")
-    assert found.mend
+    assert found.remedy
 
 
 def test_a_step_that_moves_many_bytes_is_bound_by_the_memory() -> None:

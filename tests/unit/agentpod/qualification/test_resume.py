@@ -25,7 +25,7 @@ def test_an_agent_that_continues_from_its_checkpoint_and_publishes_again_passes(
 def test_an_agent_that_starts_again_or_publishes_nothing_later_fails(changes: dict[str, object]) -> None:
     found = judge(replace(GOOD, **changes))  # type: ignore[arg-type]
     assert found.grade == Grade.FAIL
-    assert found.mend
+    assert found.remedy
 
 
 def test_one_case_has_a_replay_memory() -> None:

@@ -12,7 +12,7 @@ def test_another_finding_says_what_was_expected_and_what_to_do() -> None:
     found = Finding("rates", "warp:humanoid", Grade.SLOW, "80k", "100k", "331k", "close other processes")
     head, *rest = lines_of(found)
     assert head.startswith("SLOW    rates")
-    assert [line.strip() for line in rest] == ["expected: 100k", "reference: 331k", "mend: close other processes"]
+    assert [line.strip() for line in rest] == ["expected: 100k", "reference: 331k", "remedy: close other processes"]
 
 
 def test_what_is_absent_is_reported_in_one_line_with_what_it_needs() -> None:
@@ -22,7 +22,7 @@ def test_what_is_absent_is_reported_in_one_line_with_what_it_needs() -> None:
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
-    assert "\x1b" not in "".join(lines_of(Finding("machine", "GPU", Grade.FAIL, "\x1b[31mred", mend="\x1b")))
+    assert "\x1b" not in "".join(lines_of(Finding("machine", "GPU", Grade.FAIL, "\x1b[31mred", remedy="\x1b")))
 
 
 def test_the_summary_counts_and_says_why_a_machine_is_not_qualified() -> None:

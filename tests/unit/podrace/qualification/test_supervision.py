@@ -27,7 +27,7 @@ async def test_a_crash_is_a_failure_with_the_last_line_of_the_log() -> None:
     first, last = await findings_of(f"import sys; print('''{PASSED}''', flush=True); sys.exit('error: out of memory')")
     assert first.grade == Grade.PASS
     assert (last.grade, last.measured) == (Grade.FAIL, "exited with code 1: out of memory")
-    assert "--part machine --debug" in last.mend
+    assert "--part machine --debug" in last.remedy
 
 
 async def test_a_part_that_was_killed_is_a_failure() -> None:

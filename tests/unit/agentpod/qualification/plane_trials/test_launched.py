@@ -54,7 +54,7 @@ def test_each_defect_of_a_launched_pod_is_the_only_failure(changes: dict[str, ob
 def test_a_pod_that_cannot_be_reached_is_not_graded() -> None:
     findings = list(judge(replace(HERE, launcher="")))
     assert [finding.grade for finding in findings] == [Grade.PASS, Grade.ABSENT]
-    assert "DOCKER_HOST or KUBECONFIG" in findings[1].mend
+    assert "DOCKER_HOST or KUBECONFIG" in findings[1].remedy
 
 
 def test_the_name_of_the_launcher_is_in_every_line() -> None:
@@ -72,7 +72,7 @@ def test_what_must_follow_the_loss_of_a_worker_depends_on_the_launcher(restarts:
 def test_without_an_orchestrator_no_launcher_was_examined() -> None:
     (finding,) = run(Bench(Path("unused")))
     assert (finding.grade, finding.name) == (Grade.ABSENT, "through the launcher in use")
-    assert "--orchestrator" in finding.mend
+    assert "--orchestrator" in finding.remedy
 
 
 class Mesh:

@@ -10,7 +10,7 @@ from podrace.qualification.findings import Finding, Grade
 from podrace.qualification.supervision import Request
 
 PASSED = Finding("machine", "GPU 0", Grade.PASS, "GPU-1")
-FAILED = Finding("machine", "driver", Grade.FAIL, "470", "CUDA 13.0", mend="install a newer one")
+FAILED = Finding("machine", "driver", Grade.FAIL, "470", "CUDA 13.0", remedy="install a newer one")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_qualified_machine_exits_with_0_and_the_last_line_says_it(type_: Any, 
 def test_a_failure_exits_with_1_and_shows_the_mend(type_: Any, requests: list[Request]) -> None:
     answer = type_("qualify")
     assert answer.code == 1
-    assert "mend: install a newer one" in answer.out
+    assert "remedy: install a newer one" in answer.out
 
 
 def test_json_is_one_value_on_stdout_and_the_page_is_on_stderr(type_: Any, requests: list[Request]) -> None:

@@ -97,7 +97,7 @@ def test_a_faulty_gpu_is_an_error() -> None:
     ],
 )
 def test_findings_of_a_qualification_keep_their_meaning(grade: Grade, severity: Severity) -> None:
-    found = judgement.judge_finding(Finding("machine", "NCCL", grade, "2.28", "2.30", mend="install it"))
+    found = judgement.judge_finding(Finding("machine", "NCCL", grade, "2.28", "2.30", remedy="install it"))
     assert (found.area, found.name, found.severity) == ("GPU", "NCCL", severity)
     assert found.remedy == ("" if severity is Severity.OK else "install it")
 
