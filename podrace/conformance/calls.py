@@ -75,14 +75,14 @@ class Caller:
     """Longest wait for one answer; the contract may allow less, and allows more only where this is larger."""
 
     async def call(
-        self, method: Callable[..., Awaitable[Response]], request: Any, promise: str, *, contract_seconds: float
+        self, method: Callable[..., Awaitable[Response]], request: Any, requirement: str, *, contract_seconds: float
     ) -> Answer[Response]:
         """Makes one unary call.
 
         Args:
             method: The method of a stub.
             request: The request.
-            promise: Name of the promise that the call answers in time.
+            requirement: Name of the requirement that the call answers in time.
             contract_seconds: The deadline of the contract.
         """
         seconds = min(contract_seconds, self.most_seconds)
@@ -92,7 +92,7 @@ class Caller:
             answer = failure(error)
         late, name = answer.code == "DEADLINE_EXCEEDED", type(request).__name__
         answer.judged(self.judge, name)
-        self.judge.require(promise, not late, f"no answer to {name} within {seconds:g} s")
+        self.judge.require(requirement, not late, f"no answer to {name} within {seconds:g} s")
         return answer
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from podrace import rpc
 from podrace.access.guard import Guard
-from podrace.conformance.findings import Broken, Judge, Promise, Report
+from podrace.conformance.findings import Judge, Report, Requirement, Violated
 from podrace.conformance.tensors import Blocks
 from podrace.tensor.v1 import tensor_pb2, tensor_pb2_grpc
 
@@ -17,9 +17,9 @@ Part = Callable[[], Awaitable[None]]
 
 
 def judge_of(contract: str) -> Judge:
-    """Returns a judge of the promises of a contract."""
-    promises: dict[str, Promise] = import_module(f"podrace.conformance.promises.{contract}").PROMISES
-    return Judge(promises)
+    """Returns a judge of the requirements of a contract."""
+    requirements: dict[str, Requirement] = import_module(f"podrace.conformance.requirements.{contract}").REQUIREMENTS
+    return Judge(requirements)
 
 
 @asynccontextmanager
@@ -45,7 +45,7 @@ async def tensor_server(listen: str, *, insecure: bool = False) -> AsyncIterator
 
 
 async def run_parts(contract: str, address: str, judge: Judge, parts: Sequence[Part], *, most_seconds: float) -> Report:
-    """Runs one part of an examination after another; a broken promise may end a part, and never the next one.
+    """Runs one part of an examination after another; a violated requirement may end a part, and never the next one.
 
     Args:
         contract: What is examined.
@@ -60,7 +60,7 @@ async def run_parts(contract: str, address: str, judge: Judge, parts: Sequence[P
             for part in parts:
                 try:
                     await part()
-                except Broken:
+                except Violated:
                     continue
     except TimeoutError:
         unfinished = f"the {most_seconds:g} s of the examination were over; --seconds gives it more"

@@ -10,12 +10,12 @@ from typing import Any
 from podrace import rpc
 from podrace.checkpoint.v1 import store_pb2, store_pb2_grpc
 from podrace.checkpoint_store import open_store
-from podrace.conformance.findings import Broken, Judge
-from podrace.conformance.played import manifests
-from podrace.conformance.played import mesh as played
-from podrace.conformance.played.guard import ExaminingGuard
-from podrace.conformance.played.leases import TOURNAMENT, UNKNOWN_DIRECTIVE, ExaminedLease, Leases
-from podrace.conformance.played.object_server import Objects, serving_objects
+from podrace.conformance.fakes import manifests
+from podrace.conformance.fakes import mesh as fakes
+from podrace.conformance.fakes.guard import ExaminingGuard
+from podrace.conformance.fakes.leases import TOURNAMENT, UNKNOWN_DIRECTIVE, ExaminedLease, Leases
+from podrace.conformance.fakes.object_server import Objects, serving_objects
+from podrace.conformance.findings import Judge, Violated
 from podrace.errors import NotFound, PodraceError
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -53,7 +53,7 @@ class PodSubject:
     """What is examined."""
 
     judge: Judge
-    calls: played.ExaminedCalls
+    calls: fakes.ExaminedCalls
     leases: Leases
     most_seconds: float
     notify: Callable[[str], None]
@@ -87,12 +87,12 @@ class PodSubject:
             Broken: It does not ask.
         """
         if self.lost:
-            raise Broken("deadline", self.lost)
+            raise Violated("deadline", self.lost)
         self.calls.leases[lease.assignment.assignment_id] = lease
         if self.stored_manifest and lease.agent_id:
             self.before[lease.agent_id] = self.stored_manifest(lease.agent_id)
         asked = len(self.calls.answered)
-        response = pb.AcquireAssignmentResponse(assignment=lease.assignment, pod_token=played.POD_TOKEN)
+        response = pb.AcquireAssignmentResponse(assignment=lease.assignment, pod_token=fakes.POD_TOKEN)
         await self.calls.answers.put(response)
         await self.until(lambda: len(self.calls.answered) > asked, f"the pod did not ask for work ({what})")
         return lease
@@ -124,22 +124,22 @@ async def opened(
     host = listen.rpartition(":")[0] if not listen.startswith("unix:") else "127.0.0.1"
     shared = open_store(store).within(TOURNAMENT) if store else None
     with nullcontext(Objects()) if shared else serving_objects(host) as objects:
-        calls = played.ExaminedCalls(judge, _reader(shared) if shared else objects.get)
+        calls = fakes.ExaminedCalls(judge, _reader(shared) if shared else objects.get)
         services = [
             rpc.Service(
                 pb.DESCRIPTOR.services_by_name["OrchestratorService"],
                 pb_grpc.add_OrchestratorServiceServicer_to_server,
-                played.PlayedOrchestrator(calls),  # type: ignore[abstract]
+                fakes.FakeOrchestrator(calls),  # type: ignore[abstract]
             ),
             rpc.Service(
                 leaderboard_pb2.DESCRIPTOR.services_by_name["UpdaterService"],
                 leaderboard_pb2_grpc.add_UpdaterServiceServicer_to_server,
-                played.PlayedUpdater(calls),  # type: ignore[abstract]
+                fakes.FakeUpdater(calls),  # type: ignore[abstract]
             ),
             rpc.Service(
                 store_pb2.DESCRIPTOR.services_by_name["StoreService"],
                 store_pb2_grpc.add_StoreServiceServicer_to_server,
-                played.PlayedStore(calls, objects),  # type: ignore[abstract]
+                fakes.FakeStore(calls, objects),  # type: ignore[abstract]
             ),
         ]
         config = rpc.ServerConfig(listen=listen, grace_seconds=0.0, insecure=insecure)
@@ -240,18 +240,18 @@ async def examine_yield(subject: PodSubject) -> None:
     await _judge_drained(subject, lease, "yields", "DIRECTIVE_YIELD")
 
 
-async def _judge_drained(subject: PodSubject, lease: ExaminedLease, promise: str, directive: str) -> None:
+async def _judge_drained(subject: PodSubject, lease: ExaminedLease, requirement: str, directive: str) -> None:
     try:
         problem = f"the assignment was not completed after {directive}"
         await subject.until(lambda: bool(lease.completions), problem, lease)
-    except Broken:
+    except Violated:
         if lease.ended_at is not None:
-            subject.judge.expect(promise, False, f"the pod continued after {directive}")
+            subject.judge.expect(requirement, False, f"the pod continued after {directive}")
         raise
     outcome = lease.completions[0][1].outcome
     problem = f"after {directive} the assignment is completed as {_outcome(outcome)}"
-    subject.judge.expect(promise, outcome == pb.OUTCOME_DRAINED, problem)
-    subject.judge.expect(promise, subject.published(lease), f"no checkpoint was published after {directive}")
+    subject.judge.expect(requirement, outcome == pb.OUTCOME_DRAINED, problem)
+    subject.judge.expect(requirement, subject.published(lease), f"no checkpoint was published after {directive}")
 
 
 async def examine_stop(subject: PodSubject) -> None:

@@ -20,11 +20,11 @@ from podrace.specification.hyperparameters import declared_hyperparameters
 LARGEST_BYTES = 65536
 LONGEST_REASON = 300
 OPINIONS = (OPINION_ACCEPT, OPINION_REFUSE, OPINION_BY_RANK)
-Broken = Iterator[tuple[str, str]]
-"""Names of broken promises, each with the problem."""
+Problems = Iterator[tuple[str, str]]
+"""Names of violated requirements, each with the problem."""
 
 
-def of_proposal(request: ProposeAgentRequest, answer: ProposeAgentResponse) -> Broken:
+def of_proposal(request: ProposeAgentRequest, answer: ProposeAgentResponse) -> Problems:
     """Yields what is wrong with a proposal."""
     yield from _of_any(answer.ByteSize(), answer.reason)
     chosen = answer.WhichOneof("proposal")
@@ -47,7 +47,7 @@ def _names(request: ProposeAgentRequest) -> str:
     return ", ".join(sorted(request.spec.algorithms))
 
 
-def _of_child(request: ProposeAgentRequest, child: ChildProposal) -> Broken:
+def _of_child(request: ProposeAgentRequest, child: ChildProposal) -> Problems:
     parents = {ranked.candidate.candidate_id: ranked.agent for ranked in request.candidates}
     parent = parents.get(child.candidate_id)
     if parent is None:
@@ -67,7 +67,7 @@ def _declared(request: ProposeAgentRequest, name: str) -> dict[str, Hyperparamet
     return declared_hyperparameters(name, request.spec.algorithms[name], request.spec.environment)
 
 
-def _of_values(request: ProposeAgentRequest, name: str, given: Struct, what: str) -> Broken:
+def _of_values(request: ProposeAgentRequest, name: str, given: Struct, what: str) -> Problems:
     declared, spec = _declared(request, name), request.spec.algorithms[name]
     for key, value in sorted(given.fields.items()):
         where = f"{what}.hyperparameters.{key[:80]}"
@@ -83,7 +83,7 @@ def _of_values(request: ProposeAgentRequest, name: str, given: Struct, what: str
             yield from _failed(checks)
 
 
-def _failed(checks: list[Callable[[], None]]) -> Broken:
+def _failed(checks: list[Callable[[], None]]) -> Problems:
     """Yields the first failure."""
     for check in checks:
         try:
@@ -101,7 +101,7 @@ def _kind_of(request: ProposeAgentRequest, name: str, key: str) -> str:
     return _kind(request.spec.algorithms[name].hyperparameters[key].value)
 
 
-def of_judgement(answer: JudgeCandidateResponse) -> Broken:
+def of_judgement(answer: JudgeCandidateResponse) -> Problems:
     """Yields what is wrong with a judgement."""
     yield from _of_any(answer.ByteSize(), answer.reason)
     if answer.opinion not in OPINIONS:
@@ -110,7 +110,7 @@ def of_judgement(answer: JudgeCandidateResponse) -> Broken:
         yield "rank-score", f"rank_score = {answer.rank_score}"
 
 
-def _of_any(size: int, reason: str) -> Broken:
+def _of_any(size: int, reason: str) -> Problems:
     if size > LARGEST_BYTES:
         yield "size", f"an answer has {size} bytes"
     if len(reason) > LONGEST_REASON or "\n" in reason:

@@ -120,7 +120,7 @@ def _judge_writes(judge: Judge, slot: Slot) -> None:
         if name in ALWAYS_WRITTEN:
             empty = [row for row, columns in enumerate(written) if not columns >= set(OWN)]
             judge.expect("rows", not empty, f"rows {empty} of '{name}' were not written")
-    if judge.is_broken("rows") or judge.is_broken("own-columns"):
+    if judge.is_violated("rows") or judge.is_violated("own-columns"):
         judge.require("collects", False, "the slot was not filled")
 
 

@@ -10,7 +10,7 @@ import grpc
 
 from podrace.agentpod.v1.agentpod_pb2 import Space
 from podrace.conformance.calls import OK, Answer, failure, status
-from podrace.conformance.findings import Broken, Judge
+from podrace.conformance.findings import Judge, Violated
 from podrace.simulator.v1.simulator_pb2 import StreamStepsRequest, StreamStepsResponse
 
 LARGEST_BYTES = 1 << 20
@@ -118,9 +118,9 @@ class Stream:
         reported: StreamStepsResponse.Reported = self._response(answer, "reported", "report", "report")
         return reported
 
-    def _response(self, answer: Answer[Any], field: str, promise: str, request: str) -> Any:
+    def _response(self, answer: Answer[Any], field: str, requirement: str, request: str) -> Any:
         got = answer.response.WhichOneof("response") if answer.response else str(answer)
-        self.judge.require(promise, got == field, f"the response to `{request}` is {got} instead of `{field}`")
+        self.judge.require(requirement, got == field, f"the response to `{request}` is {got} instead of `{field}`")
         return getattr(answer.response, field)
 
     async def _step(self, answer: Answer[Any], request: str) -> Step:
@@ -153,9 +153,9 @@ class Stream:
         except grpc.aio.AioRpcError as error:
             return failure(error)
 
-    def _late(self, problem: str) -> Broken:
+    def _late(self, problem: str) -> Violated:
         self.judge.expect("deadline", False, problem)
-        return Broken("deadline", problem)
+        return Violated("deadline", problem)
 
 
 def act_messages(number: int, action: bytes) -> Iterator[StreamStepsRequest]:

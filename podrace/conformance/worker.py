@@ -119,7 +119,7 @@ async def examine_rollouts(subject: Worker) -> None:
 
 
 def _judge_failed(subject: Worker, answer: Answer[Any]) -> None:
-    """Names the promise that made a rollout fail."""
+    """Names the requirement that made a rollout fail."""
     for problem in subject.blocks.problems:
         kind, _, text = problem.partition(": ")
         subject.judge.require("chunk-digest" if kind == "digest" else "boxes", False, text)

@@ -63,13 +63,13 @@ def _judge_recurrent_log_prob(
 
 async def examine_replay(subject: "Worker") -> None:
     """Collects two rollouts into a replay memory, one after the other."""
-    promises = ("own-rows", "last-row", "greedy-actions")
+    requirements = ("own-rows", "last-row", "greedy-actions")
     plain = await subject.open("conformance-7")
     head = HEADS.get(plain.action_space.kind)
     if head is None or not _has_vectors(plain):
-        _skip(subject, promises, KINDS)
+        _skip(subject, requirements, KINDS)
         return
-    opened = await _opened(subject, "conformance-8", policies.network(head=head), promises)
+    opened = await _opened(subject, "conformance-8", policies.network(head=head), requirements)
     if opened is None:
         return
     slot = slots.Slot("memory", subject.blocks, opened, REPLAY_ROWS)
@@ -86,22 +86,22 @@ async def examine_replay(subject: "Worker") -> None:
 
 
 async def _opened(
-    subject: "Worker", session: str, policy: pb.PolicySpec, promises: tuple[str, ...]
+    subject: "Worker", session: str, policy: pb.PolicySpec, requirements: tuple[str, ...]
 ) -> pb.OpenWorkerResponse | None:
     """Opens a session; None if the worker refuses such policies, or its observations are no vectors."""
-    if subject.judge.is_broken("rows") or subject.judge.is_broken("own-columns"):
-        _skip(subject, promises, "the worker does not fill a slot of an on-policy algorithm")
+    if subject.judge.is_violated("rows") or subject.judge.is_violated("own-columns"):
+        _skip(subject, requirements, "the worker does not fill a slot of an on-policy algorithm")
         return None
     request = subject.open_request(session)
     request.policy.CopyFrom(policy)
     answer = await subject.caller.call(subject.stub.OpenWorker, request, "deadline", contract_seconds=120.0)
     if answer.code in REFUSED:
-        _skip(subject, promises, f"the worker refuses such a policy: {answer}")
+        _skip(subject, requirements, f"the worker refuses such a policy: {answer}")
         return None
     subject.judge.require("opens", answer.code == OK, f"OpenWorker is answered with {answer}")
     opened: pb.OpenWorkerResponse = answer.get()
     if opened.action_space.kind not in HEADS or not _has_vectors(opened):
-        _skip(subject, promises, KINDS)
+        _skip(subject, requirements, KINDS)
         return None
     wrong = slots.listed_problem(opened, policy)
     subject.judge.require("listed-tensors", not wrong, wrong)
@@ -112,8 +112,8 @@ def _has_vectors(opened: pb.OpenWorkerResponse) -> bool:
     return opened.observation_space.kind == pb.Space.KIND_CONTINUOUS and len(opened.observation_space.shape) == 1
 
 
-def _skip(subject: "Worker", promises: tuple[str, ...], reason: str) -> None:
-    for name in promises:
+def _skip(subject: "Worker", requirements: tuple[str, ...], reason: str) -> None:
+    for name in requirements:
         subject.judge.skip(name, reason)
 
 

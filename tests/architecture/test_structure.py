@@ -12,7 +12,7 @@ OWN_MODULES = {
     "agentpod/process/wiring.py": "imports our own modules and torch before the first fork",
     "agentpod/qualification/part_process.py": "imports one of its own parts by name",
     "podrace/cli/application.py": "imports a command when it is used",
-    "podrace/conformance/examine.py": "imports the promises of one contract",
+    "podrace/conformance/examine.py": "imports the requirements of one contract",
     "leaderboard/generator.py": "asks whether the library of a strategy is installed",
     "simulators/__init__.py": "imports the module of a simulator from our own registry",
     "simulators/isaac/server/__main__.py": "runs in an interpreter without podrace",

@@ -14,7 +14,7 @@ from pathlib import Path
 import contract_packages
 import pytest
 
-from podrace.conformance.findings import PromiseState, line
+from podrace.conformance.findings import RequirementState, line
 from podrace.conformance.sessions import Examination, examine
 
 REPOSITORY = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def test_a_service_in_cpp_keeps_its_contract(cpp: Path, program: str, contract: 
     finally:
         service.kill()
         service.wait(30)
-    assert report.conforms, [line(one) for one in report.findings if one.grade == PromiseState.BROKEN]
+    assert report.conforms, [line(one) for one in report.findings if one.grade == RequirementState.VIOLATED]
 
 
 def test_a_client_in_cpp_trains_and_prints_the_best_candidates(cpp: Path, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Implements `podrace conform`: checks whether a service conforms to its contract, and shows what it breaks."""
+"""Implements `podrace conform`: checks whether a service conforms to its contract, and shows what it violates."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +11,13 @@ from podrace.cli.terminal.interrupts import Interrupts
 from podrace.cli.terminal.options import output_options, parse_options
 from podrace.cli.terminal.output import notify, show, show_json
 from podrace.conformance.examine import CONTRACTS
-from podrace.conformance.findings import PromiseState, Report, line, report_value
+from podrace.conformance.findings import Report, RequirementState, line, report_value
 from podrace.conformance.sessions import Examination, check_address, examine, read_token
 from podrace.errors import InvalidArgument
 from podrace.specification.files import load
 
 _FILE = click.Path(path_type=Path)
-SHOWN = (PromiseState.BROKEN, PromiseState.ADVISED)
+SHOWN = (RequirementState.VIOLATED, RequirementState.ADVISED)
 """Findings that are shown without --all."""
 
 
@@ -87,15 +87,15 @@ SHOWN = (PromiseState.BROKEN, PromiseState.ADVISED)
     help="Duration of the leases of a pod.",
 )
 @click.option("--store", default="", metavar="URI", help="Store that a pod writes to.  [default: StoreService]")
-@click.option("--all", "everything", is_flag=True, help="Also show the promises that are kept or were not examined.")
+@click.option("--all", "everything", is_flag=True, help="Also show the requirements that are met or were not examined.")
 @output_options
 def conform(address: str, everything: bool, as_json: bool, debug: bool, **given: Any) -> int:
     """Check whether a service conforms to its contract.
 
     ADDRESS is the address of the service. A pod makes calls and receives none: with --as pod, this command listens on
     ADDRESS as orchestrator and leaderboard, and you start the pod with this address. Each line names a
-    promise that is broken, what was observed, what the contract says, and what to do. The exit code is 0 if nothing is
-    broken, otherwise 1.
+    requirement that is violated, what was observed, what the contract says, and what to do. The exit code is 0 if
+    nothing is violated, otherwise 1.
     """
     wanted = _examination(address, **given)
 
@@ -136,13 +136,13 @@ def _examination(
 
 
 def show_report(report: Report, *, everything: bool) -> None:
-    """Prints what is broken, or all findings, and the verdict."""
+    """Prints what is violated, or all findings, and the verdict."""
     for finding in report.findings:
         if everything or finding.grade in SHOWN:
             show(line(finding))
     counts = ", ".join(f"{number} {grade.lower()}" for grade, number in report.counts().items() if number)
     verdict = "conforms" if report.conforms else "does not conform"
-    if report.unfinished and not report.counts()[PromiseState.BROKEN]:
+    if report.unfinished and not report.counts()[RequirementState.VIOLATED]:
         verdict = "was not examined completely, so it is not known to conform"
     ended = f"; {report.unfinished}" if report.unfinished else ""
     contract, seconds = _ARTICLES[report.contract], f"{report.seconds:.1f} s"

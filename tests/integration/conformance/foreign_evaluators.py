@@ -1,6 +1,6 @@
 """An evaluator plugin that keeps the contract, and plugins that break it; written from agentpod.proto alone.
 
-`breaks` of a broken plugin is the promise of the contract that it breaks, in the words of the contract.
+`breaks` of a broken plugin is the requirement of the contract that it breaks, in the words of the contract.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """A generator and updater that keeps the contract, and services that break it; written from evolution.proto alone.
 
-`breaks` of a broken service is the promise of the contract that it breaks, in the words of the contract.
+`breaks` of a broken service is the requirement of the contract that it breaks, in the words of the contract.
 """
 
 import threading

@@ -1,7 +1,7 @@
 """A pod that keeps the contract, and pods that break it; written from the protos alone.
 
 A pod here trains nothing: it pretends to step, and publishes parameters that it made up, through StoreService.
-`breaks` of a broken pod is the promise that it breaks, in the words of the contract.
+`breaks` of a broken pod is the requirement that it breaks, in the words of the contract.
 """
 
 import hashlib

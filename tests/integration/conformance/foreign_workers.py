@@ -1,6 +1,6 @@
 """A worker that keeps the contract, and workers that break it; written from agentpod.proto and tensor.proto alone.
 
-`breaks` of a broken worker is the promise of the contract that it breaks, in the words of the contract.
+`breaks` of a broken worker is the requirement of the contract that it breaks, in the words of the contract.
 """
 
 import hashlib

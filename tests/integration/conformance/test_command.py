@@ -23,14 +23,14 @@ def test_a_sound_plugin_ends_with_0_and_prints_nothing_on_stdout(capsys: pytest.
         assert main(["conform", address, "--as", "evolution"]) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"{address} conforms to the contract of a generator or updater: 15 kept, 1 untested; ")
+    assert err.startswith(f"{address} conforms to the contract of a generator or updater: 15 met, 1 untested; ")
 
 
-def test_each_broken_promise_is_reported_in_one_line_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_violated_requirement_is_reported_in_one_line_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     with served(add, foreign_plugins.OutsideRange()) as address:
         assert main(["conform", address, "--as", "evolution"]) == 1
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("BROKEN within-range: fresh.hyperparameters.learning_rate: value 0.004 ")
+    assert line.startswith("VIOLATED within-range: fresh.hyperparameters.learning_rate: value 0.004 ")
     assert '"A searched one must lie in the range or among the choices of the specification, ' in line
     assert line.endswith("; limit each value to `low` and `high`, or to `choices`, of the specification in the request")
 
@@ -40,7 +40,7 @@ def test_json_has_the_published_shape(capsys: pytest.CaptureFixture[str]) -> Non
         assert main(["conform", address, "--as", "evolution", "--json"]) == 1
     value = json.loads(capsys.readouterr().out)
     json_schemas.check(["conform"], value)
-    assert value["counts"]["BROKEN"] == 1
+    assert value["counts"]["VIOLATED"] == 1
     assert not value["conforms"]
 
 
@@ -106,7 +106,7 @@ def test_an_examination_that_takes_too_long_ends_without_a_verdict(capsys: pytes
     assert value["unfinished"] == late
     assert not value["conforms"]
     # A service that is slow keeps its deadline until that has passed.
-    assert value["counts"]["BROKEN"] == 0
+    assert value["counts"]["VIOLATED"] == 0
     assert late in {finding["problem"] for finding in value["findings"]}
 
 
@@ -121,13 +121,13 @@ async def test_what_was_found_before_the_time_was_over_is_reported(capsys: pytes
         await asyncio.Event().wait()
 
     report = await run_parts("worker", "host:1", judge, [finds, waits, finds], most_seconds=0.05)
-    grades = {finding.promise.name: finding.grade for finding in report.findings}
-    assert (grades["probe"], grades["opens"], grades["deadline"]) == ("BROKEN", "KEPT", "UNTESTED")
+    grades = {finding.requirement.name: finding.grade for finding in report.findings}
+    assert (grades["probe"], grades["opens"], grades["deadline"]) == ("VIOLATED", "MET", "UNTESTED")
     assert not report.conforms
     show_report(report, everything=False)
     out, err = capsys.readouterr()
-    assert out.startswith("BROKEN probe: ")
-    assert err.startswith("host:1 does not conform to the contract of a worker: 1 kept, 1 broken, ")
+    assert out.startswith("VIOLATED probe: ")
+    assert err.startswith("host:1 does not conform to the contract of a worker: 1 met, 1 violated, ")
     assert err.endswith(" s; the 0.05 s of the examination were over; --seconds gives it more\n")
     unbroken = await run_parts("worker", "host:1", judge_of("worker"), [waits], most_seconds=0.05)
     show_report(unbroken, everything=False)

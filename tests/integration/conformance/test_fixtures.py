@@ -1,4 +1,4 @@
-"""What the broken services break is a promise of the contracts, in their words."""
+"""What the broken services break is a requirement of the contracts, in their words."""
 
 import subprocess
 import sys
@@ -30,14 +30,16 @@ def contract_text() -> str:
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
-def test_every_broken_service_breaks_a_promise_in_the_words_of_a_contract(broken: type) -> None:
+def test_every_violated_service_breaks_a_requirement_in_the_words_of_a_contract(broken: type) -> None:
     assert broken.breaks in contract_text()
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)
-def test_every_promise_that_is_examined_is_in_the_words_of_a_contract(contract: str) -> None:
+def test_every_requirement_that_is_examined_is_in_the_words_of_a_contract(contract: str) -> None:
     text = contract_text()
-    assert [promise.name for promise in judge_of(contract).promises.values() if promise.words not in text] == []
+    assert [
+        requirement.name for requirement in judge_of(contract).requirements.values() if requirement.words not in text
+    ] == []
 
 
 def test_the_examination_imports_neither_torch_nor_numpy_nor_click() -> None:
@@ -46,5 +48,5 @@ def test_the_examination_imports_neither_torch_nor_numpy_nor_click() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_there_are_more_than_ten_broken_services_of_every_kind_together() -> None:
+def test_there_are_more_than_ten_violated_services_of_every_kind_together() -> None:
     assert len({broken.__name__ for broken in BROKEN}) == len(BROKEN) > 50

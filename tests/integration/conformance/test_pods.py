@@ -9,7 +9,7 @@ from reports import assert_found, untested, wrong
 
 from podrace.conformance import pod
 from podrace.conformance.examine import judge_of, run_parts
-from podrace.conformance.findings import PromiseState, Report, line
+from podrace.conformance.findings import Report, RequirementState, line
 
 LEASE_SECONDS = 1.5
 BROKEN = [*foreign_pods.BROKEN, *foreign_pod_requests.BROKEN]
@@ -56,7 +56,7 @@ async def test_what_a_pod_that_is_not_started_again_would_show_is_not_examined()
 
 
 @pytest.mark.parametrize("pod_type", BROKEN, ids=lambda pod_type: pod_type.__name__)
-async def test_a_broken_pod_is_found_by_the_words_of_the_contract(pod_type: type[foreign_pods.Pod]) -> None:
+async def test_a_violated_pod_is_found_by_the_words_of_the_contract(pod_type: type[foreign_pods.Pod]) -> None:
     report = await examined(pod_type)
     assert not report.conforms
     assert_found(report, pod_type.breaks)
@@ -64,7 +64,7 @@ async def test_a_broken_pod_is_found_by_the_words_of_the_contract(pod_type: type
 
 async def test_every_field_that_is_out_of_bounds_is_reported() -> None:
     report = await examined(foreign_pod_requests.OutOfBounds, restarts=False)
-    (found,) = [finding for finding in report.findings if finding.grade == PromiseState.BROKEN]
+    (found,) = [finding for finding in report.findings if finding.grade == RequirementState.VIOLATED]
     assert {problem.partition(": expected")[0] for problem in found.problems} == {
         "RenewAssignment: pod_id = 'a pod'",
         "RenewAssignment: progress.environment_steps = 9223372036854775808",

@@ -1,8 +1,8 @@
-"""Lists the promise about the details of errors, which every contract makes."""
+"""Lists the requirement about the details of errors, which every contract makes."""
 
-from podrace.conformance.findings import Promise
+from podrace.conformance.findings import Requirement
 
-ERROR_DETAILS = Promise(
+ERROR_DETAILS = Requirement(
     "error-details",
     "those that it sends have this form",
     "podrace.error.v1.ErrorReason",

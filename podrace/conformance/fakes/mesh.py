@@ -7,10 +7,10 @@ from typing import Any
 
 from podrace.checkpoint.v1 import store_pb2, store_pb2_grpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
-from podrace.conformance.findings import Broken, Judge
-from podrace.conformance.played import manifests
-from podrace.conformance.played.leases import ExaminedLease
-from podrace.conformance.played.object_server import CONDITION, Objects
+from podrace.conformance.fakes import manifests
+from podrace.conformance.fakes.leases import ExaminedLease
+from podrace.conformance.fakes.object_server import CONDITION, Objects
+from podrace.conformance.findings import Judge, Violated
 from podrace.errors import Aborted, FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2, leaderboard_pb2_grpc
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
@@ -66,7 +66,7 @@ class ExaminedCalls:
             raise FailedPrecondition("the agent has been assigned to another pod", reason=STALE)
 
 
-class PlayedOrchestrator(pb_grpc.OrchestratorServiceServicer):
+class FakeOrchestrator(pb_grpc.OrchestratorServiceServicer):
     """Answers the calls of a pod to the orchestrator."""
 
     def __init__(self, calls: ExaminedCalls) -> None:
@@ -114,7 +114,7 @@ class PlayedOrchestrator(pb_grpc.OrchestratorServiceServicer):
         return pb.CompleteAssignmentResponse()
 
 
-class PlayedUpdater(leaderboard_pb2_grpc.UpdaterServiceServicer):
+class FakeUpdater(leaderboard_pb2_grpc.UpdaterServiceServicer):
     """Answers the calls of a pod to the leaderboard."""
 
     def __init__(self, calls: ExaminedCalls) -> None:
@@ -131,8 +131,8 @@ class PlayedUpdater(leaderboard_pb2_grpc.UpdaterServiceServicer):
             await asyncio.to_thread(
                 manifests.judge_submission, self.calls.judge, self.calls.read, lease.assignment, digest
             )
-        except Broken as broken:
-            raise InvalidArgument(broken.problem, reason="ERROR_REASON_BAD_CHECKPOINT") from None
+        except Violated as found:
+            raise InvalidArgument(found.problem, reason="ERROR_REASON_BAD_CHECKPOINT") from None
         candidate = leaderboard_pb2.Candidate(
             candidate_id=digest,
             tournament_id=lease.assignment.tournament_id,
@@ -158,7 +158,7 @@ class PlayedUpdater(leaderboard_pb2_grpc.UpdaterServiceServicer):
         return leaderboard_pb2.SubmitSnapshotResponse()
 
 
-class PlayedStore(store_pb2_grpc.StoreServiceServicer):
+class FakeStore(store_pb2_grpc.StoreServiceServicer):
     """Keeps pointers in memory, and grants URLs of objects."""
 
     def __init__(self, calls: ExaminedCalls, objects: Objects) -> None:

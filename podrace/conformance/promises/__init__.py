@@ -1,1 +1,0 @@
-"""Lists what each contract promises, in its words: one module for each contract. A test finds each in `protos/`."""
