@@ -10,29 +10,38 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from agentpod.current_device import use_device
+import structlog
+
+from agentpod.current_device import is_usable, use_device
 from agentpod.liveness.activity import Activity
+from agentpod.liveness.replacement import EXIT_GPU_LOST, exit_at_once
 from agentpod.memory_errors import exhausted, settings_of
 from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_PREPARING
+from podrace.printable import one_line
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+_log = structlog.get_logger(__name__)
 
 
 class ComputeThread:
     """Runs functions one after another on a dedicated thread, which is started by the first call.
 
+    If a function fails and the GPU cannot be used any more, the process exits: its CUDA context is lost, and the fault
+    is neither the agent's nor the specification's. Another process continues with the last checkpoint.
+
     Attributes:
         activity: What the thread does.
     """
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", *, leave: Callable[[int], None] = exit_at_once) -> None:
         """Starts no thread yet.
 
         Args:
             device: Device that the functions compute on; if it is a GPU, it is the current device of the thread.
+            leave: Ends this process with an exit code.
         """
-        self._device, self._prepared = device, False
+        self._device, self._leave, self._prepared = device, leave, False
         self.activity = Activity()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
 
@@ -72,6 +81,11 @@ class ComputeThread:
                 return function()
         except (RuntimeError, MemoryError) as error:
             if (reported := exhausted(error, self._device, settings)) is None:
+                if not is_usable(self._device):
+                    _log.critical(
+                        "this process exits, because its GPU cannot be used any more", error=one_line(str(error))
+                    )
+                    self._leave(EXIT_GPU_LOST)
                 raise
             # Without its traceback, which keeps the tensors of the failed computation alive.
             raise reported from None

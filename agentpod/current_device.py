@@ -1,8 +1,26 @@
-"""Makes a GPU the current device of a thread: streams, events and new tensors without a device belong to it."""
+"""Makes a GPU the current device of a thread: streams, events and new tensors without a device belong to it.
+
+It also checks whether a GPU can still be used after an error.
+"""
 
 import torch
 
 from podrace.errors import FailedPrecondition
+
+
+def is_usable(device: str) -> bool:
+    """Whether CUDA still works on a device, after an error on it.
+
+    An illegal access, an uncorrectable memory error or a lost GPU is reported by every later call until the process
+    ends. Other errors, such as a kernel that could not be launched, are not reported again.
+    """
+    if torch.device(device).type != "cuda":
+        return True
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
 
 
 def use_device(device: str) -> None:

@@ -9,8 +9,10 @@ import structlog
 
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
-EXIT_STUCK = 4
+EXIT_STUCK = 5
 """Exit code of a learner that makes no progress itself."""
+EXIT_GPU_LOST = 6
+"""Exit code of a role whose CUDA context is lost: after some errors, every call fails until the process ends."""
 STOP_SECONDS = 30.0
 """Time that a learner has to publish and exit after one of its roles was lost and cannot be restarted."""
 _log = structlog.get_logger(__name__)

@@ -45,8 +45,7 @@ class CopyStream:
             return _nothing
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
-        wait: Callable[[], None] = event.synchronize
-        return wait
+        return waiting_for(event, self._device)
 
     def before_computing(self) -> None:
         """Lets what the current stream is given from now on start after the copies so far; the host does not wait."""
@@ -60,3 +59,17 @@ class CopyStream:
 
 def _nothing() -> None:
     """There is nothing to wait for."""
+
+
+def waiting_for(event: Any, device: torch.device | int) -> Callable[[], None]:
+    """Returns a function that waits for an event of a GPU in any thread.
+
+    A new thread starts with the first GPU as its current one. There, the wait would create another context, of some
+    500 MiB, on the first GPU.
+    """
+
+    def wait() -> None:
+        with torch.cuda.device(device):
+            event.synchronize()
+
+    return wait

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from podrace.errors import FailedPrecondition, ResourceExhausted, Unimplemented
+from podrace.tensor_transport.copy_stream import waiting_for
 from podrace.tensor_transport.cuda import HANDLE_BYTES, SIZE_BYTES, UUID_BYTES, Slab
 
 BLOCK_BYTES = 2 << 20
@@ -131,8 +132,7 @@ class CupyDriver:
         with torch.cuda.device(self._index):
             event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self._index))
-        wait: Callable[[], None] = event.synchronize
-        return wait
+        return waiting_for(event, self._index)
 
     @contextmanager
     def _errors_of(self, what: str) -> Iterator[None]:

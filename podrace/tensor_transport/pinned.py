@@ -45,8 +45,10 @@ class PinnedMap(mmap.mmap):
         if self._address and not sys.is_finalizing():
             # The thread that drops the last view may have another current device.
             with torch.cuda.device(self._device):
-                # Copies that were started may still run.
-                torch.cuda.synchronize()
+                # Copies that were started may still run. Others than those of this stream were awaited. To wait for all
+                # streams is forbidden while another thread records a CUDA graph, and would end its recording.
+                with suppress(RuntimeError):
+                    torch.cuda.default_stream(self._device).synchronize()
                 if int(_runtime().cudaHostUnregister(self._address)):
                     _forget_error()
 

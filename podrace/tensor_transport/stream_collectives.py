@@ -101,6 +101,11 @@ class StreamCollectives:
             self._changed.notify()
 
     def _watch(self) -> None:
+        # A new thread starts with the first GPU, and a query from there would create a context on it.
+        with torch.cuda.device(self._device):
+            self._watch_until_closed()
+
+    def _watch_until_closed(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or self._unfinished)

@@ -24,6 +24,7 @@ from podrace.tensor.v1 import tensor_pb2 as pb
 from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
 from podrace.tensor.v1.tensor_pb2 import TensorRef
 from podrace.tensor_transport.boxes import Box
+from podrace.tensor_transport.copy_stream import waiting_for
 from podrace.tensor_transport.group import Group
 from podrace.tensor_transport.group_store import GroupStore
 from podrace.tensor_transport.mirrors import MirrorPlane
@@ -154,7 +155,8 @@ class GroupPlane(MirrorPlane):
     async def finish(self) -> None:
         """Waits, in a thread, for what the current stream has been given so far: others may use another stream."""
         if self.device.type == "cuda":
-            await asyncio.to_thread(torch.cuda.current_stream(self.device).record_event().synchronize)
+            event = torch.cuda.current_stream(self.device).record_event()
+            await asyncio.to_thread(waiting_for(event, self.device))
 
     async def _joined(self, link: Link, stub: Any) -> Group:
         if link.group is None:

@@ -61,7 +61,7 @@ class Ends:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, timeout_seconds: float = 20.0) -> None:
         self.cuda = FakeCuda().install(monkeypatch)
         self.nccl = FakeNccl(self.cuda)
-        self.group = Group(self.nccl, RANK, SIZE, torch.device("cuda:0"), timeout_seconds)
+        self.group = Group(self.nccl, RANK, SIZE, torch.device("cuda:1"), timeout_seconds)
 
 
 def own() -> torch.Tensor:
@@ -158,6 +158,8 @@ def test_a_member_that_does_not_respond_ends_the_wait_of_the_others(monkeypatch:
     with pytest.raises(MemberLost, match=r"rank 1 of 3: a member of the group was lost \(a member did not respond for"):
         ends.group.finish()
     assert ends.nccl.calls == ["allreduce", "abort"]
+    # On another GPU than that of the process, the watching thread would create a context.
+    assert {device for what, device in ends.cuda.devices if what == "query"} == {1}
     with pytest.raises(MemberLost, match="has left its group"):
         ends.group.average_(own())
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from agentpod.compute_thread import ComputeThread
-from podrace.errors import FailedPrecondition
+from agentpod.liveness.replacement import EXIT_GPU_LOST
+from podrace.errors import FailedPrecondition, ResourceExhausted
 
 
 async def test_the_gpu_is_the_current_device_of_the_thread_before_anything_runs_there(
@@ -34,8 +35,43 @@ async def test_a_gpu_that_cannot_be_used_is_an_error_of_the_call(monkeypatch: py
     compute.close()
 
 
+@pytest.mark.parametrize("lost", [True, False])
+async def test_the_process_exits_if_its_gpu_cannot_be_used_after_an_error(
+    monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    def synchronize(device: str) -> None:
+        if lost:
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    def fail() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    exits: list[int] = []
+    compute = ComputeThread("cuda:1", leave=exits.append)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        await compute.run(fail)
+    assert exits == ([EXIT_GPU_LOST] if lost else [])
+    with pytest.raises(ResourceExhausted):
+        await compute.run(exhaust)
+    assert len(exits) == lost, "memory can be freed"
+    compute.close()
+
+
+def exhaust() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
 async def test_without_a_gpu_cuda_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: pytest.fail("touched"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: pytest.fail("touched"))
     compute = ComputeThread()
     assert await compute.run(lambda: 3) == 3
+    with pytest.raises(RuntimeError, match="of the processor"):
+        await compute.run(fail)
     compute.close()
+
+
+def fail() -> None:
+    raise RuntimeError("an error of the processor")

@@ -78,4 +78,4 @@ def test_memory_is_unregistered_on_the_gpu_that_it_was_registered_for(cuda: Fake
     region.close()
     del region
     gc.collect()
-    assert cuda.devices == [("synchronize", 3), ("unregister", 3)]
+    assert cuda.devices == [("wait", 3), ("unregister", 3)]
