@@ -22,6 +22,7 @@ from podrace.access.principal import Principal
 from podrace.checkpoint_store import open_store
 from podrace.checkpoint_store.assignment_store import GRANTED
 from podrace.errors import DeadlineExceeded, FieldViolation, InvalidArgument, PodraceError, Unavailable
+from podrace.limits.names import ISAAC
 from podrace.limits.specification import check_specification
 from podrace.plugins.address import GrpcService, parse
 from podrace.specification.messages import bad_spec
@@ -125,6 +126,10 @@ class Validation:
     ) -> None:
         if not isinstance(launcher, Inspector):
             reason = f"the launcher {self._config.launcher!r} cannot try it out before a pod starts"
+            findings.unchecked.append(f"environment.id = {spec.environment.id!r}: {reason}")
+            return
+        if spec.environment.id.startswith(ISAAC):
+            reason = "it needs a GPU, and is tried out without one"
             findings.unchecked.append(f"environment.id = {spec.environment.id!r}: {reason}")
             return
         try:

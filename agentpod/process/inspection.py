@@ -114,7 +114,11 @@ def _variants(spec: TournamentSpec) -> Iterator[tuple[str, Struct]]:
 
 def _spaces(environment: EnvironmentSpec, allowed: Allowed) -> tuple[Space, Space]:
     """Makes one lane of an environment and returns its spaces for observations and actions."""
-    simulator = make_simulator(with_options(environment, Struct(), 1), CPU, allowed)
+    made = with_options(environment, Struct(), 1)
+    if made.id == "stocks" and "captured" in made.options.fields:
+        # CUDA graphs need a GPU, which this process does not have; they change no space.
+        del made.options.fields["captured"]
+    simulator = make_simulator(made, CPU, allowed)
     try:
         return simulator.observation_space, simulator.action_space
     finally:

@@ -45,6 +45,12 @@ def test_options_of_evaluations_and_reports_are_tried_too() -> None:
     assert sorted(problems) == ["evaluation.options", "reports.later.options"]
 
 
+@pytest.mark.parametrize("captured", [True, False])
+def test_an_option_for_gpus_is_no_problem_where_there_is_none(captured: bool) -> None:
+    stocks = {"id": "stocks", "options": {"path": "synthetic:minute?symbols=3&days=60", "captured": captured}}
+    assert found(environment=stocks) == {}
+
+
 def test_a_torso_for_images_does_not_suit_a_vector() -> None:
     problems = found(algorithms={"ppo": {"hyperparameters": {"torso": "nature"}}})
     assert list(problems) == ["algorithms.ppo"]

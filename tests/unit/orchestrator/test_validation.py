@@ -164,6 +164,15 @@ async def test_what_cannot_be_checked_is_stated(config: Config) -> None:
     assert "cannot try it out" in unchecked[0]
 
 
+@pytest.mark.parametrize("name", ["isaacgym:Ant", "isaaclab:Isaac-Ant-Direct-v0"])
+async def test_a_simulator_that_needs_a_gpu_is_not_tried_out_without_one(config: Config, name: str) -> None:
+    launcher = FakeLauncher()
+    allowing = Config(leaderboard=config.leaderboard, store=config.store, allow=EVERYTHING)
+    unchecked = await check(allowing, launcher, spec(environment={"id": name}))
+    assert unchecked == [f"environment.id = '{name}': it needs a GPU, and is tried out without one"]
+    assert launcher.inspected == []
+
+
 async def test_an_environment_that_takes_too_long_is_stated_as_not_checked(config: Config) -> None:
     launcher = FakeLauncher(broken=DeadlineExceeded("the environment was not made within 60 s"))
     assert await check(config, launcher, spec()) == [
