@@ -78,8 +78,11 @@ test-slow: install
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(TESTS)
 
 # PyTorch and CuPy for the CUDA of this machine's driver, and a check that they fit together.
+# The PyTorch of `make install` brings the NCCL for CUDA 13, whose files are also those of the one for CUDA 12.
 install-gpu: install
-	requirements="$$($(BIN)/python deploy/gpu_packages.py requirements)" && $(BIN)/python -m pip install --quiet --constraint constraints.txt $$requirements
+	requirements="$$($(BIN)/python deploy/gpu_packages.py requirements)" && \
+	case "$$requirements" in *+cu12*) $(BIN)/python -m pip uninstall --quiet --yes nvidia-nccl-cu13;; esac && \
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$requirements
 	$(BIN)/python deploy/gpu_packages.py check
 
 test-gpu: install-gpu

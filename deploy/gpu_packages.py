@@ -66,9 +66,12 @@ def problems(installed: Installed, cuda: int, torch: str) -> list[str]:
     cupy = sorted(name for name in installed.packages if name.startswith("cupy"))
     if cupy != [f"cupy-cuda{cuda}x"]:
         found.append(f"CuPy: {', '.join(cupy) or 'none'} is installed, expected cupy-cuda{cuda}x alone")
-    for name, version in installed.packages.items():
-        if name.startswith("nvidia-nccl") and installed.nccl and version != installed.nccl:
-            found.append(f"{name} {version} is installed, but torch uses NCCL {installed.nccl}")
+    nccl = sorted(name for name in installed.packages if name.startswith("nvidia-nccl"))
+    if len(nccl) > 1:
+        # All have the same files, so those of the one that was installed last are used.
+        found.append(f"NCCL: {', '.join(nccl)} are installed, expected one: uninstall all, and install one again")
+    elif installed.nccl and any(installed.packages[name] != installed.nccl for name in nccl):
+        found.append(f"{nccl[0]} {installed.packages[nccl[0]]} is installed, but torch uses NCCL {installed.nccl}")
     return found
 
 

@@ -4,6 +4,7 @@ The equations are those of Mordatch & Abbeel 2018 (arXiv 1703.04908) and Lowe et
 package mpe2 implements them; tests compare both step by step.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -88,13 +89,25 @@ def advance(bodies: Bodies, position: Tensor, velocity: Tensor, direction: Tenso
         The new positions [N, E, 2] and velocities [N, M, 2].
     """
     movers, solid = bodies.movers, len(bodies.sizes)
-    acceleration, size = position.new_tensor(bodies.accelerations), position.new_tensor(bodies.sizes)
+    size, acceleration, limit = _constants(bodies, position.dtype, position.device)
     force = direction * acceleration[:, None] + _contact(position[:, :solid], size)[:, :movers]
     moved = torch.cat((position[:, :movers] + TIME_STEP * velocity, position[:, movers:]), 1)
     velocity = velocity * (1 - DAMPING) + TIME_STEP * force
-    limit = position.new_tensor(bodies.highest_speeds)
     speed = velocity.norm(dim=-1).clamp(min=1e-12)
     return moved, velocity * (limit / speed).clamp(max=1.0).unsqueeze(-1)
+
+
+@functools.cache
+def _constants(bodies: Bodies, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the sizes, accelerations and highest speeds of discs.
+
+    They are kept, because the host waits for a GPU when it copies numbers there.
+    """
+    size, acceleration, limit = (
+        torch.tensor(numbers, dtype=dtype, device=device)
+        for numbers in (bodies.sizes, bodies.accelerations, bodies.highest_speeds)
+    )
+    return size, acceleration, limit
 
 
 def _contact(position: Tensor, size: Tensor) -> Tensor:

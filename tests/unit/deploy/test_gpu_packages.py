@@ -46,6 +46,10 @@ def test_packages_for_one_cuda_and_the_tested_torch_fit_together():
             {"packages": {**PACKAGES, "nvidia-nccl-cu13": "2.32.3"}},
             "nvidia-nccl-cu13 2.32.3 is installed, but torch uses",
         ),
+        (
+            {"packages": {**PACKAGES, "nvidia-nccl-cu12": "2.29.7"}},
+            "nvidia-nccl-cu12, nvidia-nccl-cu13 are installed, expected one",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(changes, words):
