@@ -29,6 +29,7 @@ DEFAULTS: Mapping[str, str | float | int] = {
 SETTINGS: Mapping[str, Mapping[str, float | int]] = {
     "incumbent": {
         "founder_share": 0.5,
+        "founder_seeds": 2,
         "fresh_until": 0.4,
         "takeover_errors": 1.0,
         "takeover_scores": 2,
@@ -140,8 +141,8 @@ def may_stop(evolution: EvolutionSpec) -> bool:
 
 def missing(evolution: EvolutionSpec) -> list[str]:
     """Returns the settings of the strategy that are not set, as `evolution.<name>`."""
-    # Specifications resolved by old versions have no allocation, which means `ratio`.
-    needed = ({**DEFAULTS, **SETTINGS.get(evolution.strategy, {})}).keys() - {"allocation"}
+    # Specifications resolved by old versions have no allocation, which means `ratio`, and no seeds, which means 1.
+    needed = ({**DEFAULTS, **SETTINGS.get(evolution.strategy, {})}).keys() - {"allocation", "founder_seeds"}
     if evolution.allocation == "halving":
         needed |= HALVING.keys()
     return [f"evolution.{name}" for name in sorted(needed - _present(evolution))]

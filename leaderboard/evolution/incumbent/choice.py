@@ -173,7 +173,9 @@ def _challenger(situation: Situation, race: IncumbentRace, leader: Trial | None,
     if parent is None or happens(random, fresh_probability(race, parent, situation.clock)):
         algorithm = algorithm_by_time(situation, race)
         reason = f"a challenger; {algorithm} is furthest below its share of pod time" if algorithm else "a challenger"
-        return Fresh(reason, algorithm, environment_steps=steps, rung=0)
+        if reseeds := race.wants_founder_seed(algorithm or situation.turn.algorithm):
+            reason += ", with the values of the founder and another seed"
+        return Fresh(reason, algorithm, values_as_specified=reseeds, environment_steps=steps, rung=0)
     inherited = situation.values_of(parent.newest)
     spaces = movable_spaces(parent.algorithm, situation.spec.algorithms[parent.algorithm])
     values = fork_values(inherited, spaces, evolution, random)

@@ -112,6 +112,12 @@ class IncumbentRace(RungTrials):
         taken = everything - time_taken_by(incumbent, self, clock)
         return min(1.0, clock.share * taken / (elapsed * (pods - 1)))
 
+    def wants_founder_seed(self, algorithm: str) -> bool:
+        """Returns whether the next fresh agent of an algorithm has the values of the specification, as its founder."""
+        evolution, starts = self.spec.evolution, len(self.spec.algorithms[algorithm].starts)
+        wanted = max(1, starts) + evolution.founder_seeds - 1
+        return evolution.founder_share > 0 and 0 < self.fresh_agents(algorithm) < wanted
+
     def lacks_founder(self, algorithm: str) -> bool:
         """Whether an algorithm has no founder yet, or lost it before it had a score."""
         number = self.founders.get(algorithm)

@@ -40,7 +40,26 @@ def test_every_algorithm_gets_a_founder_before_anything_else(make_log: MakeLog) 
         log.fresh(answer.algorithm)
     assert sorted(seen) == ["a2c", "ppo"]
     third = log.next()
-    assert not (isinstance(third, Fresh) and third.values_as_specified)
+    assert "founder of" not in third.reason
+
+
+@pytest.mark.parametrize(("seeds", "share", "starts"), [(3, 0.5, 0), (1, 0.5, 0), (3, 0.0, 0), (2, 0.5, 2)])
+def test_the_first_challengers_have_the_values_of_the_founder_if_these_are_trusted(
+    make_log: MakeLog, seeds: int, share: float, starts: int
+) -> None:
+    known_good = [{"learning_rate": 10.0 ** -(2 + number)} for number in range(starts)]
+    table = {"starts": known_good, "hyperparameters": {"learning_rate": {"low": 1e-5, "high": 1e-1}}}
+    log = make_log(algorithms={"ppo": table}, founder_seeds=seeds, founder_share=share, riser_probability=0.0)
+    answers = []
+    for _ in range(6):
+        answers.append(log.next())
+        log.fresh()
+    as_specified = [isinstance(answer, Fresh) and answer.values_as_specified for answer in answers]
+    others = seeds - 1 if share else 0
+    tried = max(0, starts - 1)
+    assert as_specified == [True, *[False] * tried, *[True] * others, *[False] * (5 - tried - others)]
+    reason = "with the values of the founder and another seed"
+    assert [reason in answer.reason for answer in answers[1:]] == as_specified[1:]
 
 
 def test_an_algorithm_that_has_left_gets_no_founder(make_log: MakeLog) -> None:
