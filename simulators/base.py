@@ -179,7 +179,7 @@ class Opponent(Protocol):
 
 
 @runtime_checkable
-class Opposed(Protocol):
+class AcceptsOpponents(Protocol):
     """A simulator of games of two players that lets policies play against the agent; see `simulators.games`.
 
     An opponent has the same observations and actions as the agent.

@@ -58,8 +58,8 @@ LONGEST_WAIT_SECONDS = 30.0
 RETRY_SECONDS = 0.5
 """Pause after a failed AcquireAssignment call, and while the roles open for an agent of another pod."""
 REFUSED_SECONDS = 5.0
-"""Pause of a standing pod that the orchestrator refused."""
-FAREWELL_SECONDS = 5.0
+"""Pause of an external pod that the orchestrator refused."""
+EXIT_NOTICE_SECONDS = 5.0
 """Time limit for notifying the followers that the pod exits."""
 UNKNOWN_ANSWER_SECONDS = 1.0
 """Pause after an answer that this build does not know."""
@@ -133,7 +133,7 @@ class Leader:
         finally:
             await self._preparation.end()
             self.shared_training.end()
-            await self.shared_training.all_notified(FAREWELL_SECONDS)
+            await self.shared_training.all_notified(EXIT_NOTICE_SECONDS)
             await self.roles.close()
             await self._polls.close()
             await self._orchestrator_channel.close()

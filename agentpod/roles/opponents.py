@@ -14,7 +14,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import MatchResult
 from podrace.errors import BAD_SPEC, InvalidArgument
 from podrace.tensor_transport.plane import Planes
 from simulators import Simulator
-from simulators.base import Opposed
+from simulators.base import AcceptsOpponents
 
 
 class PolicyOpponent:
@@ -60,7 +60,7 @@ class OpponentSeats:
 
     def clear(self) -> None:
         """Lets the built-in opponent play, if the simulator is a game."""
-        if isinstance(self._simulator, Opposed):
+        if isinstance(self._simulator, AcceptsOpponents):
             self._simulator.seat_opponents(())
 
     def seat(self, opponents: Sequence[pb.Opponent], planes: Planes, seed: int, *, greedy: bool) -> None:
@@ -76,7 +76,7 @@ class OpponentSeats:
             InvalidArgument: The simulator is not a game of two players, or an opponent cannot act in it.
         """
         simulator = self._simulator
-        if not isinstance(simulator, Opposed):
+        if not isinstance(simulator, AcceptsOpponents):
             if opponents:
                 raise InvalidArgument(
                     f"environment {self._environment!r}: policies cannot play against the agent there; the settings"
@@ -112,7 +112,7 @@ def references(opponents: Sequence[pb.Opponent]) -> list[pb.PolicyRef]:
 
 def is_game(simulator: Simulator) -> bool:
     """Returns whether policies can play against the agent in a simulator."""
-    return isinstance(simulator, Opposed)
+    return isinstance(simulator, AcceptsOpponents)
 
 
 def match_results(returns: Tensor, first_episode: int, lanes: int, opponents: Sequence[str]) -> list[MatchResult]:

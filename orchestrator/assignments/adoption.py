@@ -43,7 +43,7 @@ class Adoption:
     """Handles calls of pods that the database does not know.
 
     await adoption.adopt_if_newer(work_id, lease_epoch, pod_id)
-    if adoption.is_left_alone(work_id, pod_id): ...
+    if adoption.is_unmanaged(work_id, pod_id): ...
     """
 
     def __init__(self, state: StateDatabase, runtime: RuntimeState, clock: Clock, *, external: bool) -> None:
@@ -60,7 +60,7 @@ class Adoption:
             self._runtime.grant_lease(adopted, self._clock.monotonic())
             self._runtime.changes.notify_all()
 
-    def is_left_alone(self, work_id: str, pod_id: str) -> bool:
+    def is_unmanaged(self, work_id: str, pod_id: str) -> bool:
         """Whether a pod may continue although the database does not know its tournament: its launcher lists it.
 
         Raises:
@@ -68,9 +68,9 @@ class Adoption:
         """
         if not pod_id or work_id.rpartition("-")[0] in self._runtime.cache.tournaments:
             return False
-        if self._runtime.left_alone is None:
+        if self._runtime.unmanaged is None:
             raise Unavailable("the orchestrator has just started and does not know its pods yet; repeat the call")
-        return pod_id in self._runtime.left_alone
+        return pod_id in self._runtime.unmanaged
 
 
 # --- transactions ------------------------------------------------------------------------------------------------

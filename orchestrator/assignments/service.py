@@ -240,7 +240,7 @@ class Assignments:
         work_id = work_of(assignment_id)
         # Renewals are the most frequent calls, so they are answered from memory in the normal case.
         await self._adoption.adopt_if_newer(work_id, lease_epoch, pod_id)
-        if self._adoption.is_left_alone(work_id, pod_id):
+        if self._adoption.is_unmanaged(work_id, pod_id):
             return dispatch.LeaseDirective(pb.DIRECTIVE_CONTINUE)
         held = transactions.known_lease(self._runtime.cache, work_id)
         if held is None:

@@ -52,7 +52,7 @@ def compare(
     listed: Sequence[ListedPod],
     starting: Collection[str],
     absent_seconds: Mapping[str, float],
-    left_alone: Collection[str] = (),
+    unmanaged: Collection[str] = (),
 ) -> PodComparison:
     """Compares the recorded pods with the running ones.
 
@@ -61,11 +61,11 @@ def compare(
         listed: Pods that the launcher lists.
         starting: Pods that the launcher is starting now.
         absent_seconds: How long each recorded pod has been missing from the list.
-        left_alone: Pods that are not recorded on purpose.
+        unmanaged: Pods that are not recorded on purpose.
     """
     running = {pod.pod_id for pod in listed}
     known = {pod.pod_id for pod in recorded}
-    missing, unknown = known - running - set(starting), running - known - set(left_alone)
+    missing, unknown = known - running - set(starting), running - known - set(unmanaged)
     removed = {pod.pod_id for pod in listed if pod.removed}
     return PodComparison(
         unknown=[pod for pod in listed if pod.pod_id in unknown] if unknown else [],
@@ -128,10 +128,10 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> frozens
     Unknown pods of a known tournament are adopted.
 
     Returns:
-        The pods of tournaments that the database does not know. They are left alone: the database may be a new one
+        The pods of tournaments that the database does not know. They are not managed: the database may be a new one
         whose backup will be restored.
     """
-    left_alone = set()
+    unmanaged = set()
     for pod in found.appeared:
         records.save(transaction, replace(pod, phase=PodPhase.SEEN))
     for pod in found.removed:
@@ -140,8 +140,8 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> frozens
         known = records.find(transaction, PodRecord, listed.pod_id)
         tournament = records.find(transaction, TournamentRecord, listed.tournament_id)
         if tournament is None:
-            left_alone.add(listed.pod_id)
-            message = f"{listed.pod_id} is running and is left alone: {UNKNOWN}; restore its backup, or stop the pod"
+            unmanaged.add(listed.pod_id)
+            message = f"{listed.pod_id} is running and is not managed: {UNKNOWN}; restore its backup, or stop the pod"
             transaction.record_event("pod_unknown", message, tournament_id=listed.tournament_id, pod_id=listed.pod_id)
         elif known is None:
             adopt_pod(transaction, listed.pod_id, tournament, listed=listed)
@@ -151,7 +151,7 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> frozens
             records.save(transaction, drained)
             message = f"{listed.pod_id} is asked to stop: {drained.drain_reason}"
             transaction.record_event("pod_draining", message, tournament_id=listed.tournament_id, pod_id=listed.pod_id)
-    return frozenset(left_alone)
+    return frozenset(unmanaged)
 
 
 def adopt_pod(

@@ -107,7 +107,7 @@ class Reconciler:
         self._views = PodViews(runtime, clock)
         self._stops = PodStops(state, launcher, self._views, check_leads)
         self._recorded_shortages: dict[str, set[str]] = {}
-        self._starts = PodStarts(state, launcher, self._mark_gone, self._mark_refused, self._look_again, check_leads)
+        self._starts = PodStarts(state, launcher, self._mark_gone, self._mark_refused, self._request_cycle, check_leads)
         self._line = ""
 
     @property
@@ -246,11 +246,11 @@ class Reconciler:
         running = {pod.pod_id for pod in listed}
         self._absent = {pod_id: self._absent.get(pod_id, now) for pod_id in self._runtime.cache.pods.keys() - running}
         absent_seconds = {pod_id: now - since for pod_id, since in self._absent.items()}
-        left_alone = self._runtime.left_alone or frozenset()
-        found = pod_lifecycle.compare(recorded, listed, self.starting, absent_seconds, left_alone)
+        unmanaged = self._runtime.unmanaged or frozenset()
+        found = pod_lifecycle.compare(recorded, listed, self.starting, absent_seconds, unmanaged)
         if found.appeared or found.unknown or found.removed:
-            left_alone |= await self._state.transact(pod_lifecycle.record_appearance, found)
-        self._runtime.left_alone = left_alone & running
+            unmanaged |= await self._state.transact(pod_lifecycle.record_appearance, found)
+        self._runtime.unmanaged = unmanaged & running
         if found.gone:
             await asyncio.gather(
                 *(self._mark_gone(pod.pod_id, self._launcher.last_log_line(pod.pod_id)) for pod in found.gone)
@@ -279,7 +279,7 @@ class Reconciler:
             start = self._clock.monotonic() + seconds
             self._not_before[tournament_id] = max(start, self._not_before.get(tournament_id, 0.0))
 
-    def _look_again(self) -> None:
+    def _request_cycle(self) -> None:
         self._runtime.reconcile_requested.set()
         self._runtime.changes.notify_all()
 

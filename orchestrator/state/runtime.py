@@ -41,7 +41,7 @@ class RuntimeState:
         step_limits: Own environment steps at which an agent ends at the latest, by agent id and lease epoch.
         paused: Why tournaments are paused by faults of storage, by id; `cache.pauses` has those that users paused.
         restored_epoch: Epoch of backups with which the database was restored last; 0: it never was.
-        left_alone: Pods that run and whose tournaments the database does not know; None until pods were listed.
+        unmanaged: Pods that run and whose tournaments the database does not know; None until pods were listed.
         registered: Tournaments that the leaderboard knows, as far as this process knows.
         without_space: Why no agent is generated for lack of space, by tournament.
         shortage: Why the disk of the database has too little space for further agents; empty: it has enough.
@@ -66,7 +66,7 @@ class RuntimeState:
         self.shortage = ""
         self.registered: set[str] = set()
         self.restored_epoch = 0
-        self.left_alone: frozenset[str] | None = None
+        self.unmanaged: frozenset[str] | None = None
 
     def restore(self, saved: SavedState, now: float) -> None:
         """Resumes where a previous run stopped; each lease is valid for one full duration from `now` (monotonic)."""

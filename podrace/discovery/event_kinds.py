@@ -32,7 +32,7 @@ EVENT_KINDS: Mapping[str, str] = {
     ),
     "role_stuck": "A role of a pod made no progress within its deadline; the message has the stacks of its threads.",
     "pod_unknown": (
-        "A pod is running whose tournament the orchestrator's database does not know; it is left alone, because a"
+        "A pod is running whose tournament the orchestrator's database does not know; it is not managed, because a"
         " backup may be restored."
     ),
     "pod_adopted": "A pod of a tournament is running that the orchestrator's database did not know; it is kept.",

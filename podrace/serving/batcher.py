@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Ask:
+class BatchItem:
     """A request for actions."""
 
     observation: NDArray[Any]
@@ -43,8 +43,8 @@ class Ask:
     """Time on the clock of the batcher after which the caller does not wait any longer."""
 
 
-class Acted(NamedTuple):
-    """The answer to an Ask."""
+class ActResult(NamedTuple):
+    """The answer to a BatchItem."""
 
     version: str
     action: NDArray[Any]
@@ -54,16 +54,16 @@ class Acted(NamedTuple):
 
 
 class _Queued(NamedTuple):
-    ask: Ask
+    ask: BatchItem
     waiting: Waiting
-    answer: "asyncio.Future[Acted]"
+    answer: "asyncio.Future[ActResult]"
 
 
 class Batcher:
     """Answers the requests of one version. Lives on the event loop; only it reads and changes the queue.
 
     batcher = Batcher(policy, limits, executor)
-    acted = await batcher.act(Ask(observation))
+    acted = await batcher.act(BatchItem(observation))
     await batcher.close()
     """
 
@@ -96,7 +96,7 @@ class Batcher:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def act(self, ask: Ask) -> Acted:
+    async def act(self, ask: BatchItem) -> ActResult:
         """Returns the actions of a request.
 
         Raises:
@@ -111,7 +111,7 @@ class Batcher:
                 f" {self._limits.queued_rows}): try again",
                 retry_seconds=max(0.05, self._compute_seconds),
             )
-        answer: asyncio.Future[Acted] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ActResult] = asyncio.get_running_loop().create_future()
         self._queue.append(_Queued(ask, Waiting(rows, self._clock(), ask.deadline), answer))
         self._count(rows)
         self._idle.clear()
@@ -188,7 +188,7 @@ class Batcher:
             self._computing = None
             self._next()
 
-    def _compute(self, batch: list[_Queued]) -> list[Acted] | PodraceError:
+    def _compute(self, batch: list[_Queued]) -> list[ActResult] | PodraceError:
         started = self._clock()
         try:
             found = self._run([queued.ask for queued in batch])
@@ -203,7 +203,7 @@ class Batcher:
         metrics.COMPUTE_SECONDS.observe(taken)
         return found
 
-    def _run(self, asks: list[Ask]) -> list[Acted]:
+    def _run(self, asks: list[BatchItem]) -> list[ActResult]:
         policy = self.policy
         rows = [len(ask.observation) for ask in asks]
         observation = asks[0].observation if len(asks) == 1 else np.concatenate([ask.observation for ask in asks])
@@ -219,11 +219,11 @@ class Batcher:
         for ask, count in zip(asks, rows, strict=True):
             own = {name: values[start : start + count] for name, values in found.items()}
             action = own["action"] if ask.random is None else policy.sampled(own, ask.random)
-            acted.append(Acted(policy.version, action, own.get("next_state", states[0][:0])))
+            acted.append(ActResult(policy.version, action, own.get("next_state", states[0][:0])))
             start += count
         return acted
 
-    def _answer(self, batch: list[_Queued], found: list[Acted] | PodraceError) -> None:
+    def _answer(self, batch: list[_Queued], found: list[ActResult] | PodraceError) -> None:
         for index, queued in enumerate(batch):
             if queued.answer.done():
                 continue

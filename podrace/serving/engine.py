@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from podrace.errors import FailedPrecondition, InvalidArgument, NamedResource, NotFound, PodraceError
 from podrace.policy.observations import check_finite
 from podrace.serving import metrics
-from podrace.serving.batcher import Acted, Ask, Batcher
+from podrace.serving.batcher import ActResult, Batcher, BatchItem
 from podrace.serving.decisions import versions
 from podrace.serving.decisions.batch_cut import BatchLimits
 from podrace.serving.decisions.gate import ACCEPTED, GateVerdict
@@ -48,7 +48,7 @@ class EngineLimits:
     """Most versions that are loaded; beyond it, sessions of versions that no longer serve are ended."""
 
 
-class Asked(NamedTuple):
+class ActInput(NamedTuple):
     """A request as a client makes it."""
 
     observation: NDArray[Any]
@@ -129,7 +129,7 @@ class PolicyEngine:
         """Returns the versions that are loaded."""
         return [batcher.policy for batcher in self._batchers.values()]
 
-    async def act(self, asked: Asked) -> Acted:
+    async def act(self, asked: ActInput) -> ActResult:
         """Answers a request by one version.
 
         Raises:
@@ -144,7 +144,7 @@ class PolicyEngine:
         batcher = self._batcher(version)
         if asked.state is not None:
             self._check_state(batcher.policy, asked.state, len(asked.observation))
-        acted = await batcher.act(Ask(asked.observation, asked.state, asked.random, asked.deadline))
+        acted = await batcher.act(BatchItem(asked.observation, asked.state, asked.random, asked.deadline))
         self._shadow(asked, acted)
         return acted
 
@@ -158,7 +158,7 @@ class PolicyEngine:
     def _keeps_state(self, session: str) -> bool:
         return session in self._sessions or bool(self.current.state_size)
 
-    async def _act_in_session(self, asked: Asked) -> Acted:
+    async def _act_in_session(self, asked: ActInput) -> ActResult:
         key, lanes, now = asked.session, len(asked.observation), self._clock()
         if asked.state is not None:
             raise InvalidArgument("state: the session has it; leave one of the two out")
@@ -169,13 +169,13 @@ class PolicyEngine:
             kept = self._sessions.take(key, lanes, now)
         return await self._step(asked, kept)
 
-    async def _step(self, asked: Asked, kept: KeptState) -> Acted:
+    async def _step(self, asked: ActInput, kept: KeptState) -> ActResult:
         state, next_state = kept.state, None
         if asked.begins is not None and asked.begins.any():
             state = np.where(asked.begins[:, np.newaxis], np.float32(0.0), state)
         try:
             batcher = self._batcher(kept.version)
-            acted = await batcher.act(Ask(asked.observation, state, asked.random, asked.deadline))
+            acted = await batcher.act(BatchItem(asked.observation, state, asked.random, asked.deadline))
             next_state = acted.next_state
             return acted
         finally:
@@ -191,7 +191,7 @@ class PolicyEngine:
             raise NotFound(f"version {named.name} is not loaded", resource=named)
         return self._batchers[version]
 
-    def _shadow(self, asked: Asked, acted: Acted) -> None:
+    def _shadow(self, asked: ActInput, acted: ActResult) -> None:
         """Has the shadow version compute what was answered, if there is one and it keeps up."""
         other = self.record.comparison
         if other is None or not other.shadow or asked.random or acted.version != self.record.current:
@@ -201,9 +201,9 @@ class PolicyEngine:
             self._shadows.add(task)
             task.add_done_callback(self._shadows.discard)
 
-    async def _compare(self, batcher: Batcher, asked: Asked, acted: Acted) -> None:
+    async def _compare(self, batcher: Batcher, asked: ActInput, acted: ActResult) -> None:
         try:
-            found = await batcher.act(Ask(asked.observation))
+            found = await batcher.act(BatchItem(asked.observation))
         except PodraceError:
             return
         gaps = np.abs(found.action.astype(np.float64) - acted.action).reshape(len(acted.action), -1)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podrace.errors import InvalidArgument, NamedResource, NotFound
-from podrace.serving.batcher import Acted
-from podrace.serving.engine import Asked, PolicyEngine
+from podrace.serving.batcher import ActResult
+from podrace.serving.engine import ActInput, PolicyEngine
 from podrace.serving.policy_version import PolicyVersion
 from podrace.serving.servicer import session_key, session_owner
 
@@ -128,7 +128,7 @@ async def infer(engine: PolicyEngine, asked: Inference, deadline: float) -> tupl
         raise InvalidArgument(f"output {unknown[0]!r}: there are {', '.join(known)}")
     begins = np.ones(len(observation), np.bool_) if asked.parameters.get("sequence_start") is True else None
     acted = await engine.act(
-        Asked(
+        ActInput(
             observation,
             session,
             begins if session else None,
@@ -190,5 +190,5 @@ def _sampler(parameters: Mapping[str, Any]) -> np.random.Generator | None:
     return np.random.default_rng(seed)
 
 
-def _outputs(acted: Acted) -> dict[str, NDArray[Any]]:
+def _outputs(acted: ActResult) -> dict[str, NDArray[Any]]:
     return {ACTION: acted.action, NEXT_STATE: acted.next_state}

@@ -16,7 +16,7 @@ from podrace.policy.v1 import policy_service_pb2 as pb
 from podrace.policy.v1 import policy_service_pb2_grpc as pb_grpc
 from podrace.rpc import Service
 from podrace.serving import metrics
-from podrace.serving.engine import Asked, PolicyEngine
+from podrace.serving.engine import ActInput, PolicyEngine
 from podrace.serving.follower import model_of
 from podrace.serving.policy_version import PolicyVersion
 from podrace.serving.sources import PolicySource
@@ -58,7 +58,7 @@ class PolicyServicer(pb_grpc.PolicyServiceServicer):
         observation = policy.observations(request.observations)
         policy.check_answer(len(observation), states=not request.session_id)
         acted = await self._engine.act(
-            Asked(
+            ActInput(
                 observation,
                 session_key(request.session_id),
                 _begins(request, len(observation)),

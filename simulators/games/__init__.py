@@ -3,7 +3,7 @@
 A lane is the agent's side of one game. A step is the move of the agent and the answer of its opponent, so a game is an
 ordinary environment: every algorithm for discrete actions with masks can learn it. Observations are those of the player
 to move (own stones first), so one policy can play both sides. The opponent is a player that the simulator contains, or
-policies that are seated with `seat_opponents` (`simulators.base.Opposed`).
+policies that are seated with `seat_opponents` (`simulators.base.AcceptsOpponents`).
 
 * A win returns 1, a loss -1, a draw 0, at the end of a game; all other rewards are 0.
 * The agent begins every other game of a lane. Neighbouring lanes with the same opponent differ in who begins first.

@@ -76,7 +76,7 @@ class BoardGame:
         self._results = torch.zeros(3, device=device)
 
     def seat_opponents(self, opponents: Sequence[Opponent | None]) -> None:
-        """See simulators.base.Opposed."""
+        """See simulators.base.AcceptsOpponents."""
         self._seats = Seats(self.count, self._own.device, opponents)
 
     def reset(self, seed: int) -> Tensor:

@@ -57,7 +57,7 @@ class TableGame:
         self._seats = Seats(count, device)
 
     def seat_opponents(self, opponents: Sequence[Opponent | None]) -> None:
-        """See simulators.base.Opposed."""
+        """See simulators.base.AcceptsOpponents."""
         self._seats = Seats(self.count, self._observation.device, opponents)
 
     def reset(self, seed: int) -> Tensor:

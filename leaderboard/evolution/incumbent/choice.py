@@ -37,7 +37,7 @@ SHORTEST_QUANTA = 2
 """Shortest assignment of the incumbent, in quanta (multiples of the steps between two scores)."""
 FOUNDER_QUANTA = 4
 """Length of an assignment of a founder that does not lead, in quanta."""
-LARGEST_BROOD = 8
+MOST_FORKS = 8
 """Most forks of one parent on the first rung at the same time; with more pods, the next best trial is the parent."""
 
 
@@ -190,11 +190,11 @@ def _parent(situation: Situation, race: IncumbentRace, leader: Trial | None) -> 
     able = race.ladders.able(situation.left)
     if leader is not None and leader.scores and not leader.ended:
         able = chain([leader], (one for one in able if one is not leader))
-    brood = Counter(one.forked_from for one in race.in_training() if one.rung == 0)
+    forks = Counter(one.forked_from for one in race.in_training() if one.rung == 0)
     best = next(able, None)
     if best is None:
         return None
-    return next((one for one in chain([best], able) if brood[one.number] < LARGEST_BROOD), best)
+    return next((one for one in chain([best], able) if forks[one.number] < MOST_FORKS), best)
 
 
 def fresh_probability(race: IncumbentRace, parent: Trial, clock: ClockReading) -> float:

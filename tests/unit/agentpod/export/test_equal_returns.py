@@ -18,7 +18,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.client.delivery import FetchedCheckpoint
 from podrace.comparison.paired import paired_difference
 from podrace.policy.loading import onnx_file, policy_of
-from podrace.serving.engine import Asked, EngineLimits, PolicyEngine
+from podrace.serving.engine import ActInput, EngineLimits, PolicyEngine
 from podrace.tensor_transport.codec import encode
 from simulators import make
 
@@ -59,7 +59,7 @@ class ServedActor:
         self._begins = np.ones(LANES, np.bool_)
 
     def act(self, observation: Tensor) -> Tensor:
-        asked = Asked(observation.numpy().copy(), session="episodes", begins=self._begins)
+        asked = ActInput(observation.numpy().copy(), session="episodes", begins=self._begins)
         acted = self._runner.run(self._engine.act(asked))
         self._begins = np.zeros(LANES, np.bool_)
         return torch.from_numpy(np.array(acted.action))

@@ -9,7 +9,7 @@ from policies import published
 
 from podrace.errors import Cancelled, DeadlineExceeded, InvalidArgument, ResourceExhausted
 from podrace.policy.loading import onnx_file
-from podrace.serving.batcher import Ask, Batcher
+from podrace.serving.batcher import Batcher, BatchItem
 from podrace.serving.decisions.batch_cut import BatchLimits
 from podrace.serving.policy_version import PolicyVersion
 
@@ -46,7 +46,7 @@ class World:
 async def test_requests_that_arrive_together_are_one_batch_and_each_gets_its_own_actions(inline):
     world = World(inline=inline)
     observations = [world.observation(rows) for rows in (1, 3, 2)]
-    answers = await asyncio.gather(*(world.batcher.act(Ask(each)) for each in observations))
+    answers = await asyncio.gather(*(world.batcher.act(BatchItem(each)) for each in observations))
     assert world.policy.batches == [6]
     for observation, answer in zip(observations, answers, strict=True):
         assert (answer.action == world.expected(observation)).all()
@@ -55,10 +55,10 @@ async def test_requests_that_arrive_together_are_one_batch_and_each_gets_its_own
 
 async def test_requests_that_arrive_while_the_policy_computes_are_the_next_batch():
     world = World(inline=False)
-    first = asyncio.create_task(world.batcher.act(Ask(world.observation())))
+    first = asyncio.create_task(world.batcher.act(BatchItem(world.observation())))
     while not world.batcher._computing:
         await asyncio.sleep(0)
-    others = [asyncio.create_task(world.batcher.act(Ask(world.observation()))) for _ in range(5)]
+    others = [asyncio.create_task(world.batcher.act(BatchItem(world.observation()))) for _ in range(5)]
     await asyncio.gather(first, *others)
     assert world.policy.batches == [1, 5]
 
@@ -68,7 +68,7 @@ async def test_states_and_samples_of_a_batch_stay_apart():
     one, other = world.observation(2), world.observation(1)
     state = np.ones((2, 5), np.float32)
     first, second = await asyncio.gather(
-        world.batcher.act(Ask(one, state)), world.batcher.act(Ask(other, random=np.random.default_rng(7)))
+        world.batcher.act(BatchItem(one, state)), world.batcher.act(BatchItem(other, random=np.random.default_rng(7)))
     )
     assert world.policy.batches == [3]
     alone = world.policy.compute(one, state, outputs=False)
@@ -79,18 +79,18 @@ async def test_states_and_samples_of_a_batch_stay_apart():
 
 async def test_a_queue_that_is_full_refuses_with_a_time_to_wait():
     world = World(queued_rows=4)
-    waiting = [asyncio.create_task(world.batcher.act(Ask(world.observation(2)))) for _ in range(2)]
+    waiting = [asyncio.create_task(world.batcher.act(BatchItem(world.observation(2)))) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(ResourceExhausted, match="4 observations wait") as raised:
-        await world.batcher.act(Ask(world.observation()))
+        await world.batcher.act(BatchItem(world.observation()))
     assert raised.value.retry_seconds
     await asyncio.gather(*waiting)
 
 
 async def test_a_request_past_its_deadline_is_not_computed():
     world = World()
-    late = asyncio.create_task(world.batcher.act(Ask(world.observation(), deadline=1.0)))
-    kept = asyncio.create_task(world.batcher.act(Ask(world.observation(), deadline=3.0)))
+    late = asyncio.create_task(world.batcher.act(BatchItem(world.observation(), deadline=1.0)))
+    kept = asyncio.create_task(world.batcher.act(BatchItem(world.observation(), deadline=3.0)))
     await asyncio.sleep(0)
     world.now = 2.0
     with pytest.raises(DeadlineExceeded):
@@ -101,17 +101,17 @@ async def test_a_request_past_its_deadline_is_not_computed():
 
 async def test_a_request_that_its_caller_cancelled_is_not_computed():
     world = World()
-    gone = asyncio.create_task(world.batcher.act(Ask(world.observation())))
+    gone = asyncio.create_task(world.batcher.act(BatchItem(world.observation())))
     await asyncio.sleep(0)
     gone.cancel()
-    await world.batcher.act(Ask(world.observation()))
+    await world.batcher.act(BatchItem(world.observation()))
     assert world.policy.batches == [1]
 
 
 async def test_an_error_of_the_policy_reaches_every_request_of_the_batch_and_the_next_batch_is_computed():
     world = World("squashed")
     world.policy.members = world.policy._policy.members = [*world.policy.members, *world.policy.members]
-    asks = [Ask(world.observation()), Ask(world.observation(), random=np.random.default_rng(0))]
+    asks = [BatchItem(world.observation()), BatchItem(world.observation(), random=np.random.default_rng(0))]
     found = await asyncio.gather(*map(world.batcher.act, asks), return_exceptions=True)
     assert all(isinstance(error, InvalidArgument) for error in found)
     assert len((await world.batcher.act(asks[0])).action) == 1
@@ -119,7 +119,7 @@ async def test_an_error_of_the_policy_reaches_every_request_of_the_batch_and_the
 
 async def test_what_waits_is_cancelled_when_the_batcher_closes():
     world = World()
-    waiting = asyncio.create_task(world.batcher.act(Ask(world.observation())))
+    waiting = asyncio.create_task(world.batcher.act(BatchItem(world.observation())))
     await asyncio.sleep(0)
     world.batcher.close()
     with pytest.raises(Cancelled):

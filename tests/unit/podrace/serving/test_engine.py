@@ -10,7 +10,7 @@ from policies import published
 from podrace.errors import FailedPrecondition, InvalidArgument, NotFound
 from podrace.policy.loading import onnx_file
 from podrace.serving.decisions.gate import GateVerdict
-from podrace.serving.engine import Asked, EngineLimits, PolicyEngine
+from podrace.serving.engine import ActInput, EngineLimits, PolicyEngine
 from podrace.serving.policy_version import PolicyVersion
 
 
@@ -51,7 +51,7 @@ def observation(rows: int = 1, seed: int = 0):
 
 async def test_nothing_is_answered_before_a_version_serves(engine):
     with pytest.raises(NotFound, match="no policy is served yet"):
-        await engine.act(Asked(observation()))
+        await engine.act(ActInput(observation()))
 
 
 async def test_requests_under_load_are_each_answered_by_one_version_while_versions_are_swapped(engine):
@@ -63,7 +63,7 @@ async def test_requests_under_load_are_each_answered_by_one_version_while_versio
     async def client(number: int) -> None:
         seen = observation(4, number)
         while not stop.is_set():
-            acted = await engine.act(Asked(seen))
+            acted = await engine.act(ActInput(seen))
             wanted = policies[acted.version].compute(seen, np.zeros((4, 0), np.float32), outputs=False)
             assert (acted.action == wanted["action"]).all()
             answered[acted.version] += 1
@@ -103,7 +103,7 @@ async def test_a_roll_back_serves_the_version_before_at_once(engine):
     await engine.offer(model(1))
     await engine.offer(model(2))
     engine.roll_back(name(2))
-    assert (await engine.act(Asked(observation()))).version == name(1)
+    assert (await engine.act(ActInput(observation()))).version == name(1)
     await engine.offer(model(2))
     assert engine.record.current == name(1)
 
@@ -111,8 +111,8 @@ async def test_a_roll_back_serves_the_version_before_at_once(engine):
 async def test_both_versions_of_a_comparison_answer_their_share_and_a_session_always_gets_the_same(engine):
     await engine.offer(model(1))
     await engine.compare(model(2), share=0.5, shadow=False)
-    found = [(await engine.act(Asked(observation(), session=str(number)))).version for number in range(200)]
-    again = [(await engine.act(Asked(observation(), session=str(number)))).version for number in range(200)]
+    found = [(await engine.act(ActInput(observation(), session=str(number)))).version for number in range(200)]
+    again = [(await engine.act(ActInput(observation(), session=str(number)))).version for number in range(200)]
     assert found == again
     assert Counter(found)[name(2)] == pytest.approx(100, abs=30)
 
@@ -124,7 +124,7 @@ async def test_a_shadow_computes_every_request_and_its_answers_are_not_sent(engi
     shadow = engine.policy(name(2))
     compute = shadow.compute
     shadow.compute = lambda given, *rest, **options: (seen.append(len(given)), compute(given, *rest, **options))[1]
-    found = {(await engine.act(Asked(observation(3)))).version for _ in range(5)}
+    found = {(await engine.act(ActInput(observation(3)))).version for _ in range(5)}
     while engine._shadows:
         await asyncio.sleep(0)
     assert found == {name(1)}
@@ -137,20 +137,20 @@ async def test_a_session_keeps_its_recurrent_state_and_its_version_until_its_epi
     state = np.zeros((2, 5), np.float32)
     for step in range(4):
         seen = observation(2, step)
-        acted = await engine.act(Asked(seen, "s", begins if step == 0 else None))
+        acted = await engine.act(ActInput(seen, "s", begins if step == 0 else None))
         wanted = old.compute(seen, state, outputs=False)
         state = wanted["next_state"]
         assert (acted.action == wanted["action"]).all()
         assert acted.version == name(1)
         if step == 1:
             await engine.offer(model(2, "recurrent"))
-    assert (await engine.act(Asked(observation(2), "s", begins))).version == name(2)
+    assert (await engine.act(ActInput(observation(2), "s", begins))).version == name(2)
 
 
 async def test_the_environments_of_a_session_begin_episodes_one_by_one(engine):
     await engine.offer(model(1, "recurrent"))
-    first = await engine.act(Asked(observation(2, 1), "s", np.array([True, True])))
-    second = await engine.act(Asked(observation(2, 2), "s", np.array([False, True])))
+    first = await engine.act(ActInput(observation(2, 1), "s", np.array([True, True])))
+    second = await engine.act(ActInput(observation(2, 2), "s", np.array([False, True])))
     mixed = np.stack([first.next_state[0], np.zeros(5, np.float32)])
     wanted = PolicyVersion(model(1, "recurrent")).compute(observation(2, 2), mixed, outputs=False)
     assert np.allclose(second.next_state, wanted["next_state"], atol=1e-6)
@@ -160,7 +160,7 @@ async def test_a_version_is_unloaded_when_its_last_session_has_expired():
     clock = Clock()
     engine = PolicyEngine(EngineLimits(), clock=clock)
     await engine.offer(model(0, "recurrent"))
-    await engine.act(Asked(observation(), "s", np.array([True])))
+    await engine.act(ActInput(observation(), "s", np.array([True])))
     for seed in range(1, 8):
         await engine.offer(model(seed, "recurrent"))
     assert name(0) in {policy.version for policy in engine.loaded()}
@@ -174,42 +174,42 @@ async def test_the_oldest_sessions_end_when_too_many_versions_are_loaded():
     engine = PolicyEngine(EngineLimits(most_versions=6), clock=Clock())
     for seed in range(9):
         await engine.offer(model(seed, "recurrent"))
-        await engine.act(Asked(observation(), f"s{seed}", np.array([True])))
+        await engine.act(ActInput(observation(), f"s{seed}", np.array([True])))
     assert len(engine.loaded()) == 6
     with pytest.raises(FailedPrecondition, match="begin an episode"):
-        await engine.act(Asked(observation(), "s0"))
-    await engine.act(Asked(observation(), "s8"))
+        await engine.act(ActInput(observation(), "s0"))
+    await engine.act(ActInput(observation(), "s8"))
     await engine.close()
 
 
 async def test_a_client_may_keep_the_state_itself(engine):
     await engine.offer(model(1, "recurrent"))
-    first = await engine.act(Asked(observation(2)))
-    second = await engine.act(Asked(observation(2), state=first.next_state))
+    first = await engine.act(ActInput(observation(2)))
+    second = await engine.act(ActInput(observation(2), state=first.next_state))
     assert not np.array_equal(first.next_state, second.next_state)
     with pytest.raises(InvalidArgument, match=r"state: shape \[2, 4\], expected \[2, 5\]"):
-        await engine.act(Asked(observation(2), state=np.zeros((2, 4), np.float32)))
+        await engine.act(ActInput(observation(2), state=np.zeros((2, 4), np.float32)))
 
 
 async def test_numbers_that_are_not_finite_are_refused_and_leave_the_session_as_it_was(engine):
     await engine.offer(model(1, "recurrent"))
     begins = np.ones(2, np.bool_)
     for session in ("a", "b"):
-        await engine.act(Asked(observation(2), session, begins))
+        await engine.act(ActInput(observation(2), session, begins))
     wrong = observation(2)
     wrong[1, 0] = np.nan
     with pytest.raises(InvalidArgument, match="observations: row 1 has a number that is not finite"):
-        await engine.act(Asked(wrong, "a"))
+        await engine.act(ActInput(wrong, "a"))
     with pytest.raises(InvalidArgument, match="state: row 0 has a number that is not finite"):
-        await engine.act(Asked(observation(1), state=np.full((1, 5), np.inf, np.float32)))
-    after = [await engine.act(Asked(observation(2, 1), session)) for session in ("a", "b")]
+        await engine.act(ActInput(observation(1), state=np.full((1, 5), np.inf, np.float32)))
+    after = [await engine.act(ActInput(observation(2, 1), session)) for session in ("a", "b")]
     assert np.array_equal(after[0].next_state, after[1].next_state)
 
 
 async def test_a_policy_that_is_not_recurrent_takes_no_state(engine):
     await engine.offer(model(1))
     with pytest.raises(InvalidArgument, match="state: the policy is not recurrent; leave it out"):
-        await engine.act(Asked(observation(2), state=np.zeros((2, 1), np.float32)))
+        await engine.act(ActInput(observation(2), state=np.zeros((2, 1), np.float32)))
 
 
 def test_an_answer_larger_than_a_message_is_refused_before_it_is_computed():
@@ -232,6 +232,6 @@ async def test_a_policy_of_an_earlier_release_may_be_replaced_by_one_that_says_w
 async def test_a_request_may_name_the_loaded_version_that_answers(engine):
     await engine.offer(model(1))
     await engine.offer(model(2))
-    assert (await engine.act(Asked(observation(), version=name(1)))).version == name(1)
+    assert (await engine.act(ActInput(observation(), version=name(1)))).version == name(1)
     with pytest.raises(NotFound, match="is not loaded"):
-        await engine.act(Asked(observation(), version=name(9)))
+        await engine.act(ActInput(observation(), version=name(9)))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from podrace.errors import InvalidArgument
 from simulators import Step, make
-from simulators.base import Opposed, Simulator
+from simulators.base import AcceptsOpponents, Simulator
 from simulators.games.board_game import BOARDS
 from simulators.games.rules import Rules
 
@@ -37,7 +37,7 @@ class Uniform:
 
 def opposed(id: str, count: int, opponents: Sequence[Listed | Uniform], **options: object) -> Simulator:
     game = make(id, count, options)
-    assert isinstance(game, Opposed)
+    assert isinstance(game, AcceptsOpponents)
     game.seat_opponents(opponents)
     return game
 
@@ -184,7 +184,7 @@ def test_options_that_cannot_be_used_are_refused(id: str, options: dict[str, obj
 @pytest.mark.parametrize("move", range(3))
 def test_each_choice_of_rock_paper_scissors_beats_one_other(move: int) -> None:
     game = make("game:rock-paper-scissors", 3)
-    assert isinstance(game, Opposed)
+    assert isinstance(game, AcceptsOpponents)
     game.seat_opponents([Listed(0), Listed(1), Listed(2)])
     game.reset(0)
     step = game.step(torch.full((3,), move))

@@ -13,7 +13,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import MatchResult
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, PlanEvaluationResponse
 from podrace.tournament.v1.tournament_pb2 import OpponentsSpec
 from simulators import make
-from simulators.base import Opposed
+from simulators.base import AcceptsOpponents
 
 MOVES = ("rock", "paper", "scissors")
 GAMES = 32
@@ -32,7 +32,7 @@ class Constant:
 def played(move: str, opponent: str, name: str) -> MatchResult:
     """Plays GAMES games of a constant move; without an opponent, against the built-in one."""
     game = make("game:rock-paper-scissors", GAMES)
-    assert isinstance(game, Opposed)
+    assert isinstance(game, AcceptsOpponents)
     game.seat_opponents([Constant(opponent)] if opponent else [])
     game.reset(3)
     returns = game.step(torch.full((GAMES,), MOVES.index(move))).reward
