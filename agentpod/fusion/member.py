@@ -171,7 +171,7 @@ class FusionMember:
             return False
         await self._compute.run(self._apply, pending)
         if formed.size != self.size or formed.joiner_ranks:
-            _log.info("fused", round=formed.round, learners=formed.size, reason=formed.reason)
+            _log.info("fusion round committed", round=formed.round, learners=formed.size, reason=formed.reason)
         self._round, self.size = formed.round, formed.size
         self.environment_steps, self.local_progress = outcome.environment_steps, LocalProgress()
         return True

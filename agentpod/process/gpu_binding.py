@@ -71,7 +71,7 @@ def _by_position(seen: tuple[Gpu, ...], name: str) -> str:
 
 
 def _report(gpu: Gpu) -> None:
-    _log.info("GPU", gpu=gpu.uuid, model=gpu.model, memory=gpu.memory, processes=len(gpu.pids))
+    _log.info("using a GPU", gpu=gpu.uuid, model=gpu.model, memory=gpu.memory, processes=len(gpu.pids))
     if gpu.fault:
         _log.warning(f"GPU {gpu.uuid}: {gpu.fault}")
     if gpu.uncorrected_errors:

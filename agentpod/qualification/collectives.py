@@ -144,7 +144,7 @@ def specification_of(bench: Bench, learners: int, hosts: int = 1) -> TournamentS
 
 async def kill_follower(pod: TrialPod, learner: int) -> float | None:
     """Kills a follower, and returns the seconds until the pod trains with a new one; None if it does not."""
-    joined = len(pod.logged("fused"))
+    joined = len(pod.logged("fusion round committed"))
     pod.kill(learner_role(learner))
     started = time.monotonic()
     # A round logs this when its members change: first without the follower, then with the new one.
@@ -154,4 +154,4 @@ async def kill_follower(pod: TrialPod, learner: int) -> float | None:
 
 def _sizes(pod: TrialPod, start: int) -> list[int]:
     """Returns the numbers of learners in the rounds that were logged from a line on."""
-    return [int(entry["learners"]) for entry in pod.logged("fused")[start:]]
+    return [int(entry["learners"]) for entry in pod.logged("fusion round committed")[start:]]

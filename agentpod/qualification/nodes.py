@@ -80,7 +80,7 @@ async def _follow(bench: Bench) -> Finding:
     spec = collectives.specification_of(bench, NODES * len(bench.devices), NODES)
     async with trial_pod(bench.folder / "follower", spec, host=host_of(bench)) as pod:
         await pod.until(lambda: False, FOLLOW_SECONDS)
-        fused, code = len(pod.logged("fused")), pod.exit_code
+        fused, code = len(pod.logged("fusion round committed")), pod.exit_code
         warnings = "; ".join(pod.warnings()[-1:])
     return judge_follower(fused, code, warnings)
 

@@ -9,7 +9,7 @@ import structlog
 
 from leaderboard.checkpoints.lookup import LARGEST_MANIFEST_BYTES
 from leaderboard.checkpoints.manifest_check import Expected, first_problem
-from leaderboard.rebuilding.proof import ProvenAgent, ProvenTournament, prove
+from leaderboard.rebuilding.derivation import DerivedAgent, DerivedTournament, derived_tournaments
 from leaderboard.score_histories import ScoreHistories
 from leaderboard.store import records
 from leaderboard.store.known_records import is_empty
@@ -37,7 +37,7 @@ class Rebuilt:
 
 
 async def rebuild(state: Database, store: CheckpointStore) -> list[Rebuilt]:
-    """Records what the store proves, if the database has no tournament; returns what was recorded.
+    """Records what can be derived from the store, if the database has no tournament; returns what was recorded.
 
     A database with a tournament is left as it is, so a repetition has no effect. All is one transaction: the garbage
     collection would delete the checkpoints of tournaments that an interrupted rebuild had left out.
@@ -48,9 +48,9 @@ async def rebuild(state: Database, store: CheckpointStore) -> list[Rebuilt]:
     if not await state.transact(is_empty):
         return []
     manifests = await asyncio.to_thread(read_manifests, store)
-    proven = prove(manifests)
-    rebuilt = await state.transact(record_all, proven, manifests)
-    for tournament, done in zip(proven, rebuilt, strict=True):
+    derived = derived_tournaments(manifests)
+    rebuilt = await state.transact(record_all, derived, manifests)
+    for tournament, done in zip(derived, rebuilt, strict=True):
         _log.warning(
             "tournament rebuilt from the checkpoint store",
             tournament_id=done.tournament_id,
@@ -83,24 +83,26 @@ def _manifests(store: CheckpointStore) -> Iterator[tuple[str, Manifest]]:
 
 
 def record_all(
-    transaction: Transaction, proven: Sequence[ProvenTournament], manifests: Mapping[str, Manifest]
+    transaction: Transaction, derived: Sequence[DerivedTournament], manifests: Mapping[str, Manifest]
 ) -> list[Rebuilt]:
     """Records tournaments; see record_tournament."""
-    return [record_tournament(transaction, one, manifests) for one in proven]
+    return [record_tournament(transaction, one, manifests) for one in derived]
 
 
-def record_tournament(transaction: Transaction, proven: ProvenTournament, manifests: Mapping[str, Manifest]) -> Rebuilt:
+def record_tournament(
+    transaction: Transaction, derived: DerivedTournament, manifests: Mapping[str, Manifest]
+) -> Rebuilt:
     """Records a tournament; its candidates are judged again in their order, by the rules of every submission."""
-    records.add_spec(transaction, proven.tournament_id, proven.spec)
-    waiting, histories = list(proven.agents), ScoreHistories()
+    records.add_spec(transaction, derived.tournament_id, derived.spec)
+    waiting, histories = list(derived.agents), ScoreHistories()
     numbers = {one.agent.agent_id: one.agent.number for one in waiting}
     refused = 0
-    for digest in proven.candidates:
+    for digest in derived.candidates:
         manifest = manifests[digest]
         while waiting and waiting[0].agent.number <= numbers[manifest.agent_id]:
             _add(transaction, waiting.pop(0))
         generation = records.get_generation(transaction, manifest.agent_id)
-        expected = Expected(generation.agent, proven.spec, None, manifest.lease_epoch)
+        expected = Expected(generation.agent, derived.spec, None, manifest.lease_epoch)
         if first_problem(manifest, expected):
             refused += 1
             continue
@@ -109,9 +111,9 @@ def record_tournament(transaction: Transaction, proven: ProvenTournament, manife
         record(transaction, candidate_of(manifest, digest, generation), request, histories)
     for agent in waiting:
         _add(transaction, agent)
-    return Rebuilt(proven.tournament_id, len(proven.agents), len(proven.candidates) - refused, refused)
+    return Rebuilt(derived.tournament_id, len(derived.agents), len(derived.candidates) - refused, refused)
 
 
-def _add(transaction: Transaction, proven: ProvenAgent) -> None:
+def _add(transaction: Transaction, derived: DerivedAgent) -> None:
     position, after = records.next_position(transaction), records.last_sequence(transaction)
-    records.add_generation(transaction, Generation(proven.agent, proven.depth, after, position))
+    records.add_generation(transaction, Generation(derived.agent, derived.depth, after, position))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import structlog
 
 from orchestrator.leaderboard_client import KnownAgent, LeaderboardClient
-from orchestrator.rebuilding.proof import ProvenRecords, epoch_of_restoration, proven_records
+from orchestrator.rebuilding.derivation import DerivedRecords, derived_records, epoch_of_restoration
 from orchestrator.state import records
 from orchestrator.state.database import StateDatabase, Transaction
 from orchestrator.state.saved_state import has_tournaments, raise_restored_epoch
@@ -61,22 +61,22 @@ def record_all(
     """Records tournaments with their agents; returns how many."""
     owner = user_name()
     for sequence, (known, own) in enumerate(zip(found, agents, strict=True), start=1):
-        _record(transaction, proven_records(known, own, sequence, mesh_id, owner, transaction.now))
+        _record(transaction, derived_records(known, own, sequence, mesh_id, owner, transaction.now))
     # As after a restoration: pods report leases that the database does not know, and no epoch is given twice.
     raise_restored_epoch(transaction, epoch_of_restoration(highest_lease_epoch))
     return len(found)
 
 
-def _record(transaction: Transaction, proven: ProvenRecords) -> None:
-    tournament = proven.tournament
+def _record(transaction: Transaction, derived: DerivedRecords) -> None:
+    tournament = derived.tournament
     records.save(transaction, tournament)
-    records.save(transaction, proven.ownership)
-    for agent in proven.agents:
+    records.save(transaction, derived.ownership)
+    for agent in derived.agents:
         records.save(transaction, agent)
     transaction.record_event(
         "tournament_rebuilt",
-        f"{tournament.tournament_id} is rebuilt from the leaderboard, without a backup: {len(proven.agents)} agents,"
-        f" {sum(agent.environment_steps for agent in proven.agents)} environment steps; lost are events, evaluations,"
+        f"{tournament.tournament_id} is rebuilt from the leaderboard, without a backup: {len(derived.agents)} agents,"
+        f" {sum(agent.environment_steps for agent in derived.agents)} environment steps; lost are events, evaluations,"
         " labels, pauses, changes of pool and objective, and which agents had failed or were stopped",
         tournament_id=tournament.tournament_id,
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from orchestrator.rebuilding.proof import STOPPED
+from orchestrator.rebuilding.derivation import STOPPED
 from orchestrator.state import records
 from orchestrator.state.database import Transaction
 from orchestrator.state.records import CANCELLED, RUNNING, TournamentRecord

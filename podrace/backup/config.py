@@ -20,10 +20,10 @@ class BackupConfig:
     name: str = "main"
     """Distinguishes the meshes that share a store."""
     rebuild: bool = False
-    """Whether a service whose database is empty, and that has no backup either, records what is proven without it:
-    the leaderboard by the checkpoints in the store, the orchestrator by the leaderboard and by the pods that run. Only
-    for a store that belongs to one mesh. The service does not start while the store or the leaderboard does not
-    answer."""
+    """Whether a service whose database is empty, and that has no backup either, rebuilds what can be derived from other
+    sources: the leaderboard by the checkpoints in the store, the orchestrator by the leaderboard and by the pods that
+    run. Only for a store that belongs to one mesh. The service does not start while the store or the leaderboard does
+    not answer."""
     hours: int = 24
     """Besides the newest two backups, one of each of this many past hours is kept. Backups that a person asked for
     are kept for 30 days."""

@@ -26,7 +26,7 @@ class _Standby:
 
     def __call__(self, leader: str) -> None:
         if leader != self._leader:
-            _log.info("stands by", leader=leader)
+            _log.info("waiting as a standby replica", leader=leader)
         self._leader = leader
 
 

@@ -167,7 +167,7 @@ class Leadership:
                 begin = monotonic()
                 taken = await asyncio.to_thread(connection.execute, TAKE, [address, times.lease])
                 if taken:
-                    _log.info("leads", epoch=taken[0][0])
+                    _log.info("this replica leads", epoch=taken[0][0])
                     return cls(connect, taken[0][0], begin, times, monotonic)
                 leaders = await asyncio.to_thread(connection.execute, READ, [])
                 on_standby(leaders[0][0] if leaders else "")

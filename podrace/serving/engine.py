@@ -300,7 +300,7 @@ class PolicyEngine:
             if before:
                 metrics.SERVES.remove(before)
             metrics.SERVES.labels(self.record.current).set(1)
-        _log.info("versions", serves=self.record.current, reason=change.reason)
+        _log.info("served version changed", serves=self.record.current, reason=change.reason)
         self.tidy()
         return change
 

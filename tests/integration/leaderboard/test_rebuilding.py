@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leaderboard.rebuilding import rebuild as rebuilding
-from leaderboard.rebuilding.proof import REASON, prove
+from leaderboard.rebuilding.derivation import REASON, derived_tournaments
 from leaderboard.rebuilding.rebuild import rebuild, record_tournament
 from leaderboard.store import records
 from leaderboard.store.known_records import is_empty
@@ -105,10 +105,10 @@ async def test_a_rebuild_that_was_interrupted_between_two_tournaments_is_complet
         await client.submit(await client.generate(0, name), 5.0)
     state = Database.open(folder / "again.sqlite", DATABASE_FORMAT, lambda: 5.0)
 
-    def record_the_first(transaction: Any, proven: Any, manifests: Any) -> Any:
-        if proven.tournament_id != TOURNAMENT:
+    def record_the_first(transaction: Any, derived: Any, manifests: Any) -> Any:
+        if derived.tournament_id != TOURNAMENT:
             raise ResourceExhausted("the disk is full")
-        return record_tournament(transaction, proven, manifests)
+        return record_tournament(transaction, derived, manifests)
 
     with monkeypatch.context() as patched:
         patched.setattr(rebuilding, "record_tournament", record_the_first)
@@ -136,15 +136,15 @@ def test_an_agent_with_the_seed_of_its_parent_continues_it_and_gaps_are_named_as
     manifests["c"].seed = 1
     for time, one in enumerate(manifests.values(), start=1):
         one.publish_time.FromSeconds(time)
-    (proven,) = prove(manifests)
-    by_number = {one.agent.number: one for one in proven.agents}
+    (derived,) = derived_tournaments(manifests)
+    by_number = {one.agent.number: one for one in derived.agents}
     assert {number: one.agent.trial for number, one in by_number.items()} == {0: 0, 1: 1, 4: 1, 5: 5}
     assert {number: one.depth for number, one in by_number.items()} == {0: 0, 1: 1, 4: 1, 5: 0}
     assert by_number[4].agent.origin == pb.ORIGIN_CONTINUATION
     assert by_number[5].agent.origin == pb.ORIGIN_FRESH
-    assert proven.lost[0] == "2 agents without a checkpoint"
-    assert not proven.candidates
+    assert derived.lost[0] == "2 agents without a checkpoint"
+    assert not derived.candidates
 
 
 def test_nothing_is_proven_by_an_empty_store() -> None:
-    assert prove({}) == []
+    assert derived_tournaments({}) == []

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.decisions.restoration import EPOCHS
 from orchestrator.leaderboard_client import KnownAgent
-from orchestrator.rebuilding.proof import STOPPED, epoch_of_restoration, proven_records
+from orchestrator.rebuilding.derivation import STOPPED, derived_records, epoch_of_restoration
 from orchestrator.rebuilding.rebuild import rebuild
 from orchestrator.state.records import CANCELLED, RUNNING, WorkPhase
 from podrace.errors import FailedPrecondition, NotFound, Unavailable
@@ -124,15 +124,15 @@ def test_what_the_leaderboard_knows_proves_records() -> None:
         known_agent("t-1", 4, 100, assignment_environment_steps=400),
     ]
     agents[1].agent.running_duration.FromSeconds(30)
-    proven = proven_records(known, agents, 7, "mesh", "user", 2e9)
-    assert [one.phase for one in proven.agents] == [WorkPhase.FINISHED, WorkPhase.UNFINISHED, WorkPhase.UNFINISHED]
-    assert [one.lease_epoch for one in proven.agents] == [0, 0, 0]
-    tournament = proven.tournament
+    derived = derived_records(known, agents, 7, "mesh", "user", 2e9)
+    assert [one.phase for one in derived.agents] == [WorkPhase.FINISHED, WorkPhase.UNFINISHED, WorkPhase.UNFINISHED]
+    assert [one.lease_epoch for one in derived.agents] == [0, 0, 0]
+    tournament = derived.tournament
     assert (tournament.next_agent, tournament.next_pod, tournament.sequence, tournament.mesh_id) == (5, 4, 7, "mesh")
     assert (tournament.running_seconds, tournament.create_time) == (30.0, 1_700_000_000.0)
-    assert (proven.ownership.owner, proven.ownership.namespace) == ("user", "")
+    assert (derived.ownership.owner, derived.ownership.namespace) == ("user", "")
     known.spec.synchronous, known.spec.pool.maximum_pods = True, 4
-    assert proven_records(known, agents, 1, "", "", 0.0).tournament.next_agent == 8, "rounds are complete"
+    assert derived_records(known, agents, 1, "", "", 0.0).tournament.next_agent == 8, "rounds are complete"
 
 
 @pytest.mark.parametrize(("highest", "epoch"), [(0, 1), (1, 1), (EPOCHS, 2), (3 * EPOCHS + 5, 4)])

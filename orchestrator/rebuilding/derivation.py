@@ -1,8 +1,8 @@
 """Decides which records follow from what the leaderboard knows of a tournament. Pure.
 
 Rules:
-- Whether a tournament was running is proven by a pod that still works for it, not by the leaderboard. Until a pod does,
-  it counts as stopped, and a person may resume it.
+- Whether a tournament was running follows from a pod that still works for it, not from the leaderboard. Without such a
+  pod, it counts as stopped, and a person may resume it.
 - An agent has finished if it has the steps of its assignment. Every other agent may have been in training, so it is
   kept unfinished: at worst an agent is continued that had failed or was stopped early.
 - The leases are not known, so every lease that a pod reports is accepted, if its token is valid.
@@ -27,7 +27,7 @@ POD = re.compile(r".+-p(\d{1,9})")
 
 
 @dataclass(frozen=True)
-class ProvenRecords:
+class DerivedRecords:
     """The records of a tournament."""
 
     tournament: TournamentRecord
@@ -35,9 +35,9 @@ class ProvenRecords:
     ownership: OwnershipRecord
 
 
-def proven_records(
+def derived_records(
     known: KnownTournament, agents: Sequence[KnownAgent], sequence: int, mesh_id: str, owner: str, now: float
-) -> ProvenRecords:
+) -> DerivedRecords:
     """Returns the records of a tournament.
 
     Args:
@@ -70,7 +70,7 @@ def proven_records(
         best=None,
     )
     ownership = OwnershipRecord(name, known.owner or owner, known.namespace)
-    return ProvenRecords(tournament, [_agent(one, known) for one in agents], ownership)
+    return DerivedRecords(tournament, [_agent(one, known) for one in agents], ownership)
 
 
 def _agent(known: KnownAgent, tournament: KnownTournament) -> AgentRecord:

@@ -1,4 +1,4 @@
-"""Decides what the manifests in a checkpoint store prove about tournaments, agents and candidates. Pure.
+"""Derives records of tournaments, agents and candidates from the manifests in a checkpoint store. Pure.
 
 A manifest states its tournament with the whole specification, its agent with algorithm, hyperparameters, seed and
 starting checkpoint, and the score of its policy. It does not state why an agent was generated, its seat or rung, which
@@ -34,7 +34,7 @@ AGENT = re.compile(r"(.+)-a(\d{1,9})")
 
 
 @dataclass(frozen=True)
-class ProvenAgent:
+class DerivedAgent:
     """An agent that has published a checkpoint."""
 
     agent: Agent
@@ -43,12 +43,12 @@ class ProvenAgent:
 
 
 @dataclass(frozen=True)
-class ProvenTournament:
+class DerivedTournament:
     """What is known of a tournament."""
 
     tournament_id: str
     spec: TournamentSpec
-    agents: Sequence[ProvenAgent]
+    agents: Sequence[DerivedAgent]
     """By number."""
     candidates: Sequence[str]
     """Manifests of scored checkpoints, in the order of publication."""
@@ -56,8 +56,8 @@ class ProvenTournament:
     """What is lost for certain, in short texts."""
 
 
-def prove(manifests: Mapping[str, Manifest]) -> list[ProvenTournament]:
-    """Returns the tournaments that manifests prove, by the publication of their first checkpoint.
+def derived_tournaments(manifests: Mapping[str, Manifest]) -> list[DerivedTournament]:
+    """Returns the tournaments that the manifests belong to, by the publication of their first checkpoint.
 
     Args:
         manifests: All manifests of a store, by digest.
@@ -78,17 +78,17 @@ def _order(digest: str, manifests: Mapping[str, Manifest]) -> tuple[int, str]:
 
 def _tournament(
     name: str, own: Mapping[str, Manifest], every: Mapping[str, Manifest], snapshots: frozenset[str] | set[str]
-) -> ProvenTournament:
+) -> DerivedTournament:
     firsts: dict[int, Manifest] = {}
     for manifest in own.values():
         firsts.setdefault(_number(manifest), manifest)
     spec = spec_of(firsts[min(firsts)])
-    agents: dict[str, ProvenAgent] = {}
+    agents: dict[str, DerivedAgent] = {}
     for number in sorted(firsts):
-        proven = _agent(number, firsts[number], every, agents)
-        agents[proven.agent.agent_id] = proven
+        derived = _agent(number, firsts[number], every, agents)
+        agents[derived.agent.agent_id] = derived
     candidates = [digest for digest, one in own.items() if one.evaluation.episodes]
-    return ProvenTournament(name, spec, list(agents.values()), candidates, _lost(firsts, name in snapshots))
+    return DerivedTournament(name, spec, list(agents.values()), candidates, _lost(firsts, name in snapshots))
 
 
 def _number(manifest: Manifest) -> int:
@@ -105,8 +105,8 @@ def spec_of(manifest: Manifest) -> TournamentSpec:
 
 
 def _agent(
-    number: int, first: Manifest, every: Mapping[str, Manifest], known: Mapping[str, ProvenAgent]
-) -> ProvenAgent:
+    number: int, first: Manifest, every: Mapping[str, Manifest], known: Mapping[str, DerivedAgent]
+) -> DerivedAgent:
     agent = Agent(
         agent_id=first.agent_id,
         tournament_id=first.tournament_id,
@@ -121,7 +121,7 @@ def _agent(
     agent.hyperparameters.CopyFrom(first.hyperparameters)
     start = every.get(first.starting_manifest_digest)
     if start is None:
-        return ProvenAgent(agent, 0)
+        return DerivedAgent(agent, 0)
     agent.parent_agent_ids.append(start.agent_id)
     agent.starting_checkpoint.CopyFrom(
         Checkpoint(agent_id=start.agent_id, manifest_digest=first.starting_manifest_digest)
@@ -131,9 +131,9 @@ def _agent(
     depth = parent.depth if parent else 0
     if first.seed == start.seed and same:
         agent.origin, agent.trial = ORIGIN_CONTINUATION, parent.agent.trial if parent else number
-        return ProvenAgent(agent, depth)
+        return DerivedAgent(agent, depth)
     agent.origin = ORIGIN_CLONE if same else ORIGIN_MUTATION
-    return ProvenAgent(agent, depth + 1)
+    return DerivedAgent(agent, depth + 1)
 
 
 def _lost(firsts: Mapping[int, Manifest], snapshots: bool) -> list[str]:
