@@ -67,7 +67,7 @@ async def _serve_from(
     state: Database, store: CheckpointStore, config: Config, location: DatabaseLocation, backed_up: BackedUpDatabase
 ) -> None:
     watch, urgent = SubmissionWatch(), asyncio.Event()
-    plugins = PluginPool(config.parts, config.runtime_folder, config.allow)
+    plugins = PluginPool(config.plugins, config.runtime_folder, config.allow)
     owners = await TournamentOwners.load(state)
     if config.backup.rebuild:
         # The orchestrator registers the owners of the tournaments.

@@ -42,7 +42,7 @@ class PluginConfig:
             InvalidArgument: The address is no Unix socket.
         """
         if self.host and not self.host.startswith("unix:/"):
-            raise InvalidArgument(f"parts.host = {self.host!r}: expected unix:/path")
+            raise InvalidArgument(f"plugins.host = {self.host!r}: expected unix:/path")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Config:
     """Checkpoint store; the one that the pods publish to."""
     runtime_folder: Path = Path(tempfile.gettempdir()) / "podrace"
     """Folder of the sockets of plugin processes; short, because Linux limits socket paths to 107 bytes."""
-    parts: PluginConfig = field(default_factory=PluginConfig)
+    plugins: PluginConfig = field(default_factory=PluginConfig)
     """Limits of plugin processes."""
     allow: Allowed = field(default_factory=Allowed)
     """Which generators and updaters specifications may name, whatever the orchestrator sends."""

@@ -18,7 +18,7 @@ from podrace.plugins.child import ChildConnection
 from podrace.plugins.host import NamedPlugin, PluginHost, hosted_service
 from podrace.rpc import Server, ServerConfig
 
-PART = "evaluator"
+KIND = "evaluator"
 START_SECONDS = 120.0
 """Time limit of a child process to serve: it imports torch."""
 
@@ -38,7 +38,7 @@ def function_connection(config: PodConfig, address: str, device: str = "cpu") ->
     """
     settings: dict[str, Any] = {
         "address": address,
-        "part": PART,
+        "kind": KIND,
         "threads": config.threads,
         "device": device,
         "telemetry.log_format": config.telemetry.log_format,
@@ -78,9 +78,9 @@ class EvaluationHost:
         def connect(plugin: NamedPlugin) -> ChildConnection:
             if problem := plugin_refusal("evaluation.evaluator", plugin.address, config.allow):
                 raise InvalidArgument(problem)
-            if plugin.part != PART or not isinstance(parse(plugin.address), PythonFunction):
-                raise InvalidArgument(f"{plugin.part} {plugin.address!r}: expected a function of an evaluator")
-            return function_connection(config, plugin.address, config.device(PART) if plugin.on_gpu else "cpu")[0]
+            if plugin.kind != KIND or not isinstance(parse(plugin.address), PythonFunction):
+                raise InvalidArgument(f"{plugin.kind} {plugin.address!r}: expected a function of an evaluator")
+            return function_connection(config, plugin.address, config.device(KIND) if plugin.on_gpu else "cpu")[0]
 
         host = PluginHost(connect)
         service = hosted_service(pb.DESCRIPTOR.services_by_name["EvaluatorService"], host)

@@ -25,7 +25,7 @@ from agentpod.experience.slots import POLICY, PolicySlot, tensor_spec
 from agentpod.liveness.activity import Activity
 from agentpod.models.mlp import flat_views
 from agentpod.roles.evaluation_check import MOST_RETURNS, find_fault
-from agentpod.roles.evaluation_host import PART, START_SECONDS, function_connection, host_address
+from agentpod.roles.evaluation_host import KIND, START_SECONDS, function_connection, host_address
 from podrace import rpc
 from podrace.access.authenticators.anyone import AnyoneAuthenticator
 from podrace.access.authenticators.unix_socket import UnixSocketAuthenticator
@@ -288,7 +288,7 @@ class UserEvaluator:
             return ServiceConnection(self._target, CONNECT_SECONDS, service_token(self._target, allowed))
         if self._hosted:
             owner = self._config.user_code_uid or None
-            return HostedConnection(host_address(self._config), NamedPlugin(self.settings.address, PART), owner=owner)
+            return HostedConnection(host_address(self._config), NamedPlugin(self.settings.address, KIND), owner=owner)
         connection, self._child_settings = function_connection(self._config, self.settings.address)
         return connection
 

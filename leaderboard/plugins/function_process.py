@@ -12,7 +12,7 @@ START_SECONDS = 30.0
 
 def function_connection(
     address: str,
-    part: str,
+    kind: str,
     *,
     memory_bytes: int,
     lifeline: Path,
@@ -24,7 +24,7 @@ def function_connection(
 
     Args:
         address: `python:module:function`.
-        part: `generator` or `updater`.
+        kind: `generator` or `updater`.
         memory_bytes: Data memory that the process may allocate; 0: no limit.
         lifeline: The process exits when the holder of this lifeline is gone.
         socket_prefix: Path that the names of its sockets begin with.
@@ -33,7 +33,7 @@ def function_connection(
     """
     return ChildConnection(
         [sys.executable, "-m", "leaderboard.plugins.function_server"],
-        {"address": address, "part": part, "memory_bytes": memory_bytes},
+        {"address": address, "kind": kind, "memory_bytes": memory_bytes},
         lifeline=lifeline,
         socket_prefix=socket_prefix,
         start_seconds=START_SECONDS,

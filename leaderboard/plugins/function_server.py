@@ -24,10 +24,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class EvolutionServicer(pb_grpc.EvolutionServiceServicer):
-    """Calls the function for the one method that its part has; the contract describes the methods."""
+    """Calls the function for the one method of its kind of plugin; the contract describes the methods."""
 
-    def __init__(self, function: LoadedFunction, part: str) -> None:
-        self._function, self._part = function, part
+    def __init__(self, function: LoadedFunction, kind: str) -> None:
+        self._function, self._kind = function, kind
 
     async def ProposeAgent(self, request: pb.ProposeAgentRequest, context: Context) -> pb.ProposeAgentResponse:
         """Calls a generator; see the contract."""
@@ -39,15 +39,15 @@ class EvolutionServicer(pb_grpc.EvolutionServiceServicer):
         answer: pb.JudgeCandidateResponse = await self._call("updater", request, pb.JudgeCandidateResponse)
         return answer
 
-    async def _call(self, part: str, request: Any, kind: type[Any]) -> Any:
-        if part != self._part:
-            raise Unimplemented(f"{self._function.address} is the {self._part}")
+    async def _call(self, kind: str, request: Any, answer_type: type[Any]) -> Any:
+        if kind != self._kind:
+            raise Unimplemented(f"{self._function.address} is the {self._kind}")
         self._function.check()
         if not request.tournament_id:
-            return kind()
+            return answer_type()
         answer = await self._function.run(self._function, request)
-        if not isinstance(answer, kind):
-            raise InvalidArgument(f"the function returned {type(answer).__name__}, expected {kind.__name__}")
+        if not isinstance(answer, answer_type):
+            raise InvalidArgument(f"the function returned {type(answer).__name__}, expected {answer_type.__name__}")
         return answer
 
 
@@ -60,7 +60,7 @@ async def serve(config: ChildConfig) -> None:
 
     def make_service(function: LoadedFunction) -> Service:
         descriptor = pb.DESCRIPTOR.services_by_name["EvolutionService"]
-        servicer = EvolutionServicer(function, config.part)
+        servicer = EvolutionServicer(function, config.kind)
         return Service(descriptor, pb_grpc.add_EvolutionServiceServicer_to_server, servicer)
 
     await server.serve(config, make_service)

@@ -1,7 +1,7 @@
 """Runs plugin functions for a leaderboard that cannot change user ids: `python -m leaderboard.plugins.host`.
 
 A separate container runs this program, as another user and without keys, databases and certificates. The leaderboard
-finds it by `parts.host`. Only its group may call: the container has the group id of the leaderboard.
+finds it by `plugins.host`. Only its group may call: the container has the group id of the leaderboard.
 """
 
 import itertools
@@ -30,7 +30,7 @@ from podrace.telemetry import TelemetryConfig
 
 GROUP_ENTERS, GROUP_CALLS = 0o710, 0o660
 """Modes of the folder and of the socket."""
-PARTS = ("generator", "updater")
+KINDS = ("generator", "updater")
 _log = structlog.get_logger(__name__)
 
 
@@ -39,7 +39,7 @@ class HostConfig:
     """The configuration of a plugin host."""
 
     socket: Path = Path("/run/podrace/plugins/host/host.sock")
-    """Socket of the plugin host, in a folder that this program makes. `parts.host` of the leaderboard has its
+    """Socket of the plugin host, in a folder that this program makes. `plugins.host` of the leaderboard has its
     address."""
     memory_bytes: int = 4 << 30
     """Data memory of each process that runs a function; 0: no limit."""
@@ -63,15 +63,15 @@ class _Functions:
         """Returns the connection to a function that is allowed here; raises InvalidArgument otherwise."""
         if problem := plugin_problem(plugin.address, self._config.allow):
             raise InvalidArgument(f"plugin host: {problem}")
-        if plugin.part not in PARTS or not isinstance(parse(plugin.address), PythonFunction):
-            raise InvalidArgument(f"plugin host: {plugin.part} {plugin.address!r}: expected a function of a generator")
+        if plugin.kind not in KINDS or not isinstance(parse(plugin.address), PythonFunction):
+            raise InvalidArgument(f"plugin host: {plugin.kind} {plugin.address!r}: expected a function of a generator")
         held = self._folder.hold_lifeline()
         return function_connection(
             plugin.address,
-            plugin.part,
+            plugin.kind,
             memory_bytes=self._config.memory_bytes,
             lifeline=held,
-            socket_prefix=held.with_name(f"{held.stem}-{plugin.part}-{next(self._numbers)}"),
+            socket_prefix=held.with_name(f"{held.stem}-{plugin.kind}-{next(self._numbers)}"),
             allowed=self._config.allow,
         )
 

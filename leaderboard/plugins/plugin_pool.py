@@ -58,10 +58,10 @@ IDLE_SECONDS = 600.0
 """A plugin that was not called for this long is disconnected, its process killed."""
 
 ANSWERS = prometheus_client.Counter(
-    "podrace_leaderboard_part_answers", "Calls of generator and updater plugins by outcome", ["part", "outcome"]
+    "podrace_leaderboard_plugin_answers", "Calls of generator and updater plugins by outcome", ["plugin", "outcome"]
 )
 ANSWER_SECONDS = prometheus_client.Histogram(
-    "podrace_leaderboard_part_seconds", "Time from a call of a plugin to its usable answer", ["part"]
+    "podrace_leaderboard_plugin_seconds", "Time from a call of a plugin to its usable answer", ["plugin"]
 )
 _log = structlog.get_logger(__name__)
 Answer = TypeVar("Answer", bound=Message)
@@ -71,7 +71,7 @@ Answer = TypeVar("Answer", bound=Message)
 class PluginMethod(Generic[Answer]):
     """One of the two methods of EvolutionService."""
 
-    part: str
+    kind: str
     """Key of `[evolution]` that names the plugin."""
     name: str
     request: type[Message]
@@ -98,7 +98,7 @@ class PluginReply(Generic[Answer]):
     answer: Answer | None
     """A usable answer."""
     problem: str = ""
-    """Else what went wrong, in one line that begins with the part and the address. Empty if nothing was requested."""
+    """Else what went wrong, in one line that begins with the kind and the address. Empty if nothing was requested."""
 
 
 Prepare = Callable[[], Awaitable[PreparedRequest[Answer] | None]]
@@ -149,19 +149,19 @@ class PluginPool:
         but fails: that may be repaired, and the built-in component is used until then. Services are not checked.
         """
         for method in (PROPOSAL, JUDGEMENT):
-            if problem := plugin_refusal(f"evolution.{method.part}", getattr(evolution, method.part), self._allowed):
+            if problem := plugin_refusal(f"evolution.{method.kind}", getattr(evolution, method.kind), self._allowed):
                 return problem
         functions = [
             method
             for method in (PROPOSAL, JUDGEMENT)
-            if isinstance(parse(getattr(evolution, method.part)), PythonFunction)
+            if isinstance(parse(getattr(evolution, method.kind)), PythonFunction)
         ]
-        problems = await asyncio.gather(*(self._check_exists(one, getattr(evolution, one.part)) for one in functions))
+        problems = await asyncio.gather(*(self._check_exists(one, getattr(evolution, one.kind)) for one in functions))
         return next(filter(None, problems), "")
 
     async def _check_exists(self, method: PluginMethod[Any], address: str) -> str:
         try:
-            plugin = self._plugin(method.part, address)
+            plugin = self._plugin(method.kind, address)
         except PodraceError:
             return ""
         give_up = time.monotonic() + CHECK_SECONDS
@@ -176,10 +176,10 @@ class PluginPool:
             await rpc.call(_method_of(channel, method), method.request(), deadline_seconds=seconds)
         except PodraceError as error:
             await plugin.connection.failed(error)
-            return f"evolution.{method.part} = {address!r}: {error.message}" if error.reason == BAD_SPEC else ""
+            return f"evolution.{method.kind} = {address!r}: {error.message}" if error.reason == BAD_SPEC else ""
         finally:
             plugin.turn.release()
-            self._disconnect_later((method.part, address), plugin)
+            self._disconnect_later((method.kind, address), plugin)
         return ""
 
     async def call(
@@ -192,21 +192,21 @@ class PluginPool:
             evolution: Names the plugin and the time limit of its answer.
             prepare: Makes the request; what it raises is passed on.
         """
-        address = getattr(evolution, method.part)
+        address = getattr(evolution, method.kind)
         begin = time.monotonic()
         reply, outcome = await self._call_in_turn(method, address, evolution_answer_seconds(evolution), prepare)
-        ANSWERS.labels(method.part, outcome).inc()
+        ANSWERS.labels(method.kind, outcome).inc()
         if not reply.problem:
-            ANSWER_SECONDS.labels(method.part).observe(time.monotonic() - begin)
+            ANSWER_SECONDS.labels(method.kind).observe(time.monotonic() - begin)
             return reply
-        return PluginReply(None, f"{method.part} {address}: {one_line(reply.problem)}")
+        return PluginReply(None, f"{method.kind} {address}: {one_line(reply.problem)}")
 
     async def _call_in_turn(
         self, method: PluginMethod[Answer], address: str, answer_seconds: float, prepare: Prepare[Answer]
     ) -> tuple[PluginReply[Answer], str]:
         give_up = time.monotonic() + CALL_SECONDS
         try:
-            plugin = self._plugin(method.part, address)
+            plugin = self._plugin(method.kind, address)
         except PodraceError as error:
             return PluginReply(None, error.message), "failed"
         # A longer wait would shorten the time to answer: the plugin would fail because of other calls.
@@ -225,39 +225,39 @@ class PluginPool:
                 return PluginReply(None), "nothing to ask"
             give_up += time.monotonic() - begin
             answer, problem = await _answer_of(plugin.connection, method, answer_seconds, give_up, prepared)
-            self._record_outcome(plugin, method.part, address, problem)
+            self._record_outcome(plugin, method.kind, address, problem)
             return PluginReply(answer, problem), "failed" if problem else "used"
         finally:
             plugin.turn.release()
-            self._disconnect_later((method.part, address), plugin)
+            self._disconnect_later((method.kind, address), plugin)
 
-    def _record_outcome(self, plugin: _PooledPlugin, part: str, address: str, problem: str) -> None:
+    def _record_outcome(self, plugin: _PooledPlugin, kind: str, address: str, problem: str) -> None:
         if not problem:
             if plugin.breaker.failures:
-                _log.info("plugin answers again", part=part, address=address)
+                _log.info("plugin answers again", kind=kind, address=address)
             plugin.breaker = CircuitBreaker()
             return
         now = self._monotonic()
         plugin.breaker = plugin.breaker.after_failure(now, problem)
         _log.warning(
             "plugin failed; built-in component used instead",
-            part=part,
+            kind=kind,
             address=address,
             problem=one_line(problem),
             failures_in_a_row=plugin.breaker.failures,
             pause_seconds=max(0.0, plugin.breaker.open_until - now),
         )
 
-    def _plugin(self, part: str, address: str) -> _PooledPlugin:
+    def _plugin(self, kind: str, address: str) -> _PooledPlugin:
         """Returns the plugin of an address; raises PodraceError if it cannot be connected to."""
-        plugin = self._plugins.get((part, address))
+        plugin = self._plugins.get((kind, address))
         if plugin is None:
-            plugin = self._plugins[part, address] = self._connect(part, address)
+            plugin = self._plugins[kind, address] = self._connect(kind, address)
         if plugin.disconnect is not None:
             plugin.disconnect.cancel()
         return plugin
 
-    def _connect(self, part: str, address: str) -> _PooledPlugin:
+    def _connect(self, kind: str, address: str) -> _PooledPlugin:
         named = parse(address)
         if problem := plugin_problem(address, self._allowed):
             raise InvalidArgument(problem)
@@ -267,25 +267,25 @@ class PluginPool:
         if named is None:
             raise InvalidArgument(f"malformed address: {EXPECTED}")
         if self._config.host:
-            hosted = HostedConnection(self._config.host, NamedPlugin(address, part), owner=self._config.host_uid)
+            hosted = HostedConnection(self._config.host, NamedPlugin(address, kind), owner=self._config.host_uid)
             return _PooledPlugin(hosted)
         user = self._users.choose()
         lifeline = user.lifeline if user else self._folder.hold_lifeline()
         number = next(self._numbers)
         connection = function_connection(
             address,
-            part,
+            kind,
             memory_bytes=self._config.memory_bytes,
             lifeline=lifeline,
-            socket_prefix=user.home / "function" if user else lifeline.with_name(f"{lifeline.stem}-{part}-{number}"),
+            socket_prefix=user.home / "function" if user else lifeline.with_name(f"{lifeline.stem}-{kind}-{number}"),
             allowed=self._allowed,
             user_id=user.user_id if user else 0,
         )
         if user is None and not self._allowed.everything:
             _log.warning(
-                "a plugin has the user id of the leaderboard and can read its files: set parts.host, or run the"
+                "a plugin has the user id of the leaderboard and can read its files: set plugins.host, or run the"
                 " leaderboard as root",
-                part=part,
+                kind=kind,
                 address=address,
             )
         return _PooledPlugin(connection, user)

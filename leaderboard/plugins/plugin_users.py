@@ -93,7 +93,7 @@ class PluginUsers:
             )
         user_id = user_ids.first_free(self._candidates, {*self._chosen, *user_ids.in_use()})
         if not user_id:
-            raise InvalidArgument("its process cannot be started: no user id is free; raise parts.user_code_uids")
+            raise InvalidArgument("its process cannot be started: no user id is free; raise plugins.user_code_uids")
         user = PluginUser(user_id, self._folder / str(user_id))
         try:
             self._make_folder(user)

@@ -40,7 +40,7 @@ class NamedPlugin:
 
     address: str
     """`python:module:function`."""
-    part: str
+    kind: str
     """What the function is used as: `generator`, `updater` or `evaluator`."""
     on_gpu: bool = False
     """Whether the function computes on the GPU of its role."""
@@ -173,6 +173,6 @@ def _named(metadata: Iterable[tuple[str, str | bytes]]) -> NamedPlugin:
                 named = NamedPlugin(**json.loads(value))
             except (TypeError, ValueError, RecursionError):
                 break
-            if isinstance(named.address, str) and isinstance(named.part, str) and isinstance(named.on_gpu, bool):
+            if isinstance(named.address, str) and isinstance(named.kind, str) and isinstance(named.on_gpu, bool):
                 return named
     raise InvalidArgument(f"the metadata {PLUGIN_KEY} of the call names no function of a plugin")

@@ -36,7 +36,7 @@ class ChildConfig:
 
     address: str
     """`python:module:function`."""
-    part: str
+    kind: str
     """What the function is used as: `generator`, `updater` or `evaluator`."""
     server: ServerConfig = field(default_factory=lambda: ServerConfig(grace_seconds=0.0))
     """Where the process listens."""
@@ -117,7 +117,7 @@ async def serve(config: ChildConfig, make_service: Callable[[LoadedFunction], Se
     Raises:
         PodraceError: The process cannot start.
     """
-    telemetry.start(config.telemetry, service=f"{config.part} {config.address}")
+    telemetry.start(config.telemetry, service=f"{config.kind} {config.address}")
     if config.user_id:
         user_ids.limit(processes=True)
         user_ids.become(config.user_id, config.home)

@@ -161,15 +161,15 @@ def test_functions_of_plugins_run_as_another_user_with_a_socket_and_nothing_else
     environ = image_environment("leaderboard")
     config = config_from_arguments(LeaderboardConfig, [], program="leaderboard", environ=environ)
     own = config_from_arguments(HostConfig, [], program="plugin-host", environ=environ)
-    assert config.parts.host == f"unix:{own.socket}"
-    assert host["user"] == f"{config.parts.host_uid}:10001", "the group of the leaderboard may call, and no one else"
+    assert config.plugins.host == f"unix:{own.socket}"
+    assert host["user"] == f"{config.plugins.host_uid}:10001", "the group of the leaderboard may call, and no one else"
     assert host["network_mode"] == "none"
     assert host["volumes"] == ["plugins:/run/podrace/plugins"]
     assert "plugins:/run/podrace/plugins:ro" in leaderboard["volumes"]
     assert host["environment"].keys() == {"PODRACE_PLUGIN_HOST__ALLOW__MODULES"}
     assert not {"secrets", "pid", "ipc", "group_add"} & host.keys()
     assert (
-        f"-o {config.parts.host_uid} -g 10001 -m 0750 /run/podrace/plugins"
+        f"-o {config.plugins.host_uid} -g 10001 -m 0750 /run/podrace/plugins"
         in (COMPOSE.parent / "Dockerfile").read_text()
     )
 

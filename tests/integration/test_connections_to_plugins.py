@@ -102,7 +102,7 @@ async def test_a_plugin_that_cannot_be_reached_is_left_out_until_the_network_is_
     assert await call(method) == ""
     getattr(proxy, fault)()
     for _ in range(4):
-        assert (await call(method)).startswith(f"{method.part} grpc://{proxy.address}: ")
+        assert (await call(method)).startswith(f"{method.kind} grpc://{proxy.address}: ")
     proxy.heal()
     await recovered(call, method)
 

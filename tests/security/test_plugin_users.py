@@ -129,7 +129,7 @@ def test_each_process_has_a_separate_user_and_more_are_refused(folder: Path) -> 
     users = PluginUsers(IDS, folder / "run", ALLOWED)
     chosen = [users.choose() for _ in range(4)]
     assert {user.user_id for user in chosen if user} == set(range(65_400, 65_404))
-    with pytest.raises(Exception, match=r"raise parts.user_code_uids"):
+    with pytest.raises(Exception, match=r"raise plugins.user_code_uids"):
         users.choose()
     users.end(chosen[2])
     again = users.choose()
