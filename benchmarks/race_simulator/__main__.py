@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import race_simulator
-from benchmarks.race_simulator.contenders import known, specification_of
+from benchmarks.race_simulator.contenders import CONTROLS, known, specification_of
 from benchmarks.race_simulator.families import FAMILIES
 from benchmarks.race_simulator.race import CORRELATION, EPISODES
 from benchmarks.race_simulator.table import Setting, default_processes, lines, simulate, tables
@@ -69,7 +69,7 @@ def check(setting: Setting) -> None:
     for name in setting.contenders:
         contender = known()[name]
         for pods in setting.pods:
-            specification_of(contender, pods, setting.episodes, setting.overrides if name == contender.strategy else ())
+            specification_of(contender, pods, setting.episodes, () if name in CONTROLS else setting.overrides)
 
 
 def override(text: str) -> tuple[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.race_simulator.contenders import known, specification_of
+from benchmarks.race_simulator.contenders import CONTROLS, known, specification_of
 from benchmarks.race_simulator.families import FAMILIES
 from benchmarks.race_simulator.race import Race, Result
 
@@ -98,7 +98,7 @@ def run_chunk(setting: Setting, family: str, pods: int, name: str, seeds: Sequen
     began = time.process_time()
     all_contenders = known()
     contender = all_contenders[name]
-    overrides = setting.overrides if name == contender.strategy else ()
+    overrides = setting.overrides if name not in CONTROLS else ()
     spec = specification_of(contender, pods, setting.episodes, overrides)
     common = setting.common_episodes
     races = [Race(contender, spec, FAMILIES[family], pods, seed, setting.correlation, common) for seed in seeds]

@@ -58,7 +58,7 @@ def _count_failed_start(
     last = deaths >= MAXIMUM_DEATHS
     records.save(transaction, replace(tournament, pods_died_in_row=0 if last else deaths))
     if last:
-        reason = f"{_cause(last_log_line)} ({deaths} pods in a row died before they did useful work)"
+        reason = f"{_cause(last_log_line)} ({deaths} pods in a row died before they trained or scored anything)"
         transitions.fail_tournament(transaction, tournament.tournament_id, reason)
         for evaluation in evaluations:
             transitions.end_evaluation(transaction, replace(evaluation, phase=WorkPhase.FAILED, error=reason))

@@ -135,7 +135,7 @@ def record_appearance(transaction: Transaction, found: PodComparison) -> frozens
     for pod in found.appeared:
         records.save(transaction, replace(pod, phase=PodPhase.SEEN))
     for pod in found.removed:
-        _excuse(transaction, pod.pod_id)
+        _exempt_from_failed_starts(transaction, pod.pod_id)
     for listed in found.unknown:
         known = records.find(transaction, PodRecord, listed.pod_id)
         tournament = records.find(transaction, TournamentRecord, listed.tournament_id)
@@ -221,10 +221,10 @@ def record_stop(transaction: Transaction, action: Stop) -> None:
     kind, word = ("pod_killed", "killed") if kill else ("pod_terminated", "terminated")
     record_pool_event(transaction, kind, action.pod_id, f"{action.pod_id} is {word}: {action.reason}")
     if isinstance(action, KillPod) and not action.never_called:
-        _excuse(transaction, action.pod_id)
+        _exempt_from_failed_starts(transaction, action.pod_id)
 
 
-def _excuse(transaction: Transaction, pod_id: str) -> None:
+def _exempt_from_failed_starts(transaction: Transaction, pod_id: str) -> None:
     """Records that the death of a pod will not be that of one that could not start."""
     if pod := records.find(transaction, PodRecord, pod_id):
         records.save(transaction, replace(pod, useful=True))

@@ -112,7 +112,7 @@ async def test_pods_that_die_while_they_open_their_roles_end_a_tournament(mesh: 
     assert await state_of(mesh, single) == RUNNING
     await die_from_outside(mesh, "error: no such image")
     assert await state_of(mesh, single) == FAILED
-    reason = f"no such image ({MAXIMUM_DEATHS} pods in a row died before they did useful work)"
+    reason = f"no such image ({MAXIMUM_DEATHS} pods in a row died before they trained or scored anything)"
     assert (await mesh.get(single)).reason == reason
 
 

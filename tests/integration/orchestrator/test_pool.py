@@ -124,7 +124,7 @@ async def test_dead_pods_are_replaced_with_backoff_and_finally_the_tournament_fa
     assert waits == [0.0, 0.5, 1.0, 2.0, 4.0]
     failed = await mesh.get(name)
     assert failed.state == FAILED
-    assert failed.reason == "no such environment (5 pods in a row died before they did useful work)"
+    assert failed.reason == "no such environment (5 pods in a row died before they trained or scored anything)"
     await mesh.resume(name)
     await mesh.cycle(60.0)
     assert (await mesh.get(name)).state == RUNNING

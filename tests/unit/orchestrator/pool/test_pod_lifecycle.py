@@ -105,7 +105,7 @@ async def test_useless_deaths_in_a_row_fail_the_tournament_with_the_last_log_lin
     assert [await die(state, name) for _ in range(MAXIMUM_DEATHS)] == list(range(1, MAXIMUM_DEATHS + 1))
     failed = await state.transact(records.find_tournament, name)
     assert failed.state == FAILED
-    assert failed.reason == f"boom ({MAXIMUM_DEATHS} pods in a row died before they did useful work)"
+    assert failed.reason == f"boom ({MAXIMUM_DEATHS} pods in a row died before they trained or scored anything)"
 
 
 async def test_the_death_of_a_useful_pod_is_not_counted(state: StateDatabase) -> None:
