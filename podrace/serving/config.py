@@ -17,7 +17,7 @@ class GateConfig:
 
     episodes: int = 0
     """Fresh episodes on which the pods of the tournament evaluate both policies, with the same seed; 0: no gate."""
-    most_errors: float = 1.0
+    maximum_errors: float = 1.0
     """The offered policy is refused if its mean return is lower by more than this many standard errors of the
     difference."""
     deadline_seconds: float = 600.0

@@ -44,7 +44,7 @@ class EngineLimits:
     """Batches of requests."""
     sessions: SessionLimits = field(default_factory=SessionLimits)
     """Recurrent state that is kept for clients."""
-    most_versions: int = 16
+    maximum_versions: int = 16
     """Most versions that are loaded; beyond it, sessions of versions that no longer serve are ended."""
 
 
@@ -310,7 +310,7 @@ class PolicyEngine:
         needed = set(self.record.needed)
         kept = needed | self._sessions.versions()
         for version in [known for known in self._batchers if known not in needed]:
-            if version in kept and len(self._batchers) > self._limits.most_versions:
+            if version in kept and len(self._batchers) > self._limits.maximum_versions:
                 ended = self._sessions.end_of_version(version)
                 _log.warning("sessions of an old version were ended", version=version, sessions=ended)
                 kept.discard(version)

@@ -39,7 +39,7 @@ class FreshEpisodesGate:
         finally:
             # If one has failed, the other one is no longer needed.
             await cancel_all(*asked)
-        return decide_gate(score, score_to_beat, self._config.most_errors)
+        return decide_gate(score, score_to_beat, self._config.maximum_errors)
 
     async def _evaluated(self, tournament: Tournament, policy: PolicyVersion, seed: int) -> EvaluatedPolicy:
         first, *others = [

@@ -23,13 +23,13 @@ State = NDArray[np.float32]
 class SessionLimits:
     """Bounds of sessions."""
 
-    most: int = 10_000
+    maximum: int = 10_000
     """Most sessions at a time."""
     idle_seconds: float = 300.0
     """Time without a request after which a session expires."""
     state_bytes: int = 256 << 20
     """Most bytes of the states of all sessions."""
-    most_of_owner: int = 2_500
+    maximum_of_owner: int = 2_500
     """Most sessions of one user or viewer at a time. Services and operators are not limited. 0: no limit."""
     state_bytes_of_owner: int = 64 << 20
     """Most bytes of the states of one user or viewer. 0: no limit."""
@@ -110,10 +110,10 @@ class SessionTable:
             raise Aborted("another request of this session is being computed: wait for its answer")
         self.end(key)
         needed = lanes * size * 4
-        if len(self._kept) >= self._limits.most or self._bytes + needed > self._limits.state_bytes:
+        if len(self._kept) >= self._limits.maximum or self._bytes + needed > self._limits.state_bytes:
             raise ResourceExhausted(
-                f"{len(self._kept)} sessions with {self._bytes} bytes of state are open (limits: {self._limits.most},"
-                f" {self._limits.state_bytes}): end sessions, or wait until one expires",
+                f"{len(self._kept)} sessions with {self._bytes} bytes of state are open (limits:"
+                f" {self._limits.maximum}, {self._limits.state_bytes}): end sessions, or wait until one expires",
                 retry_seconds=1.0,
             )
         self._check_owner(owner, needed)
@@ -124,7 +124,7 @@ class SessionTable:
     def _check_owner(self, owner: str, needed: int) -> None:
         used = self._usage.get(owner, _Usage())
         limits = {
-            "most_of_owner": (used.sessions + 1, self._limits.most_of_owner),
+            "maximum_of_owner": (used.sessions + 1, self._limits.maximum_of_owner),
             "state_bytes_of_owner": (used.state_bytes + needed, self._limits.state_bytes_of_owner),
         }
         for name, (wanted, limit) in limits.items():

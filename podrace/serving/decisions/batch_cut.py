@@ -14,7 +14,7 @@ from typing import NamedTuple
 class BatchLimits:
     """Sizes and times of batches."""
 
-    most_rows: int = 1024
+    maximum_rows: int = 1024
     """Most observations that are computed together; a larger request is computed alone."""
     delay_seconds: float = 0.0
     """Longest time that a request waits for others to join its batch; 0: it only waits while the policy is busy."""
@@ -62,10 +62,10 @@ def cut(waiting: Sequence[Waiting], now: float, limits: BatchLimits, compute_sec
         return Cut(0, math.inf, "nothing waits")
     take, rows = 0, 0
     for request in waiting:
-        if take and rows + request.rows > limits.most_rows:
+        if take and rows + request.rows > limits.maximum_rows:
             return Cut(take, 0.0, "the batch is full")
         take, rows = take + 1, rows + request.rows
-    if rows >= limits.most_rows:
+    if rows >= limits.maximum_rows:
         return Cut(take, 0.0, "the batch is full")
     left = waiting[0].arrival + limits.delay_seconds - now
     if left <= 0.0:

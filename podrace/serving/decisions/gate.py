@@ -32,17 +32,17 @@ class GateVerdict(NamedTuple):
 ACCEPTED = GateVerdict(True, "no gate")
 
 
-def decide_gate(offered: EvaluatedPolicy, serving: EvaluatedPolicy, most_errors: float) -> GateVerdict:
+def decide_gate(offered: EvaluatedPolicy, serving: EvaluatedPolicy, maximum_errors: float) -> GateVerdict:
     """Compares two policies that were evaluated on the same episodes.
 
-    The offered one is refused if its mean return is lower by more than `most_errors` standard errors of the difference.
-    The error is that of paired differences where both have the returns of the same episodes, else sqrt(s1^2 / n1 + s2^2
-    / n2).
+    The offered one is refused if its mean return is lower by more than `maximum_errors` standard errors of the
+    difference. The error is that of paired differences where both have the returns of the same episodes, else sqrt(s1^2
+    / n1 + s2^2 / n2).
 
     Args:
         offered: The policy that is offered.
         serving: The policy that serves.
-        most_errors: Standard errors by which the offered one may be worse.
+        maximum_errors: Standard errors by which the offered one may be worse.
     """
     if not math.isfinite(offered.mean):
         return GateVerdict(False, f"its mean return is {offered.mean:g}")
@@ -53,6 +53,6 @@ def decide_gate(offered: EvaluatedPolicy, serving: EvaluatedPolicy, most_errors:
         difference = offered.mean - serving.mean
         error = math.sqrt(sum(one.variance / max(1, one.episodes) for one in (offered, serving)))
     compared = f"mean return {offered.mean:.6g} against {serving.mean:.6g}, standard error {error:.3g}"
-    if difference < -most_errors * error or (error == 0.0 and difference < 0.0):
-        return GateVerdict(False, f"{compared}: worse by more than {most_errors:g} standard errors")
+    if difference < -maximum_errors * error or (error == 0.0 and difference < 0.0):
+        return GateVerdict(False, f"{compared}: worse by more than {maximum_errors:g} standard errors")
     return GateVerdict(True, compared)

@@ -150,7 +150,7 @@ async def test_one_caller_makes_a_limited_number_of_calls(
 async def test_one_caller_has_a_limited_number_of_sessions(
     start: Start, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with start(folder=folder, limits={"sessions": {"most_of_owner": 2}}) as (_, addresses):
+    async with start(folder=folder, limits={"sessions": {"maximum_of_owner": 2}}) as (_, addresses):
         await printed(capsys)
         async with caller_of(addresses["grpc"], tmp_path / "mesh.key") as alice:
             for session in ("s1", "s2", "s1"):

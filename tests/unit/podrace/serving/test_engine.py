@@ -171,7 +171,7 @@ async def test_a_version_is_unloaded_when_its_last_session_has_expired():
 
 
 async def test_the_oldest_sessions_end_when_too_many_versions_are_loaded():
-    engine = PolicyEngine(EngineLimits(most_versions=6), clock=Clock())
+    engine = PolicyEngine(EngineLimits(maximum_versions=6), clock=Clock())
     for seed in range(9):
         await engine.offer(model(seed, "recurrent"))
         await engine.act(ActInput(observation(), f"s{seed}", np.array([True])))

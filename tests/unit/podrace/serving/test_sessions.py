@@ -78,7 +78,7 @@ def test_a_busy_session_does_not_expire():
 
 
 def test_further_sessions_are_refused_until_one_ends():
-    sessions = table(most=2)
+    sessions = table(maximum=2)
     opened(sessions, "a")
     opened(sessions, "b")
     with pytest.raises(ResourceExhausted, match="2 sessions with 48 bytes"):
@@ -109,11 +109,11 @@ def test_a_session_that_ended_during_a_step_stays_ended():
 
 @pytest.mark.parametrize(
     "limits",
-    [{"most_of_owner": 2}, {"state_bytes_of_owner": 2 * ROWS * SIZE * 4}],
+    [{"maximum_of_owner": 2}, {"state_bytes_of_owner": 2 * ROWS * SIZE * 4}],
     ids=lambda limits: next(iter(limits)),
 )
 def test_one_owner_cannot_hold_the_sessions_of_all(limits):
-    sessions = table(most=4, **limits)
+    sessions = table(maximum=4, **limits)
     for key in ("a1", "a2"):
         opened(sessions, key, owner="alice")
     with pytest.raises(ResourceExhausted, match=rf"alice has 2 sessions .*{next(iter(limits))} =") as refused:
@@ -129,7 +129,7 @@ def test_one_owner_cannot_hold_the_sessions_of_all(limits):
 
 
 def test_a_caller_without_an_owner_is_limited_by_all_sessions_only():
-    sessions = table(most=5, most_of_owner=1)
+    sessions = table(maximum=5, maximum_of_owner=1)
     for number in range(5):
         opened(sessions, f"k{number}")
     with pytest.raises(ResourceExhausted, match="5 sessions with"):

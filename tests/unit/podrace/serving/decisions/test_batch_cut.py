@@ -5,8 +5,8 @@ import math
 from podrace.serving.decisions.batch_cut import BatchLimits, Waiting, admits, cut, expired
 
 NOW = 100.0
-WITHOUT_DELAY = BatchLimits(most_rows=10)
-WITH_DELAY = BatchLimits(most_rows=10, delay_seconds=0.5)
+WITHOUT_DELAY = BatchLimits(maximum_rows=10)
+WITH_DELAY = BatchLimits(maximum_rows=10, delay_seconds=0.5)
 
 
 def test_nothing_is_computed_while_nothing_waits():
