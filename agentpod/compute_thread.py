@@ -14,7 +14,7 @@ import structlog
 
 from agentpod.current_device import is_usable, use_device
 from agentpod.liveness.activity import Activity
-from agentpod.liveness.replacement import EXIT_GPU_LOST, exit_at_once
+from agentpod.liveness.supervisor_actions import EXIT_GPU_LOST, exit_at_once
 from agentpod.memory_errors import exhausted, settings_of
 from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_PREPARING
 from podrace.printable import one_line

@@ -23,8 +23,8 @@ from agentpod.config import FUSED, PodConfig, learner_role
 from agentpod.fusion.member import FusionMember
 from agentpod.fusion.rendezvous import RemoteRendezvous
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
-from agentpod.liveness.replacement import Replacement
 from agentpod.liveness.supervisor import Supervisor
+from agentpod.liveness.supervisor_actions import SupervisorActions
 from agentpod.seeding import derive_seed
 from agentpod.session.role_client import SessionSpec
 from agentpod.session.role_faults import RoleLost
@@ -188,8 +188,8 @@ class Follower:
             """The supervisor has logged it."""
 
         role = learner_role(self._index - self._config.first_learner)
-        replacement = Replacement(lambda _: None, report, None)
-        return Supervisor(self._config, role, self._compute.activity, self._polls.poll, replacement)
+        actions = SupervisorActions(lambda _: None, report, None)
+        return Supervisor(self._config, role, self._compute.activity, self._polls.poll, actions)
 
     async def _train(self, training: pb.GetTrainingResponse, stop: "asyncio.Future[str]") -> None:
         agent, seed = training.agent, derive_seed(training.agent.seed, "learner", self._index)

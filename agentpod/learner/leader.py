@@ -28,8 +28,8 @@ from agentpod.learner.policy_loader import load_policies
 from agentpod.learner.progress_reporter import ProgressReporter
 from agentpod.learner.publisher import Publisher
 from agentpod.learner.training_setup import Preparation, TrainingSetup
-from agentpod.liveness.replacement import Replacement
 from agentpod.liveness.supervisor import Supervisor
+from agentpod.liveness.supervisor_actions import SupervisorActions
 from agentpod.pod_token import token_of
 from agentpod.session.role_polls import RolePolls
 from agentpod.session.session import Roles
@@ -223,10 +223,10 @@ class Leader:
                 self.lease = lease
                 progress = ProgressReporter(lease, self._gpu_sampler.take)
                 lease.before_report = progress.stamp
-                replacement = Replacement(progress.report_roles, lease.report_stuck, lease.request_exit)
+                actions = SupervisorActions(progress.report_roles, lease.report_stuck, lease.request_exit)
                 activity, updates = self._compute.activity, progress.updates_in_training
                 waits = StorageWaits(lease.stop, progress.report_storage_fault, activity)
-                supervisor = Supervisor(self.config, LEADER_ROLE, activity, self._polls.poll, replacement, updates)
+                supervisor = Supervisor(self.config, LEADER_ROLE, activity, self._polls.poll, actions, updates)
                 supervising = asyncio.create_task(supervisor.run())
                 try:
                     work = assignment.WhichOneof("work")
@@ -237,7 +237,7 @@ class Leader:
                     return await (self._train(lease, progress, waits) if work == "train" else self._give_back(lease))
                 finally:
                     await cancel_all(supervising)
-                    replacement.close()
+                    actions.close()
                     stop.remove_done_callback(on_stop)
                     self.lease = self.training = None
 

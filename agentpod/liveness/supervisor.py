@@ -19,9 +19,9 @@ from agentpod.liveness import stacks
 from agentpod.liveness.activity import Activity
 from agentpod.liveness.deadlines import Verdict
 from agentpod.liveness.idle_pod import IdlePod
-from agentpod.liveness.replacement import Replacement
 from agentpod.liveness.role_processes import find_process
 from agentpod.liveness.role_watch import RoleAnswer, RoleWatch
+from agentpod.liveness.supervisor_actions import SupervisorActions
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.processes.identity import Process
 
@@ -44,7 +44,7 @@ class Supervisor:
         role: str,
         activity: Activity,
         poll: Callable[[], Awaitable[Mapping[str, RoleAnswer | None]]],
-        replacement: Replacement,
+        actions: SupervisorActions,
         updates: Callable[[], int | None] = lambda: None,
         *,
         find: Callable[[str], Process | None] | None = None,
@@ -57,13 +57,13 @@ class Supervisor:
             role: Role of this learner.
             activity: What this learner does.
             poll: Asks the other roles.
-            replacement: Reports and replaces.
+            actions: Reports and replaces.
             updates: Returns the number of updates so far while the pod trains; None while it does not.
             find: Returns the process of a role that can be killed from here; None: as the pod's file lists it.
             clock: Monotonic clock in seconds.
         """
         self._config, self._role, self._activity, self._poll = config, role, activity, poll
-        self._replacement, self._clock = replacement, clock
+        self._actions, self._clock = actions, clock
         self._find = find or (lambda name: find_process(config.folder, name))
         self._watches: dict[str, RoleWatch] = {}
         self._known: dict[str, Process | None] = {}
@@ -90,7 +90,7 @@ class Supervisor:
             watch = self._watches.setdefault(role, RoleWatch(role, self._config.progress, now))
             process = self._seen_process(watch, answer)
             watch.observe(now, answer, stopped=not answer and process is not None and process.stopped)
-        self._replacement.show([self._watches[role].message() for role in answers])
+        self._actions.show([self._watches[role].message() for role in answers])
         for role in answers:
             if (verdict := self._watches[role].judge()).stuck:
                 await self._replace(role, verdict)
@@ -127,9 +127,9 @@ class Supervisor:
         if process:
             # Killed first: the report may wait for the orchestrator.
             process.signal(signal.SIGKILL)
-        await self._replacement.report(stuck)
+        await self._actions.report(stuck)
         if not process:
-            await self._replacement.replace_pod(f"{role}: {verdict.reason}", stuck_process=self._is_own(role))
+            await self._actions.replace_pod(f"{role}: {verdict.reason}", stuck_process=self._is_own(role))
 
     async def _replace_idle(self, verdict: Verdict) -> None:
         stuck = pb.StuckRole(progress=self._watches[self._role].message(), reason=verdict.reason)
@@ -137,9 +137,9 @@ class Supervisor:
         stuck.stacks = stacks.own_stacks()
         self._record(stuck)
         self._idle.restart()
-        await self._replacement.report(stuck)
+        await self._actions.report(stuck)
         # No thread of this process hangs, so it can publish.
-        await self._replacement.replace_pod(verdict.reason, stuck_process=False)
+        await self._actions.replace_pod(verdict.reason, stuck_process=False)
 
     def _record(self, stuck: pb.StuckRole) -> None:
         STUCK.inc()

@@ -7,9 +7,9 @@ from typing import Any
 
 from agentpod.config import PodConfig
 from agentpod.liveness.activity import Activity
-from agentpod.liveness.replacement import Replacement
 from agentpod.liveness.role_watch import RoleAnswer
 from agentpod.liveness.supervisor import Supervisor
+from agentpod.liveness.supervisor_actions import SupervisorActions
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
 COLLECTING = RoleAnswer(pb.ROLE_PHASE_COLLECTING, 1)
@@ -46,13 +46,13 @@ class SupervisedPod:
         self.shown: list[pb.RoleProgress] = []
         self.reported: list[pb.StuckRole] = []
         self.exits: list[Any] = []
-        replacement = Replacement(self._show, self._report, self.exits.append, leave=self.exits.append)
+        actions = SupervisorActions(self._show, self._report, self.exits.append, leave=self.exits.append)
         self.supervisor = Supervisor(
             config,
             "learner",
             self.activity,
             self._poll,
-            replacement,
+            actions,
             lambda: self.updates,
             find=lambda _: self.process,  # type: ignore[arg-type, return-value]
             clock=lambda: self.now,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from agentpod.compute_thread import ComputeThread
-from agentpod.liveness.replacement import EXIT_GPU_LOST
+from agentpod.liveness.supervisor_actions import EXIT_GPU_LOST
 from podrace.errors import FailedPrecondition, ResourceExhausted
 
 

@@ -11,7 +11,7 @@ from supervised_pod import SupervisedPod
 from agentpod.compute_thread import ComputeThread
 from agentpod.learner import collect_update_loop
 from agentpod.learner.collect_update_loop import CollectUpdateLoop
-from agentpod.liveness.replacement import EXIT_STUCK
+from agentpod.liveness.supervisor_actions import EXIT_STUCK
 from agentpod.session.role_client import CollectedRollout
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from supervised_pod import IDLE, StoppedProcess, SupervisedPod
 
-from agentpod.liveness.replacement import EXIT_STUCK
 from agentpod.liveness.role_watch import RoleAnswer
 from agentpod.liveness.stacks import stacks_file
+from agentpod.liveness.supervisor_actions import EXIT_STUCK
 from agentpod.storage_waits import StorageWaits
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.progress_deadlines import ProgressDeadlines

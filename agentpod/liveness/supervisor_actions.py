@@ -25,10 +25,10 @@ def exit_at_once(code: int) -> None:
     os._exit(code)
 
 
-class Replacement:
+class SupervisorActions:
     """What a supervisor can ask of its learner.
 
-    replacement = Replacement(progress.report_roles, lease.report_stuck, lease.request_exit)
+    actions = SupervisorActions(progress.report_roles, lease.report_stuck, lease.request_exit)
     """
 
     def __init__(
