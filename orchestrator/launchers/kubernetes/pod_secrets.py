@@ -13,8 +13,8 @@ from orchestrator.launchers.pod_settings import LEADER, host_settings, leader_se
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 LAUNCH_SECONDS = 30 * 86_400.0
-"""Lifetime of the token that a pod starts with. A Job may wait this long in a queue, and may create its pod again this long
-after an eviction: both start from the same Secret, which this service may not change. The token is useless before the
+"""Lifetime of the token that a pod starts with. A Job may wait long in a queue, or create its pod again after an
+eviction, and always uses the same Secret, which this service may not change. The token is useless before the
 orchestrator has recorded the pod and after the pod is gone."""
 
 

@@ -8,7 +8,9 @@ import pytest
 DOCKERFILE = (Path(__file__).parents[3] / "deploy/Dockerfile").read_text()
 STAGES = {
     name: (base, text)
-    for base, name, text in re.findall(r"^FROM (\S+) AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    for base, name, text in re.findall(
+        r"^FROM (\S+) AS (\S+)\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL
+    )
 }
 
 

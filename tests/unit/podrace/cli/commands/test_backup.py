@@ -137,7 +137,10 @@ def test_one_database_is_restored_in_a_folder_of_root_that_names_no_store(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("--database", "/data/other.sqlite", "--store", "/s"), "name a file orchestrator.sqlite or leaderboard.sqlite"),
+        (
+            ("--database", "/data/other.sqlite", "--store", "/s"),
+            "name a file orchestrator.sqlite or leaderboard.sqlite",
+        ),
         (("--database", "/data/leaderboard.sqlite"), "also name the store of the backups by --store"),
     ],
 )

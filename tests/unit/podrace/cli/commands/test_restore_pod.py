@@ -48,7 +48,9 @@ def test_no_call_to_a_service_reaches_the_pod_and_it_reaches_the_store(pod: dict
     for service in (*SERVICES, "store"):
         assert not stateful_set(service)["selector"]["matchLabels"].items() <= labels
     policies = KUBERNETES / "components/network-policies/policies.yaml"
-    (store,) = [each["spec"] for each in yaml.safe_load_all(policies.read_text()) if "store" in each["metadata"]["name"]]
+    (store,) = [
+        each["spec"] for each in yaml.safe_load_all(policies.read_text()) if "store" in each["metadata"]["name"]
+    ]
     assert store["ingress"][0]["from"][0]["podSelector"]["matchLabels"].items() <= labels
 
 
