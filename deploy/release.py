@@ -54,6 +54,7 @@ IMAGE_TAGS = (
     "deploy/k8s/components/plugins/leaderboard.yaml",
     "deploy/k8s/components/serving/kustomization.yaml",
     "deploy/k8s/qualify.yaml",
+    "deploy/k8s/restore.yaml",
 )
 """Files that name the images' tag."""
 CHANGED = (VERSION_FILE, CHANGELOG, CONTRACTS, CONTRACTS_CHANGELOG, *IMAGE_TAGS)

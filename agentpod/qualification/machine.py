@@ -1,5 +1,6 @@
 """Examines the machine: GPUs, driver, versions, names of devices, shared memory, namespaces and InfiniBand."""
 
+import ctypes
 import os
 import resource
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,8 @@ PART = "machine"
 GIB = 1 << 30
 SHM_BYTES = GIB
 """Shared memory that a pod needs for each GPU: NCCL's buffers, and the files of the plane `shared`."""
+VERBS = "libibverbs.so.1"
+"""The library with which NCCL uses InfiniBand. NCCL opens it by name, and uses sockets if there is none."""
 SHORT_OF_MEMORY = 0.9
 """A GPU with a smaller free share of its memory is used by other processes, and rates are not those of the GPU."""
 
@@ -63,6 +66,8 @@ class Surveyed:
     namespaces: Mapping[str, str] = field(default_factory=dict)
     """Identifiers of the namespaces `pid` and `ipc`, and what started the container, if anything."""
     ports: tuple[Port, ...] = ()
+    verbs_problem: str = ""
+    """Why the library `VERBS` cannot be opened; empty: it can."""
 
 
 def run(bench: Bench) -> Iterator[Finding]:
@@ -186,6 +191,11 @@ def _judge_network(found: Surveyed) -> Iterator[Finding]:
         remedy = "" if active else "check the cable and the subnet manager with `ibstat`"
         grade = Grade.PASS if active else Grade.FAIL
         yield Finding(PART, f"InfiniBand {port.name}", grade, f"{port.state}, {port.rate}", "ACTIVE", remedy=remedy)
+    remedy = "apt-get install libibverbs1 ibverbs-providers; the images for GPUs have them (RDMA_PACKAGES)"
+    if found.verbs_problem:
+        yield Finding(PART, "libibverbs", Grade.FAIL, found.verbs_problem, "for NCCL on InfiniBand", remedy=remedy)
+    else:
+        yield Finding(PART, "libibverbs", Grade.PASS, f"{VERBS} can be opened")
     unlimited = found.locked_bytes < 0
     remedy = "" if unlimited else "docker run --ulimit memlock=-1; in Kubernetes the nodes' runtime must allow it"
     measured = "unlimited" if unlimited else f"{found.locked_bytes >> 10} KiB"
@@ -232,6 +242,7 @@ def survey(bench: Bench, nvml: Any = pynvml, root: Path = Path("/")) -> Surveyed
         locked_bytes=-1 if locked == resource.RLIM_INFINITY else locked,
         namespaces=_namespaces(root),
         ports=tuple(ports(root / "sys/class/infiniband")),
+        verbs_problem=library_problem(VERBS),
     )
 
 
@@ -282,6 +293,15 @@ def _namespaces(root: Path) -> dict[str, str]:
     elif (root / ".dockerenv").exists():
         found["started by"] = "Docker"
     return found
+
+
+def library_problem(name: str) -> str:
+    """Returns why a shared library cannot be opened; empty if it can."""
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def ports(folder: Path) -> Iterator[Port]:

@@ -284,6 +284,13 @@ def test_images_that_are_not_ours_are_pinned_by_digest() -> None:
         assert pinned.fullmatch(SETTINGS[name]), name
 
 
+def test_pods_with_gpus_have_shared_memory_for_eight_processes_that_use_nccl() -> None:
+    services = yaml.safe_load((COMPOSE / "compose.gpu.yaml").read_text())["services"]
+    environ = {key: defaults_filled_in(value) for key, value in services["orchestrator"]["environment"].items()}
+    options = config_from_arguments(OrchestratorConfig, [], program="orchestrator", environ=environ).launchers.docker
+    assert options.shm_bytes >= 8 << 30, "`podrace qualify` expects 1 GiB for each GPU"
+
+
 def test_what_is_published_is_seen_from_this_host_alone() -> None:
     for name, service in SERVICES.items():
         for port in service.get("ports", ()):

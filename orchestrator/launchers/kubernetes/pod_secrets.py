@@ -12,8 +12,9 @@ from orchestrator.launchers.kubernetes.hosts import PREFIX
 from orchestrator.launchers.pod_settings import LEADER, host_settings, leader_settings
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 
-LAUNCH_SECONDS = 86_400.0
-"""Lifetime of the token that a pod starts with: a pod may wait this long for a node. The token is useless before the
+LAUNCH_SECONDS = 30 * 86_400.0
+"""Lifetime of the token that a pod starts with. A Job may wait long in a queue, or create its pod again after an
+eviction, and always uses the same Secret, which this service may not change. The token is useless before the
 orchestrator has recorded the pod and after the pod is gone."""
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -105,25 +105,52 @@ def backup(home: Path, store: str, name: str, only_list: bool, orchestrator: str
 @click.option(
     "--replace", is_flag=True, help="Move existing databases aside, to names that end in .replaced-1 and so on."
 )
+@click.option(
+    "--database",
+    default=None,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Restore only the database of one service that has stopped, without a home: .../orchestrator.sqlite or"
+    " .../leaderboard.sqlite. Needs --store.",
+)
 @output_options
-def restore(home: Path, store: str, name: str, at: str, replace: bool, as_json: bool, debug: bool) -> int:
+def restore(
+    home: Path, store: str, name: str, at: str, replace: bool, database: Path | None, as_json: bool, debug: bool
+) -> int:
     """Restore the databases of a home from the newest backup, or from another one.
 
     Running pods keep their agents. A service that still runs with the old database can no longer make backups.
     """
-    folders = Folders.of(home)
+    # A volume of a cluster is no home: root owns its folder, and nothing in it names the store.
+    folders, service = Folders.of(home), _service_of(database, store) if database else ""
 
     async def work() -> int:
-        folders.make_home()
-        async with _locked(folders):
-            opened = await asyncio.to_thread(_open_store, folders, store)
-            found = await asyncio.to_thread(_restore_all, opened, name, folders, at, replace=replace)
+        if database:
+            opened = await asyncio.to_thread(open_store, store, deadline_seconds=DEADLINE_SECONDS)
+            wanted = {service: database}
+            found = await asyncio.to_thread(_restore_all, opened, name, wanted, at, replace=replace)
+        else:
+            folders.make_home()
+            async with _locked(folders):
+                opened = await asyncio.to_thread(_open_store, folders, store)
+                wanted = dict(_databases(folders))
+                found = await asyncio.to_thread(_restore_all, opened, name, wanted, at, replace=replace)
         if not found:
             raise NotFound(f"checkpoint store {opened.uri}: has no backups with the name {name!r}")
         _show(found, as_json=as_json, nothing="")
         return 0
 
     return session.run(lambda interrupts: work())
+
+
+def _service_of(database: Path, store: str) -> str:
+    """Returns the service to which a database file belongs, by the name that the images give it."""
+    if database.stem not in SERVICES or database.suffix != ".sqlite":
+        names = " or ".join(f"{service}.sqlite" for service in SERVICES)
+        raise InvalidArgument(f"--database = {str(database)!r}: name a file {names}")
+    if not store:
+        raise InvalidArgument("--database: also name the store of the backups by --store")
+    return database.stem
 
 
 def _databases(folders: Folders) -> Iterator[tuple[str, Path]]:
@@ -157,8 +184,9 @@ def _back_up(backups: Backups, path: Path) -> Backup:
         copy.unlink(missing_ok=True)
 
 
-def _restore_all(store: CheckpointStore, name: str, folders: Folders, at: str, *, replace: bool) -> list[Backup]:
-    wanted = dict(_databases(folders))
+def _restore_all(
+    store: CheckpointStore, name: str, wanted: Mapping[str, Path], at: str, *, replace: bool
+) -> list[Backup]:
     if at:
         every = {one.manifest_digest: one for service in wanted for one in Backups(store, name, service).list()}
         at = resolve_name(at, list(every), "backup", where="--at")

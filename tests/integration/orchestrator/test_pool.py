@@ -212,6 +212,14 @@ async def test_an_unknown_pod_of_a_known_tournament_is_adopted(mesh: Any, spec: 
     assert {pod.pod_id for pod in await mesh.pods(name)} == {f"{name}-p8", f"{name}-p9"}, "ids are not used twice"
 
 
+async def test_a_pod_that_is_gone_gets_no_work_so_its_token_is_of_no_use(mesh: Any, spec: Any) -> None:
+    name = await mesh.create(spec(maximum_pods=1))
+    await mesh.cycle()
+    mesh.launcher.pods.pop(f"{name}-p0")
+    await mesh.cycle()
+    assert (await mesh.acquire(f"{name}-p0")).drain == f"pod {name}-p0 counts as gone"
+
+
 async def test_a_pod_that_counted_as_gone_and_is_listed_again_is_drained(mesh: Any, spec: Any) -> None:
     name = await mesh.create(spec(maximum_pods=1))
     await mesh.cycle()

@@ -6,7 +6,7 @@ import pytest
 from fake_nvml import FakeNvml, NVMLError
 
 from agentpod.qualification.bench import Bench
-from agentpod.qualification.machine import GIB, Port, Surveyed, judge, ports, survey
+from agentpod.qualification.machine import GIB, Port, Surveyed, judge, library_problem, ports, survey
 from podrace.gpus import Gpu
 from podrace.qualification.findings import Finding, Grade
 
@@ -59,6 +59,7 @@ def test_a_finding_that_did_not_pass_says_what_to_do() -> None:
         ({"shm_free_bytes": GIB}, "/dev/shm", Grade.FAIL, "--shm-size"),
         ({"ports": ()}, "InfiniBand", Grade.ABSENT, "sockets"),
         ({"ports": (Port("mlx5_0/1", "DOWN", "1"),)}, "InfiniBand mlx5_0/1", Grade.FAIL, "ibstat"),
+        ({"verbs_problem": "libibverbs.so.1: cannot open"}, "libibverbs", Grade.FAIL, "ibverbs-providers"),
         ({"locked_bytes": 65536}, "locked memory", Grade.FAIL, "memlock"),
         ({"problems": ("GPU 1 does not answer",)}, "driver's answer", Grade.FAIL, "dmesg"),
     ],
@@ -91,6 +92,16 @@ def test_ports_of_adapters_are_read(tmp_path: Path) -> None:
     (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
     assert list(ports(tmp_path)) == [Port("mlx5_0/1", "ACTIVE", "400 Gb/sec (4X NDR)")]
     assert list(ports(tmp_path / "nothing")) == []
+
+
+def test_a_machine_without_adapters_needs_no_library_for_them() -> None:
+    found = by_name(judge(replace(GOOD, ports=(), verbs_problem="libibverbs.so.1: cannot open")))
+    assert "libibverbs" not in found
+
+
+def test_a_library_that_cannot_be_opened_is_named() -> None:
+    assert library_problem("libc.so.6") == ""
+    assert "libnothing.so.1" in library_problem("libnothing.so.1")
 
 
 def test_this_machine_is_surveyed_without_a_driver(tmp_path: Path) -> None:

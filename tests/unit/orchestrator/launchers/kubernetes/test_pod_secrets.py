@@ -11,7 +11,8 @@ from podrace.access.mesh_key import MeshKey, make_pem
 from podrace.access.tokens import AUDIENCE, PodTokens
 
 NOW = 1_800_000_000.0
-KEY = MeshKey(make_pem(), lambda: NOW)
+PEM = make_pem()
+KEY = MeshKey(PEM, lambda: NOW)
 WITH_KEY = replace(POD_ENVIRONMENT, pod_tokens=PodTokens(KEY, lambda: NOW))
 TWO_HOSTS: dict[str, Any] = {"hosts": 2, "learners": 2, "cores": 4.0, "memory_bytes": 6 * GIB}
 JOB = {"metadata": {"name": "race-p0", "uid": "1234", "labels": {"podrace/pod": "race-p0", "team": "races"}}}
@@ -29,6 +30,13 @@ def test_the_secret_has_a_token_that_is_bound_to_the_pod_and_to_its_tournament()
     claims = KEY.public.verify(secret["stringData"]["token"], audience=AUDIENCE)
     assert (claims["sub"], claims["tournament"]) == ("pod/race-p0", "race")
     assert claims["exp"] == NOW + LAUNCH_SECONDS
+
+
+def test_a_pod_that_waited_for_weeks_in_a_queue_or_was_evicted_after_weeks_can_still_make_its_first_call() -> None:
+    secret = secret_of(new_pod(), WITH_KEY, JOB)
+    assert secret is not None
+    weeks_later = MeshKey(PEM, lambda: NOW + 4 * 7 * 86_400)
+    weeks_later.public.verify(secret["stringData"]["token"], audience=AUDIENCE)
 
 
 def test_the_secret_is_deleted_with_its_job_and_has_only_the_labels_of_the_mesh() -> None:

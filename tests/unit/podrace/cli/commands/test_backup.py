@@ -8,34 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_databases import APPLICATION_IDS, insert, make_databases, numbers
 
-from podrace.database import Database, Format
 from podrace.database.format import moved
 from podrace.mesh.home import Folders
-
-APPLICATION_IDS = {"orchestrator": 0x706F7263, "leaderboard": 0x706F6C62}
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A home with the databases of both services."""
-    folder = tmp_path / "home"
-    folder.mkdir()
-    for service, number in APPLICATION_IDS.items():
-        kept = Format(service, number, 1, "CREATE TABLE numbers (number INTEGER)")
-        Database.open(folder / f"{service}.sqlite", kept, lambda: 1.0).close()
-    return folder
-
-
-def numbers(path: Path) -> list[int]:
-    with contextlib.closing(sqlite3.connect(path)) as opened:
-        return [number for (number,) in opened.execute("SELECT number FROM numbers")]
-
-
-def insert(path: Path, number: int) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as opened:
-        opened.execute("INSERT INTO numbers VALUES (?)", (number,))
-        opened.commit()
+    return make_databases(tmp_path / "home")
 
 
 def test_a_home_without_backups_lists_none(type_: Any, home: Path) -> None:
@@ -128,6 +110,44 @@ def test_the_backup_before_an_upgrade_can_be_restored_after_later_ones(type_: An
         short = one["manifest_digest"][:12]
         assert type_("restore", "--home", str(home), "--replace", "--at", short, "--json").json == [one]
     assert [numbers(home / f"{service}.sqlite") for service in APPLICATION_IDS] == [[], []]
+
+
+@pytest.mark.parametrize("service", APPLICATION_IDS)
+def test_one_database_is_restored_in_a_folder_of_root_that_names_no_store(
+    type_: Any, home: Path, tmp_path: Path, service: str
+) -> None:
+    """As in a volume of a cluster, whose folder belongs to root and to the group of the process."""
+    made = {one["service"]: one for one in type_("backup", "--home", str(home), "--json").json}
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o2775)
+    file = volume / f"{service}.sqlite"
+    shutil.copyfile(home / file.name, file)
+    insert(file, 1)
+    given = ("--store", f"folder://{Folders.of(home).store}", "--database", str(file))
+    assert type_("restore", *given).code != 0, "it needs --replace"
+    at = made[service]["manifest_digest"][:12]
+    assert type_("restore", *given, "--replace", "--at", at, "--json").json == [made[service]]
+    assert numbers(file) == []
+    assert {each.name for each in volume.iterdir()} == {file.name, f"{file.name}.replaced-1"}
+    (other,) = made.keys() - {service}
+    assert type_("restore", *given, "--replace", "--at", made[other]["manifest_digest"]).code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ("--database", "/data/other.sqlite", "--store", "/s"),
+            "name a file orchestrator.sqlite or leaderboard.sqlite",
+        ),
+        (("--database", "/data/leaderboard.sqlite"), "also name the store of the backups by --store"),
+    ],
+)
+def test_a_database_that_cannot_be_restored_alone_is_refused(type_: Any, given: tuple[str, ...], message: str) -> None:
+    answer = type_("restore", *given)
+    assert answer.code == 2
+    assert message in answer.err
 
 
 def test_a_beginning_that_several_backups_have_restores_none_of_them(type_: Any, home: Path) -> None:
