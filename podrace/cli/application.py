@@ -46,10 +46,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "pause": ("podrace.cli.commands.pause", "Pause a running tournament; its pods publish and exit."),
     "resume": ("podrace.cli.commands.pause", "Resume a tournament that was paused or stopped, or that failed."),
     "stop": ("podrace.cli.commands.query", "Stop a tournament and keep its results."),
-    "delete": (
-        "podrace.cli.commands.delete",
-        "Delete a tournament that has ended, with its checkpoints, events and logs.",
-    ),
+    "delete": ("podrace.cli.commands.delete", "Delete a tournament that has ended, with its checkpoints."),
     "prune": ("podrace.cli.pruning.command", "Delete tournaments that have ended, by age, state or number."),
     "archive": ("podrace.cli.commands.backup", "List the archives of deleted tournaments, or read one."),
     "backup": (
