@@ -69,6 +69,13 @@ def test_the_architecture_states_the_layers_of_import_linter():
     }
 
 
+def test_the_index_of_the_examples_lists_every_file():
+    folder = REPOSITORY / "examples"
+    linked = {folder / link for link in _LINK.findall((folder / "README.md").read_text())}
+    files = {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert files - linked == {folder / "README.md", *folder.glob("custom/*/package.json")}
+
+
 ORCHESTRATOR = REPOSITORY / "orchestrator"
 
 
