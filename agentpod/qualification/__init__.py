@@ -11,6 +11,7 @@ agentpod/qualification/
   trials.py        algorithms and experience in this process; trial_pod.py: a pod of processes of this machine
   operations.py    counts operations; shared_random.py: the same random numbers on every device
   members.py       processes that form a group
+  plane_trials/    trials of planes, also between pods that a launcher starts
   machine.py, primitives.py, numerics.py, graphs.py, planes.py, rates.py, learning.py, resume.py, collectives.py,
   nodes.py, tournament.py    the parts, see podrace.qualification.parts
 """

@@ -1,22 +1,28 @@
 """Implements the `podrace` command, which calls the services of a mesh over gRPC like any other client.
 
 podrace/cli/
-  application.py    the commands by name, each imported on first use
-  examples.py       the examples in `--help`
-  completion.py     `completion`: scripts for shells
-  session.py        runs one command: event loop, Ctrl-C, connection to a mesh
-  commands/         train, ls, show, events, standings, stop, evaluate, ensemble, lineage, update, data, store,
-                    dashboard, qualify, lists
-  continuous/       `continuous`: trains on each new version of a dataset
-  curve/            `curve`: learning curves from snapshots
-  doctor/           `doctor`: what works on this machine, and how to fix what does not
-  grid/             `grid`: variants of a specification
-  init/             `init`: a first specification from options or answers
-  pods/             `logs` and `top`: what pods do now
-  pruning/          `prune`: deletes ended tournaments and leftover files
-  results/          reports, plots and scores of finished tournaments
-  views/            tables, live tables, plain lines, JSON
-  terminal/         options, output, number formats, interrupts
+  application.py  the commands by name, each imported on first use
+  examples.py     the examples in `--help`
+  completion.py   `completion`: scripts for shells
+  session.py      runs one command: event loop, Ctrl-C, connection to a mesh
+  commands/       all other commands, each in one module; related ones share it: query.py (ls, events, standings, stop),
+                  catalog.py (algorithms, simulators, strategies, version), pause.py, backup.py
+  conform/        `conform`: checks whether a service conforms to its contract
+  continuous/     `continuous`: trains on each new version of a dataset
+  curve/          `curve`: learning curves from snapshots
+  databases/      `migrate`: moves a database from SQLite to PostgreSQL
+  doctor/         `doctor`: what works on this machine, and how to fix what does not
+  grid/           `grid`: variants of a specification
+  init/           `init`: a first specification from options or answers
+  pods/           `logs` and `top`: what pods do now
+  policy/         `policy`: which versions a policy server serves
+  pruning/        `prune`: deletes ended tournaments and leftover files
+  render/         `render`: an animation of one episode
+  serve/          `serve`: serves the actions of a trained policy
+  tensorboard/    `tensorboard`: event files of TensorBoard
+  results/        reports, plots and scores of finished tournaments
+  views/          tables, live tables, plain lines, JSON
+  terminal/       options, output, number formats, interrupts
 
 The client of the services is in `podrace.client`, the embedded mesh in `podrace.mesh`.
 """

@@ -21,7 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "ls": ("podrace.cli.commands.query", "List the tournaments, newest first."),
     "show": ("podrace.cli.commands.show", "Show a tournament, or one aspect of its results."),
-    "events": ("podrace.cli.commands.query", "Show all events of a tournament with their reasons."),
+    "events": ("podrace.cli.commands.query", "Show all events of a tournament with their reasons, oldest first."),
     "top": ("podrace.cli.pods.top", "Show the pods of running tournaments, live until Ctrl-C."),
     "logs": ("podrace.cli.pods.logs", "Show the log of a pod, or of a service."),
     "standings": ("podrace.cli.commands.query", "Show the board of a tournament."),
@@ -30,7 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Show the ancestry of agents, or repeat decisions or a training run to verify them.",
     ),
     "evaluate": ("podrace.cli.commands.evaluate", "Evaluate a champion or another candidate."),
-    "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents as an ensemble, and each of them alone."),
+    "ensemble": ("podrace.cli.commands.ensemble", "Evaluate the best agents as an ensemble, and each alone."),
     "export": ("podrace.cli.commands.export", "Export a champion or another candidate as ONNX or torch.export."),
     "import": ("podrace.cli.commands.import_model", "Convert a Stable-Baselines3 model to an exported policy."),
     "serve": ("podrace.cli.serve.command", "Serve a champion, a candidate or an exported policy."),
@@ -41,10 +41,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "tensorboard": ("podrace.cli.tensorboard.command", "Write event files for TensorBoard."),
     "update": (
         "podrace.cli.commands.update",
-        "Change the pool limits or the objective of a running tournament.",
+        "Change the pool limits or the objective of a running tournament, or the labels of any.",
     ),
     "pause": ("podrace.cli.commands.pause", "Pause a running tournament; its pods publish and exit."),
-    "resume": ("podrace.cli.commands.pause", "Resume a tournament that was paused or stopped."),
+    "resume": ("podrace.cli.commands.pause", "Resume a tournament that was paused or stopped, or that failed."),
     "stop": ("podrace.cli.commands.query", "Stop a tournament and keep its results."),
     "delete": ("podrace.cli.commands.delete", "Delete a tournament that has ended, with its checkpoints."),
     "prune": ("podrace.cli.pruning.command", "Delete tournaments that have ended, by age, state or number."),
@@ -55,7 +55,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "restore": (
         "podrace.cli.commands.backup",
-        "Restore the databases of a home from the newest backup.",
+        "Restore the databases of a home from the newest backup, or from another one.",
     ),
     "migrate": ("podrace.cli.databases.migrate", "Move the database of a service from SQLite to PostgreSQL."),
     "data": ("podrace.cli.commands.data", "Prepare prices for the simulator stocks: build, check, synthesize."),
@@ -119,7 +119,7 @@ HELP = """Train a population of agents that compete in a tournament.
 \b
 podrace train examples/cartpole.toml    train, watch, get results
 podrace standings latest                show the best agents
-podrace train --resume latest           continue a stopped tournament
+podrace train --resume latest           continue a stopped, paused or failed tournament
 """
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 

@@ -10,7 +10,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "train": [
         ("podrace train examples/cartpole.toml", "train, and write a report"),
         ("podrace train examples/cartpole.toml --set seed=7 --check", "check what would be trained"),
-        ("podrace train --resume latest", "continue a stopped tournament"),
+        ("podrace train --resume latest", "continue a stopped, paused or failed tournament"),
         ("podrace train examples/cartpole.toml --label team=rl", "give it a label"),
         ("podrace train examples/cartpole.toml --orchestrator mesh.example.org:50051", "train in a standing mesh"),
     ],

@@ -17,6 +17,7 @@ SQL = re.compile(
 SQL_HOLDERS = ("orchestrator/state/", "leaderboard/store/", "podrace/database/")
 USER_CODE_HOLDER = "podrace/plugins/"
 LISTED = re.compile(r"^ *\w+\.py(?:,| {2,})", re.MULTILINE)
+LISTED_PACKAGE = re.compile(r"^ *(\w+)/ {2,}", re.MULTILINE)
 
 
 def modules(root: Path) -> list[Path]:
@@ -67,7 +68,7 @@ def repeated_classes(root: Path) -> dict[str, list[str]]:
 
 
 def stale_listings(root: Path) -> list[str]:
-    """Packages whose docstring lists their modules, but not each of them, or some that do not exist."""
+    """Packages whose docstring lists their modules, but not each module and subpackage, or some that do not exist."""
     found = []
     for path in modules(root):
         text = ast.get_docstring(ast.parse(path.read_text())) or ""
@@ -76,8 +77,16 @@ def stale_listings(root: Path) -> list[str]:
         listed = set(re.findall(r"(?<![\w./])([a-z]\w*)\.py\b", text))
         actual = {each.stem for each in path.parent.glob("*.py")} - {"__init__", "__main__"}
         below = {each.stem for each in path.parent.rglob("*.py")}
-        found += [f"{_name(root, path)}: {name}" for name in sorted((actual - listed) | (listed - below))]
+        wrong = sorted((actual - listed) | (listed - below)) + _stale_packages(path.parent, text)
+        found += [f"{_name(root, path)}: {name}" for name in wrong]
     return found
+
+
+def _stale_packages(folder: Path, text: str) -> list[str]:
+    """Subpackages that a listing lacks, and those that it has and that do not exist."""
+    actual = {each.parent.name for each in folder.glob("*/__init__.py")}
+    named = set(re.findall(r"(?<![\w./])([a-z]\w*)/", text))
+    return sorted((actual - named) | {name for name in LISTED_PACKAGE.findall(text) if not (folder / name).is_dir()})
 
 
 def packages_apart_by_a_plural(root: Path) -> list[str]:

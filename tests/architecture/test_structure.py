@@ -62,6 +62,7 @@ def test_messages_of_errors_are_printed_with_control_characters_escaped():
 
 
 LONG_FUNCTION = "def long():\n" + "    x = 1\n" * 41
+LISTED = {"podrace/a/b.py": "", "podrace/a/c.py": ""}
 BROKEN: list[tuple[Callable[[Path], object], dict[str, str]]] = [
     (rules.long_files, {"podrace/a.py": "x = 1\n" * 401}),
     (rules.long_functions, {"podrace/a.py": LONG_FUNCTION}),
@@ -69,6 +70,11 @@ BROKEN: list[tuple[Callable[[Path], object], dict[str, str]]] = [
     (rules.catch_all_modules, {"agentpod/utils.py": ""}),
     (rules.repeated_classes, {"podrace/a.py": "class Lease: ...", "podrace/b/c.py": "class Lease: ..."}),
     (rules.stale_listings, {"podrace/a/__init__.py": '"""A.\n\nb.py  b\nc.py  c\n"""\n', "podrace/a/b.py": ""}),
+    (
+        rules.stale_listings,
+        {**LISTED, "podrace/a/__init__.py": '"""A.\n\nb.py  b\nc.py  c\n"""\n', "podrace/a/d/__init__.py": ""},
+    ),
+    (rules.stale_listings, {**LISTED, "podrace/a/__init__.py": '"""A.\n\nb.py  b\nc.py  c\nd/    d\n"""\n'}),
     (rules.packages_apart_by_a_plural, {"podrace/tensor/v1.py": "", "podrace/tensors/a.py": ""}),
     (rules.sql_elsewhere, {"orchestrator/pool/a.py": 'rows = execute("SELECT * FROM pods")'}),
     (rules.sql_elsewhere, {"orchestrator/pool/a.py": 'condition = "pod_id = ? AND phase != ?"'}),
@@ -82,8 +88,8 @@ KEPT = {
     "podrace/a.py": "x = 1\n" * 400,
     "podrace/b.py": 'def f():\n    """' + "Text.\n" * 100 + '"""\n' + "    x = 1\n" * 30,
     "podrace/c.py": "class Lease: ...",
-    "podrace/listed/__init__.py": '"""A.\n\n  b.py  b; c.py  c\n  d.py, e/f.py\n"""\n',
-    **{f"podrace/listed/{name}.py": "" for name in ("b", "c", "d", "e/f")},
+    "podrace/listed/__init__.py": '"""A.\n\n  b.py  b; c.py  c\n  d.py, e/f.py\n  g/    g\n"""\n',
+    **{f"podrace/listed/{name}.py": "" for name in ("b", "c", "d", "e/f", "g/__init__")},
     "leaderboard/c.py": "class Lease: ...",
     "orchestrator/state/a.py": 'rows = execute("SELECT * FROM pods")',
     "podrace/plugins/a.py": "importlib.import_module(name)",

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,36 @@ def test_paths_that_a_document_names_exist(path: Path):
 def test_links_of_a_document_lead_somewhere(path: Path):
     links = set(_LINK.findall(prose(path)))
     assert not [link for link in links if not (path.parent / link).exists()]
+
+
+_PACKAGE_ROW = re.compile(r"^\| `(\w+)/(\w+)` \| .+ \| (\w+) \|$", re.MULTILINE)
+
+
+def test_the_architecture_lists_every_package():
+    listed = {f"{top}/{name}" for top, name, _ in _PACKAGE_ROW.findall((REPOSITORY / "ARCHITECTURE.md").read_text())}
+    written = {path.parent for top in PACKAGES for path in (REPOSITORY / top).glob("*/__init__.py")}
+    assert listed == {path.relative_to(REPOSITORY).as_posix() for path in written}
+
+
+def test_the_architecture_states_the_layers_of_import_linter():
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = {one["containers"][0]: one["layers"] for one in contracts if one["type"] == "layers"}
+    rows = _PACKAGE_ROW.findall((REPOSITORY / "ARCHITECTURE.md").read_text())
+    stated = {(top, name): int(layer) for top, name, layer in rows if layer.isdigit()}
+    assert stated == {
+        (top, name): number
+        for top in {top for top, _ in stated}
+        for number, layer in enumerate(reversed(layers[top]), start=1)
+        for name in re.split(r" [|:] ", layer)
+        if (REPOSITORY / top / name).is_dir()
+    }
+
+
+def test_the_index_of_the_examples_lists_every_file():
+    folder = REPOSITORY / "examples"
+    linked = {folder / link for link in _LINK.findall((folder / "README.md").read_text())}
+    files = {path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert files - linked == {folder / "README.md", *folder.glob("custom/*/package.json")}
 
 
 ORCHESTRATOR = REPOSITORY / "orchestrator"

@@ -45,7 +45,7 @@ STOP_REASON = "stopped from the keyboard"
 
 @click.command()
 @click.argument("spec", required=False, type=click.Path(path_type=Path))
-@click.option("--resume", metavar="TOURNAMENT", default="", help="Resume a stopped tournament.")
+@click.option("--resume", metavar="TOURNAMENT", default="", help="Resume a stopped, paused or failed tournament.")
 @click.option("--set", "overrides", multiple=True, metavar="A.B=C", help="Override a key of SPEC; repeatable.")
 @click.option(
     "--ancestor",
