@@ -63,6 +63,6 @@ def test_a_role_that_sees_no_gpu_does_not_start() -> None:
 def test_a_gpu_that_others_use_is_reported(log_lines: Any) -> None:
     bind_gpus(pod("GPU-a"), "learner", read=lambda: reading("GPU-a", free=20 * GIB), environ={})
     assert [line["event"] for line in log_lines] == [
-        "GPU",
+        "using a GPU",
         "GPU GPU-a is used by other processes too: 20.0 of 80.0 GiB free",
     ]

@@ -133,5 +133,6 @@ def test_fresh_agents_of_a_race_have_the_values_of_all_starts_in_order(make_race
     race = make_race({"strategy": "incumbent"}, algorithms=algorithms, pods=2).run(12)
     fresh = [one.agent for one in race.generations if one.agent.origin == ORIGIN_FRESH]
     assert [agent.hyperparameters["learning_rate"] for agent in fresh[:3]] == [1e-4, 1e-3, 1e-2]
-    assert all("starts[" not in agent.reason for agent in fresh[3:])
+    assert fresh[3].hyperparameters["learning_rate"] == 1e-4, "another seed of the founder"
+    assert all("starts[" not in agent.reason for agent in fresh[4:])
     assert {one.agent.origin for one in race.generations} > {ORIGIN_FRESH}
