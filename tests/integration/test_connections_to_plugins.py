@@ -94,7 +94,7 @@ async def recovered(call: Call, method: PluginMethod[Any]) -> int:
     raise AssertionError("the plugin is not called again")
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.part)
+@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.kind)
 @pytest.mark.parametrize("fault", ["drop", "one_way", "refuse"])
 async def test_a_plugin_that_cannot_be_reached_is_left_out_until_the_network_is_back(
     proxy: FaultProxy, call: Call, method: PluginMethod[Any], fault: str
@@ -107,7 +107,7 @@ async def test_a_plugin_that_cannot_be_reached_is_left_out_until_the_network_is_
     await recovered(call, method)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.part)
+@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.kind)
 @pytest.mark.parametrize("fault", ["half_open", "reset"])
 async def test_a_broken_connection_is_replaced_after_a_few_calls(
     proxy: FaultProxy, call: Call, method: PluginMethod[Any], fault: str
@@ -118,7 +118,7 @@ async def test_a_broken_connection_is_replaced_after_a_few_calls(
     assert proxy.accepted >= 2
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.part)
+@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.kind)
 async def test_a_slow_network_only_delays(proxy: FaultProxy, call: Call, method: PluginMethod[Any]) -> None:
     proxy.delay(0.05)
     assert await call(method) == ""
@@ -127,7 +127,7 @@ async def test_a_slow_network_only_delays(proxy: FaultProxy, call: Call, method:
     assert time.monotonic() - begin >= 0.1
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.part)
+@pytest.mark.parametrize("method", METHODS, ids=lambda one: one.kind)
 async def test_each_call_has_its_own_answer_once_if_calls_are_repeated_and_late(
     proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: PluginMethod[Any]
 ) -> None:

@@ -13,7 +13,11 @@ COMPONENTS = ("dashboard", "gpu-dedicated", "gpu-dra", "gpu-fused", "gpu-mps", "
 KUSTOMIZATIONS = tuple(
     f"deploy/k8s/{name}/kustomization.yaml" for name in ("base", *(f"components/{name}" for name in COMPONENTS))
 )
-MANIFESTS = ("deploy/k8s/components/plugins/leaderboard.yaml", "deploy/k8s/qualify.yaml")
+MANIFESTS = (
+    "deploy/k8s/components/plugins/leaderboard.yaml",
+    "deploy/k8s/qualify.yaml",
+    "deploy/k8s/restore.yaml",
+)
 IMAGE_TAGS = ("deploy/compose/.env", *KUSTOMIZATIONS, *MANIFESTS)
 NOTES = "### Added\n\n- A thing."
 CHANGES = f"# Changelog\n\nIntroduction.\n\n## Unreleased\n\n{NOTES}\n\n## 0.1.0 - 2026-11-22\n\nThe first version.\n"
