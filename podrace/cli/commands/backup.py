@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -128,6 +129,7 @@ def restore(
         if database:
             opened = await asyncio.to_thread(open_store, store, deadline_seconds=DEADLINE_SECONDS)
             wanted = {service: database}
+            await asyncio.to_thread(_check_stopped, database)
             found = await asyncio.to_thread(_restore_all, opened, name, wanted, at, replace=replace)
         else:
             folders.make_home()
@@ -182,6 +184,18 @@ def _back_up(backups: Backups, path: Path) -> Backup:
         return backups.write(copy, epoch, identity.database_id, now, hours=HOURS, requested=True)
     finally:
         copy.unlink(missing_ok=True)
+
+
+def _check_stopped(database: Path) -> None:
+    """Refuses a database that its service has open. One that cannot be read for another reason may be replaced."""
+    if not database.exists():
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(database, timeout=LOCK_SECONDS, isolation_level=None)) as opened:
+            opened.execute("BEGIN EXCLUSIVE")
+    except sqlite3.DatabaseError as error:
+        if "locked" in str(error):
+            raise FailedPrecondition(f"database {database}: its service has it open; stop it first") from None
 
 
 def _restore_all(

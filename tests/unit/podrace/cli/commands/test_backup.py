@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from small_databases import APPLICATION_IDS, insert, make_databases, numbers
 
+from podrace.cli.commands import backup
 from podrace.database.format import moved
 from podrace.mesh.home import Folders
 
@@ -132,6 +133,22 @@ def test_one_database_is_restored_in_a_folder_of_root_that_names_no_store(
     assert {each.name for each in volume.iterdir()} == {file.name, f"{file.name}.replaced-1"}
     (other,) = made.keys() - {service}
     assert type_("restore", *given, "--replace", "--at", made[other]["manifest_digest"]).code == 2
+
+
+def test_a_database_that_its_service_has_open_is_not_replaced_and_a_damaged_one_is(
+    type_: Any, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "LOCK_SECONDS", 0.0)
+    type_("backup", "--home", str(home))
+    file = tmp_path / "leaderboard.sqlite"
+    shutil.copyfile(home / file.name, file)
+    given = ("--store", f"folder://{Folders.of(home).store}", "--database", str(file), "--replace")
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as service:
+        service.execute("BEGIN EXCLUSIVE")
+        assert "its service has it open; stop it first" in type_("restore", *given).err
+    file.write_bytes(b"damaged" * 1000)
+    assert type_("restore", *given).code == 0
+    assert numbers(file) == []
 
 
 @pytest.mark.parametrize(
