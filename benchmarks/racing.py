@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentpod.learner.staged_evaluation import Bars, bars_of, is_decided
-from leaderboard.ranking.board import Board, judge_arrival
+from leaderboard.ranking.board import Board, judge_arrival, trial_key
 from leaderboard.ranking.evaluation_plan import plan
 from leaderboard.ranking.score_history import ScoreHistory
 from podrace.comparison import racing
@@ -91,7 +91,7 @@ def evaluations(spec: TournamentSpec, candidates: Sequence[Candidate]) -> Iterat
     board: Board = ()
     history, capacity, episodes = ScoreHistory(), spec.evolution.board_capacity, spec.evaluation.episodes
     for candidate in candidates:
-        agent = Agent(agent_id=candidate.agent_id, number=candidate.agent_number)
+        agent = Agent(agent_id=candidate.agent_id, number=candidate.agent_number, trial=trial_key(candidate))
         answer = plan(board, capacity, history, agent, candidate.evaluation_epoch)
         bars, returns = bars_of(answer), candidate.episode_returns
         if bars and len(returns) == episodes:

@@ -206,9 +206,8 @@ class _Statistics:
     """Collects the statistics of a tournament, one page of submissions after another."""
 
     def __init__(self, spec: TournamentSpec, agents: Sequence[Agent], champion_ids: Sequence[str]) -> None:
-        self._cores = spec.pod.cores
         self._history, self._scores = ScoreHistory(), ScoreStatistics(spec, agents)
-        self._compute = ComputeUse(agents, champion_ids)
+        self._compute = ComputeUse(agents, champion_ids, spec.pod)
 
     def add(self, submissions: Sequence[Candidate]) -> None:
         """Adds the next submissions, by arrival."""
@@ -224,7 +223,7 @@ class _Statistics:
         return GetStatisticsResponse(
             algorithms=self._scores.statistics(),
             episode_correlation=found,
-            compute=self._compute.statistics(self._cores),
+            compute=self._compute.statistics(),
         )
 
 

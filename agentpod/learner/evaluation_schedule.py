@@ -182,9 +182,12 @@ class Scorer:
         epoch, wanted = self._lease.evaluation_epoch, self._spec.evaluation
         # Which candidates the leaderboard knows by now depends on the speed of the pods.
         plan = None if self._spec.synchronous else await self._checkpoints.plan_evaluation(epoch)
-        bars = bars_of(plan) if wanted.racing else None
+        others = [one for one in plan.other_epochs if one != epoch][:MOST_OTHER_EPOCHS] if plan else []
+        # A policy that is scored in two epochs plays all episodes: if only those that do well in an epoch were scored
+        # in the other too, a hard epoch would never be found to be hard.
+        bars = bars_of(plan) if wanted.racing and not others else None
         limited = wanted.racing and not self._spec.synchronous
-        staged = await evaluate_in_stages(
+        evaluation = await evaluate_in_stages(
             self._player(held, epoch),
             wanted.episodes,
             evaluation_lanes(self._spec),
@@ -192,10 +195,9 @@ class Scorer:
             affords=self._affords if limited else None,
             fold_deviations=wanted.fold_deviations,
         )
-        evaluation = staged.evaluation
         evaluation.epoch = epoch
-        if plan and not staged.decided and not evaluation.evaluator_fault:
-            for other in [one for one in plan.other_epochs if one != epoch][:MOST_OTHER_EPOCHS]:
+        if not evaluation.evaluator_fault:
+            for other in others:
                 played = await self._player(held, other)(0, evaluation.episodes)
                 scored = penalize_folds(played, wanted.fold_deviations, required=True)
                 if scored.evaluator_fault:

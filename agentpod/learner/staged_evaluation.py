@@ -51,16 +51,6 @@ def _usable(bar: Bar) -> racing.Bar | None:
     return racing.Bar(bar.score, bar.standard_error, tuple(bar.episode_returns))
 
 
-@dataclass(frozen=True)
-class StagedEvaluation:
-    """What an evaluation in stages has found."""
-
-    evaluation: Evaluation
-    """The episodes of all stages that were played, joined."""
-    decided: bool
-    """Whether it stopped because the policy cannot lead."""
-
-
 async def evaluate_in_stages(
     play: PlayEpisodes,
     episodes: int,
@@ -69,7 +59,7 @@ async def evaluate_in_stages(
     *,
     affords: Affords | None = None,
     fold_deviations: float = 0.0,
-) -> StagedEvaluation:
+) -> Evaluation:
     """Evaluates a policy until more episodes would change neither whether it enters the board nor whether it leads.
 
     Args:
@@ -93,11 +83,11 @@ async def evaluate_in_stages(
         # In a thread, because the bounds for a new number of episodes take a fraction of a second to compute.
         if bars and stage < episodes and await asyncio.to_thread(is_decided, sample_of(whole), bars, planned):
             _log.info("evaluation stopped early", episodes=stage, maximum=episodes, score=whole.mean_return)
-            return StagedEvaluation(whole, decided=True)
+            break
         if affords and stage < episodes and not affords(whole.wall_seconds, _next_seconds(whole, planned)):
             _log.info("evaluation has used its share of time", episodes=stage, maximum=episodes)
             break
-    return StagedEvaluation(whole, decided=False)
+    return whole
 
 
 def _next_seconds(played: Evaluation, planned: Sequence[int]) -> float:

@@ -225,9 +225,14 @@ class Race:
         pod.steps += round(QUANTUM_STEPS * speed)
         pod.seconds += QUANTUM_SECONDS * pod.cores
         epoch, seconds = EPOCHS * now // QUANTA, pod.seconds
-        returns = self._world.returns(pod.learner.state.true_return, epoch)
-        end = (now + 1) * QUANTUM_SECONDS
-        candidate = self._records.submit(pod.agent, returns, steps=pod.steps, seconds=seconds, epoch=epoch, now=end)
+        true_return, end = pod.learner.state.true_return, (now + 1) * QUANTUM_SECONDS
+        returns = self._world.returns(true_return, epoch)
+        others = {
+            other: self._world.returns(true_return, other) for other in self._records.other_epochs(pod.agent, epoch)
+        }
+        candidate = self._records.submit(
+            pod.agent, returns, steps=pod.steps, seconds=seconds, epoch=epoch, now=end, others=others
+        )
         learner = pod.learner
         self._checkpoints[candidate.candidate_id] = _Checkpoint(learner.point, learner.luck, learner.state)
         if pod.steps >= pod.length or pod.agent.agent_id in self._records.stops:

@@ -5,7 +5,7 @@ This module alone calls the leaderboard. Messages have the fields that a real to
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,9 @@ from leaderboard.evolution.trials import ClockReading, Trial, Trials
 from leaderboard.ranking.board import Board, judge
 from leaderboard.ranking.champion_selection import name_champion
 from leaderboard.ranking.contenders import newest_by_trial
+from leaderboard.ranking.evaluation_plan import anchors_wanted
 from leaderboard.ranking.score_history import ScoreHistory, add_estimate
-from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
+from podrace.checkpoint.v1.checkpoint_pb2 import EpochScore, Evaluation
 from podrace.leaderboard.v1.leaderboard_pb2 import (
     ORIGIN_CONTINUATION,
     Agent,
@@ -31,6 +32,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 TOURNAMENT_ID = "race"
+NO_RETURNS: Mapping[int, NDArray[np.float64]] = {}
 
 
 class Records:
@@ -93,8 +95,20 @@ class Records:
             self._trials.handed_out(agent)
         return agent
 
+    def other_epochs(self, agent: Agent, epoch: int) -> list[int]:
+        """Returns in which other evaluation epochs the next policy of an agent is scored."""
+        return anchors_wanted(self.board, self._scores, agent, epoch) if self._common_episodes else []
+
     def submit(
-        self, agent: Agent, returns: NDArray[np.float64], *, steps: int, seconds: float, epoch: int, now: float = 0.0
+        self,
+        agent: Agent,
+        returns: NDArray[np.float64],
+        *,
+        steps: int,
+        seconds: float,
+        epoch: int,
+        now: float = 0.0,
+        others: Mapping[int, NDArray[np.float64]] = NO_RETURNS,
     ) -> Candidate:
         """Judges a score of an agent.
 
@@ -105,6 +119,7 @@ class Records:
             seconds: Training time of the agent itself, on one core.
             epoch: Evaluation epoch.
             now: Running time of the tournament.
+            others: The returns in other evaluation epochs.
         """
         self.environment_steps += steps - self._steps.get(agent.agent_id, 0)
         self._steps[agent.agent_id] = steps
@@ -114,7 +129,7 @@ class Records:
             agent_id=agent.agent_id,
             algorithm=agent.algorithm,
             score=float(returns.mean()),
-            standard_error=float(returns.std(ddof=1)) / math.sqrt(len(returns)),
+            standard_error=_error(returns),
             episodes=len(returns),
             environment_steps=self._inherited_steps(agent) + steps,
             agent_environment_steps=steps,
@@ -125,6 +140,10 @@ class Records:
             sequence=len(self.submissions) + 1,
             episode_returns=returns.tolist() if self._common_episodes else (),
             evaluation_epoch=epoch if self._common_episodes else None,
+            other_epochs=[
+                EpochScore(epoch=one, mean_return=float(played.mean()), standard_error=_error(played))
+                for one, played in others.items()
+            ],
             trial=agents.trial_of(agent),
         )
         candidate.submit_time.FromNanoseconds(int(now * 1e9))
@@ -184,6 +203,10 @@ class Records:
         if not agent.HasField("starting_checkpoint"):
             return 0
         return self.submissions[int(agent.starting_checkpoint.manifest_digest[1:])].environment_steps
+
+
+def _error(returns: NDArray[np.float64]) -> float:
+    return float(returns.std(ddof=1)) / math.sqrt(len(returns))
 
 
 def _fresh_evaluation(contender: Contender, returns: NDArray[np.float64]) -> FreshEvaluation:

@@ -13,7 +13,7 @@ tournament: agents of different algorithms, and agents that are stopped early or
 so equal numbers of agents are not equal shares of the pods.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -23,7 +23,6 @@ from types import MappingProxyType
 
 from leaderboard.evolution.space import Value, declared_values, plain, spaces_of
 from leaderboard.seeding import stream
-from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.specification.conditions import settled
 from podrace.specification.presets import trusts_values
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -33,8 +32,6 @@ SMALLEST_RATIO = 1_000_000
 
 MOST_PERIODS = 32
 """Periods whose turns are kept: one for each set of ratios in use."""
-
-NO_TIMES: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -132,25 +129,6 @@ def turn_by_pod_time(spec: TournamentSpec, pod_seconds: Mapping[str, float], lef
         return Turn(max(new, key=lambda name: weights[name]), first=True)
     spent, total = sum(pod_seconds[name] for name in weights), sum(weights.values())
     return Turn(max(weights, key=lambda name: spent * weights[name] / total - pod_seconds[name]), first=False)
-
-
-def pod_seconds_by_algorithm(
-    agents: Iterable[Agent], submissions: Iterable[Candidate], running_seconds: Mapping[str, float] = NO_TIMES
-) -> dict[str, float]:
-    """Returns the pod time of each algorithm, in core-seconds, for `turn_by_pod_time`.
-
-    Args:
-        agents: All agents that were generated.
-        submissions: Their submissions, by arrival for each agent; the last one says what an agent has taken by then.
-        running_seconds: For agents without an end: core-seconds since they were generated, by agent id. What is larger
-            counts, this or the last submission.
-    """
-    taken = {candidate.agent_id: candidate.core_seconds for candidate in submissions}
-    found: dict[str, float] = {}
-    for agent in agents:
-        seconds = max(taken.get(agent.agent_id, 0.0), running_seconds.get(agent.agent_id, 0.0))
-        found[agent.algorithm] = found.get(agent.algorithm, 0.0) + seconds
-    return found
 
 
 class _Period:

@@ -16,9 +16,10 @@ from heapq import merge
 from typing import NamedTuple
 
 from leaderboard.evolution.trials import Trial
+from leaderboard.ranking.paired import ranked_score
 
 RISE_SCORES = 3
-"""Number of last scores that the rise of a trial is measured over."""
+"""Number of last scores that the rise of a trial is measured over, by their estimates."""
 
 
 class Part(NamedTuple):
@@ -254,6 +255,6 @@ def _part_of(trial: Trial) -> Part:
 def _standing_of(trial: Trial) -> _Standing:
     able = not trial.ended
     waits = trial.rung if able and not trial.training and trial.rung < len(trial.at_rung) else None
-    rise = trial.scores[-1].score - trial.scores[-RISE_SCORES:][0].score if waits is not None else 0.0
+    rise = trial.estimate - ranked_score(trial.scores[-RISE_SCORES:][0]) if waits is not None else 0.0
     estimate = trial.estimate if able and trial.scores else None
     return _Standing(_part_of(trial), tuple(trial.at_rung), waits, rise, estimate)

@@ -135,6 +135,10 @@ class RungTrials(Trials):
         """Returns how long a trial was trained, to be compared with `time_left`."""
         return trial.wall_seconds if self.grows else self.time_of(trial)
 
+    def lineage_duration_of(self, trial: Trial) -> float:
+        """Returns how long a scored trial was trained, with the training that it inherited at its own speed."""
+        return self.duration_of(trial) * trial.newest.environment_steps / max(1, trial.environment_steps)
+
     def quantum_of(self, trial: Trial) -> float:
         """Returns how long a trial takes between two scores, to be compared with `time_left`; 0 if it is not known."""
         if self.grows:

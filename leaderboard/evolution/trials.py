@@ -171,7 +171,7 @@ class Trial:
     score_count: int = 0
     """Number of all its scores."""
     best: Candidate | None = None
-    """The highest of all its scores; None before the first."""
+    """The one of all its scores with the highest estimate; None before the first."""
     rung: int = 0
     """Rung that it climbs to, or that it has reached if it is not in training."""
     at_rung: list[float] = field(default_factory=list)
@@ -186,6 +186,8 @@ class Trial:
     """The last of its agents that failed or ended without a score; empty: none."""
     earlier_steps: int = 0
     """Environment steps of its agents before the current one."""
+    assigned_steps: int = 0
+    """Environment steps of the assignment of its last agent; 0: they are not limited."""
     earlier_core_seconds: float = 0.0
     """Compute of its agents before the current one."""
     wall_seconds: float = 0.0
@@ -215,6 +217,11 @@ class Trial:
         return self.earlier_steps + (current.agent_environment_steps if current else 0)
 
     @property
+    def completed_assignment(self) -> bool:
+        """Whether its last agent was scored at the end of its assignment."""
+        return 0 < self.assigned_steps <= self.environment_steps - self.earlier_steps
+
+    @property
     def core_seconds(self) -> float:
         """Compute reserved for it: processor cores times wall-clock seconds."""
         current = self._current
@@ -235,7 +242,7 @@ class Trial:
         """Adds the newest score, and drops the oldest that is not compared any more."""
         self.score_count += 1
         self.scores.add(candidate, max(NEWEST_SCORES, self.score_count // KEPT_PART + 1))
-        if self.best is None or candidate.score > self.best.score:
+        if self.best is None or ranked_score(candidate) > ranked_score(self.best):
             self.best = candidate
 
     def add_failure(self, why: str) -> None:
@@ -256,6 +263,7 @@ class Trial:
             self.failures = 0
         self.agents.add(agent)
         self.last_agent_id, self.last_on_rung, self.training = agent.agent_id, agent.HasField("rung"), True
+        self.assigned_steps = agent.assignment_environment_steps
         if agent.HasField("rung"):
             self.rung = agent.rung
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate, ComputeStatistics
+from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 
 class _Trained(NamedTuple):
@@ -18,17 +19,20 @@ class _Trained(NamedTuple):
 class ComputeUse:
     """Collects what the compute of a tournament was used for, one submission after another.
 
-    compute = ComputeUse(agents, champion_ids)
+    compute = ComputeUse(agents, champion_ids, spec.pod)
     for candidate in submissions:
         compute.add(candidate)
-    compute.statistics(cores)
+    compute.statistics()
 
     It keeps the candidates that agents started from, the champion, and one number of each submission.
     """
 
-    def __init__(self, agents: Iterable[Agent], champion_ids: Iterable[str]) -> None:
-        """Begins without submissions; `champion_ids` are those of `compute_of`."""
-        self._champion_ids = list(champion_ids)
+    def __init__(self, agents: Iterable[Agent], champion_ids: Iterable[str], pod: PodSpec) -> None:
+        """Begins without submissions; the arguments are those of `compute_of`."""
+        agents = list(agents)
+        self._champion_ids, self._pod = list(champion_ids), pod
+        self._grows = pod.maximum_cores > pod.cores > 0
+        self._times = {one.agent_id: one.create_time.ToNanoseconds() / 1e9 for one in agents} if self._grows else {}
         self._starts = {agent.agent_id: agent.starting_checkpoint.manifest_digest for agent in agents}
         self._needed = {*self._champion_ids, *self._starts.values()}
         self._candidates: dict[str, _Trained] = {}
@@ -41,12 +45,24 @@ class ComputeUse:
         if candidate.candidate_id in self._needed:
             trained = _Trained(candidate.agent_id, candidate.agent_environment_steps)
             self._candidates[candidate.candidate_id] = trained
+        self._evaluation_seconds.append(candidate.evaluation_seconds * self._size_of_pod(candidate))
         self._core_seconds[candidate.agent_id] = candidate.core_seconds
-        self._evaluation_seconds.append(candidate.evaluation_seconds)
         self._knows_evaluations &= candidate.HasField("evaluation_seconds")
 
-    def statistics(self, cores: float) -> ComputeStatistics:
-        """Returns the statistics; `cores` are the processor cores of a pod."""
+    def _size_of_pod(self, candidate: Candidate) -> float:
+        """Returns the cores that the agent has had since its last submission, as a multiple of `pod.cores`."""
+        if not self._grows:
+            return 1.0
+        now = candidate.submit_time.ToNanoseconds() / 1e9
+        seconds = now - self._times.get(candidate.agent_id, now)
+        self._times[candidate.agent_id] = now
+        used = candidate.core_seconds - self._core_seconds.get(candidate.agent_id, 0.0)
+        size = used / seconds / self._pod.cores if seconds > 0 else 1.0
+        return min(max(size, self._pod.minimum_cores / self._pod.cores), self._pod.maximum_cores / self._pod.cores)
+
+    def statistics(self) -> ComputeStatistics:
+        """Returns the statistics."""
+        cores = self._pod.cores
         evaluating = math.fsum(self._evaluation_seconds) if self._knows_evaluations else None
         return ComputeStatistics(
             champion_environment_steps=self._champion_steps(),
@@ -70,7 +86,7 @@ class ComputeUse:
 
 
 def compute_of(
-    agents: Iterable[Agent], submissions: Iterable[Candidate], champion_ids: Sequence[str], cores: float
+    agents: Iterable[Agent], submissions: Iterable[Candidate], champion_ids: Sequence[str], pod: PodSpec
 ) -> ComputeStatistics:
     """Returns the steps that the champion was trained on, and how long pods trained and evaluated.
 
@@ -78,9 +94,9 @@ def compute_of(
         agents: All agents of the tournament.
         submissions: All judged submissions, by arrival.
         champion_ids: Ids of the candidates that act together as champion; unknown ones are ignored.
-        cores: Processor cores of a pod, `pod.cores` of the specification.
+        pod: `pod` of the specification. Times are those of pods of `pod.cores`: twice the cores count twice.
     """
-    compute = ComputeUse(agents, champion_ids)
+    compute = ComputeUse(agents, champion_ids, pod)
     for candidate in submissions:
         compute.add(candidate)
-    return compute.statistics(cores)
+    return compute.statistics()

@@ -1,7 +1,7 @@
 """Decides which candidates may become the champion. Pure.
 
-These are the first candidates of the board and the newest submission of each of their trials, which was trained longest
-and was not selected by its score.
+These are the first candidates of the board, the newest submission of each of their trials, and the newest of the trial
+with the most training behind it. The newest ones were not selected by their scores.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,9 +19,10 @@ def newest_by_trial(submissions: Iterable[Candidate]) -> dict[int, Candidate]:
 def contenders_of(spec: TournamentSpec, board: Board, newest: Mapping[int, Candidate]) -> list[Candidate]:
     """Returns the candidates that may become the champion, without duplicates.
 
-    These are the first of the board by rank, then the newest submission of each of their trials. Those that an updater
-    plugin refused are left out. If the updater plugin ranks the board by its own numbers, mean returns must not
-    overrule it, so the first of the board is the only contender.
+    These are the first of the board by rank, then the newest submission of each of their trials, then that of the trial
+    with the most environment steps behind it: lucky scores of many others may have pushed it down the board. Those that
+    an updater plugin refused are left out. If the updater plugin ranks the board by its own numbers, mean returns must
+    not overrule it, so the first of the board is the only contender.
 
     Args:
         spec: Resolved specification.
@@ -31,7 +32,8 @@ def contenders_of(spec: TournamentSpec, board: Board, newest: Mapping[int, Candi
     top = board[: spec.champion.reevaluate_top]
     if top[0].HasField("rank_score"):
         return [top[0]]
-    latest = (newest.get(key) for key in dict.fromkeys(map(trial_key, top)))
+    longest = max(newest.values(), key=lambda one: (one.environment_steps, -one.sequence), default=None)
+    latest = {trial_key(one): newest.get(trial_key(one)) for one in [*top, *([longest] if longest else [])]}.values()
     known = {candidate.candidate_id for candidate in top}
     return [
         *top,

@@ -84,7 +84,7 @@ def _untried_start(situation: Situation, race: IncumbentRace) -> Fresh | None:
     tried.
     """
     for name, algorithm in sorted(situation.spec.algorithms.items()):
-        position = race.fresh_agents(name)
+        position = race.started(name)
         if algorithm.ratio > 0 and name not in situation.left and position < len(algorithm.starts):
             steps = first_steps(race)
             return Fresh(f"starts[{position}] of {name} is next", name, environment_steps=steps, rung=0)
@@ -206,7 +206,7 @@ def fresh_probability(race: IncumbentRace, parent: Trial, clock: ClockReading) -
     objective is used up. The objective may have been changed since the tournament began.
     """
     evolution = race.spec.evolution
-    if race.time_left(clock) * evolution.catch_up < race.duration_of(parent):
+    if race.time_left(clock) * evolution.catch_up < race.lineage_duration_of(parent):
         return 0.0
     if clock.share == 0 and clock.environment_steps > 0:
         return 0.5

@@ -5,10 +5,12 @@ Every score of a challenger is compared with the incumbent, newest against newes
     takeover  the lead exceeds `takeover_errors` for `takeover_scores` successive scores
     stop      a fork is behind by more than `stop_errors`; or a fresh challenger above the first rung is that far below
               the median of those that have reached the rung before its own
-The incumbent, a founder within its share and the only trial of an algorithm are never stopped.
+The incumbent, a founder within its share and the only trial of an algorithm are never stopped. Nor is an agent at the
+end of its assignment, or, on its first rung, a fork that must fill its replay memory first.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from leaderboard.evolution.rungs import RungTrials, time_taken_by
@@ -22,6 +24,8 @@ SMALLEST_PEER_GROUP = 4
 """Trials that must have reached a rung before its median stops others."""
 SHORTEST_FORK_QUANTA = 2
 """Quanta of its own training after which a fork may be stopped."""
+WARMUP = "warmup_steps"
+"""Hyperparameter of off-policy algorithms: environment steps in the replay memory before the first update."""
 
 
 class IncumbentRace(RungTrials):
@@ -38,6 +42,8 @@ class IncumbentRace(RungTrials):
         self.founders: dict[str, int] = {}
         self.clock = BEGIN
         self.incumbent_scores = 0
+        self._lost_founders: Counter[str] = Counter()
+        self._cold: set[int] = set()
         self._incumbent: int | None = None
         self._leads: dict[int, int] = {}
 
@@ -51,7 +57,10 @@ class IncumbentRace(RungTrials):
         trial = super().handed_out(agent)
         self.clock = ClockReading.of(agent)
         if trial.fresh and self.lacks_founder(trial.algorithm):
+            self._lost_founders[trial.algorithm] += trial.algorithm in self.founders
             self.founders[trial.algorithm] = trial.number
+        if agent.number == trial.number and self._begins_cold(trial, agent):
+            self._cold.add(trial.number)
         if self._incumbent is None:
             self._incumbent = trial.number
         return trial
@@ -69,7 +78,7 @@ class IncumbentRace(RungTrials):
         self._leads[trial.number] = self._leads.get(trial.number, 0) + 1 if leads else 0
         if self._leads[trial.number] >= self.spec.evolution.takeover_scores:
             self._take_over(trial)
-        elif trial.training and (reason := self._why_stopped(trial, lead, error)):
+        elif trial.training and not trial.completed_assignment and (reason := self._why_stopped(trial, lead, error)):
             self._stops[candidate.agent_id] = reason
         return trial
 
@@ -116,7 +125,11 @@ class IncumbentRace(RungTrials):
         """Returns whether the next fresh agent of an algorithm has the values of the specification, as its founder."""
         evolution, starts = self.spec.evolution, len(self.spec.algorithms[algorithm].starts)
         wanted = max(1, starts) + evolution.founder_seeds - 1
-        return evolution.founder_share > 0 and 0 < self.fresh_agents(algorithm) < wanted
+        return evolution.founder_share > 0 and 0 < self.started(algorithm) < wanted
+
+    def started(self, algorithm: str) -> int:
+        """Returns how many trials of an algorithm have begun with a fresh agent, without founders that were lost."""
+        return self.fresh_agents(algorithm) - self._lost_founders[algorithm]
 
     def lacks_founder(self, algorithm: str) -> bool:
         """Whether an algorithm has no founder yet, or lost it before it had a score."""
@@ -133,7 +146,8 @@ class IncumbentRace(RungTrials):
             evolution = self.spec.evolution
             rungs = math.log(max(1.0, self.quanta(old) / evolution.first_rung)) / math.log(evolution.rung_factor)
             old.rung = int(rungs)
-            old.at_rung = [old.estimate] * (old.rung + 1)
+            missing = old.rung + 1 - len(old.at_rung)
+            old.at_rung = [*old.at_rung[: old.rung + 1], *[old.estimate] * missing]
             self._changed(old)
 
     def _why_stopped(self, trial: Trial, lead: float, error: float) -> str:
@@ -143,6 +157,8 @@ class IncumbentRace(RungTrials):
         if not evolution.stop_errors or incumbent is None or self._is_protected(trial):
             return ""
         if not trial.fresh:
+            if trial.number in self._cold and not trial.at_rung:
+                return ""
             if self.quanta(trial) >= SHORTEST_FORK_QUANTA and lead < -margin:
                 return (
                     f"{named(trial.newest)} is behind the incumbent {named(incumbent.newest)} by {-lead:.4g}, more"
@@ -159,6 +175,14 @@ class IncumbentRace(RungTrials):
                 f" {middle:.4g}, the median of rung {trial.rung - 1}"
             )
         return ""
+
+    def _begins_cold(self, trial: Trial, agent: Agent) -> bool:
+        """Whether a fork begins with too little replay memory to be trained at once."""
+        parent = None if trial.forked_from is None else self.by_number[trial.forked_from]
+        warmup = agent.hyperparameters.fields.get(WARMUP)
+        if parent is None or warmup is None or not parent.scores:
+            return False
+        return parent.newest.replay_steps < warmup.number_value
 
     def _is_protected(self, trial: Trial) -> bool:
         """Whether a challenger is never stopped early: a founder within its share, or the last of its algorithm."""

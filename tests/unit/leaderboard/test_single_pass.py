@@ -33,6 +33,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import (
     NameChampionRequest,
 )
 from podrace.specification import resolve as specification
+from podrace.tournament.v1.tournament_pb2 import PodSpec
 
 NUMBERS = range(4)
 SPEC = specification.resolve(
@@ -160,7 +161,7 @@ def test_compute_is_that_of_the_lists_of_submissions(
     made: tuple[list[Agent], list[Candidate]], champion: list[int]
 ) -> None:
     agents, candidates = made
-    found = compute_of(agents, iter(candidates), [f"c{position}" for position in champion], 2.0)
+    found = compute_of(agents, iter(candidates), [f"c{position}" for position in champion], PodSpec(cores=2.0))
     by_id = {one.candidate_id: one for one in candidates}
     starts = {agent.agent_id: agent.starting_checkpoint.manifest_digest for agent in agents}
 
@@ -222,7 +223,7 @@ async def test_queries_answer_from_all_pages_and_read_one_at_a_time(
     found = await queries.statistics(mesh.state, request)
     expected = statistics_of(recorded.spec, agents, recorded.candidates)
     assert list(found.algorithms) == expected
-    assert found.compute == compute_of(agents, recorded.candidates, champion, recorded.spec.pod.cores)
+    assert found.compute == compute_of(agents, recorded.candidates, champion, recorded.spec.pod)
     assert found.episode_correlation.correlation == ScoreHistory(recorded.candidates).episodes.value != 0.0
     plugins = await mesh.state.transact(read_statistics, tournament_id, recorded.spec, None)
     assert plugins.statistics() == expected

@@ -58,9 +58,9 @@ class Log:
             agent.rung = rung
         return self._hand_out(agent)
 
-    def fork(self, parent: Agent, **values: Any) -> Agent:
+    def fork(self, parent: Agent, steps: int = 0, **values: Any) -> Agent:
         agent = self._agent(parent.algorithm, ORIGIN_MUTATION, values)
-        agent.rung = 0
+        agent.rung, agent.assignment_environment_steps = 0, steps
         agent.parent_agent_ids.append(parent.agent_id)
         return self._hand_out(agent)
 
@@ -74,7 +74,7 @@ class Log:
             agent.assignment_environment_steps = steps
         return self._hand_out(agent)
 
-    def score(self, agent: Agent, score: float, error: float = 1.0) -> Candidate:
+    def score(self, agent: Agent, score: float, error: float = 1.0, **fields: Any) -> Candidate:
         self.sequence += 1
         quanta = self.trained[agent.agent_id] = self.trained.get(agent.agent_id, 0) + 1
         cores = self.cores or self.spec.pod.cores
@@ -87,11 +87,12 @@ class Log:
             score=score,
             standard_error=error,
             agent_environment_steps=quanta * QUANTUM,
-            environment_steps=quanta * QUANTUM,
+            environment_steps=fields.pop("environment_steps", quanta * QUANTUM),
             core_seconds=compute,
             agent_number=agent.number,
             trial=agent.trial,
             sequence=self.sequence,
+            **fields,
         )
         candidate.submit_time.FromNanoseconds(round(self.seconds * 1e9))
         add_estimate(candidate, self.history)

@@ -202,9 +202,15 @@ async def test_a_leader_is_also_scored_in_the_epoch_that_is_wanted():
     assert other.standard_error == pytest.approx(epoch_score(1, evaluation).standard_error)
 
 
-async def test_an_evaluation_that_stopped_early_or_fell_back_connects_no_epochs():
+async def test_a_policy_that_connects_two_epochs_plays_all_episodes_although_it_is_far_behind():
     bar = Bar(score=1000.0, standard_error=1.0)
-    assert not (await Pod(PlanEvaluationResponse(bar=bar, other_epochs=[1])).score()).other_epochs
+    assert (await Pod(PlanEvaluationResponse(bar=bar)).score()).episodes < 64
+    evaluation = await Pod(PlanEvaluationResponse(bar=bar, other_epochs=[1])).score()
+    assert evaluation.episodes == 64
+    assert [score.epoch for score in evaluation.other_epochs] == [1]
+
+
+async def test_an_evaluation_that_fell_back_connects_no_epochs():
     pod = Pod(PlanEvaluationResponse(other_epochs=[1]))
     pod.fault = "the plugin failed"
     assert not (await pod.score(racing=False)).other_epochs

@@ -44,14 +44,14 @@ class Player:
 
 async def test_without_a_bar_all_episodes_are_played_at_once():
     player = Player()
-    evaluation = (await evaluate_in_stages(player, 64, 8, None)).evaluation
+    evaluation = await evaluate_in_stages(player, 64, 8, None)
     assert player.calls == [(0, 64)]
     assert evaluation.episodes == 64
 
 
 async def test_an_evaluation_that_stays_open_plays_every_stage_and_gives_the_whole_score():
     player, bar = Player(), one_bar(statistics.fmean(RETURNS))
-    evaluation = (await evaluate_in_stages(player, 64, 8, bar)).evaluation
+    evaluation = await evaluate_in_stages(player, 64, 8, bar)
     assert player.calls == [(0, 8), (8, 8), (16, 16), (32, 32)]
     whole = part(0, 64)
     assert evaluation.mean_return == pytest.approx(whole.mean_return)
@@ -61,25 +61,24 @@ async def test_an_evaluation_that_stays_open_plays_every_stage_and_gives_the_who
 
 async def test_an_evaluation_far_behind_the_bar_stops():
     player = Player()
-    staged = await evaluate_in_stages(player, 64, 8, one_bar(1000.0))
+    evaluation = await evaluate_in_stages(player, 64, 8, one_bar(1000.0))
     assert player.calls == [(0, 8)]
-    assert staged.decided
-    assert staged.evaluation.episodes == 8
+    assert evaluation.episodes == 8
 
 
 @pytest.mark.parametrize("bars", [None, one_bar(statistics.fmean(RETURNS))])
-async def test_an_evaluation_without_time_for_the_next_stage_stops_undecided(bars):
+async def test_an_evaluation_without_time_for_the_next_stage_stops(bars):
     player, asked = Player(), []
 
     def affords(taken: float, further: float) -> bool:
         asked.append((taken, further))
         return len(asked) < 2
 
-    staged = await evaluate_in_stages(player, 64, 8, bars, affords=affords)
+    evaluation = await evaluate_in_stages(player, 64, 8, bars, affords=affords)
     assert player.calls == [(0, 8), (8, 8)]
     # Each part took a second, and the third one has twice as many episodes as the second.
     assert asked == [(1.0, 1.0), (2.0, 2.0)]
-    assert not staged.decided
+    assert evaluation.episodes == 16
 
 
 async def test_an_evaluation_far_ahead_of_the_bar_plays_all_episodes():
@@ -190,9 +189,9 @@ async def test_the_penalty_for_folds_is_that_of_all_episodes_however_many_stages
     async def play(first: int, count: int) -> Evaluation:
         return folded(first, count)
 
-    at_once = (await evaluate_in_stages(play, 64, 8, None, fold_deviations=0.5)).evaluation
+    at_once = await evaluate_in_stages(play, 64, 8, None, fold_deviations=0.5)
     bar = one_bar(statistics.fmean(at_once.episode_returns))
-    staged = (await evaluate_in_stages(play, 64, 8, bar, fold_deviations=0.5)).evaluation
+    staged = await evaluate_in_stages(play, 64, 8, bar, fold_deviations=0.5)
     means = [statistics.fmean(RETURNS[fold::3]) for fold in range(3)]
     assert at_once.mean_return == pytest.approx(statistics.fmean(RETURNS) - 0.5 * statistics.stdev(means))
     assert at_once.fold_deviation == pytest.approx(statistics.stdev(means))

@@ -5,9 +5,8 @@ from time import process_time
 
 import pytest
 
-from leaderboard.evolution.fresh import Turn, draw, pod_seconds_by_algorithm, turn_by_pod_time, turn_of
+from leaderboard.evolution.fresh import Turn, draw, turn_by_pod_time, turn_of
 from leaderboard.evolution.space import Range, declared_values, is_structural, spaces_of
-from podrace.leaderboard.v1.leaderboard_pb2 import Agent, Candidate
 from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, TournamentSpec
 
 MakeSpec = Callable[..., TournamentSpec]
@@ -145,18 +144,6 @@ def test_shares_of_pod_time_equal_the_ratios_however_long_the_agents_take(pods: 
         clock, work = end, {pod: one for pod, one in work.items() if one[1] > end}
     for name, ratio in ratios.items():
         assert spent[name] / sum(spent.values()) == pytest.approx(ratio / 4, abs=0.02)
-
-
-def test_pod_time_counts_the_last_submission_or_the_time_since_an_agent_was_generated() -> None:
-    agents = [Agent(agent_id=f"a{number}", algorithm=name) for number, name in enumerate(("ppo", "ppo", "sac", "td3"))]
-    submissions = [
-        Candidate(agent_id="a0", core_seconds=5.0),
-        Candidate(agent_id="a0", core_seconds=9.0),
-        Candidate(agent_id="a1", core_seconds=4.0),
-        Candidate(agent_id="a2", core_seconds=8.0),
-    ]
-    found = pod_seconds_by_algorithm(agents, submissions, {"a1": 6.0, "a2": 3.0})
-    assert found == {"ppo": 15.0, "sac": 8.0, "td3": 0.0}
 
 
 def test_the_first_agents_of_an_algorithm_have_the_values_of_its_starts_in_order(make_spec: MakeSpec) -> None:

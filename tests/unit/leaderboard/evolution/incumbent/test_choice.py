@@ -177,6 +177,21 @@ def test_forks_and_fresh_challengers_climb_separate_ladders(log: Log) -> None:
     assert continued(log.next()) == (3, 4), "two forks promote none, and do not displace the best of three fresh ones"
 
 
+def test_what_a_fork_inherited_counts_as_its_training_when_others_must_catch_up(make_log: MakeLog) -> None:
+    log = make_log(fresh_until=1.0, riser_probability=0.0)
+    founder = log.fresh()
+    log.score(founder, 1.0)
+    fork = log.fork(founder)
+    for quanta in range(2):
+        # It inherited the training of 57 quanta.
+        log.score(fork, 50.0, environment_steps=(58 + quanta) * QUANTUM)
+    assert log.race.incumbent is log.race.by_number[fork.number]
+    log.seconds = 395.0
+    assert "fresh" in log.kinds()
+    log.seconds = 420.0
+    assert set(log.kinds()) == {"fork"}
+
+
 def test_a_riser_may_be_promoted_although_others_are_better(make_log: MakeLog) -> None:
     log = make_log(riser_probability=1.0)
     log.score(log.fresh(), 100.0)
@@ -323,6 +338,14 @@ def test_known_good_starts_are_the_first_challengers(make_log: MakeLog) -> None:
     assert "starts[" not in log.next().reason
     log.finished(founder, 1.0, 2.0)
     assert isinstance(log.next(), Continue)
+
+
+def test_a_founder_that_was_lost_uses_up_no_start(make_log: MakeLog) -> None:
+    log = make_log(algorithms={"ppo": {"starts": [{"learning_rate": 1e-4}, {"learning_rate": 1e-3}]}})
+    log.end(log.fresh(), failed=True)
+    assert "founder" in log.next().reason
+    log.fresh()
+    assert log.next().reason == "starts[1] of ppo is next"
 
 
 def test_a_fresh_challenger_has_the_algorithm_whose_pod_time_is_furthest_below_its_share(make_log: MakeLog) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from trial_log import Log
+import pytest
+from trial_log import QUANTUM, Log
 
 MakeLog = Callable[..., Log]
 
@@ -58,6 +59,17 @@ def test_the_old_incumbent_is_a_challenger_at_the_rung_of_its_own_training(log: 
     assert (old.rung, old.at_rung) == (1, [10.0, 10.0])
 
 
+def test_the_old_incumbent_keeps_what_it_had_on_the_rungs_that_it_climbed(log: Log) -> None:
+    founder = log.finished(log.fresh(), 2.0, 2.0)
+    longer, challenger = log.again(founder), log.fresh()
+    for _ in range(5):
+        log.score(longer, 10.0)
+    for _ in range(2):
+        log.score(challenger, 50.0)
+    old = log.race.by_number[0]
+    assert (old.rung, old.at_rung) == (1, [2.0, 10.0])
+
+
 def test_a_fork_that_is_behind_by_more_than_the_errors_is_stopped(log: Log) -> None:
     founder = log.fresh()
     log.score(founder, 10.0)
@@ -72,6 +84,32 @@ def test_a_fork_that_is_behind_by_more_than_the_errors_is_stopped(log: Log) -> N
     log.end(fork)
     assert log.race.stops == {}
     assert log.race.by_number[fork.number].ended.startswith("stopped: ")
+
+
+def test_an_agent_at_the_end_of_its_assignment_is_not_stopped_but_waits_on_its_rung(log: Log) -> None:
+    founder = log.fresh()
+    log.score(founder, 10.0)
+    fork = log.finished(log.fork(founder, steps=2 * QUANTUM), 0.0, 0.0)
+    trial = log.race.by_number[fork.number]
+    assert (trial.at_rung, trial.ended) == ([0.0], "")
+    log.score(log.again(fork, rung=1, steps=4 * QUANTUM), 0.0)
+    assert list(log.race.stops) == [log.agents[-1].agent_id]
+
+
+@pytest.mark.parametrize(("replay_steps", "stopped"), [(0, False), (999, False), (1000, True)])
+def test_a_fork_that_must_fill_its_replay_memory_is_not_stopped_on_its_first_rung(
+    make_log: MakeLog, replay_steps: int, stopped: bool
+) -> None:
+    log = make_log(algorithms={"sac": {"hyperparameters": {"warmup_steps": 1000}}})
+    founder = log.fresh("sac")
+    log.score(founder, 100.0, replay_steps=replay_steps)
+    fork = log.fork(founder)
+    for _ in range(2):
+        log.score(fork, 0.0)
+    assert bool(log.race.stops) is stopped
+    log.race.by_number[fork.number].at_rung = [0.0]
+    log.score(fork, 0.0)
+    assert log.race.stops
 
 
 def test_a_fork_within_the_errors_continues(log: Log) -> None:
