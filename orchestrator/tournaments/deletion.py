@@ -87,7 +87,7 @@ class Deletion:
             raise FailedPrecondition(reason)
         if found and (archive or self._archive_all):
             if self._archive is None:
-                raise Unimplemented("archive: this server archives nothing")
+                raise Unimplemented("archive: this server does not support archives; omit it")
             await self._archive(tournament_id)
         pods = await self._state.transact(delete_rows, tournament_id)
         self._runtime.forget(tournament_id)

@@ -25,7 +25,7 @@ class Rows(list[Row]):
         try:
             import pandas
         except ImportError:
-            raise Unimplemented("a frame needs the package pandas: pip install pandas") from None
+            raise Unimplemented("to_frame() needs the package pandas: pip install pandas") from None
         return pandas.DataFrame([{one.name: getattr(row, one.name) for one in fields(row)} for row in self])  # type: ignore[arg-type]
 
 

@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "stop": ("podrace.cli.commands.query", "Stop a tournament and keep its results."),
     "delete": ("podrace.cli.commands.delete", "Delete a tournament that has ended, with its checkpoints."),
     "prune": ("podrace.cli.pruning.command", "Delete tournaments that have ended, by age, state or number."),
-    "archive": ("podrace.cli.commands.backup", "List the archives of deleted tournaments, or read one."),
+    "archive": ("podrace.cli.commands.backup", "List the archives of deleted tournaments, or extract one."),
     "backup": (
         "podrace.cli.commands.backup",
         "Back up the databases of a home or a running mesh, or list backups.",

@@ -5,7 +5,7 @@
     from podrace.client import Client
     from podrace.specification.files import load
 
-    async with Client("localhost:7700") as client:
+    async with Client("localhost:50051") as client:
         tournament = await client.create_tournament(load(Path("examples/cartpole.toml")))
         async for update in client.follow(tournament):
             print(update.tournament.environment_steps, update.tournament.best_score)

@@ -58,7 +58,7 @@ class LogTail:
         """Opens a log.
 
         Raises:
-            NotFound: There is none, or it is no file.
+            NotFound: There is none, or it is not a regular file.
         """
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -66,7 +66,7 @@ class LogTail:
             raise NotFound(f"log {path.stem}: {error.strerror}") from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise NotFound(f"log {path.stem}: is no file")
+            raise NotFound(f"log {path.stem}: is not a regular file")
         return cls(descriptor, path, lines)
 
     def read(self) -> LogPart:

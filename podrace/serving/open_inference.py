@@ -186,7 +186,7 @@ def _sampler(parameters: Mapping[str, Any]) -> np.random.Generator | None:
         return None
     seed = parameters.get("seed")
     if seed is not None and (not isinstance(seed, int) or seed < 0):
-        raise InvalidArgument("parameter 'seed': a number from 0")
+        raise InvalidArgument("parameter 'seed': expected an integer of at least 0")
     return np.random.default_rng(seed)
 
 

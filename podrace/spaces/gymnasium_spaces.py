@@ -86,7 +86,7 @@ def _entries(space: spaces.Space[Any], path: tuple[str, ...]) -> Iterator[Entry]
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, part in parts:
             if isinstance(space, spaces.Dict) and (not isinstance(key, str) or not key or "." in key):
-                raise UnsupportedSpaceError(f"the key {key!r} is not a text without dots")
+                raise UnsupportedSpaceError(f"the key {key!r} must be a non-empty string without dots")
             yield from _entries(part, (*path, str(key)))
     elif isinstance(space, spaces.Box):
         yield Entry(name, BYTES if space.dtype == np.uint8 else VECTOR, tuple(space.shape))

@@ -240,7 +240,7 @@ def _show(found: list[Backup], *, as_json: bool, nothing: str) -> None:
 def archive(
     tournament: str, folder: Path | None, delete: bool, home: Path, store: str, as_json: bool, debug: bool
 ) -> int:
-    """List the archives of deleted tournaments, or read the one of TOURNAMENT, an id.
+    """List the archives of deleted tournaments, or extract that of one tournament, given by its id.
 
     The files that end in .jsonl.gz have one record a line; `zcat` prints them. Every file is compared with its digest.
     """

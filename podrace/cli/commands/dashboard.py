@@ -27,19 +27,19 @@ HELP = """Serve a web page that shows tournaments live and controls them.
 
 Open the printed URL in a browser; it contains the token. Without --orchestrator the dashboard joins the mesh that
 runs on the home, or runs one itself, with pods, until Ctrl-C. It acts with the rights of this command. With --sign-in
-each person signs in with a token of the mesh instead, and has the rights of that token.
+each user signs in with a token of the mesh instead, and has the rights of that token.
 
 \b
-podrace dashboard                                              the home of this folder
-podrace dashboard --orchestrator mesh.example:7700             a running mesh
-podrace dashboard --orchestrator mesh.example:7700 --sign-in   for several persons
+podrace dashboard                                                   the home of this folder
+podrace dashboard --orchestrator mesh.example.org:50051             a running mesh
+podrace dashboard --orchestrator mesh.example.org:50051 --sign-in   for multiple users
 """
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(help=HELP)
 @click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Port 0: any free one.")
-@click.option("--sign-in", is_flag=True, help="Each person signs in with a token of the mesh; needs --orchestrator.")
+@click.option("--sign-in", is_flag=True, help="Each user signs in with a token of the mesh; needs --orchestrator.")
 @click.option("--token-file", type=_FILE, help="File with the token.  [default: dashboard-token next to the token]")
 @click.option("--hide-token", is_flag=True, help="Print the URL without the token, for logs that others read.")
 @click.option("--tls-certificate", type=_FILE, help="Certificate of the dashboard, PEM.")
@@ -84,7 +84,7 @@ def dashboard(
 
 def _advice(chosen: DashboardSettings, *, hidden: bool) -> str:
     if chosen.sign_in:
-        return "each person signs in with a token of the mesh; `podrace token NAME` makes one"
+        return "each user signs in with a token of the mesh; `podrace token NAME` makes one"
     if hidden:
         return f"open the URL with ?token= and the token of {chosen.token_path} at its end"
     return "do not give the URL to others, it contains the token"

@@ -23,7 +23,7 @@ def delete(settings: Settings, tournament: str, archive: bool, yes: bool) -> int
     has kept. Its folder of results on this machine stays.
     """
     if settings.as_json and not yes:
-        raise InvalidArgument("--json: asks nothing; add --yes")
+        raise InvalidArgument("--json: cannot ask for confirmation; add --yes")
 
     async def query(client: Client) -> int:
         found = await find_tournament(client, tournament, settings)

@@ -35,7 +35,7 @@ FORMATS = ("onnx", "torch")
     "--format", "formats", multiple=True, type=click.Choice(FORMATS), help="Format; repeatable.  [default: onnx]"
 )
 @click.option(
-    "--folder", type=click.Path(path_type=Path), default=None, help="Folder to write to.  [default: the id and -policy]"
+    "--folder", type=click.Path(path_type=Path), default=None, help="Folder to write to.  [default: ID-policy]"
 )
 @click.option("--agent", default="", help="Agent of the environment, if agents have separate parameters.")
 @mesh_options

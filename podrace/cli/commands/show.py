@@ -107,7 +107,7 @@ class Aspect:
         """
         wanted = [name for name in ("champion", "importance", "pareto") if getattr(self, name)]
         if len(wanted) > 1:
-            raise InvalidArgument(f"show: --{wanted[0]} and --{wanted[1]} are two aspects; give only one")
+            raise InvalidArgument(f"show: --{wanted[0]} and --{wanted[1]} cannot be combined; give only one")
         if self.as_toml and not self.champion:
             raise InvalidArgument("show: --toml writes the champion; give --champion too")
         if self.as_toml and as_json:

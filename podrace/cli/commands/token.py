@@ -46,9 +46,9 @@ def token(
 ) -> int:
     """Make a token for a person, a program or a pod.
 
-    NAME is who will hold it; for the role of a pod, the id of the pod. The holder sets PODRACE_TOKEN to the token, or
-    PODRACE_TOKEN_FILE to a file with it that no one else can read. A token cannot be revoked before it expires, except
-    by replacing the key of the mesh.
+    NAME is the name of the holder; for the role of a pod, the id of the pod. The holder sets PODRACE_TOKEN to the
+    token, or PODRACE_TOKEN_FILE to a file with it that no one else can read. A token cannot be revoked before it
+    expires, except by replacing the key of the mesh.
     """
     if not name.strip() or not name.isprintable():
         raise InvalidArgument(f"NAME = {name!r}: expected printable text")

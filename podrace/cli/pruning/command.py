@@ -117,9 +117,9 @@ def _check(settings: Settings, selected: bool, leftovers: bool, *, dry_run: bool
     if not selected and not leftovers:
         raise InvalidArgument("prune: choose by --older-than, --state or --keep; or give --all, or only --leftovers")
     if settings.as_json and not (yes or dry_run):
-        raise InvalidArgument("--json: asks nothing; add --yes or --dry-run")
+        raise InvalidArgument("--json: cannot ask for confirmation; add --yes or --dry-run")
     if leftovers and settings.orchestrator:
-        raise InvalidArgument("--leftovers: compares a home with its own tournaments; leave --orchestrator out")
+        raise InvalidArgument("--leftovers: only for the home on this machine; omit --orchestrator")
 
 
 def _seconds(text: str) -> float | None:

@@ -29,13 +29,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "file",
     type=_FILE,
     metavar="FILE.gif|mp4|webp",
-    help="File to write.  [default: the id and .gif]",
+    help="File to write.  [default: ID.gif]",
 )
 @click.option("--option", "options", multiple=True, metavar="K=V", help="Option of the environment; repeatable.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the episode.")
 @click.option("--stochastic", is_flag=True, help="Sample actions instead of taking the most likely one.")
-@click.option("--steps", type=click.IntRange(1, 100_000), default=10_000, show_default=True, help="Most steps.")
-@click.option("--pictures", type=click.IntRange(2, 2000), default=300, show_default=True, help="Most pictures.")
+@click.option(
+    "--steps", type=click.IntRange(1, 100_000), default=10_000, show_default=True, help="Maximum number of steps."
+)
+@click.option(
+    "--pictures", type=click.IntRange(2, 2000), default=300, show_default=True, help="Maximum number of frames."
+)
 @click.option("--fps", type=click.FloatRange(1, 50), default=30.0, show_default=True, help="Steps shown per second.")
 @mesh_options
 def render(
@@ -52,7 +56,7 @@ def render(
     """Render one episode of a champion or another candidate.
 
     For Gymnasium environments, the classic tasks and mujoco: tasks, the animation shows the environment; for the
-    simulator stocks, it shows the value of the account. Longer episodes have fewer pictures per second. TOURNAMENT and
+    simulator stocks, it shows the value of the account. Longer episodes have fewer frames per second. TOURNAMENT and
     CANDIDATE are those of `podrace evaluate`.
     """
     changes = parse_options(options)

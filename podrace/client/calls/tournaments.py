@@ -180,7 +180,7 @@ class TournamentCalls(MeshChannels):
             Unimplemented: This server cannot archive; nothing was deleted.
         """
         if archive and "archive" not in (await get_server(self._address, self.token_for(self._address))).features:
-            raise Unimplemented("archive: this server archives nothing; leave it out, or use a later version")
+            raise Unimplemented("archive: this server does not support archives; omit it, or upgrade the server")
         request = pb.DeleteTournamentRequest(tournament_id=tournament_id, archive=archive)
         await self._ask(self._orchestrator.DeleteTournament, request, ARCHIVE_SECONDS)
 

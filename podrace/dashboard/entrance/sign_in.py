@@ -38,9 +38,9 @@ log = structlog.get_logger()
 
 
 class SignInEntrance:
-    """The entrance of a dashboard for several persons; see Entrance.
+    """The entrance of a dashboard for multiple users; see Entrance.
 
-    async with SignInEntrance.open("mesh.example:7700", left=feeds.leave) as entrance:
+    async with SignInEntrance.open("mesh.example.org:50051", left=feeds.leave) as entrance:
         reader, refusal = entrance.admit(request)
     """
 

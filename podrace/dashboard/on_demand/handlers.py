@@ -25,7 +25,7 @@ REPORT_SECONDS = 1800.0
 """Time limit of a report, with the time in which it waits for a pod."""
 LONGEST_NAME = 100
 NO_EPISODES = (
-    "a dashboard that serves several persons draws no episodes; `podrace render TOURNAMENT` draws them on your machine"
+    "a dashboard that serves multiple users draws no episodes; `podrace render TOURNAMENT` draws them on your machine"
 )
 
 

@@ -95,7 +95,7 @@ def test_the_key_action_mask_is_a_mask_only_where_actions_can_be_masked() -> Non
     [
         (spaces.Dict({"a": spaces.Text(5)}), "'a' is a Text"),
         (spaces.Dict({"a": spaces.Tuple((spaces.Sequence(spaces.Discrete(2)),))}), "'a.0' is a Sequence"),
-        (spaces.Dict({"a.b": spaces.Discrete(2)}), "'a.b' is not a text without dots"),
+        (spaces.Dict({"a.b": spaces.Discrete(2)}), "'a.b' must be a non-empty string without dots"),
         (spaces.Dict({}), "0 entries"),
     ],
 )

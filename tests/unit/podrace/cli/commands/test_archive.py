@@ -74,5 +74,5 @@ def test_nothing_is_deleted_by_a_server_that_cannot_archive(
     answering(monkeypatch)
     answer = type_(*command, "--archive", "--yes", "--orchestrator", mesh.address)
     assert answer.code != 0
-    assert "this server archives nothing" in answer.err
+    assert "this server does not support archives" in answer.err
     assert known.asked(pb.DeleteTournamentRequest) == []

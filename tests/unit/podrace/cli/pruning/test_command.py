@@ -142,7 +142,7 @@ def test_leftovers_of_a_home_are_deleted_and_logs_of_services_stay(type_: Any, o
         ([], "choose by --older-than"),
         (["--older-than", "soon"], "expected a number and m, h, d or w"),
         (["--all", "--json"], "add --yes or --dry-run"),
-        (["--leftovers", "--yes"], "leave --orchestrator out"),
+        (["--leftovers", "--yes"], "omit --orchestrator"),
         (["--state", "RUNNING"], "Invalid value for '--state'"),
     ],
 )
