@@ -74,11 +74,11 @@ class PodConfig:
     captured: bool = True
     """Whether what runs on a GPU is replayed from CUDA graphs where that is possible (agentpod.capture)."""
     cores: float = 1.0
-    """Processor cores reserved for the pod; used to account for the compute it spends."""
+    """CPU cores reserved for the pod; used to account for the compute it spends."""
     memory_bytes: int = 0
     """Memory reserved for all processes together, which replay memories must fit into; 0: unknown."""
     cpus: tuple[int, ...] = ()
-    """Processors that the processes may run on; empty: any."""
+    """CPUs that the processes may run on; empty: any."""
     threads: int = 1
     """Number of torch threads of a role."""
     gpus: tuple[str, ...] = ()

@@ -62,7 +62,7 @@ def problems(installed: Installed, cuda: int, torch: str) -> list[str]:
     other = [version for version in installed.torch.values() if version.partition("+")[0] != torch]
     found += [f"torch {version}: podrace is tested with {torch} (constraints.txt)" for version in other]
     if (installed.cuda or "").partition(".")[0] != str(cuda):
-        found.append(f"torch is for CUDA {installed.cuda or '(none: a build for processors)'}, expected CUDA {cuda}")
+        found.append(f"torch is for CUDA {installed.cuda or '(none: a build for CPUs)'}, expected CUDA {cuda}")
     cupy = sorted(name for name in installed.packages if name.startswith("cupy"))
     if cupy != [f"cupy-cuda{cuda}x"]:
         found.append(f"CuPy: {', '.join(cupy) or 'none'} is installed, expected cupy-cuda{cuda}x alone")

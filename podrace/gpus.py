@@ -51,7 +51,7 @@ class Gpu:
     def memory(self) -> str:
         """Its memory as a text."""
         if not self.memory_bytes:
-            return "memory of the host"
+            return "host memory"
         return f"{self.free_bytes / GIB:.1f} of {self.memory_bytes / GIB:.1f} GiB free"
 
 
@@ -75,7 +75,7 @@ class GpuSample:
     utilization_percent: int | None
     """Share of the driver's last sampling period in which it computed; None: not reported (instances of a GPU)."""
     memory_used_bytes: int | None
-    """None if the GPU uses the memory of the host."""
+    """None if the GPU uses host memory."""
     memory_total_bytes: int | None
 
 

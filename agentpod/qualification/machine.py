@@ -164,9 +164,7 @@ def _judge_names(found: Surveyed) -> Iterator[Finding]:
         return
     without = [f"{one} to {other}" for one, other, access in found.peer_pairs if not access]
     measured = f"none: {', '.join(without)}" if without else f"all {len(found.peer_pairs)} pairs"
-    remedy = (
-        "planes between these GPUs pass through memory of the host; check `nvidia-smi topo -p2p r`" if without else ""
-    )
+    remedy = "planes between these GPUs pass through host memory; check `nvidia-smi topo -p2p r`" if without else ""
     yield Finding(PART, "peer access", Grade.SLOW if without else Grade.PASS, measured, "all pairs", remedy=remedy)
 
 

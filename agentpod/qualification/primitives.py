@@ -76,7 +76,7 @@ def _judge_launches(found: Primitives) -> Iterator[Finding]:
         Grade.PASS if fast else Grade.SLOW,
         f"{launch:.1f} us",
         f"at most {LAUNCH_MICROSECONDS:g} us",
-        remedy="" if fast else "unset CUDA_LAUNCH_BLOCKING; set the processors' governor to performance",
+        remedy="" if fast else "unset CUDA_LAUNCH_BLOCKING; set the CPU governor to performance",
     )
     fast = graph <= GRAPH_SHARE * launch
     yield Finding(

@@ -1,4 +1,4 @@
-"""Measures steps per second: of simulators, of rollouts, of updates, and of a whole pod with the GPU's utilisation.
+"""Measures steps per second: of simulators, of rollouts, of updates, and of a whole pod with the GPU's utilization.
 
 Each rate has a bound that follows from the machine itself: its operations launched one after another, or the bytes that
 they touch read and written at the bandwidth of the memory, whichever takes longer. A rate far below its bound waits for
@@ -61,8 +61,8 @@ class Rate:
     substeps: int = 1
     """Physics steps of an environment step."""
     reference: str = ""
-    utilisation: float | None = None
-    """Utilisation of the GPU while the work was repeated, in percent; None: unknown."""
+    utilization: float | None = None
+    """Utilization of the GPU while the work was repeated, in percent; None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class PodRate:
     steps_per_second: float
     alone: float
     """Steps per second of rollouts and updates one after another, without a pod around them."""
-    utilisation: float | None
-    """Mean utilisation of the GPU in percent; None: unknown."""
+    utilization: float | None
+    """Mean utilization of the GPU in percent; None: unknown."""
     message: str = ""
 
 
@@ -107,8 +107,8 @@ CASES = (
     SimulatorCase("isaaclab:Isaac-Humanoid-Direct-v0", 4096, 2048, reference=END_TO_END_REFERENCE, on_processors=False),
 )
 STAND_IN_LANES = 32
-UTILISATION_SECONDS = 1.5
-"""Time for which work is repeated before the utilisation is read: the driver's value covers up to a second."""
+UTILIZATION_SECONDS = 1.5
+"""Time for which work is repeated before the utilization is read: the driver's value covers up to a second."""
 
 
 def run(bench: Bench) -> Iterator[Finding]:
@@ -147,8 +147,8 @@ def judge(found: Rate) -> Finding:
     """Grades a rate by the bound of the machine, and by a published rate if there is one. Pure."""
     rate = found.steps / found.seconds
     measured = f"{count(rate)} steps/s, {found.lanes} lanes"
-    if found.utilisation is not None:
-        measured += f", GPU utilisation {found.utilisation:.0f} %"
+    if found.utilization is not None:
+        measured += f", GPU utilization {found.utilization:.0f} %"
     bounds = []
     least = found.counted.least_seconds(found.launch_seconds, found.bandwidth) if found.counted else 0.0
     if found.counted and least:
@@ -172,10 +172,10 @@ def judge_pod(found: PodRate) -> Finding:
     if not found.steps_per_second:
         remedy = f"read the log with `podrace qualify --part {PART} --debug`"
         return Finding(PART, name, Grade.FAIL, found.message, expected, END_TO_END_REFERENCE, remedy)
-    used = "unknown" if found.utilisation is None else f"{found.utilisation:.0f} %"
-    measured = f"{count(found.steps_per_second)} steps/s, GPU utilisation {used}"
+    used = "unknown" if found.utilization is None else f"{found.utilization:.0f} %"
+    measured = f"{count(found.steps_per_second)} steps/s, GPU utilization {used}"
     slow = found.steps_per_second < bound
-    remedy = "give the pod more cores (`pod.cores`), and check what else the processors do" if slow else ""
+    remedy = "give the pod more cores (`pod.cores`), and check what else uses the CPU" if slow else ""
     return Finding(PART, name, Grade.SLOW if slow else Grade.PASS, measured, expected, END_TO_END_REFERENCE, remedy)
 
 
@@ -206,11 +206,11 @@ def measure_simulator(bench: Bench, case: SimulatorCase, launch: float, bandwidt
     # Kernels of Warp and of Isaac's simulators are not operations of torch.
     counted = None if ":" in case.id else count_operations(lambda: simulator.step(action))
     seconds = seconds_per_call(lambda: simulator.step(action), device, 20 if bench.quick else 100)
-    used = utilisation_of(bench, lambda: simulator.step(action))
+    used = utilization_of(bench, lambda: simulator.step(action))
     simulator.close()
     return Rate(
         case.id, device, lanes, seconds, lanes, counted, launch, bandwidth,
-        published=case.published, substeps=case.substeps, reference=case.reference, utilisation=used,
+        published=case.published, substeps=case.substeps, reference=case.reference, utilization=used,
     )  # fmt: skip
 
 
@@ -235,8 +235,8 @@ def measure_training(bench: Bench, launch: float, bandwidth: float) -> tuple[Rat
     for name, function in (("rollout, PPO on cartpole", collected), ("update, PPO on cartpole", updated)):
         counted = count_operations(function)
         seconds, steps = seconds_per_call(function, device, 3), HORIZON * lanes
-        used = utilisation_of(bench, function)
-        rates.append(Rate(name, device, lanes, seconds, steps, counted, launch, bandwidth, utilisation=used))
+        used = utilization_of(bench, function)
+        rates.append(Rate(name, device, lanes, seconds, steps, counted, launch, bandwidth, utilization=used))
     return rates[0], rates[1]
 
 
@@ -263,7 +263,7 @@ async def measure_pod(bench: Bench, alone: float) -> PodRate:
         first, used = mesh.latest, list[float]()
         deadline = time.monotonic() + seconds / 2
         while time.monotonic() < deadline and pod.exit_code is None:
-            used += [value for value in [utilisation(bench)] if value is not None]
+            used += [value for value in [utilization(bench)] if value is not None]
             await asyncio.sleep(0.5)
         last = mesh.latest
         message = mesh.message or "; ".join(pod.warnings()[-1:]) or "the pod did not train in time"
@@ -273,20 +273,20 @@ async def measure_pod(bench: Bench, alone: float) -> PodRate:
     return PodRate(device, rate, alone, sum(used) / len(used) if used else None, message)
 
 
-def utilisation_of(bench: Bench, function: Callable[[], object]) -> float | None:
-    """Returns the utilisation of the first GPU while a function is repeated, in percent; None if it is unknown."""
+def utilization_of(bench: Bench, function: Callable[[], object]) -> float | None:
+    """Returns the utilization of the first GPU while a function is repeated, in percent; None if it is unknown."""
     if not bench.gpus:
         return None
-    used, deadline = None, time.monotonic() + UTILISATION_SECONDS
+    used, deadline = None, time.monotonic() + UTILIZATION_SECONDS
     while time.monotonic() < deadline:
         function()
         # Read before the wait, while the device has work.
-        used = utilisation(bench)
+        used = utilization(bench)
         synchronize(bench.devices[0])
     return used
 
 
-def utilisation(bench: Bench, nvml: Any = pynvml) -> float | None:
+def utilization(bench: Bench, nvml: Any = pynvml) -> float | None:
     """Returns the share of the last moment in which the first GPU computed, in percent; None if unknown.
 
     Instances of a partitioned GPU do not report it.

@@ -34,8 +34,7 @@ def placed(config: PodConfig, role: str) -> Place:
             raise InvalidArgument(
                 f"environment.id = {environment_id!r} steps on a GPU, but {role} has none: the pod's"
                 f" {config.gpus_of_pod} GPUs belong to other containers. Set pod.layout = 'fused', or pod.gpus ="
-                f" {len(config.roles)} for one in each container; with pod.plane = 'shared' simulators step on"
-                " processors"
+                f" {len(config.roles)} for one in each container; with pod.plane = 'shared' simulators step on the CPU"
             )
         return torch.device(device)
 

@@ -1,4 +1,4 @@
-"""Behaviour cloning: makes the recorded actions of a data set likely (Pomerleau 1991, Neural Computation 3)."""
+"""Behavior cloning: makes the recorded actions of a data set likely (Pomerleau 1991, Neural Computation 3)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -74,7 +74,7 @@ EVENT_KINDS: Mapping[str, str] = {
     "agent_finished": "A pod completed the assignment of an agent: its budget is used.",
     "agent_drained": (
         "A pod completed the assignment of an agent early; the message says why. A pod continues the agent. If"
-        " pods give it back because of an error, it fails at the third time without new environment steps."
+        " pods give it back because of an error, it fails the third time without new environment steps."
     ),
     "agent_failed": (
         "A pod completed the assignment of an agent, because it cannot be trained; or ten pods in a row died while they"

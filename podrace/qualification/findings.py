@@ -38,13 +38,13 @@ class Finding:
     """What to do about it; empty if it passed."""
 
     def on_processors(self) -> "Finding":
-        """Returns what a finding is worth if processors took the place of the GPU: it never passes.
+        """Returns what a finding is worth if the CPU took the place of the GPU: it never passes.
 
         A failure remains one.
         """
         if self.grade in (Grade.FAIL, Grade.ABSENT):
             return self
-        measured = f"on processors: {self.measured}" if self.measured else ""
+        measured = f"on the CPU: {self.measured}" if self.measured else ""
         return replace(self, grade=Grade.ABSENT, measured=measured, remedy="needs a GPU")
 
 

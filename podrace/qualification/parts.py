@@ -22,7 +22,7 @@ class QualificationPart:
 PARTS: Mapping[str, QualificationPart] = {
     "machine": QualificationPart("GPUs, driver, versions, names, shared memory, InfiniBand", 90, 90),
     "primitives": QualificationPart("copies, launches and graph launches", 120, 60),
-    "numerics": QualificationPart("every algorithm's update on the GPU against the processor, and repeated", 300, 120),
+    "numerics": QualificationPart("every algorithm's update on the GPU against the CPU, and repeated", 300, 120),
     "graphs": QualificationPart(
         "captured simulators, rollouts and updates against eager ones, on the first and the last GPU", 300, 120
     ),

@@ -326,7 +326,7 @@ class IsaacSimulator:
             lambda line: self._server.ask(line, STEP_SECONDS), make_driver or (lambda: CupyDriver(index)), specs
         )
         if share is None:
-            _log.info("steps are copied through memory of the host", id=id, reason=reason)
+            _log.info("steps are copied through host memory", id=id, reason=reason)
             return False
         self._memory = share.tensors
         # CUDA forbids freeing memory that another process maps, so it lives until the server has exited.

@@ -23,7 +23,7 @@ class MAPPOHyperparameters(IPPOHyperparameters):
 
 
 def joint_space(observation_space: Space) -> Space:
-    """Returns the space of what a centralised critic receives; see `joint_observations`."""
+    """Returns the space of what a centralized critic receives; see `joint_observations`."""
     agents = observation_space.lanes
     width = agents * (observation_space.shape[0] + 1)
     return Space("continuous", (width,), torch.float32, agents=observation_space.agents)
@@ -45,7 +45,7 @@ def joint_observations(observation: Tensor, agents: int) -> Tensor:
 
 
 class MAPPO(IPPO):
-    """Trains decentralised policies with a centralised critic; see IPPO."""
+    """Trains decentralized policies with a centralized critic; see IPPO."""
 
     settings_type = MAPPOHyperparameters
 

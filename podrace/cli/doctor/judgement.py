@@ -110,7 +110,7 @@ def judge_gpus(read: Reading) -> Iterator[Diagnosis]:
         remedy = "check `nvidia-smi` and `dmesg` on the host"
         yield _line("GPU", "driver", problem, Severity.ERROR, remedy)
     if not read.gpus and not read.problems:
-        yield _line("GPU", "GPUs", "none; pods train on processors")
+        yield _line("GPU", "GPUs", "none; pods train on the CPU")
 
 
 def judge_gpu(gpu: Gpu) -> Diagnosis:

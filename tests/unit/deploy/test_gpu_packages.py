@@ -39,7 +39,7 @@ def test_packages_for_one_cuda_and_the_tested_torch_fit_together():
         ({"torch": {}}, "0 PyTorch packages"),
         ({"torch": {"/a": "2.11.0+cu130"}}, "torch 2.11.0+cu130: podrace is tested with 2.13.0"),
         ({"cuda": "12.6"}, "torch is for CUDA 12.6, expected CUDA 13"),
-        ({"cuda": None}, "torch is for CUDA (none: a build for processors), expected CUDA 13"),
+        ({"cuda": None}, "torch is for CUDA (none: a build for CPUs), expected CUDA 13"),
         ({"packages": {}}, "CuPy: none is installed, expected cupy-cuda13x alone"),
         ({"packages": {**PACKAGES, "cupy-cuda12x": "14.2.0"}}, "CuPy: cupy-cuda12x, cupy-cuda13x is installed"),
         (

@@ -61,7 +61,7 @@ def test_a_gpu_whose_memory_is_faulty_is_marked(rows: tuple[int, int, int, int],
 
 def test_a_gpu_that_uses_the_memory_of_the_host_is_a_gpu() -> None:
     (gpu,) = read_gpus(FakeNvml(FakeGpu("GPU-a", "0", "NVIDIA GB10", free=None))).gpus
-    assert (gpu.uuid, gpu.memory) == ("GPU-a", "memory of the host")
+    assert (gpu.uuid, gpu.memory) == ("GPU-a", "host memory")
 
 
 def test_a_partitioned_gpu_without_instances_and_a_lost_gpu_are_reported() -> None:

@@ -16,8 +16,8 @@ from agentpod.qualification.rates import (
     judge_pod,
     lanes_of,
     measure_training,
-    utilisation,
-    utilisation_of,
+    utilization,
+    utilization_of,
 )
 from podrace.gpus import Gpu
 from podrace.qualification.findings import Grade
@@ -66,19 +66,19 @@ def test_every_simulator_that_steps_on_a_gpu_is_measured() -> None:
     assert [name for name in stepped if not any(id.startswith(name) for id in measured)] == []
 
 
-def test_a_rate_shows_the_utilisation_of_the_gpu_if_it_is_known(tmp_path: Path) -> None:
-    assert "GPU utilisation 97 %" in judge(replace(LAUNCHED, utilisation=97.2)).measured
-    assert "utilisation" not in judge(LAUNCHED).measured
-    assert utilisation_of(Bench(tmp_path), lambda: pytest.fail("repeated without a GPU")) is None
+def test_a_rate_shows_the_utilization_of_the_gpu_if_it_is_known(tmp_path: Path) -> None:
+    assert "GPU utilization 97 %" in judge(replace(LAUNCHED, utilization=97.2)).measured
+    assert "utilization" not in judge(LAUNCHED).measured
+    assert utilization_of(Bench(tmp_path), lambda: pytest.fail("repeated without a GPU")) is None
 
 
-def test_a_pod_is_compared_with_its_parts_and_shows_utilisation_and_reference() -> None:
+def test_a_pod_is_compared_with_its_parts_and_shows_utilization_and_reference() -> None:
     pod = PodRate("cuda:0", 80_000.0, 100_000.0, 87.0)
     found = judge_pod(pod)
     assert (found.grade, found.reference) == (Grade.PASS, END_TO_END_REFERENCE)
-    assert "utilisation 87 %" in found.measured
+    assert "utilization 87 %" in found.measured
     assert judge_pod(replace(pod, steps_per_second=50_000.0)).grade == Grade.SLOW
-    assert "unknown" in judge_pod(replace(pod, utilisation=None)).measured
+    assert "unknown" in judge_pod(replace(pod, utilization=None)).measured
 
 
 def test_a_pod_that_does_not_train_fails_with_its_message() -> None:
@@ -101,7 +101,7 @@ def test_fewer_lanes_are_measured_without_a_gpu_and_for_a_quick_report() -> None
         assert lanes_of(none, case) < lanes_of(quick, case) < lanes_of(whole, case)
 
 
-class Utilisation:
+class Utilization:
     NVMLError = NVMLError
 
     def __init__(self, value: int | None) -> None:
@@ -112,18 +112,18 @@ class Utilisation:
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
         return uuid
 
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> "Utilisation":
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> "Utilization":
         assert handle == "GPU-1"
         if self.gpu is None:
             raise NVMLError("Not Supported")
         return self
 
 
-def test_utilisation_is_read_of_the_first_gpu() -> None:
+def test_utilization_is_read_of_the_first_gpu() -> None:
     bench = Bench(Path("/f"), gpus=(Gpu("GPU-1", "H100", 0, 80, 79),))
-    assert utilisation(bench, Utilisation(42)) == 42.0
-    assert utilisation(bench, Utilisation(None)) is None
-    assert utilisation(Bench(Path("/f")), Utilisation(42)) is None
+    assert utilization(bench, Utilization(42)) == 42.0
+    assert utilization(bench, Utilization(None)) is None
+    assert utilization(Bench(Path("/f")), Utilization(42)) is None
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_a_machine_is_qualified_if_something_passed_and_nothing_failed(grades: l
 @pytest.mark.parametrize("grade", [Grade.PASS, Grade.SLOW])
 def test_nothing_passes_on_processors(grade: Grade) -> None:
     found = finding(grade).on_processors()
-    assert (found.grade, found.measured, found.remedy) == (Grade.ABSENT, "on processors: 80 GiB", "needs a GPU")
+    assert (found.grade, found.measured, found.remedy) == (Grade.ABSENT, "on the CPU: 80 GiB", "needs a GPU")
 
 
 @pytest.mark.parametrize("grade", [Grade.FAIL, Grade.ABSENT])

@@ -18,7 +18,7 @@ def test_another_finding_says_what_was_expected_and_what_to_do() -> None:
 def test_what_is_absent_is_reported_in_one_line_with_what_it_needs() -> None:
     found = Finding("rates", "cartpole, cpu", Grade.PASS, "2k steps/s", "at least 1k steps/s").on_processors()
     (line,) = lines_of(found)
-    assert line.endswith("on processors: 2k steps/s (needs a GPU)")
+    assert line.endswith("on the CPU: 2k steps/s (needs a GPU)")
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
