@@ -116,8 +116,8 @@ def kind_of(field: descriptor_pb2.FieldDescriptorProto) -> str:
         return "table"
     if field.label == field.LABEL_REPEATED:
         return "tables" if name.endswith("Spec") else "list"
-    types = {field.TYPE_STRING: "text", field.TYPE_BOOL: "true or false", field.TYPE_DOUBLE: "number"}
-    return names.get(name) or types.get(field.type) or ("table" if name else "whole number")
+    types = {field.TYPE_STRING: "string", field.TYPE_BOOL: "boolean", field.TYPE_DOUBLE: "number"}
+    return names.get(name) or types.get(field.type) or ("table" if name else "integer")
 
 
 def choices_of(field: descriptor_pb2.FieldDescriptorProto, key: str) -> str:
