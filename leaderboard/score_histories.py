@@ -1,4 +1,9 @@
-"""Keeps the score history of each tournament in memory, so that a submission reads only the latest candidates."""
+"""Keeps the score history of each tournament in memory, so that a submission reads only the latest candidates.
+
+A history may have candidates of a transaction that was rolled back later, for example because the disk was full. Their
+sequence numbers are given to other candidates. Each history is therefore checked against the database before it is
+used, and built from the first candidate if its last one is not the recorded one.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +23,8 @@ class _Entry:
     rounds: RoundHistory = field(default_factory=RoundHistory)
     sequence: int = 0
     """Sequence number of the last candidate in the history."""
+    candidate_id: str = ""
+    """That candidate; empty before the first."""
 
 
 class ScoreHistories:
@@ -29,9 +36,11 @@ class ScoreHistories:
     def of(self, transaction: Transaction, tournament_id: str) -> ScoreHistory:
         """Returns the history of all candidates of a tournament that are recorded."""
         entry = self._entry(tournament_id)
+        if entry.candidate_id and records.candidate_at(transaction, entry.sequence) != entry.candidate_id:
+            entry = self._entries[tournament_id] = _Entry()
         for candidate in records.list_candidates(transaction, tournament_id, after_sequence=entry.sequence):
             entry.history.add(candidate)
-            entry.sequence = candidate.sequence
+            entry.sequence, entry.candidate_id = candidate.sequence, candidate.candidate_id
         return entry.history
 
     def of_round(self, spec: TournamentSpec, seen: Sequence[Candidate], candidate: Candidate) -> ScoreHistory:
