@@ -151,7 +151,7 @@ def generate(
     return made[-1], made
 
 
-def record_again(transaction: Transaction, request: GenerateAgentRequest, trials: TrialCache) -> tuple[Agent, bool]:
+def record_again(transaction: Transaction, request: GenerateAgentRequest, caches: Caches) -> tuple[Agent, bool]:
     """Records an agent that was generated before, if the database has lost it.
 
     It counts as generated now: after all submissions that the database has, and not ended.
@@ -175,8 +175,9 @@ def record_again(transaction: Transaction, request: GenerateAgentRequest, trials
     depth = behind if agent.origin in (ORIGIN_FRESH, ORIGIN_CONTINUATION) else behind + 1
     position, after = records.next_position(transaction), records.last_sequence(transaction)
     records.add_generation(transaction, Generation(agent, depth, after, position))
-    # A transaction that was rolled back may have folded ends at this position.
-    trials.forget(request.tournament_id)
+    # A transaction that was rolled back may have recorded ends at this position.
+    caches.running.forget()
+    caches.trials.forget(request.tournament_id)
     return agent, True
 
 

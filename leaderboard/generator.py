@@ -68,8 +68,8 @@ class Generator:
         self._owners, self._quotas = owners or TournamentOwners(), quotas or CheckpointQuotas()
         self._statistics = CachedStatistics(state)
         self._making: SingleFlight[Agent | NoWork] = SingleFlight()
-        self._running = RunningAgents()
         self._trials = TrialCache()
+        self._caches = generation.Caches(RunningAgents(), self._trials)
 
     @property
     def owners(self) -> TournamentOwners:
@@ -110,7 +110,7 @@ class Generator:
         return made
 
     async def _record_again(self, request: GenerateAgentRequest) -> Agent:
-        agent, recorded = await self._state.transact(generation.record_again, request, self._trials)
+        agent, recorded = await self._state.transact(generation.record_again, request, self._caches)
         self._owners.learn(request.tournament_id, ownership_in(request))
         if recorded:
             _log.warning(
@@ -134,8 +134,7 @@ class Generator:
 
     async def _make(self, request: GenerateAgentRequest, proposal: Proposal | None = None) -> Agent | NoWork:
         try:
-            caches = generation.Caches(self._running, self._trials)
-            agent, made = await self._state.transact(generation.generate, request, caches, proposal)
+            agent, made = await self._state.transact(generation.generate, request, self._caches, proposal)
         except generation.NoWorkError as error:
             return error.answer
         for new in made:

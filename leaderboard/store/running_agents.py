@@ -51,6 +51,10 @@ class RunningAgents:
         """Adds the agent that was generated."""
         self._numbers[agent.tournament_id][agent.agent_id] = agent.number
 
+    def forget(self) -> None:
+        """Drops all agents, because an agent was recorded without `record_ended` and `add`."""
+        self._numbers.clear()
+
     def _numbers_at(self, transaction: Transaction, tournament_id: str, position: int) -> dict[str, int]:
         """Returns the numbers of running agents by agent id."""
         if position != self._position:

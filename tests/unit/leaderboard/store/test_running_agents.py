@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
+from leaderboard import generation
 from leaderboard.store import records
 from leaderboard.store import running_agents as module
 from leaderboard.store.records import Generation
 from leaderboard.store.running_agents import RunningAgents
+from leaderboard.trial_cache import TrialCache
 from podrace.database import Database, Transaction
-from podrace.leaderboard.v1.leaderboard_pb2 import Agent
+from podrace.leaderboard.v1.leaderboard_pb2 import Agent, GenerateAgentRequest
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 
 class Undone(Exception):
@@ -74,3 +77,29 @@ async def test_the_cache_equals_what_a_restart_reads(mesh: Any, monkeypatch: pyt
             continue
         expected[name] = {*staying, made}
         assert await open_agents(mesh.state, name) == expected[name]
+
+
+def generate_and_undo(transaction: Transaction, request: GenerateAgentRequest, caches: generation.Caches) -> None:
+    generation.generate(transaction, request, caches)
+    raise Undone
+
+
+@pytest.mark.parametrize("lost", ["one", "two"])
+async def test_an_agent_that_is_recorded_again_at_the_position_of_a_rollback_empties_the_cache(
+    mesh: Any, make_spec: Callable[..., TournamentSpec], lost: str
+) -> None:
+    spec, transact = make_spec(), mesh.state.transact
+    caches = generation.Caches(RunningAgents(), TrialCache())
+
+    def request(number: int, tournament: str = "one", agent: Agent | None = None) -> GenerateAgentRequest:
+        return GenerateAgentRequest(tournament_id=tournament, spec=spec, number=number, agent=agent)
+
+    first, _ = await transact(generation.generate, request(0), caches)
+    with pytest.raises(Undone):
+        await transact(generate_and_undo, request(2), caches)
+    known = Agent(agent_id=f"{lost}-a1", tournament_id=lost, number=1)
+    await transact(generation.record_again, request(1, lost, known), caches)
+    await transact(generation.generate, request(3), caches)
+    ended = await transact(records.get_generation, first.agent_id)
+    assert ended.ended == 3
+    assert await open_agents(mesh.state, "one") == {"one-a3"}
