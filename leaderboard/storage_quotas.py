@@ -17,10 +17,10 @@ from leaderboard.ranking.checkpoint_quota import Cut, Files, Group, cut_to
 from leaderboard.ranking.replay_quota import Memory, beyond_quota
 from leaderboard.ranking.retention import TournamentRecord
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
-from podrace.checkpoint_store.manifest import manifest_from_bytes
+from podrace.checkpoint_store.manifest import LARGEST_MANIFEST_BYTES, manifest_from_bytes
 from podrace.checkpoint_store.replay_parts import is_replay
 from podrace.checkpoint_store.store import SHARED, CheckpointStore, Place
-from podrace.errors import DataLoss, NotFound
+from podrace.errors import DataLoss, NotFound, ResourceExhausted
 from podrace.specification.ancestor import tournament_of
 from podrace.specification.resolve import TOURNAMENT_REPLAY_BYTES
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -228,11 +228,11 @@ class _Reader:
 
     def _read(self, root: Place) -> _Checkpoint | None:
         try:
-            content = self._store.within(root.tournament_id).get_object(root.digest)
+            content = self._store.within(root.tournament_id).get_object(root.digest, LARGEST_MANIFEST_BYTES)
             return _Checkpoint(len(content), Manifest(parts=manifest_from_bytes(content).parts).parts)
         except NotFound:
             self._missing.add(root)
-        except DataLoss:
+        except (DataLoss, ResourceExhausted):
             pass
         return None
 

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
-from podrace.checkpoint_store.manifest import manifest_from_bytes
+from podrace.checkpoint_store.manifest import LARGEST_MANIFEST_BYTES, manifest_from_bytes
 from podrace.checkpoint_store.store import SHARED, CheckpointStore, check_digest
 from podrace.errors import NotFound
-
-LARGEST_MANIFEST_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)

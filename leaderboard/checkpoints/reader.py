@@ -10,11 +10,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from leaderboard.checkpoints.lookup import LARGEST_MANIFEST_BYTES
 from leaderboard.checkpoints.manifest_check import POLICY_PART
 from leaderboard.checkpoints.policy_shape import PolicyShape, read_shape
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
-from podrace.checkpoint_store.manifest import manifest_from_bytes
+from podrace.checkpoint_store.manifest import LARGEST_MANIFEST_BYTES, manifest_from_bytes
 from podrace.checkpoint_store.publish import advanced
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.errors import BAD_CHECKPOINT, InvalidArgument, NotFound, ResourceExhausted, Unavailable

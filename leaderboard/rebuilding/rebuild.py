@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from leaderboard.checkpoints.lookup import LARGEST_MANIFEST_BYTES
 from leaderboard.checkpoints.manifest_check import Expected, first_problem
 from leaderboard.rebuilding.derivation import DerivedAgent, DerivedTournament, derived_tournaments
 from leaderboard.score_histories import ScoreHistories
@@ -16,7 +15,7 @@ from leaderboard.store.known_records import is_empty
 from leaderboard.store.records import Generation
 from leaderboard.updater import candidate_of, record
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
-from podrace.checkpoint_store.manifest import manifest_from_bytes
+from podrace.checkpoint_store.manifest import LARGEST_MANIFEST_BYTES, manifest_from_bytes
 from podrace.checkpoint_store.store import ARCHIVE_PREFIX, BACKUP_PREFIX, CheckpointStore
 from podrace.database import Database, Transaction
 from podrace.errors import DataLoss, NotFound, ResourceExhausted, Unimplemented

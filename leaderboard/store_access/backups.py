@@ -89,6 +89,7 @@ class BackupAccess:
         Raises:
             FailedPrecondition: The store is a folder.
             InvalidArgument: As list_pointers, or an object is too large.
+            ResourceExhausted: An object exists and is larger than the request states.
         """
         self._check(request.name, ())
         store = self._store.within(self._place)
@@ -99,19 +100,20 @@ class BackupAccess:
             check_digest(file.digest)
             if file.size_bytes > LARGEST_UPLOAD_BYTES:
                 raise InvalidArgument(f"object {file.digest} has {file.size_bytes} bytes; at most 5 GiB are granted")
-            if not await asyncio.to_thread(self._keep_intact, store, file.digest):
+            if not await asyncio.to_thread(self._keep_intact, store, file):
                 grant = store.grant_upload(file.digest, file.size_bytes, LIFETIME_SECONDS)
                 uploads.append(pb.Upload(digest=file.digest, url=grant.url, headers=grant.headers))
         reads = [pb.Read(digest=name, url=store.grant_read(name, LIFETIME_SECONDS).url) for name in request.digests]
         lifetime = Duration(seconds=round(LIFETIME_SECONDS))
         return pb.GrantBackupTransfersResponse(uploads=uploads, reads=reads, lifetime=lifetime)
 
-    def _keep_intact(self, store: GrantingStore, name: str) -> bool:
+    def _keep_intact(self, store: GrantingStore, file: pb.StoredFile) -> bool:
         """Resets the age of an object that exists; returns False if it is missing, or was damaged and is deleted."""
+        name = file.digest
         try:
             if not store.renew_object(name, self._renew_after_seconds):
                 return False
-            store.get_object(name)
+            store.get_object(name, file.size_bytes)
         except NotFound:
             return False
         except DataLoss:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
 from podrace.checkpoint_store.collect import Reachable, place_of
-from podrace.checkpoint_store.manifest import manifest_from_bytes
+from podrace.checkpoint_store.manifest import LARGEST_MANIFEST_BYTES, manifest_from_bytes
 from podrace.checkpoint_store.publish import read_manifest, read_part
 from podrace.checkpoint_store.replay_parts import is_replay
 from podrace.checkpoint_store.snapshots import is_snapshot
@@ -22,9 +22,6 @@ from podrace.checkpoint_store.store import (
 from podrace.digests import digest
 from podrace.errors import DataLoss, NotFound, Unimplemented
 from podrace.specification.ancestor import tournament_of
-
-MANIFEST_BYTES = 16 * 2**20
-"""No manifest is larger, so larger objects need not be read to find manifests."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +146,7 @@ def _verify_listed(
 
 
 def _manifest_in(data: bytes) -> Manifest | None:
-    if not data.startswith(b"{") or len(data) > MANIFEST_BYTES:
+    if not data.startswith(b"{") or len(data) > LARGEST_MANIFEST_BYTES:
         return None
     try:
         return manifest_from_bytes(data)
@@ -209,7 +206,7 @@ def find_garbage(
 
 
 def _is_needed(store: CheckpointStore, stored: StoredObject) -> bool:
-    if stored.size_bytes > MANIFEST_BYTES:
+    if stored.size_bytes > LARGEST_MANIFEST_BYTES:
         return False
     try:
         manifest = _manifest_in(store.within(stored.tournament_id).get_object(stored.digest))

@@ -13,6 +13,8 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Pointer
 from podrace.errors import DataLoss, Unimplemented
 
 FORMAT_VERSION = 1
+LARGEST_MANIFEST_BYTES = 16 * 2**20
+"""No manifest is larger. A larger object need not be read to find out that it is none."""
 
 
 def canonical_json(message: Message) -> bytes:

@@ -17,11 +17,16 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part, Pointer
-from podrace.checkpoint_store.manifest import FORMAT_VERSION, manifest_bytes, manifest_from_bytes
+from podrace.checkpoint_store.manifest import (
+    FORMAT_VERSION,
+    LARGEST_MANIFEST_BYTES,
+    manifest_bytes,
+    manifest_from_bytes,
+)
 from podrace.checkpoint_store.store import BAD_DIGEST as BAD_DIGEST
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.digests import digest
-from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound
+from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, ResourceExhausted
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -151,16 +156,16 @@ def read_manifest(store: CheckpointStore, manifest_digest: str) -> Manifest:
     """Returns a verified manifest.
 
     Raises:
-        DataLoss: The manifest is damaged (BAD_DIGEST).
+        DataLoss: The manifest is damaged, or larger than any manifest (BAD_DIGEST).
         NotFound: The manifest is not in the store.
         Unimplemented: The manifest has a later format than this build reads.
     """
-    return manifest_from_bytes(store.get_object(manifest_digest))
+    return manifest_from_bytes(_bounded(store, manifest_digest, LARGEST_MANIFEST_BYTES, "manifest"))
 
 
 def read_part(store: CheckpointStore, part: Part) -> bytes:
     """Returns the verified bytes of a part; raises DataLoss (BAD_DIGEST) and NotFound."""
-    data = store.get_object(part.digest)
+    data = _bounded(store, part.digest, part.size_bytes, f"part {part.name!r}")
     if len(data) != part.size_bytes:
         raise DataLoss(
             f"part {part.name!r} ({part.digest} in {store.uri}) has {len(data)} bytes, its manifest states"
@@ -168,6 +173,14 @@ def read_part(store: CheckpointStore, part: Part) -> bytes:
             reason=BAD_DIGEST,
         )
     return data
+
+
+def _bounded(store: CheckpointStore, name: str, largest_bytes: int, what: str) -> bytes:
+    """Returns an object, unless it is larger: nothing of it is read then, because a pod may name any object."""
+    try:
+        return store.get_object(name, largest_bytes)
+    except ResourceExhausted as error:
+        raise DataLoss(f"{what} in {store.uri}: {error.message}", reason=BAD_DIGEST) from None
 
 
 def fetch(

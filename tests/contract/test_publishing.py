@@ -11,9 +11,10 @@ import torch
 from store_harness import AGENT, BAD_DIGEST, STALE_EPOCH, Harness, manifest, parts, pointer_of, publish_versions
 
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
+from podrace.checkpoint_store import publish as publish_module
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.manifest import manifest_bytes
-from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish
+from podrace.checkpoint_store.publish import claim, fetch, fetch_latest, publish, read_manifest
 from podrace.checkpoint_store.store import CheckpointStore
 from podrace.digests import digest
 from podrace.errors import DataLoss, FailedPrecondition, NotFound
@@ -157,13 +158,28 @@ def test_a_damaged_manifest_is_never_returned(harness: Harness) -> None:
         assert refusal.value.reason == BAD_DIGEST
 
 
-def test_a_part_of_another_size_than_stated_is_refused(store: CheckpointStore) -> None:
+@pytest.mark.parametrize(
+    ("stated", "problem"), [(10, "has 9 bytes, its manifest states 10"), (8, "has 9 bytes; at most 8 are read")]
+)
+def test_a_part_of_another_size_than_stated_is_refused(store: CheckpointStore, stated: int, problem: str) -> None:
     (published,) = publish_versions(store, AGENT, 1)
     lying, _ = fetch(store, published)
-    lying.parts[0].size_bytes += 1
-    with pytest.raises(DataLoss, match=r"'learner'.*has 9 bytes, its manifest states 10") as refusal:
+    lying.parts[0].size_bytes = stated
+    with pytest.raises(DataLoss, match=rf"'learner'.*{problem}") as refusal:
         fetch(store, store.put_object(manifest_bytes(lying)))
     assert refusal.value.reason == BAD_DIGEST
+
+
+def test_an_object_that_is_larger_than_any_manifest_is_not_read_as_one(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish_module, "LARGEST_MANIFEST_BYTES", 1000)
+    (published,) = publish_versions(store, AGENT, 1)
+    large = store.put_object(b"{" + b" " * 1000 + b"}")
+    with pytest.raises(DataLoss, match="has 1002 bytes; at most 1000 are read") as refusal:
+        read_manifest(store, large)
+    assert refusal.value.reason == BAD_DIGEST
+    assert read_manifest(store, published).agent_id == AGENT
 
 
 def test_a_missing_part_is_named(harness: Harness) -> None:

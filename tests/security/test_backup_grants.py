@@ -41,7 +41,14 @@ from podrace.checkpoint_store.publish import claim, publish, read_manifest
 from podrace.checkpoint_store.store import CheckpointStore, object_path
 from podrace.database import Database, DatabaseLocation, Format, Transaction
 from podrace.digests import digest
-from podrace.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, PodraceError
+from podrace.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    PodraceError,
+    ResourceExhausted,
+)
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.specification.resolve import parse
@@ -201,6 +208,14 @@ async def test_a_piece_that_is_missing_or_damaged_is_stored_again(
         path = tmp_path / f"{backup.manifest_digest}.sqlite"
         assert await asyncio.to_thread(backups.restore, path, backup.manifest_digest) == backup
         assert numbers(path) == [1]
+
+
+async def test_of_an_intact_object_at_most_the_stated_bytes_are_read(world: World) -> None:
+    store = world.store.within(PLACE)
+    name = await asyncio.to_thread(store.put_object, b"piece")
+    await asyncio.to_thread(world.granted(DEADLINE_SECONDS).announce, {name: 5})
+    await refused(ResourceExhausted, world.granted(DEADLINE_SECONDS).announce, {name: 4})
+    assert await asyncio.to_thread(store.get_object, name) == b"piece"
 
 
 async def test_both_services_have_the_same_name_of_backups(world: World) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from allocations import allocated_bytes
 
+from leaderboard import storage_quotas
 from leaderboard.storage_quotas import _Reader
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.folder import FolderStore
@@ -87,3 +88,13 @@ def test_whole_manifests_would_exceed_the_bound(
     store = FolderStore(tmp_path / "store")
     names = [stored(store, number) for number in range(MANIFESTS)]
     assert count_bytes(lambda name: read(store.get_object(name)), names) > MANIFESTS * LEAST_BYTES // 4
+
+
+def test_an_object_that_is_larger_than_any_manifest_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_quotas, "LARGEST_MANIFEST_BYTES", LEAST_BYTES)
+    store = FolderStore(tmp_path / "store")
+    large, reader = stored(store, 0), _Reader(store)
+    assert not reader.is_readable(TOURNAMENT, large)
+    assert not reader.is_missing(TOURNAMENT, large)

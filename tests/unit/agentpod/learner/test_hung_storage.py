@@ -33,7 +33,7 @@ class Hung(FolderStore):
         super().__init__(folder)
         self.free = threading.Event()
 
-    def get_object(self, name: str) -> bytes:
+    def get_object(self, name: str, largest_bytes: int | None = None) -> bytes:
         self.free.wait(60)
         raise Unavailable("the server is away")
 

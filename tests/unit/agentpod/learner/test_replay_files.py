@@ -267,12 +267,12 @@ def test_a_memory_whose_restoring_the_store_interrupts_is_empty_so_that_it_can_b
     _, twin = new_replay()
     reads, get_object = 0, store.get_object
 
-    def interrupted(name: str) -> bytes:
+    def interrupted(name: str, largest_bytes: int | None = None) -> bytes:
         nonlocal reads
         reads += 1
         if reads == 3:
             raise Unavailable("the server is away")
-        return get_object(name)
+        return get_object(name, largest_bytes)
 
     store.get_object = interrupted  # type: ignore[method-assign]
     with pytest.raises(Unavailable):
