@@ -1,6 +1,8 @@
 """Deletes tournaments: their rows at once, and then, also after a restart, their objects in the checkpoint store."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 import structlog
@@ -16,6 +18,7 @@ from podrace.errors import PodraceError
 from podrace.tasks import wait_at_most
 
 RETRY_SECONDS = 60.0
+LATER = "objects of a deleted tournament are deleted later"
 _log = structlog.get_logger(__name__)
 
 
@@ -68,34 +71,51 @@ class TournamentDeletion:
             await self._watch.end(tournament_id)
         self._requested.set()
 
-    async def delete_objects(self) -> None:
-        """Deletes the objects of all deleted tournaments.
+    async def delete_objects(self) -> bool:
+        """Deletes the objects of all deleted tournaments; returns whether none are left.
+
+        A tournament whose objects cannot be deleted now is logged, and the others follow.
 
         Raises:
-            PodraceError: The store does not answer, or refuses, or another replica leads.
+            PodraceError: The database does not answer.
         """
-        for tournament_id, agents in await self._state.transact(pending_deletions):
+        pending = await self._state.transact(pending_deletions)
+        return all([await self._delete_objects_of(tournament_id, agents) for tournament_id, agents in pending])
+
+    async def _delete_objects_of(self, tournament_id: str, agents: int) -> bool:
+        with _logged_errors(tournament_id=tournament_id):
             objects = await asyncio.to_thread(delete_from_store, self._store, tournament_id, agents, self._check_leads)
             await self._state.transact(finish_deletion, tournament_id)
             _log.info("tournament deleted", tournament_id=tournament_id, agents=agents, objects=objects)
+            return True
+        return False
 
     async def _work(self) -> None:
         while True:
             self._requested.clear()
-            try:
-                await self.delete_objects()
-            except PodraceError as error:
-                _log.warning("objects of a deleted tournament are deleted later", error=error.message)
-                await wait_at_most(self._requested.wait(), RETRY_SECONDS)
-            else:
-                await self._requested.wait()
+            finished = False
+            with _logged_errors():
+                finished = await self.delete_objects()
+            await wait_at_most(self._requested.wait(), None if finished else RETRY_SECONDS)
+
+
+@contextmanager
+def _logged_errors(**about: str) -> Iterator[None]:
+    """Logs an error instead of raising it, because the deletion is tried again."""
+    try:
+        yield
+    except PodraceError as error:
+        _log.warning(LATER, **about, error=error.message)
+    except Exception:
+        # A defect must not end the deletions, or objects of deleted tournaments stay until a restart.
+        _log.exception(LATER, **about)
 
 
 def delete_from_store(
     store: CheckpointStore, tournament_id: str, agents: int, check_leads: CheckLeads = only_replica
 ) -> int:
     """Deletes the pointers and objects of a tournament that nothing publishes to; returns the number of objects."""
-    # Pointers first: garbage collection fails on a pointer without its manifest.
+    # Pointers first: garbage collection logs a pointer without its manifest as a lost checkpoint.
     for number in range(agents):
         check_leads()
         store.delete_pointer(agent_id_of(tournament_id, number))
