@@ -17,6 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from leaderboard.checkpoints.lookup import StoredManifest, find_manifest
 from leaderboard.delivery import pages
+from podrace.access.ownership import Ownership
 from podrace.checkpoint.v1 import delivery_pb2 as pb
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
 from podrace.checkpoint_store.publish import read_part
@@ -46,8 +47,22 @@ class DeliveryLimits:
     """Most streams at the same time."""
     held_bytes: int = 2**30
     """Most bytes of the parts of these streams together."""
+    owner_streams: int = 4
+    """Most streams of one user or viewer, so that one who reads slowly leaves some to the others."""
+    owner_bytes: int = 2**29
+    """Most bytes of the parts of these streams together, unless it is only one stream."""
     read_seconds: float = 8.0
     """Time to read a manifest."""
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """An open stream."""
+
+    owner: Ownership | None
+    """The user or viewer that reads it; None: a caller without limits of its own."""
+    size_bytes: int
+    """Bytes of its part."""
 
 
 class CheckpointDelivery:
@@ -70,7 +85,7 @@ class CheckpointDelivery:
         self._store, self._limits = store, limits or DeliveryLimits()
         self._threads = ThreadPoolExecutor(self._limits.threads, thread_name_prefix="checkpoint-delivery")
         self._waiting = threading.BoundedSemaphore(self._limits.waiting)
-        self._streams = self._held_bytes = 0
+        self._streams: list[_Stream] = []
 
     def close(self) -> None:
         """Drops the calls that wait for a thread."""
@@ -123,23 +138,25 @@ class CheckpointDelivery:
         return response
 
     async def chunks(
-        self, request: pb.ReadPartRequest, *, every_part: bool
+        self, request: pb.ReadPartRequest, *, every_part: bool, owner: Ownership | None = None
     ) -> AsyncGenerator[pb.ReadPartResponse, None]:
         """Yields the bytes of a part, or of the manifest itself, from `offset` on.
 
         Args:
             request: The request.
             every_part: As for `list_parts`.
+            owner: The caller, if it is a user or viewer, whose share of the streams is limited; otherwise None.
 
         Raises:
             PermissionDenied: The caller may not read the part.
             NotFound: The manifest does not list the part, or it is not in the store.
-            ResourceExhausted: There are too many streams, or the part is too large for the memory that is left.
+            ResourceExhausted: There are too many streams, of all callers or of this one, or the part is too large for
+                the memory that is left.
             PodraceError: As `get_manifest`.
         """
         found = await self._find(request.tournament_id, request.manifest_digest)
         part = _wanted(found, request, every_part=every_part)
-        with self._held(part):
+        with self._held(part, owner):
             data = await self._run(read_part, self._store.within(request.tournament_id), part)
             for offset in range(request.offset, len(data), CHUNK_BYTES):
                 chunk = data[offset : offset + CHUNK_BYTES]
@@ -148,26 +165,34 @@ class CheckpointDelivery:
                 )
 
     @contextlib.contextmanager
-    def _held(self, part: Part) -> Iterator[None]:
+    def _held(self, part: Part, owner: Ownership | None) -> Iterator[None]:
         """Counts a stream and its bytes for the duration of the block; raises ResourceExhausted."""
-        limits = self._limits
+        self._check_limits(part, owner)
+        stream = _Stream(owner, part.size_bytes)
+        self._streams.append(stream)
+        try:
+            yield
+        finally:
+            self._streams.remove(stream)
+
+    def _check_limits(self, part: Part, owner: Ownership | None) -> None:
+        limits, held_bytes = self._limits, sum(stream.size_bytes for stream in self._streams)
         if part.size_bytes > limits.held_bytes:
             raise ResourceExhausted(
                 f"part {part.name!r} has {part.size_bytes} bytes, and at most {limits.held_bytes} are streamed: read it"
                 " by its URL, or from the store itself"
             )
-        if self._streams >= limits.streams or self._held_bytes + part.size_bytes > limits.held_bytes:
+        if len(self._streams) >= limits.streams or held_bytes + part.size_bytes > limits.held_bytes:
             raise ResourceExhausted(
-                f"{self._streams} streams with {self._held_bytes} bytes are open, of at most {limits.streams} with"
+                f"{len(self._streams)} streams with {held_bytes} bytes are open, of at most {limits.streams} with"
                 f" {limits.held_bytes} bytes; try again later, or use the URL of the part"
             )
-        self._streams += 1
-        self._held_bytes += part.size_bytes
-        try:
-            yield
-        finally:
-            self._streams -= 1
-            self._held_bytes -= part.size_bytes
+        own = [stream.size_bytes for stream in self._streams if owner and stream.owner == owner]
+        if owner and own and (len(own) >= limits.owner_streams or sum(own) + part.size_bytes > limits.owner_bytes):
+            raise ResourceExhausted(
+                f"{owner.display_name} has {len(own)} streams with {sum(own)} bytes open, of at most"
+                f" {limits.owner_streams} with {limits.owner_bytes} bytes; end one of them, or use the URL of the part"
+            )
 
     async def _find(self, tournament_id: str, manifest_digest: str) -> StoredManifest:
         try:

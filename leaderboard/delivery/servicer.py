@@ -7,6 +7,7 @@ from typing import Any
 import grpc.aio
 
 from leaderboard.delivery.checkpoint_delivery import CheckpointDelivery
+from podrace.access.ownership import Ownership, is_restricted, ownership_for
 from podrace.access.principal import current_principal
 from podrace.access.v1 import access_pb2
 from podrace.checkpoint.v1 import delivery_pb2 as pb
@@ -52,7 +53,7 @@ class CheckpointServicer(pb_grpc.CheckpointServiceServicer):
         self, request: pb.ReadPartRequest, context: Context
     ) -> None:
         """Streams a part. Writes to the context, because only then the time of a slow reader can be limited."""
-        chunks = self._delivery.chunks(request, every_part=_may_read_every_part())
+        chunks = self._delivery.chunks(request, every_part=_may_read_every_part(), owner=_limited_owner())
         try:
             async with asyncio.timeout(self._stream_seconds), contextlib.aclosing(chunks):
                 async for chunk in chunks:
@@ -68,3 +69,9 @@ class CheckpointServicer(pb_grpc.CheckpointServiceServicer):
 def _may_read_every_part() -> bool:
     principal = current_principal()
     return principal is not None and access_pb2.ROLE_USER in principal.roles
+
+
+def _limited_owner() -> Ownership | None:
+    """Returns the user or viewer that calls; None for services and operators, as in podrace.access.open_streams."""
+    principal = current_principal()
+    return ownership_for(principal) if principal and is_restricted(principal) else None

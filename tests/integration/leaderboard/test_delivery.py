@@ -14,7 +14,8 @@ from leaderboard.delivery.servicer import CheckpointServicer, delivery_service
 from podrace import rpc
 from podrace.access.credentials import Credentials
 from podrace.access.guard import Guard
-from podrace.access.principal import Principal, roles_with_included
+from podrace.access.ownership import Ownership
+from podrace.access.principal import Principal, roles_with_included, set_current_principal
 from podrace.access.v1 import access_pb2
 from podrace.checkpoint.v1 import delivery_pb2 as pb
 from podrace.checkpoint.v1 import delivery_pb2_grpc as pb_grpc
@@ -214,6 +215,65 @@ async def test_a_stream_holds_its_place_until_it_has_ended(tmp_path: Path) -> No
         with pytest.raises(ResourceExhausted, match=r"1 streams with \d+ bytes are open"):
             await anext(chunks("test_vectors"))
     assert (await anext(chunks("test_vectors"))).data == PARTS["test_vectors"]
+    delivery.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "of_owner"),
+    [({"owner_streams": 2}, 2), ({"owner_bytes": 2 * len(PARTS["policy"])}, 2), ({"owner_bytes": 1}, 1)],
+)
+async def test_a_reader_with_many_streams_leaves_some_to_the_others(
+    tmp_path: Path, limits: dict[str, int], of_owner: int
+) -> None:
+    store = FolderStore(tmp_path / "store")
+    request = pb.ReadPartRequest(tournament_id=RACE, manifest_digest=_published(store), digest=sha(PARTS["policy"]))
+    delivery = CheckpointDelivery(store, DeliveryLimits(**limits))
+    async with contextlib.AsyncExitStack() as opened:
+
+        async def read(owner: Ownership | None) -> AsyncGenerator[Any, None]:
+            chunks = delivery.chunks(request, every_part=False, owner=owner)
+            await opened.enter_async_context(contextlib.aclosing(chunks))
+            await anext(chunks)
+            return chunks
+
+        slow = [await read(Ownership("alice")) for _ in range(of_owner)]
+        with pytest.raises(ResourceExhausted, match=rf"alice has {of_owner} streams with \d+ bytes open"):
+            await read(Ownership("alice"))
+        for other in (Ownership("bob"), Ownership("alice", "vision"), None, None, None):
+            await read(other)
+        await slow[0].aclose()
+        await read(Ownership("alice"))
+    delivery.close()
+
+
+async def test_streams_are_counted_for_users_and_viewers_and_not_for_services(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store")
+    request = pb.ReadPartRequest(tournament_id=RACE, manifest_digest=_published(store), digest=sha(PARTS["policy"]))
+    delivery = CheckpointDelivery(store, DeliveryLimits(owner_streams=1))
+    servicer = CheckpointServicer(delivery)
+
+    class Reader:
+        def __init__(self, *, slow: bool) -> None:
+            self.reads, self.slow = asyncio.Event(), slow
+
+        async def write(self, chunk: Any) -> None:
+            self.reads.set()
+            if self.slow:
+                await asyncio.Event().wait()
+
+    async def read(name: str, role: access_pb2.Role, reader: Reader) -> None:
+        set_current_principal(Principal(name, roles_with_included([role])))
+        await servicer.ReadPart(request, reader)  # type: ignore[arg-type]
+
+    async with contextlib.AsyncExitStack() as opened:
+        for name, role in (("alice", access_pb2.ROLE_VIEWER), ("policy-server", access_pb2.ROLE_POLICY_SERVER)):
+            slow = Reader(slow=True)
+            opened.callback(asyncio.create_task(read(name, role, slow)).cancel)
+            await slow.reads.wait()
+        await asyncio.create_task(read("bob", access_pb2.ROLE_VIEWER, Reader(slow=False)))
+        await asyncio.create_task(read("policy-server", access_pb2.ROLE_POLICY_SERVER, Reader(slow=False)))
+        with pytest.raises(ResourceExhausted, match="alice has 1 streams"):
+            await asyncio.create_task(read("alice", access_pb2.ROLE_VIEWER, Reader(slow=False)))
     delivery.close()
 
 
