@@ -9,6 +9,7 @@ binds the bytes to the digest nor prevents the replacement of an object.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -102,16 +103,8 @@ class StoreAccess:
         store = self._granting(request.tournament_id)
         await self._check_held(request)
         _check_count(len(request.files))
-        uploads = []
-        for file in request.files:
-            if file.size_bytes > LARGEST_UPLOAD_BYTES:
-                raise InvalidArgument(
-                    f"object {file.digest} has {file.size_bytes} bytes: granted uploads have at most"
-                    f' {LARGEST_UPLOAD_BYTES}; set store_access = "direct" for larger ones'
-                )
-            check_digest(file.digest)
-            grant = store.grant_upload(file.digest, file.size_bytes, LIFETIME_SECONDS)
-            uploads.append(pb.Upload(digest=file.digest, url=grant.url, headers=grant.headers))
+        # In a thread, because it takes long enough to delay other calls.
+        uploads = await asyncio.to_thread(lambda: [_upload(store, file) for file in request.files])
         return pb.GrantUploadsResponse(uploads=uploads, lifetime=_lifetime())
 
     async def grant_reads(self, request: pb.GrantReadsRequest) -> pb.GrantReadsResponse:
@@ -127,12 +120,17 @@ class StoreAccess:
             await self._check_agent(request.tournament_id, request.agent_id)
         ancestor = await self._ancestor_of(request.tournament_id)
         readable = [one for one in (request.tournament_id, ancestor) if one]
-        found = await asyncio.to_thread(find_manifest, self._store, readable, request.manifest_digest)
+        folder, reads = await asyncio.to_thread(self._reads, request, readable)
+        return pb.GrantReadsResponse(reads=reads, lifetime=_lifetime(), own=folder == request.tournament_id)
+
+    def _reads(self, request: pb.GrantReadsRequest, readable: Sequence[str]) -> tuple[str, list[pb.Read]]:
+        """Returns the folder of a manifest, and the signed URLs."""
+        found, requested = find_manifest(self._store, readable, request.manifest_digest), set(request.digests)
         listed = dict.fromkeys((request.manifest_digest, *(part.digest for part in found.manifest.parts)))
-        wanted = [name for name in listed if not request.digests or name in set(request.digests)]
+        wanted = [name for name in listed if not requested or name in requested]
         store = self._granting(found.folder)
         reads = [pb.Read(digest=name, url=store.grant_read(name, LIFETIME_SECONDS).url) for name in wanted[:MOST_READS]]
-        return pb.GrantReadsResponse(reads=reads, lifetime=_lifetime(), own=found.folder == request.tournament_id)
+        return found.folder, reads
 
     async def renew_objects(self, request: pb.RenewObjectsRequest) -> pb.RenewObjectsResponse:
         """Resets the age of objects that a pod needs again, so that they are kept until it has published.
@@ -193,6 +191,17 @@ class StoreAccess:
 
 def _ancestor(transaction: Transaction, tournament_id: str) -> str:
     return tournament_of(records.get_spec(transaction, tournament_id).evolution.ancestor_agent_id)
+
+
+def _upload(store: GrantingStore, file: pb.StoredFile) -> pb.Upload:
+    if file.size_bytes > LARGEST_UPLOAD_BYTES:
+        raise InvalidArgument(
+            f"object {file.digest} has {file.size_bytes} bytes: granted uploads have at most"
+            f' {LARGEST_UPLOAD_BYTES}; set store_access = "direct" for larger ones'
+        )
+    check_digest(file.digest)
+    grant = store.grant_upload(file.digest, file.size_bytes, LIFETIME_SECONDS)
+    return pb.Upload(digest=file.digest, url=grant.url, headers=grant.headers)
 
 
 def _check_count(count: int) -> None:
