@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from google.protobuf.duration_pb2 import Duration
 
+from leaderboard.store_access.access import LIFETIME_SECONDS
 from podrace.backup.copies import place_of
 from podrace.checkpoint.v1 import store_pb2 as pb
 from podrace.checkpoint.v1.checkpoint_pb2 import Pointer
@@ -18,8 +19,6 @@ from podrace.checkpoint_store.publish import read_manifest
 from podrace.checkpoint_store.store import LARGEST_UPLOAD_BYTES, CheckpointStore, GrantingStore, check_digest
 from podrace.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 
-LIFETIME_SECONDS = 3600.0
-"""How long a URL can be used."""
 SERVICE = "orchestrator"
 
 
