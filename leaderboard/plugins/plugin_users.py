@@ -74,7 +74,7 @@ class PluginUsers:
         ends = self._candidates[:: max(1, len(self._candidates) - 1)]
         self._usable = bool(ends) and user_ids.may_change(ends)
         digest = hashlib.sha256(str(runtime_folder.absolute()).encode()).hexdigest()[:12]
-        self._folder = Path(tempfile.gettempdir()) / f"podrace-parts-{digest}"
+        self._folder = Path(tempfile.gettempdir()) / f"podrace-plugins-{digest}"
         self._chosen: dict[int, PluginUser] = {}
 
     def choose(self) -> PluginUser | None:

@@ -29,7 +29,7 @@ class RuntimeFolder:
             InvalidArgument: The folder cannot be used.
         """
         if self._lifeline is None:
-            path = self._folder / f"parts-{os.getpid()}-{id(self):x}.lifeline"
+            path = self._folder / f"plugins-{os.getpid()}-{id(self):x}.lifeline"
             try:
                 # The owner of the folder could replace a socket and answer in the name of a plugin.
                 make_private_folder(self._folder, "choose another folder", key="runtime_folder")
@@ -52,7 +52,7 @@ class RuntimeFolder:
 
 def remove_stale(folder: Path) -> None:
     """Deletes the lifelines and sockets of leaderboards that were killed."""
-    for path in folder.glob("parts-*.lifeline"):
+    for path in folder.glob("plugins-*.lifeline"):
         held = lifeline.attach(path)
         if held is not None:
             os.close(held)

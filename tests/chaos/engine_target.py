@@ -51,7 +51,7 @@ ENVIRONMENT = Path(__file__).parent / "sleepy_environment.py"
 KUBELET = "kubelet"
 FOLDERS = """
 import glob
-patterns = "/tmp/podrace*/pods/*", "/tmp/podrace-code-*/*", "/tmp/podrace-parts-*/*"
+patterns = "/tmp/podrace*/pods/*", "/tmp/podrace-code-*/*", "/tmp/podrace-plugins-*/*"
 print(sum(len(glob.glob(pattern)) for pattern in patterns))
 """
 """Counts the folders of pods and of plugins in a container of a service."""

@@ -59,8 +59,8 @@ def test_unfinished_writes_and_temporary_files_count_as_left_behind(tmp_path: Pa
     FolderStore(store)
     assert target.left_behind(str(store)) == set()
     (store / "incoming/torn").touch()
-    (temporary / "podrace-parts-0").mkdir()
-    assert target.left_behind(str(store)) == {f"{store}/incoming/torn", f"{temporary}/podrace-parts-0"}
+    (temporary / "podrace-plugins-0").mkdir()
+    assert target.left_behind(str(store)) == {f"{store}/incoming/torn", f"{temporary}/podrace-plugins-0"}
 
 
 class CountedTarget(EngineTarget):

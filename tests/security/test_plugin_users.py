@@ -115,7 +115,7 @@ async def test_a_function_reaches_neither_files_nor_processes_of_the_leaderboard
 async def test_processes_and_files_that_a_function_leaves_are_removed_with_it(folder: Path) -> None:
     plugins = PluginPool(IDS, folder / "run", ALLOWED, itertools.count(0.0, 1000.0).__next__)
     user_id = (await call(plugins))["uid"]
-    (base,) = folder.glob("podrace-parts-*")
+    (base,) = folder.glob("podrace-plugins-*")
     assert (base / str(user_id)).exists()
     processes = [process for process, owner in user_ids._owners().items() if owner == user_id]
     assert processes

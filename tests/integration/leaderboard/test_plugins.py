@@ -492,14 +492,14 @@ async def test_a_child_is_killed_with_its_leaderboard(
 async def test_the_files_of_a_killed_leaderboard_are_deleted_and_those_of_a_running_one_are_kept(
     serve: Any, folder: Path
 ) -> None:
-    for name in ("parts-1-a", "parts-2-b"):
+    for name in ("plugins-1-a", "plugins-2-b"):
         os.mkfifo(folder / f"{name}.lifeline")
         (folder / f"{name}-c-1.sock").touch()
-    with lifeline.hold(folder / "parts-2-b.lifeline"):
+    with lifeline.hold(folder / "plugins-2-b.lifeline"):
         client = await serve(evolution={"generator": FAULTY + "best"})
         await client.generate(0)
-        left = {path.name for path in folder.glob("parts-[12]-*")}
-        assert left == {"parts-2-b.lifeline", "parts-2-b-c-1.sock"}
+        left = {path.name for path in folder.glob("plugins-[12]-*")}
+        assert left == {"plugins-2-b.lifeline", "plugins-2-b-c-1.sock"}
 
 
 async def test_a_process_that_is_not_called_for_long_is_killed(
