@@ -116,7 +116,7 @@ class Controller:
             clock: Returns seconds since the epoch.
             deliver: Makes a new champion available to policy servers; see champion_files.
         """
-        self._settings, self._plan, self._source, self._diary = settings, plan, source, journal
+        self._settings, self._plan, self._source, self._journal = settings, plan, source, journal
         self._interrupts, self._stop, self._notify, self._draw, self._clock = interrupts, stop, notify, draw, clock
         self._arrived, self._deliver = asyncio.Event(), deliver
         self._failed_here: set[str] = set()
@@ -174,17 +174,17 @@ class Controller:
 
     def _take_in(self, version: DatasetVersion) -> None:
         """Queues a version for training; it replaces a version that is already waiting."""
-        state = self._diary.state
+        state = self._journal.state
         decided = {one.digest for one in state.history if one.verdict != FAILED} | self._failed_here
         taken = {one.digest for one in (state.work and state.work.version, state.pending) if one}
         late, new = state.pending, is_new(version.digest, decided=decided, taken=taken)
         if new:
             pinned = PinnedVersion(version.digest, str(version.path), self._clock())
             self._notify(f"new version {_short(version.digest)}")
-            self._diary.change(pending=pinned, history=(*state.history, *self._skipped(late, version.digest)))
+            self._journal.change(pending=pinned, history=(*state.history, *self._skipped(late, version.digest)))
             self._arrived.set()
         elif late and late.digest != version.digest:
-            self._diary.change(pending=None, history=(*state.history, *self._skipped(late, version.digest)))
+            self._journal.change(pending=None, history=(*state.history, *self._skipped(late, version.digest)))
 
     def _skipped(self, late: PinnedVersion | None, digest: str) -> list[JournalEntry]:
         if late is None:
@@ -197,7 +197,7 @@ class Controller:
         """Deletes unused copies; keeps those of the current, waiting, last trained and champion's versions."""
         if self._copying:
             return  # the journal does not yet mention the new copy
-        state = self._diary.state
+        state = self._journal.state
         trained = [one.digest for one in state.history if one.number]
         kept = {state.champion_version, *trained[-1:]}
         kept |= {one.digest for one in (state.work and state.work.version, state.pending) if one}
@@ -210,7 +210,7 @@ class Controller:
 
     async def _work(self) -> None:
         while not self._stop.is_set():
-            state = self._diary.state
+            state = self._journal.state
             if state.work is None and state.pending is None:
                 self._arrived.clear()
                 await _first(self._arrived.wait(), self._stop.wait())
@@ -225,11 +225,11 @@ class Controller:
 
     async def _step(self) -> None:
         """Starts with the waiting version if there is no current one, and trains on the current version."""
-        state = self._diary.state
+        state = self._journal.state
         if state.work is None and state.pending is not None:
             number = 1 + max((one.number for one in state.history), default=0)
             ancestor = state.champion.agent_id if state.champion else ""
-            self._diary.change(pending=None, work=VersionRun(number, state.pending, ancestor))
+            self._journal.change(pending=None, work=VersionRun(number, state.pending, ancestor))
         try:
             await self._do()
         except UnusableVersionError as error:
@@ -265,13 +265,13 @@ class Controller:
             raise UnusableVersionError(f"tournament {tournament.tournament_id} ended before any agent was scored")
         if work.challenger is None:
             best = await read_champion(client, tournament)
-            self._diary.change(work=replace(self._work_now(), challenger=best))
+            self._journal.change(work=replace(self._work_now(), challenger=best))
             self._notify(f"{tournament.tournament_id} has ended: {tournament.reason}")
         return tournament
 
     async def _begin(self, client: Client, work: VersionRun) -> Tournament:
         """Creates the tournament of a version, or finds it and resumes it if it was cancelled."""
-        state = self._diary.state
+        state = self._journal.state
         name = f"{state.name}-{state.watch_id}-v{work.number}"
         # Found by name, newest first, because the tournament may have been created but not recorded.
         found = next((one for one in await client.list_tournaments() if one.spec.name == name), None)
@@ -286,7 +286,7 @@ class Controller:
             self._notify(f"resuming {found.tournament_id}, which was cancelled: {found.reason}")
             found = await client.resume_tournament(found.tournament_id)
         if work.tournament_id != found.tournament_id:
-            self._diary.change(work=replace(work, tournament_id=found.tournament_id))
+            self._journal.change(work=replace(work, tournament_id=found.tournament_id))
         return found
 
     def _bound(self, work: VersionRun) -> TournamentSpec:
@@ -303,7 +303,7 @@ class Controller:
 
     async def _compare(self, client: Client, work: VersionRun, tournament: Tournament) -> None:
         """Scores challenger and champion on the new validation slice and records the decision."""
-        state, challenger = self._diary.state, work.challenger
+        state, challenger = self._journal.state, work.challenger
         assert challenger is not None
         scoring = asyncio.create_task(scores_of(client, tournament, challenger, state.champion))
         if not await _first(scoring, self._stop.wait()):
@@ -329,8 +329,8 @@ class Controller:
         champion = challenger if decision.replaces else incumbent
         scored = champion if champion and champion.score else state.champion
         version = work.version.digest if champion and champion.score else state.champion_version
-        history = (*self._diary.state.history, entry)
-        self._diary.change(work=None, champion=scored, champion_version=version, history=history)
+        history = (*self._journal.state.history, entry)
+        self._journal.change(work=None, champion=scored, champion_version=version, history=history)
         whose = f"{challenger.agent_id} {'becomes' if decision.replaces else 'does not become'} champion"
         self._notify(f"version {_short(work.version.digest)}: {whose}: {decision.reason}")
         self._tidy()
@@ -346,10 +346,10 @@ class Controller:
 
     def _fail(self, reason: str) -> None:
         """Records that a version failed; the champion stays."""
-        work, state = self._work_now(), self._diary.state
+        work, state = self._work_now(), self._journal.state
         self._failed_here.add(work.version.digest)
         entry = self._entry(work, FAILED, reason, work.challenger, None)
-        self._diary.change(work=None, history=(*state.history, entry))
+        self._journal.change(work=None, history=(*state.history, entry))
         self._notify(f"version {_short(work.version.digest)} failed: {reason}")
         self._tidy()
 
@@ -369,7 +369,7 @@ class Controller:
         )
 
     def _work_now(self) -> VersionRun:
-        work = self._diary.state.work
+        work = self._journal.state.work
         assert work is not None
         return work
 
@@ -380,7 +380,7 @@ class Controller:
             self._notify(f"{where}: {trouble or 'recovered'}")
         # If the disk is full, the problem is reported only in the log.
         with contextlib.suppress(FailedPrecondition):
-            self._diary.change(trouble="; ".join(filter(None, self._troubles.values())))
+            self._journal.change(trouble="; ".join(filter(None, self._troubles.values())))
 
     async def _pause(self, seconds: float) -> None:
         await wait_at_most(self._stop.wait(), seconds)
