@@ -5,6 +5,7 @@ evaluator: it has the user id, and in a container the container, of the environm
 leader then calls it through that process (podrace.plugins.host).
 """
 
+import itertools
 import sys
 from typing import Any
 
@@ -28,13 +29,16 @@ def host_address(config: PodConfig) -> str:
     return f"unix:{config.code_folder / 'functions.sock'}"
 
 
-def function_connection(config: PodConfig, address: str, device: str = "cpu") -> tuple[ChildConnection, dict[str, Any]]:
+def function_connection(
+    config: PodConfig, address: str, device: str = "cpu", socket_name: str = "function"
+) -> tuple[ChildConnection, dict[str, Any]]:
     """Returns the connection to a process of a function, which is not started yet, and the settings of its next start.
 
     Args:
         config: Settings of the pod.
         address: `python:module:function`.
         device: Device that it computes on.
+        socket_name: What the names of its sockets begin with; no other connection of the pod uses it.
     """
     settings: dict[str, Any] = {
         "address": address,
@@ -49,11 +53,28 @@ def function_connection(config: PodConfig, address: str, device: str = "cpu") ->
         [sys.executable, "-m", "agentpod", "evaluation-function"],
         settings,
         lifeline=config.leader_lifeline,
-        socket_prefix=config.code_folder / "function",
+        socket_prefix=config.code_folder / socket_name,
         start_seconds=START_SECONDS,
         allowed=config.allow,
     )
     return connection, settings
+
+
+class _Functions:
+    """Makes the connections to the processes of functions."""
+
+    def __init__(self, config: PodConfig) -> None:
+        self._config, self._numbers = config, itertools.count(1)
+
+    def __call__(self, plugin: NamedPlugin) -> ChildConnection:
+        """Returns the connection to a function that is allowed here; raises InvalidArgument otherwise."""
+        if problem := plugin_refusal("evaluation.evaluator", plugin.address, self._config.allow):
+            raise InvalidArgument(problem)
+        if plugin.kind != KIND or not isinstance(parse(plugin.address), PythonFunction):
+            raise InvalidArgument(f"{plugin.kind} {plugin.address!r}: expected a function of an evaluator")
+        device = self._config.device(KIND) if plugin.on_gpu else "cpu"
+        # Short, because the path of a socket is limited; its own, because two functions may run at the same time.
+        return function_connection(self._config, plugin.address, device, f"eval-{next(self._numbers)}")[0]
 
 
 class EvaluationHost:
@@ -74,15 +95,7 @@ class EvaluationHost:
         Raises:
             PodraceError: It cannot listen.
         """
-
-        def connect(plugin: NamedPlugin) -> ChildConnection:
-            if problem := plugin_refusal("evaluation.evaluator", plugin.address, config.allow):
-                raise InvalidArgument(problem)
-            if plugin.kind != KIND or not isinstance(parse(plugin.address), PythonFunction):
-                raise InvalidArgument(f"{plugin.kind} {plugin.address!r}: expected a function of an evaluator")
-            return function_connection(config, plugin.address, config.device(KIND) if plugin.on_gpu else "cpu")[0]
-
-        host = PluginHost(connect)
+        host = PluginHost(_Functions(config))
         service = hosted_service(pb.DESCRIPTOR.services_by_name["EvaluatorService"], host)
         settings = ServerConfig(listen=host_address(config), grace_seconds=0.0)
         return cls(await Server.start(settings, [service]), host)
