@@ -185,7 +185,9 @@ class ChildConnection:
                     limit = min(remaining, PROBE_SECONDS)
                     address, owner = f"unix:{self._socket}", self._user_id or None
                     await rpc.wait_until_serving(address, deadline_seconds=limit, owner=owner)
-                    self._channel = rpc.connect(address, owner=owner)
+                    # Meanwhile another call may have connected, or killed the process.
+                    if self._channel is None and self._process is process:
+                        self._channel = rpc.connect(address, owner=owner)
             else:
                 await asyncio.sleep(POLL_SECONDS)
         return self._channel
@@ -208,13 +210,14 @@ class ChildConnection:
 
     async def close(self) -> None:
         """Closes the channel; kills the child process and everything it started."""
-        process, channel = self._process, self._channel
+        # Taken first: the next call may start another process before this one is killed.
+        process, channel, socket = self._process, self._channel, self._socket
         self._process = self._channel = None
         if channel is not None:
             await channel.close()
         if process is not None:
             await process.kill()
-            self._socket.unlink(missing_ok=True)
+            socket.unlink(missing_ok=True)
 
 
 class ChildProcess:

@@ -149,6 +149,86 @@ async def test_a_child_that_is_still_starting_is_kept_for_the_next_attempt(tmp_p
     await slow.close()
 
 
+class Channel:
+    """A channel that is closed when a test allows it."""
+
+    def __init__(self) -> None:
+        self.closing, self.may_close = asyncio.Event(), asyncio.Event()
+
+    async def close(self) -> None:
+        self.closing.set()
+        await self.may_close.wait()
+
+
+class Serving:
+    """Stands in for the health checks of a child, so that a test decides when it serves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.made: list[Channel] = []
+        self.checked, self.serves = asyncio.Event(), asyncio.Event()
+        monkeypatch.setattr(child, "_listens", self._listens)
+        monkeypatch.setattr(child.rpc, "wait_until_serving", self._wait_until_serving)
+        monkeypatch.setattr(child.rpc, "connect", self._connect)
+        program = folder / "sleeping"
+        program.write_text("#!/bin/sh\nexec sleep 1000\n")
+        program.chmod(0o700)
+        self.connection = connect(folder, str(program))
+
+    async def _listens(self, path: Path) -> bool:
+        return True
+
+    async def _wait_until_serving(self, *_: object, **__: object) -> None:
+        self.checked.set()
+        await self.serves.wait()
+
+    def _connect(self, *_: object, **__: object) -> Channel:
+        self.made.append(Channel())
+        return self.made[-1]
+
+
+@pytest.fixture
+async def serving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Serving]:
+    made = Serving(monkeypatch, tmp_path)
+    yield made
+    for channel in made.made:
+        channel.may_close.set()
+    await made.connection.close()
+
+
+async def test_concurrent_calls_share_the_channel(serving: Serving) -> None:
+    calls = [asyncio.create_task(serving.connection.ready(60.0)) for _ in range(3)]
+    await serving.checked.wait()
+    serving.serves.set()
+    channels = await asyncio.gather(*calls)
+    assert len(serving.made) == 1, "the others are never closed"
+    assert channels == serving.made * 3
+
+
+async def test_a_call_does_not_connect_to_a_process_that_was_killed_meanwhile(serving: Serving) -> None:
+    call = asyncio.create_task(serving.connection.ready(60.0))
+    await serving.checked.wait()
+    await serving.connection.close()
+    serving.serves.set()
+    with pytest.raises(FailedPrecondition, match="its process was killed by SIGKILL before it served"):
+        await call
+    assert not serving.made
+
+
+async def test_the_socket_of_the_next_process_is_kept_while_the_previous_one_is_closed(
+    serving: Serving, tmp_path: Path
+) -> None:
+    serving.serves.set()
+    await serving.connection.ready(60.0)
+    closing = asyncio.create_task(serving.connection.close())
+    await serving.made[0].closing.wait()
+    (tmp_path / "function-1.sock").touch()
+    serving.connection.start()
+    (tmp_path / "function-2.sock").touch()
+    serving.made[0].may_close.set()
+    await closing
+    assert [path.name for path in tmp_path.glob("*.sock")] == ["function-2.sock"]
+
+
 async def test_a_program_that_cannot_be_started_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="its process cannot be started: No such file or directory"):
         connect(tmp_path, str(tmp_path / "absent")).start()
