@@ -94,21 +94,22 @@ class PluginHost:
             return await _pass_on(hosted.connection, method, request, seconds)
         finally:
             hosted.calls -= 1
-            hosted.idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end_if_idle, plugin)
+            # A call that `close` cut short leaves no timer behind.
+            if not hosted.calls and self._plugins.get(plugin) is hosted:
+                hosted.idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._end, plugin)
 
-    def _end_if_idle(self, plugin: NamedPlugin) -> None:
-        if not self._plugins[plugin].calls:
-            task = asyncio.ensure_future(self._plugins.pop(plugin).connection.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+    def _end(self, plugin: NamedPlugin) -> None:
+        task = asyncio.ensure_future(self._plugins.pop(plugin).connection.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Kills all child processes."""
-        for hosted in self._plugins.values():
+        closed, self._plugins = self._plugins, {}
+        for hosted in closed.values():
             if hosted.idle is not None:
                 hosted.idle.cancel()
-        await asyncio.gather(*(hosted.connection.close() for hosted in self._plugins.values()), *self._closing)
-        self._plugins.clear()
+        await asyncio.gather(*(hosted.connection.close() for hosted in closed.values()), *self._closing)
 
 
 async def _pass_on(connection: PluginConnection, method: MethodDescriptor, request: Any, seconds: float) -> Any:
