@@ -63,8 +63,7 @@ class TokenReviewAuthenticator:
             Unavailable: The API server does not review tokens.
         """
         claims = _claims_of(credentials.token)
-        audiences = claims.get("aud", [])
-        if self._audience not in ([audiences] if isinstance(audiences, str) else audiences):
+        if self._audience not in _audiences_of(claims):
             return None
         status = await self._review(credentials.token)
         if not status.authenticated or self._audience not in (status.audiences or ()):
@@ -109,6 +108,14 @@ def _claims_of(token: str) -> dict[str, Any]:
     except jwt.PyJWTError:
         return {}
     return claims
+
+
+def _audiences_of(claims: dict[str, Any]) -> list[Any]:
+    """Returns the unverified audiences of a token; none if the claim is neither a name nor a list."""
+    found = claims.get("aud")
+    if isinstance(found, str):
+        return [found]
+    return found if isinstance(found, list) else []
 
 
 def cluster_api() -> ReviewApi:

@@ -1,5 +1,6 @@
 """Tokens of Kubernetes are reviewed by its API server; foreign, expired and unknown ones are refused."""
 
+import base64
 import json
 import threading
 from collections.abc import Iterator
@@ -120,8 +121,21 @@ async def test_groups_give_roles_and_a_user_named_like_a_group_has_none(
         await answer(authenticator, token(sub="ml-admins"))
 
 
+def unverifiable(audience: Any) -> str:
+    """A token with any claim, which the library for tokens refuses to make."""
+    parts = ({"alg": "HS256"}, {"sub": TRAINER, "aud": audience}, {})
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+
+
 @pytest.mark.parametrize(
-    "presented", ["", "opaque", token(aud="another"), token(aud=["https://kubernetes.default.svc"])]
+    "presented",
+    [
+        "",
+        "opaque",
+        token(aud="another"),
+        token(aud=["https://kubernetes.default.svc"]),
+        *map(unverifiable, (7, 0.5, None, True, {"podrace": 1}, [None, 7, ["podrace"]])),
+    ],
 )
 async def test_tokens_that_were_not_issued_for_this_mesh_never_reach_the_api_server(
     authenticator: TokenReviewAuthenticator, server: ApiServer, presented: str
