@@ -230,14 +230,13 @@ class Bucket:
             raise self._failure(error, what).error from error
 
     def abort_uploads(self, prefix: str, minimum_age_seconds: float) -> "UnfinishedUploads":
-        """Aborts unfinished uploads that are at least this old."""
+        """Aborts unfinished uploads that are at least this old; one that cannot be aborted is logged and stays."""
         what = "unfinished uploads"
         listed = self._try(what, lambda: self._client.list_uploads(self._name, prefix))
         oldest = self.now_seconds() - minimum_age_seconds
         old = [upload for upload in listed.uploads if _seconds(upload.initiated_time) <= oldest]
-        for upload in old:
-            self._abort(upload.object_name, upload.upload_id or "", what)
-        return UnfinishedUploads(len(listed.uploads), len(old))
+        aborted = sum(self._abort(upload.object_name, upload.upload_id or "", what) for upload in old)
+        return UnfinishedUploads(len(listed.uploads), aborted)
 
     def _put_parts(self, key: str, data: bytes, what: str) -> None:
         upload_id = self._try(what, lambda: self._client.create_upload(self._name, key, dict(UPLOAD_HEADERS)))
@@ -289,12 +288,15 @@ class Bucket:
             line = f"{upload.what} in {self.address.uri}: the server did not join the uploaded parts"
             raise failure or Unavailable(line)
 
-    def _abort(self, key: str, upload_id: str, what: str) -> None:
+    def _abort(self, key: str, upload_id: str, what: str) -> bool:
+        """Aborts an upload; returns whether it was aborted."""
         try:
             self._client.abort_upload(self._name, key, upload_id)
         except CLIENT_ERRORS as error:
             # It only takes space until `remove_abandoned` aborts it.
             _log.warning("an unfinished upload was left behind", error=self._failure(error, what).error.message)
+            return False
+        return True
 
     def _read(self, key: str, what: str, largest_bytes: int | None = None) -> tuple[Arrival, str]:
         response = self._client.get_object(self._name, key)

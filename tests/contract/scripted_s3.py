@@ -226,10 +226,11 @@ class _Handler(BaseHTTPRequestHandler):
             uploads[path][int(number)] = body
             return 200, b"", {"ETag": etag_of(body)}
         parts = uploads.pop(path)
-        if self.command == "POST":
-            self.script.completions.append(body)
-            self.script.objects[path] = b"".join(parts[number] for number in sorted(parts))
-        return (200 if self.command == "POST" else 204), b"<R><ETag>x</ETag></R>", {}
+        if self.command == "DELETE":
+            return 204, b"", {}
+        self.script.completions.append(body)
+        self.script.objects[path] = b"".join(parts[number] for number in sorted(parts))
+        return 200, b"<R><ETag>x</ETag></R>", {}
 
     def _sound(self, name: str, body: bytes) -> bool:
         """Whether a body has the digest that its writer sent, if any."""

@@ -2,6 +2,10 @@
 
 import base64
 import threading
+from collections.abc import MutableMapping
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import minio
@@ -103,6 +107,14 @@ def test_a_publication_into_a_full_store_loses_nothing(script: ScriptedS3, store
 # Large objects.
 
 
+class Upload(NamedTuple):
+    """An unfinished upload as the server lists it."""
+
+    object_name: str
+    upload_id: str
+    initiated_time: datetime
+
+
 @pytest.fixture
 def parted(store: MinioStore) -> MinioStore:
     """A store that uploads in parts of 10 bytes."""
@@ -142,6 +154,26 @@ def test_a_failed_upload_leaves_no_parts(script: ScriptedS3, parted: MinioStore,
     with pytest.raises(PermissionDenied):
         parted.put_object(bytes(25))
     assert script.uploads == script.objects == {}
+
+
+def test_an_upload_that_cannot_be_aborted_counts_as_unfinished(
+    script: ScriptedS3, store: MinioStore, monkeypatch: pytest.MonkeyPatch, log_lines: list[MutableMapping[str, Any]]
+) -> None:
+    begun = datetime(2026, 1, 2, tzinfo=UTC)
+    script.uploads = {f"/{BUCKET}/p/objects/{name}": {} for name in ("first", "second")}
+
+    def list_uploads(bucket: str, prefix: str) -> Any:
+        keys = [path.removeprefix(f"/{BUCKET}/") for path in script.uploads]
+        listed = [Upload(key, "upload", begun) for key in keys if key.startswith(prefix)]
+        return SimpleNamespace(uploads=listed)
+
+    monkeypatch.setattr(store._bucket._client, "list_uploads", list_uploads)
+    script.faults = [Fault("DELETE", 403, "AccessDenied", marker="first")]
+    assert store.remove_abandoned() == 1
+    assert [line["count"] for line in log_lines if line["event"] == "unfinished uploads aborted"] == [1]
+    assert list(script.uploads) == [f"/{BUCKET}/p/objects/first"]
+    assert store.remove_abandoned() == 0
+    assert not script.uploads
 
 
 def test_a_completion_whose_reply_was_lost_is_success(script: ScriptedS3, parted: MinioStore) -> None:
