@@ -1,7 +1,8 @@
 """Lets a child start from the average of its parent and the parent's siblings, if the average scores no lower.
 
 Both are scored on the same episodes, by the evaluator of the pod, before anything is trained. Everything that prevents
-it (a mate that cannot be read, another layout, a number that is not finite, a stop) leaves the child at its parent.
+it (a mate that cannot be read, another layout, a number that is not finite, too little memory, a stop) leaves the child
+at its parent.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from agentpod.learner.interfaces import LeaseStatus
 from agentpod.roles.objectives import penalize_folds
 from agentpod.session.session import Roles
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
-from podrace.errors import DataLoss, InvalidArgument
+from podrace.errors import DataLoss, InvalidArgument, ResourceExhausted
 from podrace.specification.evaluation_episodes import evaluation_seed
 from podrace.tasks import finish_unless_stopped
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -77,12 +78,14 @@ class Crossover:
             RoleLost: The evaluator does not answer.
         """
         version, parent, average = start.counters.policy_version, None, None
+        # Once for both scores: a renewal of the lease may change the epoch between them.
+        seed = evaluation_seed(self._spec, self._lease.evaluation_epoch)
         try:
-            parent = await self._score(algorithm, version)
+            parent = await self._score(algorithm, version, seed)
             if parent:
                 await self._compute.run(_average, algorithm, make, [mate.parts for mate in start.mates])
-                average = await self._score(algorithm, version)
-        except (InvalidArgument, DataLoss) as error:
+                average = await self._score(algorithm, version, seed)
+        except (InvalidArgument, DataLoss, ResourceExhausted) as error:
             return await self._keep_parent(algorithm, start, error.message)
         if not (parent and average):
             return await self._keep_parent(algorithm, start, "the work must end")
@@ -99,12 +102,11 @@ class Crossover:
         _log.info("starts from its parent and not from the average", reason=reason)
         return False
 
-    async def _score(self, algorithm: Algorithm, version: int) -> Evaluation | None:
-        """Scores the policy of an algorithm; None if the work must end first."""
+    async def _score(self, algorithm: Algorithm, version: int, seed: int) -> Evaluation | None:
+        """Scores the policy of an algorithm on the episodes of a seed; None if the work must end first."""
         wanted = self._spec.evaluation
         self._roles.ring.publish(algorithm.policy.flat, version)
         held = self._roles.ring.hold()
-        seed = evaluation_seed(self._spec, self._lease.evaluation_epoch)
         playing = asyncio.create_task(
             self._roles.evaluate(held, episodes=wanted.episodes, seed=seed, greedy=wanted.greedy)
         )

@@ -12,6 +12,7 @@ from agentpod.algorithms import Algorithm, make
 from agentpod.compute_thread import ComputeThread
 from agentpod.learner.checkpoint_files import Counters, Mate, StartingState, freeze
 from agentpod.learner.evaluation_schedule import EvaluationTime
+from agentpod.learner.sharing import crossover
 from agentpod.learner.sharing.crossover import Crossover, prefers_average
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import DataLoss
@@ -150,6 +151,34 @@ async def test_a_mate_with_numbers_that_are_not_finite_leaves_the_parent(compute
     assert not await world.choose()
     assert world.is_parent
     assert len(world.roles.requests) == 1, "the average is not scored"
+
+
+async def test_an_average_that_needs_too_much_memory_leaves_the_parent(
+    compute: ComputeThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def average_a_part(into: Any, others: Any) -> None:
+        with torch.no_grad():
+            into.parameters["parameters"][0] += 1.0
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(crossover, "average_into", average_a_part)
+    world = World(compute, ScoredRoles(lambda _: 5.0), agent(2))
+    assert not await world.choose()
+    assert world.is_parent
+    assert len(world.roles.requests) == 1, "the average is not scored"
+
+
+async def test_a_new_evaluation_epoch_between_the_scores_changes_no_episodes(compute: ComputeThread) -> None:
+    world = World(compute, ScoredRoles(lambda _: 5.0), agent(2))
+
+    def renewed(flat: Tensor) -> float:
+        world.lease.evaluation_epoch += 1
+        return 5.0
+
+    world.roles.score = renewed
+    assert await world.choose()
+    first, second = world.roles.requests
+    assert first == second
 
 
 async def test_damaged_files_of_a_mate_leave_the_parent(compute: ComputeThread) -> None:
