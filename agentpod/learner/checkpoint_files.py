@@ -19,7 +19,7 @@ from agentpod.experience.replay_view import ReplayView
 from agentpod.models.description import POLICY_PART, TEST_VECTORS_PART, describe_all, test_vectors
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation, Manifest, Part
 from podrace.checkpoint.v1.policy_pb2 import PolicyDescription
-from podrace.errors import DataLoss
+from podrace.errors import BAD_DIGEST, DataLoss
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.tensor_transport.codec import decode, digest, encode
 
@@ -159,7 +159,7 @@ class FrozenState:
             raise DataLoss(
                 f"agent {agent.agent_id}: policy version {self.counters.policy_version} was sent to the evaluator, but"
                 " another policy was scored: the plane between learner and evaluator corrupted it",
-                reason="ERROR_REASON_BAD_DIGEST",
+                reason=BAD_DIGEST,
             )
         manifest = manifest_of(agent, self.counters, self.descriptions, now)
         manifest.previous_manifest_digest = previous_manifest_digest

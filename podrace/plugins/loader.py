@@ -6,17 +6,14 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from types import ModuleType
 
 import structlog
 
 from podrace.errors import BAD_SPEC, InvalidArgument
+from podrace.processes import user_ids
 
 PR_SET_PDEATHSIG = 1
-HIGHEST_OOM_SCORE = 1000
-"""When memory runs out, the kernel kills the process with the highest score first."""
 
 _log = structlog.get_logger(__name__)
 
@@ -73,8 +70,7 @@ def confine(memory_bytes: int = 0) -> None:
         return
     # The lifeline is read by Python code, which does not run while a native call holds the interpreter lock.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(HIGHEST_OOM_SCORE))
+    user_ids.raise_oom_score()
     if memory_bytes:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)

@@ -81,6 +81,12 @@ def show_memory() -> None:
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
+def raise_oom_score() -> None:
+    """Makes the kernel kill this process before all others when memory runs out."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(HIGHEST_OOM_SCORE))
+
+
 def limit(memory_bytes: int = 0, *, processes: bool = False) -> None:
     """Limits this process, before it becomes one of another user.
 
@@ -88,8 +94,7 @@ def limit(memory_bytes: int = 0, *, processes: bool = False) -> None:
         memory_bytes: Data memory that it may allocate in addition to what it has (RLIMIT_DATA); 0: no limit.
         processes: Whether to limit the processes of its user, which no one else may be then.
     """
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(HIGHEST_OOM_SCORE))
+    raise_oom_score()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if processes:
         _lower(resource.RLIMIT_NPROC, MOST_PROCESSES)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from podrace import rpc
 from podrace.digests import digest
-from podrace.errors import DataLoss, InvalidArgument
+from podrace.errors import BAD_DIGEST, DataLoss, InvalidArgument
 from podrace.tensor.v1 import tensor_pb2_grpc as pb_grpc
 from podrace.tensor.v1.tensor_pb2 import (
     ReadTensorsRequest,
@@ -28,7 +28,6 @@ from podrace.tensor_transport.boxes import Box, split
 from podrace.tensor_transport.codec import element_type, size_bytes
 from podrace.tensor_transport.mirrors import MirrorPlane
 
-BAD_DIGEST = "ERROR_REASON_BAD_DIGEST"
 CHUNK_BYTES = 2**20
 DEADLINE_SECONDS = 60.0
 SCHEME = "grpc"

@@ -68,6 +68,13 @@ def test_limits_are_permanent_and_never_raised() -> None:
     assert data == hard_data > 1 << 30
 
 
+@pytest.mark.parametrize("limiting", ["processes.user_ids.limit", "plugins.loader.confine"])
+def test_a_limited_process_is_killed_first_when_memory_runs_out(limiting: str) -> None:
+    module = f"podrace.{limiting.rpartition('.')[0]}"
+    read = "print(open('/proc/self/oom_score_adj').read())"
+    assert in_a_child(f"import {module}\npodrace.{limiting}()\n{read}") == str(user_ids.HIGHEST_OOM_SCORE)
+
+
 def test_a_hidden_process_is_not_read_by_another_process_of_its_user() -> None:
     """Of root nothing can be hidden, so the child tries as another user."""
     if not user_ids.may_change((61_183,)):
