@@ -132,6 +132,7 @@ class Conversation:
         Raises:
             Unavailable: No service answers at the address.
             InvalidArgument, FailedPrecondition: The TLS files of podrace.tls cannot be used.
+            PodraceError: The token cannot be read.
         """
         self.address, self.deadlines = address, deadlines
         self._channel = _channel(address)
@@ -140,17 +141,23 @@ class Conversation:
         self._overdue = False
         self._closed = threading.Event()
         try:
-            grpc.channel_ready_future(self._channel).result(timeout=deadlines.connect_seconds)
+            self._responses = self._open_stream(token)
+            threading.Thread(target=self._watch, name="simulator-deadline", daemon=True).start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_stream(self, token: TokenSource | None) -> Any:
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=self.deadlines.connect_seconds)
         except grpc.FutureTimeoutError:
-            self._channel.close()
             raise Unavailable(
-                f"no simulator service at {address} (waited {deadlines.connect_seconds:g} s): start it, or correct the"
-                f" address in {PREFIX}{address}"
+                f"no simulator service at {self.address} (waited {self.deadlines.connect_seconds:g} s): start it, or"
+                f" correct the address in {PREFIX}{self.address}"
             ) from None
         stub: Any = pb_grpc.SimulatorServiceStub(self._channel)
         metadata = ((AUTHORIZATION, f"{BEARER}{token()}"),) if token else ()
-        self._responses = stub.StreamSteps(iter(self._requests.get, None), metadata=metadata)
-        threading.Thread(target=self._watch, name="simulator-deadline", daemon=True).start()
+        return stub.StreamSteps(iter(self._requests.get, None), metadata=metadata)
 
     def ask(self, *requests: Request, deadline_seconds: float | None = None) -> Iterator[Response]:
         """Sends the parts of one request and yields responses until the caller stops iterating.

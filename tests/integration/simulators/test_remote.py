@@ -138,6 +138,20 @@ def test_an_address_without_a_service_is_named(tmp_path: Path) -> None:
         remote.make(f"grpc://unix:{tmp_path}/s.sock", 2, {"id": "cartpole"}, "cpu", deadlines=QUICK)
 
 
+def test_without_a_token_the_connection_is_closed(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    channels: list[grpc.Channel] = []
+    make_channel = remote._channel
+    monkeypatch.setattr(remote, "_channel", lambda address: channels.append(make_channel(address)) or channels[-1])
+
+    def token() -> str:
+        raise FailedPrecondition("the token file is empty")
+
+    with pytest.raises(FailedPrecondition, match="the token file is empty"):
+        remote.Conversation(scripted.address, remote.Deadlines(), token)
+    with pytest.raises(ValueError, match="closed channel"):
+        channels[0].unary_unary("/service/Method")(b"")
+
+
 # --- services that violate the contract ------------------------------------------------------------------------------
 
 
