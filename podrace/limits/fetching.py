@@ -6,12 +6,14 @@ proxy would resolve the name itself. Errors have the status of a response, never
 """
 
 import http.client
+import io
 import socket
 import ssl
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from typing import IO
+from functools import partial
+from typing import IO, Any
 from urllib.parse import SplitResult, urljoin
 
 from podrace.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted, Unavailable
@@ -47,12 +49,19 @@ def fetch(
         Unavailable: The host does not answer, or not with the file.
     """
     deadline = clock() + allowed.url_seconds
+
+    def left_seconds() -> float:
+        left = deadline - clock()
+        if left <= 0:
+            raise DeadlineExceeded(f"{_shown(url)}: takes more than {allowed.url_seconds:g} s (allow.url_seconds)")
+        return left
+
     for _ in range(MOST_REDIRECTS + 1):
         if problem := url_problem(url, allowed):
             raise InvalidArgument(f"{_shown(url)}: {problem}")
         parts = split(url)
         assert parts is not None
-        connection = _connection(parts, checked_address(parts, allowed, resolve), deadline, clock)
+        connection = _connection(parts, checked_address(parts, allowed, resolve), left_seconds)
         try:
             response = _get(connection, parts)
             location = response.getheader("Location", "")
@@ -61,7 +70,7 @@ def fetch(
                 continue
             if response.status != http.client.OK:
                 raise Unavailable(f"{_shown(url)}: the server answered with status {response.status}")
-            return _received(response, connection, url, allowed, deadline, clock)
+            return _received(response, url, allowed)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unavailable(f"{_shown(url)}: cannot be fetched ({type(error).__name__})") from None
         finally:
@@ -88,13 +97,15 @@ def checked_address(parts: SplitResult, allowed: Allowed, resolve: Resolve) -> s
 class _Plain(http.client.HTTPConnection):
     """A connection to an address that was checked, for a host."""
 
-    def __init__(self, parts: SplitResult, address: str, seconds: float) -> None:
-        super().__init__(host_of(parts), port_of(parts), timeout=seconds)
-        self._address = address
+    def __init__(self, parts: SplitResult, address: str, left_seconds: Callable[[], float]) -> None:
+        super().__init__(host_of(parts), port_of(parts))
+        self._address, self._left_seconds = address, left_seconds
+        self.response_class = partial(_response, left_seconds)  # type: ignore[assignment]
 
     def connect(self) -> None:
         """Connects to the checked address; the host name is not resolved again."""
-        self.sock = socket.create_connection((self._address, self.port), self.timeout)
+        self.sock = socket.create_connection((self._address, self.port), self._left_seconds())
+        self.sock.settimeout(self._left_seconds())
 
 
 class _Encrypted(_Plain):
@@ -104,11 +115,41 @@ class _Encrypted(_Plain):
         """Connects, and verifies the certificate of the host name."""
         super().connect()
         self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
+        self.sock.settimeout(self._left_seconds())
 
 
-def _connection(parts: SplitResult, address: str, deadline: float, clock: Callable[[], float]) -> _Plain:
+class _Reads(io.RawIOBase):
+    """Reads from a socket until the deadline, however few bytes arrive at a time.
+
+    The timeout of a socket is that of each read, and a header or the size of a chunk may take any number of reads.
+    """
+
+    def __init__(self, sock: socket.socket, left_seconds: Callable[[], float]) -> None:
+        self._sock, self._left_seconds = sock, left_seconds
+        self._raw = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(self._left_seconds())
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _response(left_seconds: Callable[[], float], sock: socket.socket, **options: Any) -> http.client.HTTPResponse:
+    response = http.client.HTTPResponse(sock, **options)
+    response.fp.close()
+    response.fp = io.BufferedReader(_Reads(sock, left_seconds))
+    return response
+
+
+def _connection(parts: SplitResult, address: str, left_seconds: Callable[[], float]) -> _Plain:
     kind = _Encrypted if parts.scheme == "https" else _Plain
-    return kind(parts, address, max(0.1, deadline - clock()))
+    return kind(parts, address, left_seconds)
 
 
 def _get(connection: _Plain, parts: SplitResult) -> http.client.HTTPResponse:
@@ -117,14 +158,7 @@ def _get(connection: _Plain, parts: SplitResult) -> http.client.HTTPResponse:
     return connection.getresponse()
 
 
-def _received(
-    response: http.client.HTTPResponse,
-    connection: _Plain,
-    url: str,
-    allowed: Allowed,
-    deadline: float,
-    clock: Callable[[], float],
-) -> IO[bytes]:
+def _received(response: http.client.HTTPResponse, url: str, allowed: Allowed) -> IO[bytes]:
     received: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES)  # noqa: SIM115
     size = 0
     try:
@@ -132,11 +166,6 @@ def _received(
             size += len(chunk)
             if size > allowed.url_bytes:
                 raise ResourceExhausted(f"{_shown(url)}: has more than {allowed.url_bytes} bytes (allow.url_bytes)")
-            left = deadline - clock()
-            if left <= 0:
-                raise DeadlineExceeded(f"{_shown(url)}: takes more than {allowed.url_seconds:g} s (allow.url_seconds)")
-            if connection.sock is not None:
-                connection.sock.settimeout(left)
             received.write(chunk)
     except BaseException:
         received.close()

@@ -32,6 +32,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Location", target or path)
             self.end_headers()
             return
+        if path in DRIPPING:
+            self._drip(DRIPPING[path])
+            return
         body = {"/secret": b"hunter2\n", "/large.csv": b"x" * 5000}.get(path, PRICES)
         self.send_response(404 if path == "/absent" else 200)
         if path != "/endless":
@@ -41,14 +44,30 @@ class Handler(http.server.BaseHTTPRequestHandler):
         while path == "/endless" and not self.server.released.wait(0.01):  # type: ignore[attr-defined]
             self.wfile.write(b"x")
 
+    def _drip(self, begin: bytes) -> None:
+        """Sends one byte each time that the client reads its clock, until it has not done so for a second."""
+        self.wfile.write(begin)
+        while self.server.clock_reads.acquire(timeout=1.0):  # type: ignore[attr-defined]
+            self.wfile.write(b"x")
+
     def log_message(self, *_: object) -> None:
         pass
+
+
+DRIPPING = {
+    "/status": b"HTTP/1.1 200 ",
+    "/header": b"HTTP/1.1 200 OK\r\nX-Drip: ",
+    "/chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+    "/body": b"HTTP/1.1 200 OK\r\n\r\n",
+}
+"""What is sent before single bytes, by path."""
 
 
 @pytest.fixture
 def server() -> Iterator[http.server.ThreadingHTTPServer]:
     made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     made.asked, made.released = [], threading.Event()  # type: ignore[attr-defined]
+    made.clock_reads = threading.Semaphore(0)  # type: ignore[attr-defined]
     made.handle_error = lambda *_: None  # type: ignore[method-assign]
     threading.Thread(target=made.serve_forever, daemon=True).start()
     yield made
@@ -168,6 +187,23 @@ def test_size_and_time_are_limited(here: str) -> None:
         fetch(f"{here}/large.csv", Allowed(url_hosts=(here,), url_bytes=4000))
     with pytest.raises((DeadlineExceeded, Unavailable)):
         fetch(f"{here}/endless", Allowed(url_hosts=(here,), url_seconds=0.3))
+
+
+@pytest.mark.parametrize("path", DRIPPING)
+def test_a_server_that_sends_single_bytes_is_left_at_the_deadline(
+    path: str, here: str, server: http.server.ThreadingHTTPServer
+) -> None:
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 1.0
+        server.clock_reads.release()  # type: ignore[attr-defined]
+        return now
+
+    with pytest.raises(DeadlineExceeded, match=r"takes more than 30 s \(allow\.url_seconds\)"):
+        fetch(here + path, Allowed(url_hosts=(here,), url_seconds=30.0), clock=clock)
+    assert now == 31.0
 
 
 @pytest.mark.parametrize(
