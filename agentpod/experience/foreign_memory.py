@@ -85,7 +85,7 @@ class ForeignMemory:
             now: Time in seconds, by the clock of `filled`.
 
         Returns:
-            How many environment steps were added.
+            How many environment steps more are kept. New steps replace the oldest ones that were not taken over yet.
 
         Raises:
             InvalidArgument: A number is not finite, or an action is no choice of the environment.
@@ -94,11 +94,14 @@ class ForeignMemory:
         check_actions(steps["action"], self._action_space)
         rows, lanes = steps["reward"].shape
         whole = rows // BLOCK_ROWS * BLOCK_ROWS
-        for first in range(0, whole, BLOCK_ROWS):
-            block = {name: tensor[first : first + BLOCK_ROWS] for name, tensor in steps.items()}
-            for lane in range(lanes):
-                self._waiting.append((now, {name: tensor[:, lane : lane + 1] for name, tensor in block.items()}))
-        return whole * lanes
+        added = [
+            (now, {name: tensor[first : first + BLOCK_ROWS, lane : lane + 1] for name, tensor in steps.items()})
+            for first in range(0, whole, BLOCK_ROWS)
+            for lane in range(lanes)
+        ]
+        dropped = max(0, len(self._waiting) + len(added) - self.replay.segments)
+        self._waiting.extend(added)
+        return (len(added) - dropped) * BLOCK_ROWS
 
     def take_over(self) -> None:
         """Makes steps that were added available to batches, at most BLOCKS_AT_ONCE blocks."""

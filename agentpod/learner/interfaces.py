@@ -149,10 +149,10 @@ class CheckpointAccess(Protocol):
         ...
 
     async def read_experience(self, replay: ReplayBuffer) -> Sequence[ForeignSteps]:
-        """Returns what other agents of the tournament experienced since the last call.
+        """Returns what other agents of the tournament experienced since the last call, the oldest checkpoint first.
 
         Args:
-            replay: Memory with the fields that the steps must have.
+            replay: Memory with the fields that the steps must have, and as many steps as can be kept.
 
         Raises:
             PodraceError: The leaderboard does not answer.

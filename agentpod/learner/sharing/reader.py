@@ -68,11 +68,13 @@ class ExperienceReader:
         """How far the memory of each agent was read."""
 
     async def read(self, lease_token: str, replay: ReplayBuffer) -> list[ForeignSteps]:
-        """Returns the new steps of each agent, or why they are skipped.
+        """Returns the new steps of each agent, or why they are skipped; the agent that published first comes first.
+
+        The newest memories are read first, until the steps fill `replay`. Older memories are skipped.
 
         Args:
             lease_token: Token of the lease on the agent.
-            replay: Memory with the fields that the steps must have.
+            replay: Memory with the fields that the steps must have, and as many steps as can be kept.
 
         Raises:
             PodraceError: The leaderboard does not answer.
@@ -87,51 +89,50 @@ class ExperienceReader:
         return await asyncio.to_thread(self._read_all, answer.sources, replay)
 
     def _read_all(self, sources: Sequence[pb.ExperienceSource], replay: ReplayBuffer) -> list[ForeignSteps]:
-        found, budget = [], READ_BYTES
+        found, budget = [], _Budget(READ_BYTES, replay.capacity)
         for source in sources:
+            if budget.steps <= 0:
+                break
             try:
-                runs, size = self._read_source(source, replay, budget)
-                budget -= size
-                if runs:
+                if runs := self._read_source(source, replay, budget):
                     found.append(ForeignSteps(source.agent_id, runs))
             except PodraceError as error:
                 found.append(ForeignSteps(source.agent_id, left_out=error.message))
-        return found
+        return found[::-1]
 
-    def _read_source(
-        self, source: pb.ExperienceSource, replay: ReplayBuffer, budget_bytes: int
-    ) -> tuple[list[Steps], int]:
-        """Returns the new runs of steps of a memory, oldest first, and how many bytes were read."""
+    def _read_source(self, source: pb.ExperienceSource, replay: ReplayBuffer, budget: "_Budget") -> list[Steps]:
+        """Returns the new runs of steps of a memory, oldest first."""
         manifest = read_manifest(self._store, source.manifest_digest)
         if _environment(manifest.hyperparameters) != _environment(self._agent.hyperparameters):
             raise InvalidArgument("acts in another environment: searched values of the environment differ")
         parts = {part.name: part for part in manifest.parts}
         if STATE not in parts:
-            return [], 0
+            return []
         window = ReplayWindow.from_file(self._decode(parts[STATE]))
         unnumbered = manifest.environment_steps - window.end_segment * window.segment_steps
         begin = self._read.get(source.agent_id, _Read()).begin(window, unnumbered)
         names = sorted((name for name in parts if name.startswith(PIECE)), reverse=True)
         newer = sum(name > piece_name(begin // window.segment_steps) for name in names)
         needed = [parts[name] for name in names[: newer + 1]]
-        pieces, size = self._read_pieces(source.agent_id, needed, replay, begin, budget_bytes)
+        pieces = self._read_pieces(source.agent_id, needed, replay, begin, budget)
         runs = _joined(pieces[::-1])
         if runs:
             rows = runs[-1].first_row + runs[-1].rows // BLOCK_ROWS * BLOCK_ROWS
             self._read[source.agent_id] = _Read(rows * runs[-1].lanes, unnumbered)
-        return [run.steps for run in runs], size
+        budget.steps -= sum(run.rows // BLOCK_ROWS * BLOCK_ROWS * run.lanes for run in runs)
+        return [run.steps for run in runs]
 
     def _read_pieces(
-        self, agent_id: str, parts: Sequence[Part], replay: ReplayBuffer, begin: int, budget_bytes: int
-    ) -> tuple[list["_NumberedSteps"], int]:
+        self, agent_id: str, parts: Sequence[Part], replay: ReplayBuffer, begin: int, budget: "_Budget"
+    ) -> list["_NumberedSteps"]:
         """Reads the steps from number `begin` on, the newest piece first, until there are enough.
 
         Raises:
             PodraceError: No piece can be read.
         """
-        pieces, faults, size, rows, steps = list[_NumberedSteps](), list[PodraceError](), 0, 0, 0
+        pieces, faults, rows, steps = list[_NumberedSteps](), list[PodraceError](), 0, 0
         for part in parts:
-            full = steps >= replay.capacity or size + part.size_bytes > budget_bytes
+            full = steps >= budget.steps or part.size_bytes > budget.bytes
             if rows >= BLOCK_ROWS and full:
                 break
             try:
@@ -139,16 +140,26 @@ class ExperienceReader:
             except (DataLoss, NotFound) as error:
                 faults.append(error)
                 continue
-            size += part.size_bytes
+            budget.bytes -= part.size_bytes
             pieces.append(_NumberedSteps.of(piece).since(-(-begin // piece.count)))
             rows, steps = rows + pieces[-1].rows, steps + pieces[-1].rows * piece.count
         if faults and not pieces:
             raise faults[0]
         _log_faults(agent_id, faults)
-        return pieces, size
+        return pieces
 
     def _decode(self, part: Part) -> dict[str, Tensor]:
         return decode(read_part(self._store, part))[0]
+
+
+@dataclass
+class _Budget:
+    """What may still be read in one call."""
+
+    bytes: int
+    """Bytes of files."""
+    steps: int
+    """Environment steps in whole blocks."""
 
 
 @dataclass(frozen=True)

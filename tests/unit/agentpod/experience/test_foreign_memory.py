@@ -97,6 +97,15 @@ def test_the_newest_steps_are_kept_and_an_update_takes_over_a_bounded_number() -
     assert large.replay.size == BLOCKS_AT_ONCE * BLOCK_ROWS
 
 
+def test_only_steps_that_are_kept_are_counted() -> None:
+    memory = ForeignMemory(OBSERVED, DISCRETE, 4 * BLOCK_ROWS)
+    steps = {name: tensor[: 3 * BLOCK_ROWS, :1] for name, tensor in experienced(*world_of(0)).items()}
+    assert [memory.add(steps, now=0.0) for _ in range(3)] == [3 * BLOCK_ROWS, BLOCK_ROWS, 0]
+    memory.take_over()
+    assert memory.replay.size == 4 * BLOCK_ROWS
+    assert memory.add(steps, now=0.0) == 3 * BLOCK_ROWS
+
+
 @pytest.mark.parametrize("name", ["reward", "observation", "final_observation"])
 def test_numbers_that_are_not_finite_are_refused(name: str) -> None:
     steps = experienced(*world_of(0))

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from replay_world import World
+from replay_world import DISCRETE, OBSERVED, World
 from sharing_world import COUNT, HORIZON, MEMORY, WINDY, Board, Other, experienced, numbers, published
 
+from agentpod.experience.foreign_memory import ForeignMemory
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_restoring import BLOCK_ROWS
 from agentpod.experience.replay_view import ReplayView
@@ -77,8 +78,8 @@ async def test_agents_with_other_numbers_of_environments_and_horizons_are_read(
     ]
     board.sources = [other.publish(200, **WINDY) for other in others]
     found = await read(reader)
-    assert [one.agent_id for one in found] == ["t-a0", "t-a1"]
-    assert [len(numbers(one)) for one in found] == [192 * 5, 1400 // BLOCK_ROWS * BLOCK_ROWS * 2]
+    assert [one.agent_id for one in found] == ["t-a1", "t-a0"], "the newest comes last"
+    assert [len(numbers(one)) for one in found] == [1400 // BLOCK_ROWS * BLOCK_ROWS * 2, 192 * 5]
 
 
 async def test_the_newest_steps_are_read_if_not_all_fit(
@@ -97,6 +98,26 @@ async def test_the_newest_steps_are_read_if_not_all_fit(
     monkeypatch.setattr(module, "READ_BYTES", 3_000)
     (found,) = await read(reader)
     assert 0 < len(found.runs[0]["reward"]) < 200
+
+
+async def test_the_newest_memories_are_kept_and_no_more_are_read_than_fit(
+    store: FolderStore, board: Board, reader: ExperienceReader
+) -> None:
+    oldest, older, newest = (Other(store, f"t-a{number}") for number in range(3))
+    sources = [other.publish(40, **WINDY) for other in (oldest, older, newest)]
+    board.sources = sources[::-1]
+    whole = 40 * HORIZON // BLOCK_ROWS * BLOCK_ROWS * COUNT
+    small = ForeignMemory(OBSERVED, DISCRETE, whole + BLOCK_ROWS)
+    found = await read(reader, small.replay)
+    assert [one.agent_id for one in found] == ["t-a1", "t-a2"]
+    received = sum(small.add(run, now=0.0) for one in found for run in one.runs)
+    while small.replay.steps < small.replay.capacity:
+        small.take_over()
+    assert received == small.replay.capacity == whole + BLOCK_ROWS
+    kept = set(small.replay.sample(8_000, 1, 0.9, torch.Generator().manual_seed(0)).reward.tolist())
+    rewards = {step.reward for steps in newest.world.history[: whole // COUNT] for step in steps}
+    assert rewards <= kept
+    assert len(kept - rewards) == BLOCK_ROWS
 
 
 async def test_an_agent_in_another_environment_is_left_out(
