@@ -1,7 +1,8 @@
 """Reads the steps that other agents of the tournament experienced, from the replay memories of their checkpoints.
 
 It belongs to the part of the leader that calls the leaderboard and reads the checkpoint store. A memory that cannot be
-used is skipped and reported; errors in the files of other agents never stop the training.
+used is skipped and reported; errors in the files of other agents never stop the training. A memory that the store does
+not return at the moment is read at the next call.
 
 Only steps that the other agent experienced itself are read, each of them once: what it inherited from its parent is
 read from the parent. Its manifest states how many environment steps are its own; these are the newest ones of its
@@ -26,6 +27,7 @@ from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_restoring import BLOCK_ROWS, ReplayWindow, dense_steps
 from agentpod.experience.replay_view import ReplayPiece
 from agentpod.learner.interfaces import ForeignSteps, Steps
+from agentpod.storage_waits import STORAGE_FAULTS
 from podrace import rpc
 from podrace.checkpoint.v1.checkpoint_pb2 import Part
 from podrace.checkpoint_store.publish import read_manifest, read_part
@@ -66,6 +68,8 @@ class ExperienceReader:
         self._sequence = 0
         self._read: dict[str, _Read] = {}
         """How far the memory of each agent was read."""
+        self._unread: list[pb.ExperienceSource] = []
+        """Memories that the store did not return, newest first."""
 
     async def read(self, lease_token: str, replay: ReplayBuffer) -> list[ForeignSteps]:
         """Returns the new steps of each agent, or why they are skipped; the agent that published first comes first.
@@ -86,16 +90,22 @@ class ExperienceReader:
             self._updater.ListExperience, request, deadline_seconds=DEADLINE_SECONDS
         )
         self._sequence = answer.sequence
-        return await asyncio.to_thread(self._read_all, answer.sources, replay)
+        listed = {source.agent_id for source in answer.sources}
+        unread = [source for source in self._unread if source.agent_id not in listed]
+        return await asyncio.to_thread(self._read_all, [*answer.sources, *unread], replay)
 
     def _read_all(self, sources: Sequence[pb.ExperienceSource], replay: ReplayBuffer) -> list[ForeignSteps]:
         found, budget = [], _Budget(READ_BYTES, replay.capacity)
+        self._unread = []
         for source in sources:
             if budget.steps <= 0:
                 break
             try:
                 if runs := self._read_source(source, replay, budget):
                     found.append(ForeignSteps(source.agent_id, runs))
+            except STORAGE_FAULTS as error:
+                self._unread.append(source)
+                _log.warning("a replay memory is read at the next poll", source=source.agent_id, error=error.message)
             except PodraceError as error:
                 found.append(ForeignSteps(source.agent_id, left_out=error.message))
         return found[::-1]

@@ -18,8 +18,8 @@ from agentpod.learner.sharing.reader import ExperienceReader
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import read_manifest
-from podrace.checkpoint_store.replay_parts import STATE, is_replay
-from podrace.errors import Unavailable
+from podrace.checkpoint_store.replay_parts import PIECE, STATE, is_replay
+from podrace.errors import DeadlineExceeded, PodraceError, ResourceExhausted, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 
 
@@ -218,6 +218,38 @@ async def test_no_steps_are_read_from_a_checkpoint_without_a_replay_memory(
     manifest = Manifest(agent_id="t-a0", environment_steps=100)
     manifest.hyperparameters.update(WINDY)
     board.sources = [published(store, manifest)]
+    assert await read(reader) == []
+
+
+class FaultyStore(FolderStore):
+    """A store that raises errors for some objects, each once."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.faults: dict[str, list[PodraceError]] = {}
+
+    def get_object(self, name: str, largest_bytes: int | None = None) -> bytes:
+        if self.faults.get(name):
+            raise self.faults[name].pop()
+        return super().get_object(name, largest_bytes)
+
+
+async def test_a_memory_that_the_store_does_not_return_is_read_at_a_later_poll(tmp_path: Path, board: Board) -> None:
+    store, agent = FaultyStore(tmp_path), pb.Agent(agent_id="t-a9")
+    agent.hyperparameters.update(WINDY)
+    reader = ExperienceReader(store, board, agent)
+    others = [Other(store, f"t-a{number}") for number in range(3)]
+    board.sources = [other.publish(40, **WINDY) for other in others]
+    first, second = (source.manifest_digest for source in board.sources[:2])
+    pieces = [part for part in read_manifest(store, second).parts if part.name.startswith(PIECE)]
+    oldest = min(pieces, key=lambda part: part.name).digest
+    store.faults = {first: [Unavailable("away")], oldest: [ResourceExhausted("busy"), DeadlineExceeded("slow")]}
+    assert [one.agent_id for one in await read(reader)] == ["t-a2"]
+    board.sources = []
+    assert [one.agent_id for one in await read(reader)] == ["t-a0"]
+    (found,) = await read(reader)
+    assert (found.agent_id, found.left_out) == ("t-a1", "")
+    assert numbers(found) == experienced(others[1], 40 * HORIZON // BLOCK_ROWS * BLOCK_ROWS)
     assert await read(reader) == []
 
 
