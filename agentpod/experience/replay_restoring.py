@@ -64,6 +64,14 @@ class ReplayWindow:
             raise InvalidArgument("the state of the saved replay memory is malformed")
         return cls(first, end, segment_steps, saved)
 
+    def check(self, piece: ReplayPiece) -> None:
+        """Raises InvalidArgument unless the segments of a piece are as large as those of the window."""
+        if piece.horizon * piece.count != self.segment_steps:
+            raise InvalidArgument(
+                f"the piece of the saved replay memory from segment {piece.first_segment} on has {piece.horizon} rows"
+                f" of {piece.count} environments in a segment; its memory has {self.segment_steps} steps in a segment"
+            )
+
     def priorities_of(self, piece: ReplayPiece) -> Tensor | None:
         """Returns the priorities of a piece's segments [segments, T N], if there are any."""
         if "leaves" not in self.priorities:
@@ -97,7 +105,12 @@ class ReplayRestorer:
         replay.start_at(end, window.priorities.get("maximum") if replay.prioritized else None)
 
     def add(self, piece: ReplayPiece) -> bool:
-        """Restores the next older piece; returns whether there is room for another one."""
+        """Restores the next older piece; returns whether there is room for another one.
+
+        Raises:
+            InvalidArgument: The segments of the piece differ from those of the memory.
+        """
+        self._window.check(piece)
         replay, window, stored_first = self._replay, self._window, piece.first_segment
         piece = _without(piece, window.first_segment - stored_first)
         if not _segments(piece):
@@ -147,7 +160,13 @@ class Relayout:
         self._pending = None
 
     def add(self, piece: ReplayPiece, priorities: Tensor | None) -> list[dict[str, Tensor]]:
-        """Returns the segments that are complete now, newest first, packed, with their priorities [L, N] if any."""
+        """Returns the segments that are complete now, newest first, packed, with their priorities [L, N] if any.
+
+        Raises:
+            InvalidArgument: The piece has another number of environments than the one that continues it.
+        """
+        if self._pending is not None:
+            check_lanes(piece.first_segment, piece.count, self._pending["reward"].shape[1])
         dense = dense_steps(piece)
         if priorities is not None:
             dense[PRIORITY] = priorities.reshape(-1, piece.count)
@@ -169,6 +188,21 @@ class Relayout:
             tensors[FINAL] = tensors[FINAL][written_finals(tensors["truncated"], self._horizon)]
             found.append(tensors)
         return found
+
+
+def check_lanes(first_segment: int, lanes: int, next_lanes: int) -> None:
+    """Raises InvalidArgument if a piece cannot be joined with the next one: they differ in their environments.
+
+    Args:
+        first_segment: Number of the first segment of the piece, for the message.
+        lanes: Environments of the piece.
+        next_lanes: Environments of the piece that continues it.
+    """
+    if lanes != next_lanes:
+        raise InvalidArgument(
+            f"the piece of the saved replay memory from segment {first_segment} on has {lanes} environments, the piece"
+            f" that continues it has {next_lanes}"
+        )
 
 
 def _segments(piece: ReplayPiece) -> int:

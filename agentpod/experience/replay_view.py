@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agentpod.experience.replay_buffer import ReplayBuffer
-from agentpod.experience.replay_layout import FINAL
+from agentpod.experience.replay_layout import FINAL, written_finals
 from podrace.errors import InvalidArgument
 
 PIECE_BYTES = 2**20
@@ -143,4 +143,10 @@ class ReplayPiece:
         whole = first >= 0 and min(horizon, rows, count) > 0 and rows % horizon == 0 and shape == (rows, count)
         if not whole or any(tensor.shape[:2] != shape for name, tensor in found.items() if name != FINAL):
             raise InvalidArgument("a piece of the saved replay memory does not consist of whole segments")
+        stored, written = len(found[FINAL]), int(written_finals(found["truncated"], horizon).sum())
+        if stored != written:
+            raise InvalidArgument(
+                f"the piece of the saved replay memory from segment {first} on has {stored} final observations;"
+                f" {written} were written"
+            )
         return cls(first, horizon, found)

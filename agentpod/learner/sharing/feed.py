@@ -76,12 +76,14 @@ class ExperienceFeed:
             await wait_at_most(asyncio.shield(self._lease.stop), self._period_seconds)
 
     async def read_once(self) -> None:
-        """Reads new steps, and reports them. If the leaderboard does not answer, the next poll tries again."""
+        """Reads new steps, and reports them. After an error, the next poll tries again."""
         try:
             for found in await self._checkpoints.read_experience(self.memory.replay):
                 self._add(found)
         except PodraceError as error:
             _log.warning("the experience of other agents was not read", error=error.message)
+        except Exception:  # the training continues without these steps
+            _log.exception("the experience of other agents was not read")
         filled = self.memory.filled(self._clock())
         self._received.memory_steps, self._received.age_seconds = filled.steps, max(0.0, filled.age_seconds)
         self._progress.report_shared_experience(self._received)

@@ -24,7 +24,7 @@ from google.protobuf.struct_pb2 import Struct
 from torch import Tensor
 
 from agentpod.experience.replay_buffer import ReplayBuffer
-from agentpod.experience.replay_restoring import BLOCK_ROWS, ReplayWindow, dense_steps
+from agentpod.experience.replay_restoring import BLOCK_ROWS, ReplayWindow, check_lanes, dense_steps
 from agentpod.experience.replay_view import ReplayPiece
 from agentpod.learner.interfaces import ForeignSteps, Steps
 from agentpod.storage_waits import STORAGE_FAULTS
@@ -108,6 +108,9 @@ class ExperienceReader:
                 _log.warning("a replay memory is read at the next poll", source=source.agent_id, error=error.message)
             except PodraceError as error:
                 found.append(ForeignSteps(source.agent_id, left_out=error.message))
+            except Exception as error:  # other pods wrote the files
+                _log.exception("a replay memory cannot be read", source=source.agent_id)
+                found.append(ForeignSteps(source.agent_id, left_out=f"cannot be read: {type(error).__name__}"))
         return found[::-1]
 
     def _read_source(self, source: pb.ExperienceSource, replay: ReplayBuffer, budget: "_Budget") -> list[Steps]:
@@ -124,7 +127,7 @@ class ExperienceReader:
         names = sorted((name for name in parts if name.startswith(PIECE)), reverse=True)
         newer = sum(name > piece_name(begin // window.segment_steps) for name in names)
         needed = [parts[name] for name in names[: newer + 1]]
-        pieces = self._read_pieces(source.agent_id, needed, replay, begin, budget)
+        pieces = self._read_pieces(source.agent_id, needed, window, replay, begin, budget)
         runs = _joined(pieces[::-1])
         if runs:
             rows = runs[-1].first_row + runs[-1].rows // BLOCK_ROWS * BLOCK_ROWS
@@ -133,7 +136,13 @@ class ExperienceReader:
         return [run.steps for run in runs]
 
     def _read_pieces(
-        self, agent_id: str, parts: Sequence[Part], replay: ReplayBuffer, begin: int, budget: "_Budget"
+        self,
+        agent_id: str,
+        parts: Sequence[Part],
+        window: ReplayWindow,
+        replay: ReplayBuffer,
+        begin: int,
+        budget: "_Budget",
     ) -> list["_NumberedSteps"]:
         """Reads the steps from number `begin` on, the newest piece first, until there are enough.
 
@@ -147,6 +156,7 @@ class ExperienceReader:
                 break
             try:
                 piece = ReplayPiece.from_file(self._decode(part), replay)
+                window.check(piece)
             except (DataLoss, NotFound) as error:
                 faults.append(error)
                 continue
@@ -197,12 +207,13 @@ class _Read:
 class _NumberedSteps:
     """Consecutive steps, [L, N, ...] each, whose rows are numbered over all training of their agent."""
 
+    first_segment: int
     first_row: int
     steps: Steps
 
     @classmethod
     def of(cls, piece: ReplayPiece) -> "_NumberedSteps":
-        return cls(piece.first_segment * piece.horizon, dense_steps(piece))
+        return cls(piece.first_segment, piece.first_segment * piece.horizon, dense_steps(piece))
 
     @property
     def rows(self) -> int:
@@ -215,19 +226,25 @@ class _NumberedSteps:
     def since(self, row: int) -> "_NumberedSteps":
         """Returns views of the steps from a row on."""
         dropped = min(max(row - self.first_row, 0), self.rows)
-        return _NumberedSteps(self.first_row + dropped, {name: steps[dropped:] for name, steps in self.steps.items()})
+        steps = {name: tensor[dropped:] for name, tensor in self.steps.items()}
+        return _NumberedSteps(self.first_segment, self.first_row + dropped, steps)
 
 
 def _joined(pieces: Sequence[_NumberedSteps]) -> list[_NumberedSteps]:
-    """Joins pieces, oldest first, where one continues the other; drops empty ones."""
+    """Joins pieces, oldest first, where one continues the other; drops empty ones.
+
+    Raises:
+        InvalidArgument: A piece has another number of environments than the one that it continues.
+    """
     runs: list[_NumberedSteps] = []
     for piece in pieces:
         if not piece.rows:
             continue
         if runs and runs[-1].first_row + runs[-1].rows == piece.first_row:
             last = runs.pop()
+            check_lanes(last.first_segment, last.lanes, piece.lanes)
             both = {name: torch.cat((steps, piece.steps[name])) for name, steps in last.steps.items()}
-            piece = _NumberedSteps(last.first_row, both)
+            piece = _NumberedSteps(last.first_segment, last.first_row, both)
         runs.append(piece)
     return runs
 

@@ -9,7 +9,7 @@ from replay_world import COPY, Transition, World, advance, check, ready_indices
 
 from agentpod.experience import replay_view as module
 from agentpod.experience.replay_buffer import ReplayBuffer
-from agentpod.experience.replay_restoring import BLOCK_ROWS, ReplayRestorer, ReplayWindow
+from agentpod.experience.replay_restoring import BLOCK_ROWS, Relayout, ReplayRestorer, ReplayWindow
 from agentpod.experience.replay_view import ReplayPiece, ReplayView
 from podrace.errors import InvalidArgument
 
@@ -261,3 +261,19 @@ MALFORMED: Collection[dict[str, torch.Tensor]] = (
 def test_a_malformed_window_is_refused(file: dict[str, torch.Tensor]) -> None:
     with pytest.raises(InvalidArgument, match="malformed"):
         ReplayWindow.from_file(file)
+
+
+def test_pieces_that_do_not_fit_their_memory_are_refused() -> None:
+    pieces = []
+    for horizon, count in ((2, 3), (3, 2)):
+        world = World(horizon, count, 9, end_probability=0.0)
+        replay = ReplayBuffer(world.memory, horizon)
+        advance(world, replay, 1)
+        pieces += stored(replay)[1]
+    restorer = ReplayRestorer(ReplayBuffer(World(4, 1, 9).memory, 4), ReplayWindow(0, 1, 8))
+    with pytest.raises(InvalidArgument, match="from segment 0 on has 2 rows of 3 environments in a segment"):
+        restorer.add(pieces[0])
+    relayout = Relayout(4, 1)
+    relayout.add(pieces[0], None)
+    with pytest.raises(InvalidArgument, match="has 2 environments, the piece that continues it has 3"):
+        relayout.add(pieces[1], None)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from agentpod.experience import replay_view as module
 from agentpod.experience.replay_buffer import ReplayBuffer
+from agentpod.experience.replay_layout import FINAL
 from agentpod.experience.replay_view import SEGMENTS, ReplayPiece, ReplayView
 from podrace.errors import InvalidArgument
 from podrace.tensor_transport.codec import encode
@@ -141,12 +142,16 @@ def broken(name: str, file: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: tensor if name == SEGMENTS else tensor[1:] for name, tensor in file.items()}
         case "other lanes":
             return file | {"reward": torch.zeros(10, 4)}
+        case "fewer finals":
+            return file | {FINAL: file[FINAL][1:]}
         case "other type":
             return file | {"observation": file["observation"].double()}
     raise AssertionError(name)
 
 
-@pytest.mark.parametrize("name", ["no numbers", "negative", "half a segment", "other lanes", "other type"])
+@pytest.mark.parametrize(
+    "name", ["no numbers", "negative", "half a segment", "other lanes", "fewer finals", "other type"]
+)
 def test_a_file_that_is_not_a_piece_is_refused(name: str) -> None:
     world = World(2, 3, 12)
     replay = ReplayBuffer(world.memory, 2)

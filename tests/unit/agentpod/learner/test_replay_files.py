@@ -1,6 +1,7 @@
 """Tests that a replay memory is stored incrementally, within its limit, and restored from what can be read."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,11 +9,14 @@ from replay_world import CONTINUOUS, World, advance, check, ready_indices
 
 from agentpod.experience import replay_view
 from agentpod.experience.replay_buffer import ReplayBuffer
-from agentpod.experience.replay_view import ReplayView
+from agentpod.experience.replay_layout import FINAL
+from agentpod.experience.replay_view import SEGMENTS, ReplayView
 from agentpod.learner.replay_files import ReplayFiles, StoredReplay
 from podrace.checkpoint_store.folder import FolderStore
-from podrace.checkpoint_store.replay_parts import STATE
+from podrace.checkpoint_store.publish import read_part, store_part
+from podrace.checkpoint_store.replay_parts import STATE, first_segment_of
 from podrace.errors import ResourceExhausted, Unavailable
+from podrace.tensor_transport.codec import decode, encode
 
 UNLIMITED = 2**40
 SEGMENT_BYTES = 6 * 22 + 3 * 8
@@ -210,6 +214,27 @@ def test_a_memory_without_its_state_starts_empty(store: CountingStore) -> None:
     store.delete_object(next(part.digest for part in parts if part.name == STATE), 0.0)
     _, twin = new_replay(seed=9)
     assert ReplayFiles(store, UNLIMITED).restore(parts, twin) == twin.steps == 0
+
+
+@pytest.mark.parametrize("fault", ["final observations", "environments"])
+def test_a_memory_with_a_malformed_piece_starts_empty(store: CountingStore, fault: str, log_lines: Any) -> None:
+    world, replay = new_replay()
+    advance(world, replay, 24)
+    parts = list(publish(ReplayFiles(store, UNLIMITED), replay).parts)
+    newest = max(range(len(parts)), key=lambda at: first_segment_of(parts[at].name) if parts[at].name != STATE else -1)
+    tensors = decode(read_part(store, parts[newest]))[0]
+    if fault == "environments":
+        finals = tensors[FINAL].unflatten(0, (-1, 3))[:, 1:].flatten(0, 1)
+        narrow = {name: tensor[:, 1:] for name, tensor in tensors.items() if name not in (SEGMENTS, FINAL)}
+        tensors = narrow | {FINAL: finals, SEGMENTS: tensors[SEGMENTS] - torch.tensor((0, 0, 1))}
+    else:
+        tensors[FINAL] = tensors[FINAL][:1]
+    parts[newest] = store_part(store, parts[newest].name, encode(tensors, {}))
+    _, twin = new_replay(seed=9, count=2)
+    assert ReplayFiles(store, UNLIMITED).restore(parts, twin) == twin.size == 0
+    (line,) = [line for line in log_lines if line["event"] == "the replay memory starts empty"]
+    assert fault in line["error"]
+    assert "from segment 20 on has" in line["error"]
 
 
 def test_a_memory_of_other_spaces_starts_empty(store: CountingStore) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agentpod.experience.foreign_memory import ForeignMemory
 from agentpod.experience.replay_buffer import ReplayBuffer
-from agentpod.experience.replay_layout import FINAL
+from agentpod.experience.replay_layout import FINAL, written_finals
 from agentpod.experience.replay_restoring import BLOCK_ROWS
 from agentpod.experience.replay_view import SEGMENTS, ReplayView
 from agentpod.learner.interfaces import ForeignSteps
@@ -191,6 +191,14 @@ def publish_damaged(store: FolderStore, other: Other, damage: Damage) -> pb.Expe
     return published(store, manifest, replaced)
 
 
+def with_fewer_lanes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns a piece that is well-formed, but has one environment less than its memory."""
+    written = written_finals(tensors["truncated"], HORIZON)
+    narrow = {name: tensor[:, :-1] for name, tensor in tensors.items() if name not in (SEGMENTS, FINAL)}
+    kept = tensors[FINAL][written.nonzero()[:, 1] < COUNT - 1]
+    return narrow | {FINAL: kept, SEGMENTS: tensors[SEGMENTS] - torch.tensor((0, 0, 1))}
+
+
 LAYOUTS: dict[str, tuple[Damage, str]] = {
     "another type": (changed("reward", Tensor.double), "other spaces"),
     "another width": (changed("observation", lambda tensor: tensor.repeat(1, 1, 2)), "other spaces"),
@@ -208,6 +216,9 @@ LAYOUTS: dict[str, tuple[Damage, str]] = {
         "whole segments",
     ),
     "rows that differ": (changed("action", lambda tensor: tensor[:HORIZON]), "whole segments"),
+    "a missing final observation": (changed(FINAL, lambda tensor: tensor[1:]), "from segment 36 on has"),
+    "one final observation": (changed(FINAL, lambda tensor: tensor[:1]), "has 1 final observations"),
+    "fewer lanes than its memory": (with_fewer_lanes, "from segment 36 on has 4 rows of 2 environments"),
 }
 
 

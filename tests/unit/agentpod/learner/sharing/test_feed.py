@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from replay_world import DISCRETE, OBSERVED
@@ -90,15 +91,18 @@ async def test_memories_that_cannot_be_used_are_named_and_the_others_are_used() 
     assert (progress.shared_experience.agents, progress.shared_experience.environment_steps) == (1, BLOCK_ROWS)
 
 
-async def test_a_leaderboard_that_does_not_answer_is_asked_again_and_a_stop_ends_the_feed() -> None:
+async def test_after_an_error_the_next_poll_tries_again_and_a_stop_ends_the_feed(log_lines: Any) -> None:
     lease = Lease()
-    checkpoints = Checkpoints(Unavailable("away"), [ForeignSteps("t-a0", [steps(BLOCK_ROWS)])])
+    faults = Unavailable("away"), RuntimeError("shapes differ")
+    checkpoints = Checkpoints(*faults, [ForeignSteps("t-a0", [steps(BLOCK_ROWS)])])
     progress = pb.Progress()
     feed = feed_of(checkpoints, lease, progress, [0.0])
     feed.start()
-    for _ in range(3):
+    for _ in range(4):
         await checkpoints.reads.acquire()
     assert progress.shared_experience.environment_steps == BLOCK_ROWS
+    lines = [line for line in log_lines if line["event"] == "the experience of other agents was not read"]
+    assert [line["log_level"] for line in lines] == ["warning", "error"]
     lease.stop.set_result("drain")
     async with asyncio.timeout(5):
         await feed.close()

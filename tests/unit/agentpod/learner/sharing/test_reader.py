@@ -8,10 +8,11 @@ import torch
 from replay_world import DISCRETE, OBSERVED, World
 from sharing_world import COUNT, HORIZON, MEMORY, WINDY, Board, Other, experienced, numbers, published
 
+from agentpod.experience import replay_restoring
 from agentpod.experience.foreign_memory import ForeignMemory
 from agentpod.experience.replay_buffer import ReplayBuffer
 from agentpod.experience.replay_restoring import BLOCK_ROWS
-from agentpod.experience.replay_view import ReplayView
+from agentpod.experience.replay_view import ReplayPiece, ReplayView
 from agentpod.learner.interfaces import ForeignSteps
 from agentpod.learner.sharing import reader as module
 from agentpod.learner.sharing.reader import ExperienceReader
@@ -19,7 +20,7 @@ from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.folder import FolderStore
 from podrace.checkpoint_store.publish import read_manifest
 from podrace.checkpoint_store.replay_parts import PIECE, STATE, is_replay
-from podrace.errors import DeadlineExceeded, PodraceError, ResourceExhausted, Unavailable
+from podrace.errors import DeadlineExceeded, InvalidArgument, PodraceError, ResourceExhausted, Unavailable
 from podrace.leaderboard.v1 import leaderboard_pb2 as pb
 
 
@@ -200,6 +201,38 @@ async def test_all_steps_are_read_of_an_agent_that_was_resumed_without_its_memor
             seen += numbers(found)
     rows = (segments + 25) * HORIZON // BLOCK_ROWS * BLOCK_ROWS
     assert seen == experienced(other, first + rows)[first * COUNT :]
+
+
+async def test_an_unexpected_error_in_one_memory_is_logged_and_the_others_are_read(
+    store: FolderStore, board: Board, reader: ExperienceReader, monkeypatch: pytest.MonkeyPatch, log_lines: Any
+) -> None:
+    bad, well = Other(store, "t-a0", horizon=5), Other(store, "t-a1")
+    board.sources = [other.publish(40, **WINDY) for other in (bad, well)]
+
+    def dense_steps(piece: ReplayPiece) -> dict[str, torch.Tensor]:
+        if piece.horizon == 5:
+            raise RuntimeError("shapes differ")
+        return replay_restoring.dense_steps(piece)
+
+    monkeypatch.setattr(module, "dense_steps", dense_steps)
+    found = {one.agent_id: one for one in await read(reader)}
+    assert (found["t-a0"].runs, found["t-a0"].left_out) == ((), "cannot be read: RuntimeError")
+    assert len(numbers(found["t-a1"])) == 128 * COUNT
+    (line,) = [line for line in log_lines if line["event"] == "a replay memory cannot be read"]
+    assert (line["source"], line["log_level"]) == ("t-a0", "error")
+
+
+def test_pieces_with_other_numbers_of_environments_are_not_joined() -> None:
+    pieces = [
+        module._NumberedSteps(number, 4 * number, {"reward": torch.zeros(4, lanes)})
+        for number, lanes in ((7, 3), (8, 3), (9, 2))
+    ]
+    (joined,) = module._joined(pieces[:2])
+    assert (joined.first_segment, joined.rows) == (7, 8)
+    with pytest.raises(
+        InvalidArgument, match="from segment 7 on has 3 environments, the piece that continues it has 2"
+    ):
+        module._joined(pieces)
 
 
 async def test_a_memory_with_other_spaces_is_left_out(
