@@ -38,7 +38,7 @@ class ForeignSteps:
     runs: Sequence[Steps] = ()
     """Its steps, oldest first; between two runs some are missing."""
     left_out: str = ""
-    """Why nothing of it can be used; empty if it can."""
+    """Why further steps of it, or all, cannot be used; empty if all can."""
 
 
 class LeaseStatus(Protocol):

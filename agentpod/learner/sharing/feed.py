@@ -90,17 +90,16 @@ class ExperienceFeed:
 
     def _add(self, found: ForeignSteps) -> None:
         left_out = found.left_out
-        try:
-            added = sum(self.memory.add(run, self._clock()) for run in found.runs)
-        except InvalidArgument as error:
-            left_out = error.message
+        for run in found.runs:
+            try:
+                added = self.memory.add(run, self._clock())
+            except InvalidArgument as error:
+                left_out = error.message
+                continue
+            self._agents.add(found.agent_id)
+            FOREIGN_STEPS.inc(added)
+            self._received.environment_steps += added
+        self._received.agents = len(self._agents)
         if left_out:
             self._received.left_out = f"replay memory of {found.agent_id}: {left_out}"
-            _log.warning("a replay memory is left out", source=found.agent_id, reason=left_out)
-            return
-        self._agents.add(found.agent_id)
-        FOREIGN_STEPS.inc(added)
-        self._received.agents, self._received.environment_steps = (
-            len(self._agents),
-            self._received.environment_steps + added,
-        )
+            _log.warning("steps of another agent are left out", source=found.agent_id, reason=left_out)

@@ -9,7 +9,8 @@ read from the parent. Its manifest states how many environment steps are its own
 memory. An agent that was resumed without its memory numbers its segments from 0 again, and is then read from there.
 
 Single pieces of a memory may be missing: the memories of ended agents are reduced to samples
-(`assignment.tournament_replay_bytes`). The other pieces are read.
+(`assignment.tournament_replay_bytes`). The other pieces are read. So are those beside a malformed piece, which is
+reported.
 """
 
 import asyncio
@@ -101,8 +102,9 @@ class ExperienceReader:
             if budget.steps <= 0:
                 break
             try:
-                if runs := self._read_source(source, replay, budget):
-                    found.append(ForeignSteps(source.agent_id, runs))
+                one = self._read_source(source, replay, budget)
+                if one.runs or one.left_out:
+                    found.append(one)
             except STORAGE_FAULTS as error:
                 self._unread.append(source)
                 _log.warning("a replay memory is read at the next poll", source=source.agent_id, error=error.message)
@@ -113,27 +115,27 @@ class ExperienceReader:
                 found.append(ForeignSteps(source.agent_id, left_out=f"cannot be read: {type(error).__name__}"))
         return found[::-1]
 
-    def _read_source(self, source: pb.ExperienceSource, replay: ReplayBuffer, budget: "_Budget") -> list[Steps]:
-        """Returns the new runs of steps of a memory, oldest first."""
+    def _read_source(self, source: pb.ExperienceSource, replay: ReplayBuffer, budget: "_Budget") -> ForeignSteps:
+        """Returns the new steps of a memory, and why a piece is left out, if one is."""
         manifest = read_manifest(self._store, source.manifest_digest)
         if _environment(manifest.hyperparameters) != _environment(self._agent.hyperparameters):
             raise InvalidArgument("acts in another environment: searched values of the environment differ")
         parts = {part.name: part for part in manifest.parts}
         if STATE not in parts:
-            return []
+            return ForeignSteps(source.agent_id)
         window = ReplayWindow.from_file(self._decode(parts[STATE]))
         unnumbered = manifest.environment_steps - window.end_segment * window.segment_steps
         begin = self._read.get(source.agent_id, _Read()).begin(window, unnumbered)
         names = sorted((name for name in parts if name.startswith(PIECE)), reverse=True)
         newer = sum(name > piece_name(begin // window.segment_steps) for name in names)
         needed = [parts[name] for name in names[: newer + 1]]
-        pieces = self._read_pieces(source.agent_id, needed, window, replay, begin, budget)
+        pieces, left_out = self._read_pieces(source.agent_id, needed, window, replay, begin, budget)
         runs = _joined(pieces[::-1])
         if runs:
             rows = runs[-1].first_row + runs[-1].rows // BLOCK_ROWS * BLOCK_ROWS
             self._read[source.agent_id] = _Read(rows * runs[-1].lanes, unnumbered)
         budget.steps -= sum(run.rows // BLOCK_ROWS * BLOCK_ROWS * run.lanes for run in runs)
-        return [run.steps for run in runs]
+        return ForeignSteps(source.agent_id, [run.steps for run in runs], left_out)
 
     def _read_pieces(
         self,
@@ -143,30 +145,38 @@ class ExperienceReader:
         replay: ReplayBuffer,
         begin: int,
         budget: "_Budget",
-    ) -> list["_NumberedSteps"]:
+    ) -> tuple[list["_NumberedSteps"], str]:
         """Reads the steps from number `begin` on, the newest piece first, until there are enough.
+
+        Returns:
+            The steps, and why the newest malformed piece is left out, if there is one.
 
         Raises:
             PodraceError: No piece can be read.
         """
-        pieces, faults, rows, steps = list[_NumberedSteps](), list[PodraceError](), 0, 0
+        pieces, faults, rows, steps, left_out = list[_NumberedSteps](), list[PodraceError](), 0, 0, ""
         for part in parts:
             full = steps >= budget.steps or part.size_bytes > budget.bytes
-            if rows >= BLOCK_ROWS and full:
+            if full and (rows >= BLOCK_ROWS or left_out):
                 break
             try:
-                piece = ReplayPiece.from_file(self._decode(part), replay)
+                tensors = self._decode(part)
+                budget.bytes -= part.size_bytes
+                piece = ReplayPiece.from_file(tensors, replay)
                 window.check(piece)
             except (DataLoss, NotFound) as error:
                 faults.append(error)
                 continue
-            budget.bytes -= part.size_bytes
+            except InvalidArgument as error:
+                faults.append(error)
+                left_out = left_out or f"{part.name}: {error.message}"
+                continue
             pieces.append(_NumberedSteps.of(piece).since(-(-begin // piece.count)))
             rows, steps = rows + pieces[-1].rows, steps + pieces[-1].rows * piece.count
         if faults and not pieces:
-            raise faults[0]
+            raise InvalidArgument(left_out) if left_out else faults[0]
         _log_faults(agent_id, faults)
-        return pieces
+        return pieces, left_out
 
     def _decode(self, part: Part) -> dict[str, Tensor]:
         return decode(read_part(self._store, part))[0]
@@ -250,9 +260,9 @@ def _joined(pieces: Sequence[_NumberedSteps]) -> list[_NumberedSteps]:
 
 
 def _log_faults(agent_id: str, faults: Sequence[PodraceError]) -> None:
-    """Logs which pieces are missing. Deleted ones are expected, damaged ones are not."""
+    """Logs which pieces are missing. Deleted ones are expected, damaged and malformed ones are not."""
     if faults:
-        damaged = [error for error in faults if isinstance(error, DataLoss)]
+        damaged = [error for error in faults if not isinstance(error, NotFound)]
         log = _log.warning if damaged else _log.info
         error = (damaged or faults)[0].message
         log(

@@ -224,17 +224,22 @@ LAYOUTS: dict[str, tuple[Damage, str]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", sorted(LAYOUTS))
-async def test_a_segment_of_another_layout_is_named_and_left_out(store: FaultyStore, case: str) -> None:
+async def test_a_segment_of_another_layout_is_named_and_the_others_are_read(store: FaultyStore, case: str) -> None:
     damage, reason = LAYOUTS[case]
     bad, well, learner = Other(store, "t-a0"), Other(store, "t-a1"), Learner(store)
     sources = publish_damaged(store, bad, damage), well.publish(SEGMENTS_AT_ONCE, **WINDY)
     left_out = await learner.poll(*sources)
-    assert left_out.startswith("replay memory of t-a0: ")
+    assert left_out.startswith("replay memory of t-a0: replay.segments.000000000000036: ")
     assert reason in left_out
     assert "\n" not in left_out
-    assert "t-a0" not in learner.seen or not learner.seen["t-a0"]
+    assert learner.seen["t-a0"] == experienced(bad, 36 * HORIZON // BLOCK_ROWS * BLOCK_ROWS)
     assert learner.seen["t-a1"] == experienced(well, whole_rows(well))
-    assert learner.progress.shared_experience.agents == 1
+    received = learner.progress.shared_experience
+    assert (received.agents, received.environment_steps) == (2, sum(map(len, learner.seen.values())))
+    sources = bad.publish(20, **WINDY), sources[1]
+    assert await learner.poll(*sources) == "", "the segments of a later checkpoint are read"
+    assert len(learner.seen["t-a0"]) == len(set(learner.seen["t-a0"]))
+    assert learner.seen["t-a0"] == experienced(bad, whole_rows(bad))
 
 
 NUMBERS: dict[str, tuple[Damage, str]] = {

@@ -91,6 +91,21 @@ async def test_memories_that_cannot_be_used_are_named_and_the_others_are_used() 
     assert (progress.shared_experience.agents, progress.shared_experience.environment_steps) == (1, BLOCK_ROWS)
 
 
+async def test_of_a_memory_with_a_run_that_cannot_be_used_the_other_runs_are_used_and_counted() -> None:
+    progress, runs = pb.Progress(), [steps(BLOCK_ROWS), steps(BLOCK_ROWS, reward=math.nan), steps(2 * BLOCK_ROWS)]
+    found = [ForeignSteps("t-a0", runs), ForeignSteps("t-a1", [steps(BLOCK_ROWS)], "replay.segments.3: no rows")]
+    feed = feed_of(Checkpoints(found[:1], found[1:]), Lease(), progress, [0.0])
+    await feed.read_once()
+    feed.memory.take_over()
+    received = progress.shared_experience
+    assert received.left_out == "replay memory of t-a0: reward has numbers that are not finite"
+    assert (received.agents, received.environment_steps) == (1, feed.memory.replay.size) == (1, 3 * BLOCK_ROWS)
+    await feed.read_once()
+    received = progress.shared_experience
+    assert received.left_out == "replay memory of t-a1: replay.segments.3: no rows"
+    assert (received.agents, received.environment_steps) == (2, 4 * BLOCK_ROWS)
+
+
 async def test_after_an_error_the_next_poll_tries_again_and_a_stop_ends_the_feed(log_lines: Any) -> None:
     lease = Lease()
     faults = Unavailable("away"), RuntimeError("shapes differ")
