@@ -36,14 +36,14 @@ class Filled:
     steps: int
     """Environment steps that can be sampled."""
     age_seconds: float
-    """Mean time since they were received; 0 without steps."""
+    """Mean time since their checkpoints were published; 0 without steps."""
 
 
 class ForeignMemory:
     """A ring of environment steps of other agents.
 
         memory = ForeignMemory(observation_space, action_space, 100_000)
-        memory.add(steps, now)         # in any thread
+        memory.add(steps, published)   # in any thread
         memory.take_over()             # in the compute thread, between two updates
         memory.replay.sample(...)      # once `replay.size` is above 0
 
@@ -74,15 +74,15 @@ class ForeignMemory:
         }
         self.replay = ReplayBuffer(self._memory, BLOCK_ROWS)
         self._waiting: deque[tuple[float, dict[str, Tensor]]] = deque(maxlen=self.replay.segments)
-        self._received: deque[float] = deque(maxlen=self.replay.segments)
+        self._published: deque[float] = deque(maxlen=self.replay.segments)
 
-    def add(self, steps: Mapping[str, Tensor], now: float) -> int:
+    def add(self, steps: Mapping[str, Tensor], published: float) -> int:
         """Adds the consecutive steps of another agent that fill whole blocks; the newest steps may remain.
 
         Args:
             steps: The fields of the steps, [L, N, ...] each, with the observation after each step
                 (agentpod.experience.replay_restoring.dense_steps).
-            now: Time in seconds, by the clock of `filled`.
+            published: When their checkpoint was published: time in seconds, by the clock of `filled`.
 
         Returns:
             How many environment steps more are kept. New steps replace the oldest ones that were not taken over yet.
@@ -95,7 +95,7 @@ class ForeignMemory:
         rows, lanes = steps["reward"].shape
         whole = rows // BLOCK_ROWS * BLOCK_ROWS
         added = [
-            (now, {name: tensor[first : first + BLOCK_ROWS, lane : lane + 1] for name, tensor in steps.items()})
+            (published, {name: tensor[first : first + BLOCK_ROWS, lane : lane + 1] for name, tensor in steps.items()})
             for first in range(0, whole, BLOCK_ROWS)
             for lane in range(lanes)
         ]
@@ -106,14 +106,14 @@ class ForeignMemory:
     def take_over(self) -> None:
         """Makes steps that were added available to batches, at most BLOCKS_AT_ONCE blocks."""
         for _ in range(min(len(self._waiting), BLOCKS_AT_ONCE)):
-            received, block = self._waiting.popleft()
+            published, block = self._waiting.popleft()
             self._write(block)
-            self._received.append(received)
+            self._published.append(published)
 
     def filled(self, now: float) -> Filled:
         """Returns how much the memory has, in any thread; `now` is a time in seconds."""
         steps = self.replay.size
-        times = list(islice(reversed(self._received.copy()), steps // BLOCK_ROWS))
+        times = list(islice(reversed(self._published.copy()), steps // BLOCK_ROWS))
         return Filled(steps, now - sum(times) / len(times) if times else 0.0)
 
     def _write(self, block: Mapping[str, Tensor]) -> None:

@@ -39,6 +39,8 @@ class ForeignSteps:
     """Its steps, oldest first; between two runs some are missing."""
     left_out: str = ""
     """Why further steps of it, or all, cannot be used; empty if all can."""
+    age_seconds: float = 0.0
+    """Time since the checkpoint that contains the steps was published, when it was read."""
 
 
 class LeaseStatus(Protocol):

@@ -84,7 +84,7 @@ class Publisher:
         self._store, self._updater, self._epoch, self._wall_clock = store, updater, lease_epoch, wall_clock
         self._lease_token, self._waits = lease_token, waits
         self._replay_files = ReplayFiles(store, replay_limit(spec.assignment), waits.activity)
-        self._experience = ExperienceReader(store, updater, agent)
+        self._experience = ExperienceReader(store, updater, agent, wall_clock)
         self._opponents = OpponentReader(store)
         self._replay = StoredReplay()
         self._stored_ahead: tuple[ReplayView, StoredReplay] | None = None

@@ -89,10 +89,10 @@ class ExperienceFeed:
         self._progress.report_shared_experience(self._received)
 
     def _add(self, found: ForeignSteps) -> None:
-        left_out = found.left_out
+        left_out, published = found.left_out, self._clock() - found.age_seconds
         for run in found.runs:
             try:
-                added = self.memory.add(run, self._clock())
+                added = self.memory.add(run, published)
             except InvalidArgument as error:
                 left_out = error.message
                 continue

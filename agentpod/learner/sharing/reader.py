@@ -14,7 +14,8 @@ reported.
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ from agentpod.experience.replay_view import ReplayPiece
 from agentpod.learner.interfaces import ForeignSteps, Steps
 from agentpod.storage_waits import STORAGE_FAULTS
 from podrace import rpc
-from podrace.checkpoint.v1.checkpoint_pb2 import Part
+from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
 from podrace.checkpoint_store.publish import read_manifest, read_part
 from podrace.checkpoint_store.replay_parts import PIECE, STATE, piece_name
 from podrace.checkpoint_store.store import CheckpointStore
@@ -57,15 +58,22 @@ class ExperienceReader:
     steps = await reader.read(lease_token, replay)
     """
 
-    def __init__(self, store: CheckpointStore, updater: Any, agent: pb.Agent) -> None:
+    def __init__(
+        self,
+        store: CheckpointStore,
+        updater: Any,
+        agent: pb.Agent,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         """Creates the reader.
 
         Args:
             store: Where checkpoints are stored.
             updater: Stub of the leaderboard's updater.
             agent: The agent that learns.
+            wall_clock: Seconds since 1970.
         """
-        self._store, self._updater, self._agent = store, updater, agent
+        self._store, self._updater, self._agent, self._wall_clock = store, updater, agent, wall_clock
         self._sequence = 0
         self._read: dict[str, _Read] = {}
         """How far the memory of each agent was read."""
@@ -135,7 +143,7 @@ class ExperienceReader:
             rows = runs[-1].first_row + runs[-1].rows // BLOCK_ROWS * BLOCK_ROWS
             self._read[source.agent_id] = _Read(rows * runs[-1].lanes, unnumbered)
         budget.steps -= sum(run.rows // BLOCK_ROWS * BLOCK_ROWS * run.lanes for run in runs)
-        return ForeignSteps(source.agent_id, [run.steps for run in runs], left_out)
+        return ForeignSteps(source.agent_id, [run.steps for run in runs], left_out, self._age_seconds(manifest))
 
     def _read_pieces(
         self,
@@ -177,6 +185,13 @@ class ExperienceReader:
             raise InvalidArgument(left_out) if left_out else faults[0]
         _log_faults(agent_id, faults)
         return pieces, left_out
+
+    def _age_seconds(self, manifest: Manifest) -> float:
+        """Returns the time since a checkpoint was published; 0 if its manifest does not state when."""
+        if not manifest.HasField("publish_time"):
+            return 0.0
+        # The clocks of two hosts may differ.
+        return max(0.0, self._wall_clock() - manifest.publish_time.ToNanoseconds() / 1e9)
 
     def _decode(self, part: Part) -> dict[str, Tensor]:
         return decode(read_part(self._store, part))[0]

@@ -127,8 +127,13 @@ def _shared(experience: SharedExperience) -> str:
     received = (
         f"{formats.count(experience.environment_steps)} steps of {formats.things(experience.agents, 'other agent')}"
     )
+    memory = (
+        f"; keeps {formats.count(experience.memory_steps)}, on average {formats.duration(experience.age_seconds)} old"
+        if experience.memory_steps
+        else ""
+    )
     left_out = f"; left out: {experience.left_out}" if experience.left_out else ""
-    return f"also learns from {received}{left_out}"
+    return f"also learns from {received}{memory}{left_out}"
 
 
 def as_json(running: Running) -> dict[str, Any]:
@@ -142,12 +147,20 @@ def as_json(running: Running) -> dict[str, Any]:
             json_shapes.pod(pod, {})
             | {
                 "storage_fault": pod.progress.storage_fault or None,
-                "foreign_steps": pod.progress.shared_experience.environment_steps,
-                "left_out": pod.progress.shared_experience.left_out or None,
+                **_shared_json(pod.progress.shared_experience),
                 "gpus": [_gpu(gpu) for gpu in pod.progress.gpus],
             }
             for pod in running.pods
         ],
+    }
+
+
+def _shared_json(experience: SharedExperience) -> dict[str, Any]:
+    return {
+        "foreign_steps": experience.environment_steps,
+        "foreign_memory_steps": experience.memory_steps,
+        "foreign_age_seconds": experience.age_seconds if experience.memory_steps else None,
+        "left_out": experience.left_out or None,
     }
 
 

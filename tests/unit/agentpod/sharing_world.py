@@ -52,14 +52,16 @@ class Other:
         self.files = ReplayFiles(self.store, UNLIMITED)
         return len(self.world.history)
 
-    def publish(self, segments: int, **hyperparameters: Any) -> pb.ExperienceSource:
-        """Trains for some segments and publishes a checkpoint."""
+    def publish(self, segments: int, now: float | None = None, **hyperparameters: Any) -> pb.ExperienceSource:
+        """Trains for some segments and publishes a checkpoint that states the time `now` in s since 1970, if given."""
         advance(self.world, self.replay, segments)
         stored = self.files.store(ReplayView.of(self.replay))
         self.files.published(stored)
         steps = self.steps_before + self.replay.steps
         manifest = Manifest(agent_id=self.name, environment_steps=steps - self.inherited_steps)
         manifest.hyperparameters.update(hyperparameters)
+        if now is not None:
+            manifest.publish_time.FromNanoseconds(int(now * 1e9))
         return published(self.store, manifest, stored.parts)
 
 

@@ -42,7 +42,7 @@ def test_every_sampled_transition_of_others_was_observed() -> None:
     world, replay = world_of(1)
     memory = ForeignMemory(OBSERVED, DISCRETE, 10_000)
     steps = experienced(world, replay)
-    added = memory.add(steps, now=5.0)
+    added = memory.add(steps, published=5.0)
     assert added == len(steps["reward"]) // BLOCK_ROWS * BLOCK_ROWS * world.count
     memory.take_over()
     assert memory.filled(9.0).steps == added == memory.replay.size
@@ -66,7 +66,7 @@ def test_every_sampled_transition_of_others_was_observed() -> None:
 def test_windows_of_several_steps_end_with_their_block() -> None:
     world, replay = world_of(2)
     memory = ForeignMemory(OBSERVED, DISCRETE, 10_000)
-    memory.add(experienced(world, replay), now=0.0)
+    memory.add(experienced(world, replay), published=0.0)
     memory.take_over()
     known = observed(world)
     batch = memory.replay.sample(2_000, 5, 1.0, torch.Generator().manual_seed(0))
@@ -85,14 +85,14 @@ def test_windows_of_several_steps_end_with_their_block() -> None:
 def test_the_newest_steps_are_kept_and_an_update_takes_over_a_bounded_number() -> None:
     memory = ForeignMemory(OBSERVED, DISCRETE, 4 * BLOCK_ROWS)
     for seed in range(3):
-        memory.add(experienced(*world_of(seed)), now=float(seed))
+        memory.add(experienced(*world_of(seed)), published=float(seed))
     memory.take_over()
     filled = memory.filled(2.0)
     assert filled.steps == 4 * BLOCK_ROWS
     assert filled.age_seconds < 1.0, "blocks that do not fit are dropped before they are taken over"
     large = ForeignMemory(OBSERVED, DISCRETE, 10 * BLOCKS_AT_ONCE * BLOCK_ROWS)
     steps = {name: torch.cat([tensor] * 40) for name, tensor in experienced(*world_of(0)).items()}
-    large.add(steps, now=0.0)
+    large.add(steps, published=0.0)
     large.take_over()
     assert large.replay.size == BLOCKS_AT_ONCE * BLOCK_ROWS
 
@@ -100,10 +100,10 @@ def test_the_newest_steps_are_kept_and_an_update_takes_over_a_bounded_number() -
 def test_only_steps_that_are_kept_are_counted() -> None:
     memory = ForeignMemory(OBSERVED, DISCRETE, 4 * BLOCK_ROWS)
     steps = {name: tensor[: 3 * BLOCK_ROWS, :1] for name, tensor in experienced(*world_of(0)).items()}
-    assert [memory.add(steps, now=0.0) for _ in range(3)] == [3 * BLOCK_ROWS, BLOCK_ROWS, 0]
+    assert [memory.add(steps, published=0.0) for _ in range(3)] == [3 * BLOCK_ROWS, BLOCK_ROWS, 0]
     memory.take_over()
     assert memory.replay.size == 4 * BLOCK_ROWS
-    assert memory.add(steps, now=0.0) == 3 * BLOCK_ROWS
+    assert memory.add(steps, published=0.0) == 3 * BLOCK_ROWS
 
 
 @pytest.mark.parametrize("name", ["reward", "observation", "final_observation"])
@@ -112,7 +112,7 @@ def test_numbers_that_are_not_finite_are_refused(name: str) -> None:
     steps[name].view(-1)[7] = math.nan
     memory = ForeignMemory(OBSERVED, DISCRETE, 10_000)
     with pytest.raises(InvalidArgument, match=f"{name} has numbers that are not finite"):
-        memory.add(steps, now=0.0)
+        memory.add(steps, published=0.0)
     memory.take_over()
     assert memory.replay.size == 0
 
@@ -122,7 +122,7 @@ def test_actions_that_are_no_choice_of_the_environment_are_refused(action: int) 
     steps = experienced(*world_of(0))
     steps["action"][3, 1] = action
     with pytest.raises(InvalidArgument, match="not among the choices"):
-        ForeignMemory(OBSERVED, DISCRETE, 10_000).add(steps, now=0.0)
+        ForeignMemory(OBSERVED, DISCRETE, 10_000).add(steps, published=0.0)
 
 
 def test_without_steps_of_others_batches_are_bitwise_those_of_the_own_memory() -> None:
@@ -137,7 +137,7 @@ def test_without_steps_of_others_batches_are_bitwise_those_of_the_own_memory() -
 def test_a_batch_has_the_stated_share_of_own_steps_first(own_share: float, rows: int) -> None:
     (mine, own), (theirs, other) = world_of(5), world_of(6)
     foreign = ForeignMemory(OBSERVED, DISCRETE, 10_000)
-    foreign.add(experienced(theirs, other), now=0.0)
+    foreign.add(experienced(theirs, other), published=0.0)
     mixed = MixedReplay(own, foreign, own_share)
     assert (mixed.steps, mixed.segment_steps) == (own.steps, own.segment_steps)
     rewards = {step.reward for steps in mine.history for step in steps}
@@ -153,7 +153,7 @@ def test_errors_of_foreign_steps_change_no_priority() -> None:
     own = ReplayBuffer(world.memory, 4, prioritized=True)
     advance(world, own, 10)
     foreign = ForeignMemory(OBSERVED, DISCRETE, 10_000)
-    foreign.add(experienced(*world_of(8)), now=0.0)
+    foreign.add(experienced(*world_of(8)), published=0.0)
     mixed = MixedReplay(own, foreign, own_share=0.5)
     (batch,) = mixed.sample_many(1, 8, 1, 0.9, torch.Generator().manual_seed(0), beta=0.4)
     before = own.priorities()["leaves"].flatten().clone()
@@ -167,4 +167,4 @@ def test_continuous_actions_need_no_choices() -> None:
     replay = ReplayBuffer(world.memory, 4)
     advance(world, replay, 39)
     memory = ForeignMemory(OBSERVED, CONTINUOUS, 1_000)
-    assert memory.add(experienced(world, replay), now=0.0) == 2 * BLOCK_ROWS * 2
+    assert memory.add(experienced(world, replay), published=0.0) == 2 * BLOCK_ROWS * 2

@@ -65,14 +65,15 @@ def feed_of(checkpoints: Checkpoints, lease: Lease, progress: pb.Progress, now: 
 
 async def test_what_was_received_is_reported() -> None:
     progress, now = pb.Progress(), [10.0]
-    found = [ForeignSteps("t-a0", [steps(BLOCK_ROWS)]), ForeignSteps("t-a1", [steps(2 * BLOCK_ROWS), steps(5)])]
+    runs = [steps(2 * BLOCK_ROWS), steps(5)]
+    found = [ForeignSteps("t-a0", [steps(BLOCK_ROWS)], age_seconds=60.0), ForeignSteps("t-a1", runs)]
     feed = feed_of(Checkpoints(found, [ForeignSteps("t-a1", [steps(BLOCK_ROWS)])]), Lease(), progress, now)
     await feed.read_once()
     feed.memory.take_over()
     now[0] = 14.0
     await feed.read_once()
     assert progress.shared_experience == pb.SharedExperience(
-        agents=2, environment_steps=4 * BLOCK_ROWS, memory_steps=3 * BLOCK_ROWS, age_seconds=4.0
+        agents=2, environment_steps=4 * BLOCK_ROWS, memory_steps=3 * BLOCK_ROWS, age_seconds=24.0
     )
 
 

@@ -111,7 +111,7 @@ async def test_the_newest_memories_are_kept_and_no_more_are_read_than_fit(
     small = ForeignMemory(OBSERVED, DISCRETE, whole + BLOCK_ROWS)
     found = await read(reader, small.replay)
     assert [one.agent_id for one in found] == ["t-a1", "t-a2"]
-    received = sum(small.add(run, now=0.0) for one in found for run in one.runs)
+    received = sum(small.add(run, published=0.0) for one in found for run in one.runs)
     while small.replay.steps < small.replay.capacity:
         small.take_over()
     assert received == small.replay.capacity == whole + BLOCK_ROWS
@@ -257,6 +257,18 @@ async def test_no_more_pieces_of_a_memory_with_other_spaces_are_read_than_the_bu
     (found,) = await read(reader, ReplayBuffer(memory, 1))
     assert "other spaces" in found.left_out
     assert 1 < len(decoded) < 6
+
+
+async def test_the_age_of_steps_counts_from_the_publication_of_their_checkpoint(
+    store: FolderStore, board: Board
+) -> None:
+    agent = pb.Agent(agent_id="t-a9")
+    agent.hyperparameters.update(WINDY)
+    reader = ExperienceReader(store, board, agent, wall_clock=lambda: 5_000.0)
+    old, later, unknown = (Other(store, f"t-a{number}") for number in range(3))
+    sources = old.publish(40, 1_400.0, **WINDY), later.publish(40, 5_001.0, **WINDY), unknown.publish(40, **WINDY)
+    board.sources = list(sources)
+    assert {one.agent_id: one.age_seconds for one in await read(reader)} == {"t-a0": 3_600.0, "t-a1": 0.0, "t-a2": 0.0}
 
 
 async def test_no_steps_are_read_from_a_checkpoint_without_a_replay_memory(

@@ -57,3 +57,20 @@ def test_the_use_of_each_gpu_is_shown(capsys: pytest.CaptureFixture[str], canned
     first, second = as_json(running)["pods"][0]["gpus"]
     assert (first["uuid"], first["utilization_percent"], first["memory_used_bytes"]) == ("GPU-a", 63, 41 << 30)
     assert (second["utilization_percent"], second["memory_total_bytes"]) == (None, None)
+
+
+def test_shared_experience_is_shown_with_its_age(capsys: pytest.CaptureFixture[str], canned: Any) -> None:
+    pod = pb.Pod(pod_id="t-p3")
+    received = pod.progress.shared_experience
+    received.environment_steps, received.agents, received.left_out = 12_300, 3, "no pieces"
+    running = Running(canned.tournament("t", "RUNNING"), [pod])
+    console().print(render([running]))
+    assert "p3 also learns from 12.3k steps of 3 other agents; left out: no pieces" in capsys.readouterr().out
+    assert as_json(running)["pods"][0]["foreign_age_seconds"] is None
+    received.memory_steps, received.age_seconds, received.left_out = 9_000, 3_725.0, ""
+    console().print(render([running]))
+    expected = "p3 also learns from 12.3k steps of 3 other agents; keeps 9.0k, on average 1:02:05 old"
+    assert expected in capsys.readouterr().out
+    found = as_json(running)["pods"][0]
+    names = ("foreign_steps", "foreign_memory_steps", "foreign_age_seconds", "left_out")
+    assert [found[name] for name in names] == [12_300, 9_000, 3_725.0, None]
