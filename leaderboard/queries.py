@@ -16,7 +16,7 @@ from leaderboard.ranking.lineage_summary import Summaries
 from leaderboard.ranking.score_history import ScoreHistory
 from leaderboard.score_statistics import ScoreStatistics
 from leaderboard.store import ancestor_queries, pagination, proposal_records, records
-from leaderboard.store.experience_records import newest_with_memory
+from leaderboard.store.experience_records import OLDEST_SECONDS, newest_with_memory
 from leaderboard.store.records import Generation, Submission
 from podrace.database import Database, Transaction
 from podrace.errors import FieldViolation, InvalidArgument
@@ -266,16 +266,20 @@ def decision_log(transaction: Transaction, tournament_id: str) -> DecisionLog:
 def list_experience(transaction: Transaction, request: ListExperienceRequest) -> ListExperienceResponse:
     """Returns the newest memory of each other agent, without the ancestors of the agent; see the contract.
 
+    Memories that were submitted more than OLDEST_SECONDS before the transaction are left out.
+
     Raises:
         NotFound: The agent was never generated here.
     """
     agent = records.get_generation(transaction, request.agent_id).agent
     candidates = newest_with_memory(transaction, agent.tournament_id, request.after_sequence, MEMORY_SUBMISSIONS)
     answer = ListExperienceResponse(sequence=max(request.after_sequence, *(one.sequence for one in candidates), 0))
-    if not candidates:
+    oldest = (transaction.now - OLDEST_SECONDS) * 1e9
+    recent = [one for one in candidates if one.submit_time.ToNanoseconds() >= oldest]
+    if not recent:
         return answer
     left_out = {one.agent.agent_id for one in ancestry_of(transaction, request.agent_id, lambda tournament_id: True)}
-    newest = {one.agent_id: one for one in reversed(candidates) if one.agent_id not in left_out}
+    newest = {one.agent_id: one for one in reversed(recent) if one.agent_id not in left_out}
     for one in sorted(newest.values(), key=lambda one: one.sequence, reverse=True)[:MOST_MEMORIES]:
         answer.sources.append(ExperienceSource(agent_id=one.agent_id, manifest_digest=one.candidate_id))
     return answer

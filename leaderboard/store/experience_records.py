@@ -3,6 +3,9 @@
 from podrace.database import Transaction
 from podrace.leaderboard.v1.leaderboard_pb2 import Candidate, SubmitCandidateResponse
 
+OLDEST_SECONDS = 3600.0
+"""Memories that were submitted earlier are not listed: the policies that collected their steps are outdated."""
+
 
 def newest_with_memory(
     transaction: Transaction, tournament_id: str, after_sequence: int, limit: int
