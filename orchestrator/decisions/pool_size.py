@@ -144,14 +144,12 @@ def decide(
     actions: list[Action] = [action for pod in draining for action in _enforce_drain(now, pod, limits)]
     counts = count_units(staying)
     actions += _retire_surplus(now, capacity.unoccupied, demands, desired, counts, staying)
-    free = _free(capacity, pods)
+    free = unreserved(capacity, pods)
     if limits.start_pods and capacity.closed:
         actions += [PoolShort(demand.tournament_id, capacity.closed) for demand in demands]
     elif limits.start_pods:
-        young = [pod.reserved.memory_bytes for pod in pods if now - pod.start_time < SETTLING_SECONDS]
-        available = capacity.available_memory_bytes - sum(young)
         order = sorted(demands, key=lambda demand: counts[demand.tournament_id] >= wanted[demand.tournament_id])
-        starts = _Starts(now, demands, desired, pods, free, available)
+        starts = _Starts(now, demands, desired, pods, free, settled_memory_bytes(now, capacity, pods))
         actions += [action for demand in order for action in starts.of(demand)]
     shares = (f"{name} {count}" + f" of {wanted[name]}" * (count != wanted[name]) for name, count in desired.items())
     reserved = capacity.total.cores - free.total.cores
@@ -174,8 +172,20 @@ def backoff_seconds(deaths: int) -> float:
     return backoff.exponential(deaths, FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
 
 
-def _free(capacity: Capacity, pods: Sequence[PodView]) -> FreeResources:
-    """What no pod has reserved."""
+def settled_memory_bytes(now: float, capacity: Capacity, pods: Iterable[PodView]) -> int:
+    """Returns the memory that will be available when all pods use what they have reserved.
+
+    Args:
+        now: Monotonic time.
+        capacity: What the machine or cluster has.
+        pods: Every pod.
+    """
+    young = [pod.reserved.memory_bytes for pod in pods if now - pod.start_time < SETTLING_SECONDS]
+    return capacity.available_memory_bytes - sum(young)
+
+
+def unreserved(capacity: Capacity, pods: Iterable[PodView]) -> FreeResources:
+    """Returns what none of these pods has reserved; for a cluster, what its scheduler has free."""
     if capacity.free is not None:
         return capacity.free
     reserved = [pod.reserved for pod in pods]

@@ -10,7 +10,15 @@ import structlog
 from orchestrator.decisions.fair_share import PoolGrant
 from orchestrator.decisions.pod_sizes import changes, first_pods
 from orchestrator.decisions.pod_sizes.changes import ChangeHistory, Promise, Room, SizedPod, SizeLimits, limits_of
-from orchestrator.decisions.pool_size import Action, PodView, RetirePod, StartPod, count_units
+from orchestrator.decisions.pool_size import (
+    Action,
+    PodView,
+    RetirePod,
+    StartPod,
+    count_units,
+    settled_memory_bytes,
+    unreserved,
+)
 from orchestrator.decisions.resources import Capacity
 from orchestrator.launchers.base import NewPod
 from orchestrator.pool import resizes
@@ -130,10 +138,7 @@ class PodSizing:
             return None
         own = [view for view in views if view.tournament_id == name and view.drained_since is None]
         spare = granted.pods - sum(view.units for view in own)
-        memory, shared = capacity.available_memory_bytes, capacity.free is None
-        room = Room(
-            spare * limits.cores, memory, shared=shared, largest_cores=_largest_cores(capacity), free=capacity.free
-        )
+        room = _room(spare * limits.cores, now, capacity, views)
         promise = await self._promise(incumbent)
         pods = [self._sized(view, capacity.places.get(view.pod_id)) for view in own]
         change, reason = changes.decide(promise, pods, room, limits, self._history(name, now))
@@ -175,6 +180,16 @@ class PodSizing:
         trial = agent.trial if isinstance(agent, AgentRecord) else None
         evaluates = lease is not None and not lease.trains
         return SizedPod(view.pod_id, view.reserved.cores, agent_id, score, view.start_time, trial, evaluates, node)
+
+
+def _room(cores: float, now: float, capacity: Capacity, views: Sequence[PodView]) -> Room:
+    """Returns what a pod of another size may take of a machine or cluster, with these spare cores of its tournament."""
+    largest = _largest_cores(capacity)
+    if capacity.free is not None:
+        return Room(cores, capacity.available_memory_bytes, shared=False, largest_cores=largest, free=capacity.free)
+    left = unreserved(capacity, [view for view in views if view.drained_since is None]).total.memory_bytes
+    available = settled_memory_bytes(now, capacity, views)
+    return Room(cores, available, shared=True, largest_cores=largest, unreserved_bytes=left)
 
 
 def _largest_cores(capacity: Capacity) -> float:

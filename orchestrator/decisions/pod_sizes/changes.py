@@ -14,7 +14,8 @@ Rules:
   free or comes from pods that stop: idle ones first, then those with the lowest score, then those that evaluate.
 - On a cluster, pods stop on the node that can then hold the new pod and where the fewest cores stop for it.
 - Where the new pod cannot share the cores of the old one, a smaller pod also needs room next to it. Pods stop for that
-  as well; their agents continue when the old pod is gone, with the cores that it leaves.
+  as well; their agents continue when the old pod is gone, with the cores that it leaves. The same applies everywhere to
+  memory, which two pods never share.
 """
 
 import math
@@ -59,6 +60,10 @@ class SizeLimits:
     def memory_of(self, cores: float) -> int:
         """Returns the memory of a pod of some cores."""
         return int(self.memory_bytes * cores / self.cores)
+
+    def cores_with(self, memory_bytes: float) -> float:
+        """Returns the cores of the pods that have some memory."""
+        return self.cores * memory_bytes / self.memory_bytes if self.memory_bytes else 0.0
 
     def reserved_by(self, cores: float) -> Resources:
         """Returns what a pod of some cores reserves. Pods that grow have no GPU and one host."""
@@ -125,7 +130,7 @@ class Room:
     cores: float
     """Cores that the tournament may have and no pod of it has; negative if its pods have more than it may have."""
     memory_bytes: int
-    """Memory that is available. A new pod needs all of its own while the old one still runs."""
+    """Memory that is available, reserved or not. A new pod needs all of its own while the old one still runs."""
     shared: bool
     """Whether the new pod may start on the cores of the pod that it replaces, as processes of one machine can. If not,
     it needs all its cores in addition to that pod until it takes over."""
@@ -133,6 +138,8 @@ class Room:
     """Cores of the largest pod that any machine or node could hold."""
     free: FreeResources | None = None
     """For a cluster: what is free on each node; None: a new pod finds room wherever others stop."""
+    unreserved_bytes: float = math.inf
+    """For a single machine: memory that no pod that stays has reserved; negative if they have reserved too much."""
 
 
 @dataclass(frozen=True)
@@ -324,11 +331,13 @@ def _retired_for(
         room: What is free.
         limits: Limits of the specification.
     """
-    if limits.memory_of(cores) > room.memory_bytes:
+    memory_bytes = limits.memory_of(cores)
+    if memory_bytes > room.memory_bytes:
         return None
     missing = cores - (replaced.cores if room.shared else 0.0) - max(0.0, room.cores)
     if room.free is None:
-        return _ids(_with_cores(missing, (), others))
+        without_memory = limits.cores_with(memory_bytes - room.unreserved_bytes)
+        return _ids(_with_cores(max(missing, without_memory), (), others))
     needed = limits.reserved_by(cores - _TOLERANCE)
     on_nodes = (_freed(needed, node, others, room.free, limits) for node in range(len(room.free.nodes)))
     choices = (_with_cores(missing, pods, others) for pods in on_nodes if pods is not None)
