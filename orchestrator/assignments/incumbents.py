@@ -71,7 +71,7 @@ def _free_seat(transaction: Transaction, tournament: TournamentRecord, unfinishe
     """Returns the pod in which the incumbent continues; empty if any pod will do.
 
     It is the pod that is replaced by one of another size, or the new one if that is ready, or the largest grown pod,
-    unless it trains an agent.
+    unless it trains an agent, or runs an evaluation for which the incumbent would wait.
     """
     name = tournament.tournament_id
     changes = [one for one in resize_records.of_tournament(transaction, name) if one.under_way]
@@ -81,5 +81,7 @@ def _free_seat(transaction: Transaction, tournament: TournamentRecord, unfinishe
         seat = changes[0].predecessor_id if warming else changes[0].pod_id
     else:
         seat = next((pod.pod_id for pod in staying if pod.cores > tournament.spec.pod.cores), "")
-    trains = any(one.pod_id == seat for one in unfinished)
-    return seat if not trains and any(pod.pod_id == seat for pod in staying) else ""
+    if not any(pod.pod_id == seat for pod in staying):
+        return ""
+    busy = any(one.pod_id == seat for one in unfinished) or resize_records.evaluates(transaction, name, seat)
+    return "" if busy else seat

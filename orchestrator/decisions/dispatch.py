@@ -57,7 +57,7 @@ class PausedIncumbent:
     """The trial that leads, while none of its agents is unfinished; the next new agent continues it."""
 
     pod_id: str = ""
-    """Grown pod in which it continues, and which trains no agent now; empty: any pod."""
+    """Grown pod in which it continues, and which trains no agent and runs no evaluation now; empty: any pod."""
 
 
 @dataclass(frozen=True)

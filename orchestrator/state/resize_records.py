@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from orchestrator.state import records
 from orchestrator.state.database import Transaction
-from orchestrator.state.records import AgentRecord, PodPhase, PodRecord
+from orchestrator.state.records import AgentRecord, EvaluationRecord, PodPhase, PodRecord, WorkPhase
 
 
 class ResizePhase(StrEnum):
@@ -60,6 +60,13 @@ def staying_pods(transaction: Transaction, tournament_id: str) -> list[PodRecord
     """Returns the pods of a tournament that were not asked to stop, the largest first, then the oldest."""
     condition = "tournament_id = ? AND phase != ? AND drain_reason = '' ORDER BY cores DESC, start_time"
     return records.select(transaction, PodRecord, condition, tournament_id, PodPhase.GONE)
+
+
+def evaluates(transaction: Transaction, tournament_id: str, pod_id: str) -> bool:
+    """Returns whether an unfinished evaluation of a tournament is assigned to a pod."""
+    condition = "tournament_id = ? AND phase = ? AND pod_id = ?"
+    found = records.select(transaction, EvaluationRecord, condition, tournament_id, WorkPhase.UNFINISHED, pod_id)
+    return bool(found)
 
 
 def keeper_of(transaction: Transaction, agent_id: str) -> str:

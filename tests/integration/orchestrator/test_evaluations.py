@@ -1,14 +1,19 @@
 """Tests evaluations: they are queued, assigned to pods, and their results returned."""
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from orchestrator.state import records
 from podrace.checkpoint.v1.checkpoint_pb2 import Evaluation
 from podrace.errors import Aborted, InvalidArgument, NamedResource, NotFound
+from podrace.leaderboard.v1.leaderboard_pb2 import Incumbent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tournament.v1 import tournament_pb2
+from podrace.tournament.v1.tournament_pb2 import EvolutionSpec, PodSpec
 
 RUNNING = tournament_pb2.TOURNAMENT_STATE_RUNNING
 
@@ -132,3 +137,28 @@ async def test_an_evaluation_needs_a_checkpoint_and_a_tournament(mesh: Any, name
         await mesh.evaluate("unknown")
     with pytest.raises(NotFound):
         await mesh.evaluation("unknown-e0")
+
+
+async def test_while_the_grown_pod_evaluates_the_incumbent_continues_in_another_pod(
+    mesh: Any, spec: Callable[..., Any]
+) -> None:
+    name = await mesh.create(spec(pod=PodSpec(cores=1.0, maximum_cores=2.0), evolution=EvolutionSpec(founder_share=0)))
+    await mesh.cycle()
+    grown, small = f"{name}-p0", f"{name}-p1"
+    await mesh.state.transact(records.save, replace(mesh.runtime.cache.pods[grown], cores=2.0))
+    first, second = await mesh.assigned(grown), await mesh.assigned(small)
+    mesh.leaderboard.incumbent = Incumbent(agent_id=f"{name}-a0", scores=6, reason="set by the test")
+    mesh.leaderboard.continued_trial = 0
+    await mesh.cycle()
+    await mesh.evaluate(name)
+    await mesh.complete(first)
+    evaluation = await mesh.assigned(grown)
+    assert evaluation.HasField("evaluate")
+    await mesh.complete(second)
+    following = await mesh.assigned(small)
+    assert following.train.agent_id == f"{name}-a2"
+    assert mesh.runtime.cache.works[f"{name}-a2"].trial == 0
+    await mesh.complete(evaluation, evaluation=Evaluation(mean_return=3.5))
+    await mesh.complete(following)
+    assert (await mesh.acquire(small)).WhichOneof("answer") == "retry_after", "the grown pod is free again"
+    assert (await mesh.assigned(grown)).train.agent_id == f"{name}-a3"
