@@ -74,7 +74,7 @@ def _free_seat(transaction: Transaction, tournament: TournamentRecord, unfinishe
     unless it trains an agent, or runs an evaluation for which the incumbent would wait.
     """
     name = tournament.tournament_id
-    changes = [one for one in resize_records.of_tournament(transaction, name) if one.under_way]
+    changes = resize_records.under_way(transaction, name)
     staying = resize_records.staying_pods(transaction, name)
     if changes:
         warming = changes[0].phase == ResizePhase.WARMING

@@ -32,7 +32,7 @@ def begin(transaction: Transaction, tournament_id: str, change: Resize, scores: 
     old = records.find(transaction, PodRecord, change.pod_id)
     if old is None or old.phase == PodPhase.GONE or old.drain_reason:
         return None
-    if any(one.under_way for one in resize_records.of_tournament(transaction, tournament_id)):
+    if resize_records.under_way(transaction, tournament_id):
         return None
     tournament = records.find_tournament(transaction, tournament_id)
     spec = resized(tournament.spec, change.cores)
@@ -107,10 +107,10 @@ def abandon_failed(transaction: Transaction, tournament_id: str) -> list[ResizeR
     Returns:
         The resizes of the tournament as they are now, oldest first.
     """
-    for resize in resize_records.of_tournament(transaction, tournament_id):
+    for resize in resize_records.under_way(transaction, tournament_id):
         pod = records.find(transaction, PodRecord, resize.pod_id)
         waited = transaction.now - resize.begin_time
-        if resize.under_way and (pod is None or pod.phase == PodPhase.GONE):
+        if pod is None or pod.phase == PodPhase.GONE:
             abandon(transaction, resize, "the new pod has stopped")
         elif resize.phase == ResizePhase.WARMING and waited >= WARMING_SECONDS:
             reason = f"it was not ready after {waited:.0f} s"

@@ -17,6 +17,10 @@ class ResizePhase(StrEnum):
     ABANDONED = "abandoned"
 
 
+UNDER_WAY = (ResizePhase.WARMING, ResizePhase.READY)
+"""Phases in which the new pod does not have the agent yet."""
+
+
 @dataclass(frozen=True)
 class ResizeRecord:
     """One resize; its row is written before the new pod is started."""
@@ -39,7 +43,7 @@ class ResizeRecord:
     @property
     def under_way(self) -> bool:
         """Whether the new pod does not have the agent yet."""
-        return self.phase in (ResizePhase.WARMING, ResizePhase.READY)
+        return self.phase in UNDER_WAY
 
 
 COLUMNS = tuple(field.name for field in fields(ResizeRecord))
@@ -48,6 +52,12 @@ COLUMNS = tuple(field.name for field in fields(ResizeRecord))
 def of_tournament(transaction: Transaction, tournament_id: str) -> list[ResizeRecord]:
     """Returns the resizes of a tournament, oldest first."""
     return _select(transaction, "tournament_id = ? ORDER BY begin_time", tournament_id)
+
+
+def under_way(transaction: Transaction, tournament_id: str) -> list[ResizeRecord]:
+    """Returns the resizes of a tournament that are under way, oldest first."""
+    condition = "tournament_id = ? AND phase IN (?, ?) ORDER BY begin_time"
+    return _select(transaction, condition, tournament_id, *UNDER_WAY)
 
 
 def of_pod(transaction: Transaction, pod_id: str) -> ResizeRecord | None:
