@@ -17,6 +17,7 @@ from orchestrator.launchers.base import NewPod, PodEnvironment
 from orchestrator.launchers.kubernetes import jobs
 from orchestrator.launchers.process.launcher import ProcessLauncher
 from orchestrator.launchers.process.local_gpus import LocalGpus
+from orchestrator.launchers.process.pod_files import Reservation
 from podrace.limits.config import EVERYTHING, NOTHING, Allowed
 from podrace.limits.user_environment import leader_variables, role_environment, user_environment
 from podrace.plugins.child import ChildConnection
@@ -148,7 +149,7 @@ def test_the_fork_server_has_no_key_of_the_store_and_passes_them_on_to_leaders(t
     # Pods have their own tokens.
     assert "PODRACE_TOKEN" not in secrets["variables"]
     # The fork server, whose memory all roles have, reads only this.
-    assert "hunter2" not in json.dumps(launcher._request(new, (0,), (), 0), default=str)
+    assert "hunter2" not in json.dumps(launcher._request(new, Reservation((0,), (), 0)), default=str)
 
 
 @pytest.mark.parametrize(("role", "has"), [("learner", True), ("learner-1", False), ("worker-0", False)])

@@ -14,21 +14,20 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import structlog
 
-from orchestrator.decisions.resources import Capacity, Resources
+from orchestrator.decisions.resources import Capacity
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.host_capacity import sense
 from orchestrator.launchers.log_tail import last_line
 from orchestrator.launchers.options import ProcessOptions
 from orchestrator.launchers.pod_settings import (
-    LAYOUTS,
     LEADER,
     check_image,
     check_one_host,
@@ -39,16 +38,22 @@ from orchestrator.launchers.pod_settings import (
 from orchestrator.launchers.process.forkserver_client import ForkServerClient
 from orchestrator.launchers.process.inspection import inspect
 from orchestrator.launchers.process.local_gpus import LocalGpus
+from orchestrator.launchers.process.pod_files import (
+    POD_FILE,
+    PodFile,
+    PodsPresent,
+    Reservation,
+    read_pod_file,
+    read_pods,
+)
 from orchestrator.launchers.process.user_ids import CodeUserIds
 from podrace.errors import FailedPrecondition, FieldViolation, InvalidArgument, Unavailable
 from podrace.limits.user_code import imports_user_code
 from podrace.limits.user_environment import leader_variables, role_environment
-from podrace.processes.identity import Process, boot_id
+from podrace.processes.identity import boot_id
 from podrace.processes.machine_limits import allowed_cpus
-from podrace.processes.metrics_ports import recorded
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
-POD_FILE = "pod.json"
 SHARED_MEMORY = Path("/dev/shm")
 MAXIMUM_SOCKET_PATH_BYTES = 107
 """Length of Linux sun_path without the terminating zero."""
@@ -57,32 +62,6 @@ WRITING_SECONDS = 10.0
 EXIT_TIMEOUT_SECONDS = 5.0
 
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class PodFile:
-    """Content of a pod file."""
-
-    pod: ListedPod
-    boot_id: str
-    cpus: tuple[int, ...]
-    gpus: tuple[str, ...]
-    """UUIDs."""
-    roles: dict[str, Process]
-    user_code_uid: int = 0
-    """User id of the processes with user code; 0: that of the leader."""
-    role_folders: dict[str, Path] = field(default_factory=dict)
-    """Folder of each role."""
-
-    @property
-    def lives(self) -> bool:
-        """Whether the pod's leader is alive."""
-        return self.boot_id == boot_id() and self.roles[LEADER].lives
-
-    def metrics(self, host: str) -> dict[str, str]:
-        """Returns where the roles serve their metrics, as far as they have recorded it."""
-        ports = {role: recorded(self.role_folders[role], role, process) for role, process in self.roles.items()}
-        return {role: f"{host}:{port}" for role, port in ports.items() if port}
 
 
 class ProcessLauncher:
@@ -125,7 +104,8 @@ class ProcessLauncher:
         self._watched: dict[str, int] = {}
         self._own: set[str] = set()
         """Living pods of this orchestrator; they remain its own when their tournament is deleted."""
-        self._starting: dict[str, tuple[tuple[int, ...], tuple[str, ...], int]] = {}
+        self._starting: dict[str, Reservation] = {}
+        self._using_files = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         """Creates the folder of the pods.
@@ -147,33 +127,30 @@ class ProcessLauncher:
         await self._forkserver.close(stop_server=not living)
 
     async def list(self) -> Sequence[ListedPod]:
-        """See Launcher. Reads a small file per pod and role from a memory-backed folder, on the event loop."""
-        files = self._files()
-        for pod_id, file in files.items():
-            own = self._is_own(pod_id)
-            if file is not None and file.lives:
-                self._watch(pod_id, file)
-                self._own |= {pod_id} if own else set()
-            elif own and (file is not None or self._is_abandoned(pod_id)):
-                self._remove_leftovers(pod_id, file)
+        """See Launcher. Reads a small file per pod and role from a memory-backed folder, in a thread."""
+        async with self._pods() as pods:
+            for pod_id, file in pods.files.items():
+                own = self._is_own(pod_id)
+                if file is not None and pod_id in pods.living:
+                    self._watch(pod_id, file)
+                    self._own |= {pod_id} if own else set()
+                # A file of an earlier pod of this id may have been replaced since it was read.
+                elif own and pod_id not in pods.starting and (file is not None or self._is_abandoned(pod_id)):
+                    self._remove_leftovers(pod_id, file)
         host = reachable_host(self._pod_environment.telemetry.metrics_listen)
-        living = (file for file in files.values() if file is not None and file.lives)
-        return [replace(file.pod, metrics=file.metrics(host)) if host else file.pod for file in living]
+        return await asyncio.to_thread(_listed, [*pods.living.values()], host)
 
     async def start(self, pod: NewPod) -> None:
         """See Launcher."""
         self._check(pod)
-        known = self._files().get(pod.pod_id)
-        if known is not None and known.lives:
-            return
         if pod.spec.gpus:
             await self._gpus.refresh()
-        # No await between the choice and the entry in `_starting`, by which later starts see it.
-        cpus, gpus = self._choose(pod)
-        uid = self._user_ids.choose(self._living_uids()) if is_isolated(pod, self._pod_environment) else 0
-        self._starting[pod.pod_id] = cpus, gpus, uid
+        async with self._pods() as pods:
+            if pod.pod_id in pods.living:
+                return
+            reserved = self._starting[pod.pod_id] = self._choose(pod, pods)
         try:
-            answer = await self._forkserver.send_request(self._request(pod, cpus, gpus, uid), self._secrets(pod))
+            answer = await self._forkserver.send_request(self._request(pod, reserved), self._secrets(pod))
         finally:
             del self._starting[pod.pod_id]
         if "pid" not in answer:
@@ -182,7 +159,7 @@ class ProcessLauncher:
 
     async def stop(self, pod_id: str, *, kill: bool) -> None:
         """See Launcher."""
-        file = self._files().get(pod_id)
+        file = await asyncio.to_thread(read_pod_file, self._folder / pod_id / POD_FILE)
         if file is None or not file.lives:
             return
         # After the file was read: a later leader may have started another pod of this name, with other processes.
@@ -197,14 +174,17 @@ class ProcessLauncher:
     async def capacity(self) -> Capacity:
         """Returns the capacity of this machine, as far as this process may use it."""
         await self._gpus.refresh()
-        return sense(len(self._gpus.usable(self._held_gpus())))
+        async with self._pods() as pods:
+            return sense(len(self._gpus.usable(pods.held_gpus)))
 
     async def inspect(self, spec: TournamentSpec) -> Sequence[FieldViolation]:
         """See Inspector. One specification at a time."""
         allowed = self._pod_environment.allow
         async with self._inspecting:
-            apart = imports_user_code(spec) and not allowed.everything
-            uid = self._inspecting_uid = self._user_ids.choose(self._living_uids()) if apart else 0
+            uid = 0
+            if imports_user_code(spec) and not allowed.everything:
+                async with self._pods() as pods:
+                    uid = self._inspecting_uid = self._user_ids.choose(pods.uids)
             try:
                 return await inspect(spec, allowed, os.environ, user_id=uid)
             finally:
@@ -222,18 +202,19 @@ class ProcessLauncher:
         variables = leader_variables(os.environ, self._pod_environment.allow)
         return json.dumps({**leader_settings(pod, self._pod_environment), "variables": variables}).encode()
 
-    def _request(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[str, ...], uid: int) -> dict[str, Any]:
-        return {"pod": self._pod_order(pod, cpus, gpus) | self._user_ids.settings(uid, pod.pod_id), "secrets": True}
+    def _request(self, pod: NewPod, reserved: Reservation) -> dict[str, Any]:
+        settings = self._user_ids.settings(reserved.uid, pod.pod_id)
+        return {"pod": self._pod_order(pod, reserved) | settings, "secrets": True}
 
-    def _pod_order(self, pod: NewPod, cpus: tuple[int, ...], gpus: tuple[str, ...]) -> dict[str, Any]:
+    def _pod_order(self, pod: NewPod, reserved: Reservation) -> dict[str, Any]:
         pod_environment = self._pod_environment
         settings = pod_settings(pod, pod_environment)
         host = pod_environment.telemetry.metrics_listen.rpartition(":")[0]
         # Every role needs its own port.
         settings["telemetry"]["metrics_listen"] = f"{host}:0" if host else ""
         return settings | {
-            "cpus": cpus,
-            "gpus": gpus,
+            "cpus": reserved.cpus,
+            "gpus": reserved.gpus,
             "folder": str(self._folder / pod.pod_id),
             "log_path": str(self._log_path(pod.pod_id)),
             "lifeline": pod_environment.lifeline,
@@ -252,40 +233,31 @@ class ProcessLauncher:
                 " choose a shorter name or a shorter runtime_folder"
             )
 
-    def _choose(self, pod: NewPod) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Chooses processors and GPUs that no other pod has, except those that make room for this one."""
-        spec, promised = pod.spec, [cpus for cpus, _, _ in self._starting.values()]
-        yielding = {pod.replaces, *pod.retired}
-        taken = (file.cpus for file in self._living() if file.pod.pod_id not in yielding)
+    def _choose(self, pod: NewPod, pods: PodsPresent) -> Reservation:
+        """Chooses processors, GPUs and a user id that no other pod has, except those that make room for this one."""
+        spec, yielding = pod.spec, {pod.replaces, *pod.retired}
+        taken = (file.cpus for pod_id, file in pods.living.items() if pod_id not in yielding)
+        promised = (reserved.cpus for reserved in pods.starting.values())
         cpus = choose_cpus(spec.cores, allowed_cpus(), [*taken, *promised])
-        held = self._held_gpus()
+        held = pods.held_gpus
         gpus = [gpu for gpu in self._gpus.usable(held) if gpu not in held] if spec.gpus else []
         if len(gpus) < spec.gpus:
             raise Unavailable(f"a pod needs {spec.gpus} GPUs, {len(gpus)} are free")
-        return cpus, tuple(gpus[: spec.gpus])
-
-    def _living(self) -> Sequence[PodFile]:
-        return [file for file in self._files().values() if file is not None and file.lives]
-
-    def _held_gpus(self) -> set[str]:
-        """GPUs of pods that run or are being started."""
-        groups = (*(file.gpus for file in self._living()), *(gpus for _, gpus, _ in self._starting.values()))
-        return {gpu for gpus in groups for gpu in gpus}
-
-    def _living_uids(self) -> set[int]:
-        """User ids of pods that run or are being started."""
-        starting = (uid for _, _, uid in self._starting.values())
-        return {self._inspecting_uid, *(file.user_code_uid for file in self._living()), *starting}
+        apart = is_isolated(pod, self._pod_environment)
+        uid = self._user_ids.choose({self._inspecting_uid, *pods.uids}) if apart else 0
+        return Reservation(cpus, tuple(gpus[: spec.gpus]), uid)
 
     def _log_path(self, pod_id: str) -> Path:
         return self._pod_environment.log_folder / f"{pod_id}.log"
 
     # --- watching and cleaning up -----------------------------------------------------------------------------
 
-    def _files(self) -> dict[str, PodFile | None]:
-        """Pod files by pod id, in order; None for a folder without a file (yet)."""
-        folders = sorted(path for path in self._folder.iterdir() if path.is_dir())
-        return {folder.name: read_pod_file(folder / POD_FILE) for folder in folders}
+    @contextlib.asynccontextmanager
+    async def _pods(self) -> AsyncIterator[PodsPresent]:
+        """Reads the pod files; until the end of the block, no other call reserves or removes anything."""
+        async with self._using_files:
+            # Copied before the files are read: a pod that is no longer in it afterwards has a file.
+            yield await asyncio.to_thread(read_pods, self._folder, dict(self._starting))
 
     def _watch(self, pod_id: str, file: PodFile) -> None:
         if pod_id in self._watched:
@@ -308,7 +280,8 @@ class ProcessLauncher:
     async def _clean_up(self) -> Sequence[ListedPod]:
         """Like `list`, but also waits for killed processes, so that no leftovers remain."""
         await self.list()
-        for pod_id, file in self._files().items():
+        found = await asyncio.to_thread(read_pods, self._folder, {})
+        for pod_id, file in found.files.items():
             if file is not None and not file.lives and self._is_own(pod_id):
                 for process in file.roles.values():
                     await process.ended(EXIT_TIMEOUT_SECONDS)
@@ -345,6 +318,11 @@ class ProcessLauncher:
         _log.info("removed the files of a pod that has exited", pod_id=pod_id)
 
 
+def _listed(files: Sequence[PodFile], host: str) -> Sequence[ListedPod]:
+    """Returns pods with the addresses of their metrics; the host is empty if they serve none."""
+    return [replace(file.pod, metrics=file.metrics(host)) if host else file.pod for file in files]
+
+
 def choose_cpus(cores: float, allowed: Sequence[int], taken: Iterable[Iterable[int]]) -> tuple[int, ...]:
     """Chooses unoccupied processors for a pod with whole cores; returns none if there are too few."""
     occupied = {cpu for cpus in taken for cpu in cpus}
@@ -361,27 +339,3 @@ def reachable_host(listen: str) -> str:
     """
     host = listen.rpartition(":")[0]
     return socket.gethostname() if host in ("0.0.0.0", "[::]", "::") else host
-
-
-def read_pod_file(path: Path) -> PodFile | None:
-    """Reads a pod file; None if it does not exist or is damaged."""
-    try:
-        content = json.loads(path.read_text())
-        gpus = tuple(content["gpus"])
-        return PodFile(
-            pod=ListedPod(
-                pod_id=content["pod_id"],
-                tournament_id=content["tournament_id"],
-                start_time=content["start_time"],
-                layout=LAYOUTS[content["layout"]],
-                reserved=Resources(content["cores"], content["memory_bytes"], len(gpus)),
-            ),
-            boot_id=content["boot_id"],
-            cpus=tuple(content["cpus"]),
-            gpus=gpus,
-            roles={name: Process(role["pid"], role["start_ticks"]) for name, role in content["roles"].items()},
-            user_code_uid=content.get("user_code_uid", 0),
-            role_folders={name: Path(role.get("folder", path.parent)) for name, role in content["roles"].items()},
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -21,7 +21,8 @@ from orchestrator.launchers.kubernetes.launcher import KubernetesLauncher
 from orchestrator.launchers.kubernetes.nodes import FINISHED_PHASES, requests_of
 from orchestrator.launchers.options import DockerOptions, KubernetesOptions
 from orchestrator.launchers.pod_settings import LEADER
-from orchestrator.launchers.process.launcher import POD_FILE, ProcessLauncher, read_pod_file
+from orchestrator.launchers.process.launcher import ProcessLauncher
+from orchestrator.launchers.process.pod_files import POD_FILE, read_pod_file
 from podrace.telemetry import TelemetryConfig
 
 STAND_IN = Path(__file__).parent / "stand_in"
