@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +24,7 @@ import structlog
 
 from orchestrator.decisions.resources import Capacity, Resources
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
+from orchestrator.launchers.engine_client import SharedClient
 from orchestrator.launchers.engine_containers import last_log_line, listed_pod
 from orchestrator.launchers.engine_errors import is_full, missing_image, one_line, remedy
 from orchestrator.launchers.gpu_names import NO_GPUS, check_gpu_names, names_in_container
@@ -90,7 +90,7 @@ class DockerLauncher:
         self._last_log_line: dict[str, str] = {}
         self._starting: dict[str, Sequence[str]] = {}
         """GPUs reserved for the pods that are being started, by pod id."""
-        self._choosing_gpus = threading.Lock()
+        self._choosing_gpus, self._shared = threading.Lock(), SharedClient(self._connect)
 
     async def __aenter__(self) -> Self:
         """Does not connect yet, so that an engine that is down for a while does not prevent the start."""
@@ -100,14 +100,17 @@ class DockerLauncher:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Closes the connection; the pods keep running."""
-        if "_client" in self.__dict__:
-            await asyncio.to_thread(self._client.close)
+        await asyncio.to_thread(self._shared.close)
 
-    @cached_property
-    def _client(self) -> Any:
+    def _connect(self) -> Any:
         import docker
 
         return docker.from_env(timeout=TIMEOUT_SECONDS, environment=dict(self._environ))
+
+    @property
+    def _client(self) -> Any:
+        """The client of the present call; only in the thread of `_in_thread`."""
+        return self._shared.client
 
     # --- Launcher ---------------------------------------------------------------------------------------------
 
@@ -146,12 +149,11 @@ class DockerLauncher:
         from requests.exceptions import RequestException
 
         try:
-            return await asyncio.to_thread(work, *arguments)
+            return await asyncio.to_thread(self._shared.call, work, *arguments)
         except ImageNotFound:
             named = starts.spec.image if starts else ""
             raise FailedPrecondition(missing_image(self._options.image, named)) from None
         except (DockerException, RequestException) as error:
-            self.__dict__.pop("_client", None)
             message = f"the Docker Engine reports an error: {one_line(error)}{remedy(error)}"
             refused = starts and isinstance(error, APIError) and not is_full(error)
             raise (FailedPrecondition if refused else Unavailable)(message) from None

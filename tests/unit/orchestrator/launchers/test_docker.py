@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import docker
 import docker.errors
 import pytest
 from fake_docker import GIB, Engine
@@ -28,7 +29,7 @@ def engine() -> Engine:
 
 
 @pytest.fixture
-def launcher(engine: Engine, tmp_path: Path) -> DockerLauncher:
+def launcher(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DockerLauncher:
     pod_environment = PodEnvironment(
         orchestrator="orchestrator:50051",
         leaderboard="leaderboard:50052",
@@ -40,9 +41,8 @@ def launcher(engine: Engine, tmp_path: Path) -> DockerLauncher:
         telemetry=TelemetryConfig(),
     )
     options = DockerOptions(image="podrace/agentpod:test", network="mesh", gpus=("0", "1"))
-    launcher = DockerLauncher(pod_environment, options, environ={"PODRACE_STORE_ACCESS_KEY": "key"})
-    launcher.__dict__["_client"] = engine
-    return launcher
+    monkeypatch.setattr(docker, "from_env", lambda **_: engine)
+    return DockerLauncher(pod_environment, options, environ={"PODRACE_STORE_ACCESS_KEY": "key"})
 
 
 def new_pod(pod_id: str = "race-p0", **changes: Any) -> NewPod:
@@ -245,7 +245,6 @@ async def test_a_failed_start_frees_its_gpus(launcher: DockerLauncher, engine: E
     engine.failures["podrace-race-p0-learner"] = docker.errors.APIError("conflict")
     with pytest.raises(FailedPrecondition, match="conflict"):
         await launcher.start(new_pod(gpus=2))
-    launcher.__dict__["_client"] = engine
     await launcher.start(new_pod("race-p1", gpus=2))
 
 
@@ -384,6 +383,18 @@ async def test_an_error_of_the_engine_becomes_one_line_with_a_remedy(
     assert "\n" not in caught.value.message
 
 
+async def test_pods_that_the_engine_refuses_leave_one_open_connection(
+    launcher: DockerLauncher, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Engine] = []
+    monkeypatch.setattr(docker, "from_env", lambda **_: opened.append(engine) or engine)
+    engine.failures["podrace-race-p0-learner"] = docker.errors.APIError("conflict")
+    for _ in range(3):
+        with pytest.raises(FailedPrecondition, match="conflict"):
+            await launcher.start(new_pod())
+    assert len(opened) == 1
+
+
 async def test_capacity_is_that_of_the_engine_without_the_spare_memory(launcher: DockerLauncher) -> None:
     capacity = await launcher.capacity()
     assert (capacity.total.cores, capacity.total.memory_bytes, capacity.total.gpus) == (8.0, 15 * GIB, 2)
@@ -485,7 +496,6 @@ async def test_a_leader_that_is_stopped_within_a_stop_removes_nothing_of_a_later
     """Another replica leads and starts the pod again, between a check that succeeds and the call after it."""
     await launcher.start(new_pod())
     successor = DockerLauncher(launcher._pod_environment, launcher._options, environ={})
-    successor.__dict__["_client"] = engine
     checks = 0
 
     def check() -> None:
