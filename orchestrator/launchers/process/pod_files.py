@@ -63,7 +63,8 @@ class PodsPresent:
     @property
     def held_gpus(self) -> set[str]:
         """UUIDs of the GPUs of pods that run or are being started."""
-        return {gpu for pod in (*self.living.values(), *self.starting.values()) for gpu in pod.gpus}
+        running = {gpu for file in self.living.values() for gpu in file.gpus}
+        return running | {gpu for reserved in self.starting.values() for gpu in reserved.gpus}
 
     @property
     def uids(self) -> set[int]:
