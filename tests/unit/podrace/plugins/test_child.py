@@ -161,7 +161,7 @@ class Channel:
 
 
 class Serving:
-    """Stands in for the health checks of a child, so that a test decides when it serves."""
+    """Replaces the health checks of a child: a test decides when it serves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.made: list[Channel] = []
