@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import Any, Protocol, TypeVar
 
@@ -19,7 +19,7 @@ from podrace.access.credentials import NoListener, TokenSource
 from podrace.access.sending import TokenChannel, may_send_token
 from podrace.errors import Unavailable
 from podrace.ownership import check_socket
-from podrace.rpc.renewing_channel import RenewingChannel, note_outcome
+from podrace.rpc.renewing_channel import Outcome, RenewingChannel
 from podrace.rpc.status import from_rpc_error
 
 ENDED_WHILE_SENDING = "Internal error from Core"
@@ -174,6 +174,21 @@ def _may_be_repeated(path: str) -> bool:
     return bool(method.GetOptions().idempotency_level != MethodOptions.IDEMPOTENCY_UNKNOWN)
 
 
+@contextmanager
+def _closing_is_unavailable() -> Iterator[None]:
+    """Raises Unavailable if a call ends because its channel was closed: gRPC raises CancelledError.
+
+    Otherwise the caller's task would end as if it had been cancelled.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise Unavailable("the connection was closed before the call ended; try again") from None
+
+
 async def call(method: _Unary[Request, Response], request: Request, *, deadline_seconds: float | None) -> Response:
     """Makes one unary call.
 
@@ -183,15 +198,18 @@ async def call(method: _Unary[Request, Response], request: Request, *, deadline_
         deadline_seconds: Limit of the call; None if its caller ends it when the server makes no progress.
 
     Raises:
-        PodraceError: The error that the server returned, or Unavailable or DeadlineExceeded.
+        PodraceError: The error that the server returned, or DeadlineExceeded, or Unavailable, also if the channel was
+            closed meanwhile.
     """
-    with tracing.calling(request) as carried:
+    with tracing.calling(request) as carried, _closing_is_unavailable():
+        made = await _made(method, request, deadline_seconds, carried)
+        outcome = Outcome(method)
         try:
-            response: Response = await (await _made(method, request, deadline_seconds, carried))
+            response: Response = await made
         except grpc.aio.AioRpcError as error:
-            note_outcome(method, deadline_exceeded=error.code() == grpc.StatusCode.DEADLINE_EXCEEDED)
+            outcome.note(deadline_exceeded=error.code() == grpc.StatusCode.DEADLINE_EXCEEDED)
             raise from_rpc_error(error) from None
-    note_outcome(method, deadline_exceeded=False)
+    outcome.note(deadline_exceeded=False)
     return response
 
 
@@ -210,8 +228,9 @@ async def stream(
     """
     responses = await _made(method, request, deadline_seconds)
     try:
-        async for response in responses:
-            yield response
+        with _closing_is_unavailable():
+            async for response in responses:
+                yield response
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from None
     finally:
@@ -232,7 +251,8 @@ async def send(method: Callable[..., Any], requests: Iterable[Message], *, deadl
             yield request
 
     try:
-        response: Message = await method(one_by_one(), timeout=deadline_seconds)
+        with _closing_is_unavailable():
+            response: Message = await method(one_by_one(), timeout=deadline_seconds)
         return response
     except grpc.aio.AioRpcError as error:
         if error.code() == grpc.StatusCode.INTERNAL and error.details() == ENDED_WHILE_SENDING:
