@@ -160,9 +160,15 @@ class Reconciler:
             await self._wait_until_no_pods(KILL_TIMEOUT_SECONDS)
 
     async def close(self, *, save: bool = True) -> None:
-        """Cancels starting pods and snapshots, and saves what must survive, unless another replica does that now."""
+        """Cancels starting pods, snapshots and deletions, and saves what must survive.
+
+        Args:
+            save: False if another replica does that now.
+        """
         await self._starts.cancel()
         await self._snapshots.close()
+        if self._deletion:
+            await self._deletion.close()
         if self._registration:
             await self._registration.close()
         if save:
@@ -208,7 +214,7 @@ class Reconciler:
             self._last_save = now
             await save_changes(self._state, self._runtime)
         if self._deletion:
-            await self._deletion.delete_due()
+            self._deletion.begin_due()
         metrics.measure(observed, self._runtime)
 
     def _count_running_time(self, now: float) -> None:

@@ -19,6 +19,7 @@ from podrace.access.ownership import Reach, reach
 from podrace.access.principal import Principal
 from podrace.errors import FailedPrecondition, PodraceError, Unimplemented
 from podrace.specification.ancestor import tournament_of
+from podrace.tasks import cancel_all
 
 CHECK_SECONDS = 60.0
 """Time between two checks for tournaments that are due, and between two attempts to reach the leaderboard."""
@@ -33,7 +34,8 @@ class Deletion:
     """Deletes tournaments.
 
     await deletion.delete(tournament_id)
-    await deletion.delete_due()          # in every reconcile cycle
+    deletion.begin_due()                 # in every reconcile cycle
+    await deletion.close()
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Deletion:
         self._state, self._runtime, self._leaderboard, self._clock = state, runtime, leaderboard, clock
         self._log_folder, self._keep_seconds = log_folder, keep_seconds
         self._next_check = 0.0
+        self._deleting: asyncio.Task[None] | None = None
 
     async def delete(self, tournament_id: str, caller: Principal | None = None, *, archive: bool = False) -> None:
         """Deletes an ended tournament; has no effect if there is none that the caller may see.
@@ -95,11 +98,35 @@ class Deletion:
         self._runtime.changes.notify_all()
         await self._delete_from_leaderboard(tournament_id)
 
+    def begin_due(self) -> None:
+        """Starts `delete_due` if a check is due, unless one is under way.
+
+        It runs alongside the reconcile loop, because archiving takes long and the leaderboard may be unreachable.
+        """
+        now = self._clock.monotonic()
+        if now >= self._next_check and (self._deleting is None or self._deleting.done()):
+            self._next_check = now + CHECK_SECONDS
+            self._deleting = asyncio.create_task(self._delete_safely())
+
+    async def close(self) -> None:
+        """Cancels the deletion that is under way; what the leaderboard has not done yet is repeated later."""
+        if self._deleting:
+            await cancel_all(self._deleting)
+
+    async def _delete_safely(self) -> None:
+        try:
+            await self.delete_due()
+        except PodraceError as error:
+            _log.error("the deletion of tournaments failed; retrying", error=error.message)
+        except Exception:
+            _log.exception("the deletion of tournaments failed; retrying")
+
     async def delete_due(self) -> None:
-        """Deletes tournaments that were kept long enough, and repeats what the leaderboard has not done yet."""
-        if self._clock.monotonic() < self._next_check:
-            return
-        self._next_check = self._clock.monotonic() + CHECK_SECONDS
+        """Deletes tournaments that were kept long enough, and repeats what the leaderboard has not done yet.
+
+        Raises:
+            PodraceError: The database cannot be written.
+        """
         for name in await self._state.transact(pending_deletions):
             await self._delete_from_leaderboard(name)
         if not self._keep_seconds:

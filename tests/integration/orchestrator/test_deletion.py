@@ -1,5 +1,6 @@
 """Tournaments that their owner deletes, and those that were kept long enough."""
 
+import asyncio
 import gzip
 import json
 from pathlib import Path
@@ -21,10 +22,13 @@ class Leaderboard:
         self.deleted: list[str] = []
         self.archived: dict[str, list[dict[str, Any]]] = {}
         self.refusal: Unavailable | None = None
+        self.answering = asyncio.Event()
+        self.answering.set()
 
     async def delete_tournament(self, tournament_id: str) -> None:
         if self.refusal:
             raise self.refusal
+        await self.answering.wait()
         self.deleted.append(tournament_id)
 
     async def archive_tournament(self, tournament_id: str, records: bytes) -> None:
@@ -112,6 +116,42 @@ async def test_ended_tournaments_are_deleted_when_their_time_has_passed(mesh, sp
     await deletion.delete_due()
     assert leaderboard.deleted == [ended]
     assert (await mesh.get(running)).tournament_id == running
+
+
+async def test_a_cycle_does_not_wait_for_a_deletion_and_begins_one_at_a_time(mesh, spec, tmp_path):
+    ended, running = await mesh.create(spec()), await mesh.create(spec())
+    await mesh.cancel(ended)
+    deletion, leaderboard = deletion_of(mesh, tmp_path, keep_seconds=1000.0)
+    mesh.reconciler._deletion = deletion
+    leaderboard.answering.clear()
+    mesh.clock.now += 1000.0
+    await mesh.cycle()
+    deleting = deletion._deleting
+    await mesh.cycle(CHECK_SECONDS)
+    assert {pod.tournament_id for pod in mesh.launcher.pods.values()} == {running}
+    assert deletion._deleting is deleting and not deleting.done()
+    leaderboard.answering.set()
+    await deleting
+    assert leaderboard.deleted == [ended]
+
+
+async def test_a_deletion_that_is_under_way_ends_with_the_reconciler_and_a_failed_one_is_logged(
+    mesh, spec, tmp_path, log_lines
+):
+    ended = await mesh.create(spec())
+    await mesh.cancel(ended)
+    deletion, leaderboard = deletion_of(mesh, tmp_path, keep_seconds=1000.0)
+    mesh.reconciler._deletion = deletion
+    leaderboard.answering.clear()
+    mesh.clock.now += 1000.0
+    deletion.begin_due()
+    await mesh.reconciler.close()
+    assert deletion._deleting.cancelled()
+    deletion._state = None
+    mesh.clock.now += CHECK_SECONDS
+    deletion.begin_due()
+    await deletion._deleting
+    assert "the deletion of tournaments failed; retrying" in [line["event"] for line in log_lines]
 
 
 async def test_a_tournament_is_archived_before_it_is_deleted(mesh, spec, tmp_path):
