@@ -5,6 +5,7 @@ mean.
 """
 
 import asyncio
+import contextvars
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -249,7 +250,10 @@ class StateDatabase:
         self._on_saved = on_saved
 
     def on_event(self, on_event: EventCallback) -> None:
-        """Sets the function that receives each event (kind, message, ids) once it is durable; it must not block."""
+        """Sets the function that receives each event (kind, message, ids) once it is durable; it must not block.
+
+        It is called after the function of `on_saved`, and as that one, also if the caller was cancelled.
+        """
         self._on_event = on_event
 
     async def transact(
@@ -277,18 +281,19 @@ class StateDatabase:
 
         loop = asyncio.get_running_loop()
         done = self._database.submit(change)
-        # Registered before waiting, so that the cache is updated before the caller continues.
-        done.add_done_callback(lambda finished: loop.call_soon_threadsafe(self._notify_saved, finished))
+        # Registered before waiting, so that the cache is updated before the caller continues. The context has the ids
+        # that are bound to the log lines of the caller.
+        context = contextvars.copy_context()
+        done.add_done_callback(
+            lambda finished: loop.call_soon_threadsafe(self._notify_saved, finished, context=context)
+        )
         try:
-            result, transaction = await asyncio.wrap_future(done)
+            result, _ = await asyncio.wrap_future(done)
         except ResourceExhausted as error:
             if error not in refusals:
                 self._set_fault(error.message)
                 self._damaged = isinstance(error, DatabaseDamaged)
             raise
-        for kind, message, ids in transaction.events:
-            _log.info(message, kind=kind, **ids)
-            self._on_event(kind, message, ids)
         return result
 
     async def probe(self) -> None:
@@ -311,8 +316,14 @@ class StateDatabase:
         self.fault = fault
 
     def _notify_saved(self, finished: "Future[tuple[Any, Transaction]]") -> None:
-        if not finished.cancelled() and finished.exception() is None and finished.result()[1].saved:
-            self._on_saved(finished.result()[1].saved)
+        if finished.cancelled() or finished.exception() is not None:
+            return
+        _, transaction = finished.result()
+        if transaction.saved:
+            self._on_saved(transaction.saved)
+        for kind, message, ids in transaction.events:
+            _log.info(message, kind=kind, **ids)
+            self._on_event(kind, message, ids)
 
     def close(self) -> None:
         """Finishes pending transactions, then closes and unlocks the database."""

@@ -3,6 +3,7 @@ import threading
 from typing import Any
 
 import pytest
+from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 
 from orchestrator.state.database import REQUEST_RECORD_SECONDS, StateDatabase, Transaction
@@ -136,3 +137,24 @@ async def test_records_of_a_cancelled_caller_are_reported(state: StateDatabase) 
     await state.transact(count_events)
     assert caller.cancelled()
     assert reported == ["slow"]
+
+
+async def test_events_of_a_cancelled_caller_are_logged_and_passed_on(state: StateDatabase) -> None:
+    passed: list[str] = []
+    state.on_event(lambda kind, message, ids: passed.append(message))
+    began, proceed = threading.Event(), threading.Event()
+
+    def slow(transaction: Transaction) -> None:
+        began.set()
+        proceed.wait(10)
+        record(transaction, "slow")
+
+    with capture_logs(processors=[merge_contextvars]) as lines, bound_contextvars(caller="pod"):
+        caller = asyncio.create_task(state.transact(slow))
+        await asyncio.to_thread(began.wait, 10)
+        caller.cancel()
+        await asyncio.wait([caller])
+        proceed.set()
+        await state.transact(count_events)
+    assert passed == ["slow"]
+    assert [(line["event"], line["caller"]) for line in lines] == [("slow", "pod")]
