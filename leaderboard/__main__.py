@@ -82,7 +82,7 @@ async def _serve_from(
     renew = {"renew_after_seconds": config.collect_grace_seconds / 2}
     stores, backups = StoreAccess(state, store, **renew), BackupAccess(store, config.backup.name, **renew)
     access = ServiceAccess.open(config.access, access_pb2.ROLE_LEADERBOARD, config.server.listen)
-    deletion = TournamentDeletion(state, store, owners, watch, check_leads=leads)
+    deletion = TournamentDeletion(state, store, owners, watch, on_deleted=stores.forget, check_leads=leads)
     served = services(
         *(state, watch, updater, generator, snapshots, stores, access.lease_verifier, owners, deletion),
         *(TournamentArchiving(state, store), KnownTournaments(state, store), backed_up.back_up, backups),

@@ -152,15 +152,16 @@ class LeaderboardServicer(pb_grpc.LeaderboardServiceServicer):
     ) -> AsyncIterator[pb.WatchCandidatesResponse]:
         """Sends existing submissions, then new ones; see the contract."""
         name, token = request.tournament_id, request.resume_token
-        while True:
-            # In each round, because the tournament may be deleted.
-            self._check_known(name)
-            page = await self._state.transact(queries.submissions_after, name, token, WATCH_PAGE_SIZE)
-            for candidate in page:
-                token = candidate.sequence
-                yield pb.WatchCandidatesResponse(candidate=candidate, resume_token=token)
-            if not page:
-                await self._watch.wait_after(name, token)
+        with self._watch.watching(name):
+            while True:
+                # In each round, because the tournament may be deleted.
+                self._check_known(name)
+                page = await self._state.transact(queries.submissions_after, name, token, WATCH_PAGE_SIZE)
+                for candidate in page:
+                    token = candidate.sequence
+                    yield pb.WatchCandidatesResponse(candidate=candidate, resume_token=token)
+                if not page:
+                    await self._watch.wait_after(name, token)
 
     async def ListSnapshots(self, request: pb.ListSnapshotsRequest, context: Context) -> pb.ListSnapshotsResponse:
         """Reads a page; see the contract."""

@@ -2,6 +2,9 @@
 
 import asyncio
 import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from podrace.errors import Unavailable
 
@@ -9,14 +12,29 @@ from podrace.errors import Unavailable
 class SubmissionWatch:
     """Which submissions have arrived since this service was started.
 
-    async for every page of submissions after `sequence`: send it
-    await watch.wait_after(tournament_id, sequence)
+    with watch.watching(tournament_id):
+        async for every page of submissions after `sequence`: send it
+        await watch.wait_after(tournament_id, sequence)
     """
 
     def __init__(self) -> None:
         self._condition = asyncio.Condition()
         self._newest: dict[str, float] = {}
+        self._watchers: Counter[str] = Counter()
         self._closing = False
+
+    @contextmanager
+    def watching(self, tournament_id: str) -> Iterator[None]:
+        """Remembers during the block that a tournament was deleted, so that the waits in it end."""
+        self._watchers[tournament_id] += 1
+        try:
+            yield
+        finally:
+            self._watchers[tournament_id] -= 1
+            if not self._watchers[tournament_id]:
+                del self._watchers[tournament_id]
+                if self._newest.get(tournament_id) == math.inf:
+                    del self._newest[tournament_id]
 
     async def notify(self, tournament_id: str, sequence: int) -> None:
         """Reports that a submission with this sequence number was recorded."""
@@ -25,13 +43,16 @@ class SubmissionWatch:
             self._condition.notify_all()
 
     async def end(self, tournament_id: str) -> None:
-        """Ends all waits for a tournament that was deleted, present and future."""
+        """Ends all waits for a tournament that was deleted, also later ones in blocks of `watching` that have begun."""
         async with self._condition:
-            self._newest[tournament_id] = math.inf
-            self._condition.notify_all()
+            if tournament_id in self._watchers:
+                self._newest[tournament_id] = math.inf
+                self._condition.notify_all()
+            else:
+                self._newest.pop(tournament_id, None)
 
     async def wait_after(self, tournament_id: str, sequence: int) -> None:
-        """Waits until a later submission of the tournament has arrived since this service was started.
+        """Waits until a later submission has arrived since this service was started; in a block of `watching`.
 
         Also returns if the tournament was deleted.
 

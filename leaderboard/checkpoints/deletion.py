@@ -1,7 +1,7 @@
 """Deletes tournaments: their rows at once, and then, also after a restart, their objects in the checkpoint store."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 
@@ -36,6 +36,7 @@ class TournamentDeletion:
         owners: TournamentOwners,
         watch: SubmissionWatch | None = None,
         *,
+        on_deleted: Callable[[str], object] = lambda _: None,
         check_leads: CheckLeads = only_replica,
     ) -> None:
         """Prepares to delete.
@@ -45,9 +46,10 @@ class TournamentDeletion:
             store: Checkpoint store.
             owners: Forgets the owners of deleted tournaments.
             watch: Ends the watches of deleted tournaments; None: there are none.
+            on_deleted: Called with the id of each deleted tournament.
             check_leads: Called before each deletion from the store.
         """
-        self._check_leads = check_leads
+        self._on_deleted, self._check_leads = on_deleted, check_leads
         self._state, self._store, self._owners, self._watch = state, store, owners, watch
         self._requested = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
@@ -67,6 +69,7 @@ class TournamentDeletion:
         """Deletes the rows of a tournament durably; its objects follow. Has no effect without rows."""
         await self._state.transact(delete_rows, tournament_id)
         self._owners.forget(tournament_id)
+        self._on_deleted(tournament_id)
         if self._watch:
             await self._watch.end(tournament_id)
         self._requested.set()

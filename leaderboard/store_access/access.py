@@ -52,6 +52,12 @@ class StoreAccess:
         self._epochs: dict[str, int] = {}
         self._ancestors: dict[str, str] = {}
 
+    def forget(self, tournament_id: str) -> None:
+        """Forgets a tournament that was deleted, and its agents."""
+        self._ancestors.pop(tournament_id, None)
+        for agent_id in [name for name in self._epochs if tournament_of(name) == tournament_id]:
+            del self._epochs[agent_id]
+
     async def get_pointer(self, request: pb.GetPointerRequest) -> pb.GetPointerResponse:
         """Returns the pointer of an agent.
 

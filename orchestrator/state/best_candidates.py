@@ -46,11 +46,20 @@ class BestCandidates:
         self.update(tournament_id, champion)
         self._champion_selected.add(tournament_id)
 
+    def forget(self, tournament_id: str) -> None:
+        """Forgets a tournament that was deleted."""
+        self.by_tournament.pop(tournament_id, None)
+        self._champion_selected.discard(tournament_id)
+        self._unsaved.discard(tournament_id)
+
     def take_unsaved(self) -> dict[str, Candidate]:
         """Best candidates that changed since the last call, by tournament."""
         tournaments, self._unsaved = self._unsaved, set()
         return {tournament_id: self.by_tournament[tournament_id] for tournament_id in tournaments}
 
     def mark_unsaved(self, tournament_ids: Iterable[str]) -> None:
-        """Includes these tournaments in the next `take_unsaved`, because they could not be saved."""
-        self._unsaved.update(tournament_ids)
+        """Includes these tournaments in the next `take_unsaved`, because they could not be saved.
+
+        Tournaments that were forgotten meanwhile are omitted.
+        """
+        self._unsaved.update(name for name in tournament_ids if name in self.by_tournament)

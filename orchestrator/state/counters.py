@@ -6,6 +6,8 @@ The event loop owns this state: no other thread may read or write it.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from podrace.specification.ancestor import tournament_of
+
 
 class Counters:
     """Totals that grow with every report of a pod.
@@ -46,7 +48,7 @@ class Counters:
 
     def environment_steps(self, tournament_id: str) -> int:
         """Environment steps over all agents of a tournament."""
-        return self._tournament_steps[tournament_id]
+        return self._tournament_steps.get(tournament_id, 0)
 
     def count_failure(self, tournament_id: str) -> None:
         """Counts an agent that has failed."""
@@ -54,7 +56,7 @@ class Counters:
 
     def failed_agents(self, tournament_id: str) -> int:
         """Number of agents of a tournament that have failed."""
-        return self._failed_agents[tournament_id]
+        return self._failed_agents.get(tournament_id, 0)
 
     def count_stop(self, tournament_id: str) -> None:
         """Counts an agent that was stopped early."""
@@ -62,7 +64,15 @@ class Counters:
 
     def stopped_agents(self, tournament_id: str) -> int:
         """Number of agents of a tournament that were stopped early."""
-        return self._stopped_agents[tournament_id]
+        return self._stopped_agents.get(tournament_id, 0)
+
+    def forget(self, tournament_id: str) -> None:
+        """Forgets a tournament that was deleted, and its agents."""
+        for totals in (self._tournament_steps, self._failed_agents, self._stopped_agents):
+            totals.pop(tournament_id, None)
+        for agent_id in [name for name in self._agent_steps if tournament_of(name) == tournament_id]:
+            del self._agent_steps[agent_id]
+            self._unsaved_agents.discard(agent_id)
 
     def take_unsaved(self) -> dict[str, int]:
         """Steps of the agents that changed since the last call, by agent."""
@@ -70,5 +80,8 @@ class Counters:
         return {agent_id: self._agent_steps[agent_id] for agent_id in agents}
 
     def mark_unsaved(self, agent_ids: Iterable[str]) -> None:
-        """Includes these agents in the next `take_unsaved`, because they could not be saved."""
-        self._unsaved_agents.update(agent_ids)
+        """Includes these agents in the next `take_unsaved`, because they could not be saved.
+
+        Agents that were forgotten meanwhile are omitted.
+        """
+        self._unsaved_agents.update(agent_id for agent_id in agent_ids if agent_id in self._agent_steps)

@@ -40,7 +40,13 @@ class RunningTime:
     def seconds(self, tournament_id: str, now: float | None = None) -> float:
         """Running time of a tournament: up to the latest `add`, or up to `now` (monotonic) if given."""
         uncounted = 0.0 if now is None else max(0.0, now - self._counted_until.get(tournament_id, now))
-        return self._seconds[tournament_id] + uncounted
+        return self._seconds.get(tournament_id, 0.0) + uncounted
+
+    def forget(self, tournament_id: str) -> None:
+        """Forgets a tournament that was deleted."""
+        self._seconds.pop(tournament_id, None)
+        self._counted_until.pop(tournament_id, None)
+        self._unsaved.discard(tournament_id)
 
     def take_unsaved(self) -> dict[str, float]:
         """Running seconds of the tournaments that changed since the last call."""
@@ -48,5 +54,8 @@ class RunningTime:
         return {tournament_id: self._seconds[tournament_id] for tournament_id in tournaments}
 
     def mark_unsaved(self, tournament_ids: Iterable[str]) -> None:
-        """Includes these tournaments in the next `take_unsaved`, because they could not be saved."""
-        self._unsaved.update(tournament_ids)
+        """Includes these tournaments in the next `take_unsaved`, because they could not be saved.
+
+        Tournaments that were forgotten meanwhile are omitted.
+        """
+        self._unsaved.update(name for name in tournament_ids if name in self._seconds)

@@ -18,6 +18,7 @@ from orchestrator.state.running_time import RunningTime
 from orchestrator.state.saved_state import SavedState, UnsavedChanges, write_changes
 from podrace.leaderboard.v1.leaderboard_pb2 import Incumbent
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
+from podrace.specification.ancestor import tournament_of
 from podrace.tasks import ChangeSignal
 
 
@@ -104,6 +105,14 @@ class RuntimeState:
         self.stops.pop(tournament_id, None)
         self.incumbents.pop(tournament_id, None)
         self.registered.discard(tournament_id)
+        self.paused.pop(tournament_id, None)
+        self.without_space.pop(tournament_id, None)
+        for agent_id, lease_epoch in list(self.step_limits):
+            if tournament_of(agent_id) == tournament_id:
+                del self.step_limits[agent_id, lease_epoch]
+        self.counters.forget(tournament_id)
+        self.running_time.forget(tournament_id)
+        self.best.forget(tournament_id)
 
     def grant_lease(self, work: WorkRecord, now: float) -> None:
         """Grants a lease on work that was assigned to a pod; see `Leases.grant`."""

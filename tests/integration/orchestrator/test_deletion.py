@@ -129,7 +129,8 @@ async def test_a_cycle_does_not_wait_for_a_deletion_and_begins_one_at_a_time(mes
     deleting = deletion._deleting
     await mesh.cycle(CHECK_SECONDS)
     assert {pod.tournament_id for pod in mesh.launcher.pods.values()} == {running}
-    assert deletion._deleting is deleting and not deleting.done()
+    assert deletion._deleting is deleting
+    assert not deleting.done()
     leaderboard.answering.set()
     await deleting
     assert leaderboard.deleted == [ended]

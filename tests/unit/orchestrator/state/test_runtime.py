@@ -195,3 +195,27 @@ async def test_a_pod_is_busy_while_it_holds_leases_and_the_newest_comes_last(run
     assert [lease.work_id for lease in runtime.leases.of_pod("p0")] == ["t-e0"]
     runtime.leases.release("t-e0", 1)
     assert [bool(runtime.leases.of_pod(pod_id)) for pod_id in ("p0", "p1")] == [False, True]
+
+
+async def test_nothing_of_a_deleted_tournament_is_kept(runtime: RuntimeState) -> None:
+    for name in ("t", "u"):
+        runtime.grant_lease(dataclasses.replace(agent(agent_id=f"{name}-a0"), tournament_id=name), 0.0)
+        runtime.renew_lease(f"{name}-a0", 1, steps(100), 1.0)
+        runtime.step_limits[f"{name}-a0", 1] = 500
+        runtime.paused[name] = runtime.without_space[name] = "full"
+        runtime.counters.count_failure(name)
+        runtime.counters.count_stop(name)
+        runtime.running_time.add([name], 5.0)
+        runtime.best.select_champion(name, Candidate(score=1.0))
+    unsaved = runtime.take_unsaved_changes()
+    runtime.forget("t")
+    # Those that could not be saved meanwhile.
+    runtime.mark_unsaved(unsaved)
+    kept = runtime.take_unsaved_changes()
+    assert (kept.agent_steps, kept.running_seconds, set(kept.best)) == ({"u-a0": 100}, {"u": 5.0}, {"u"})
+    counters, best = runtime.counters, runtime.best
+    assert counters.environment_steps("t") == counters.failed_agents("t") == counters.stopped_agents("t") == 0
+    maps = [runtime.paused, runtime.without_space, best.by_tournament, best._champion_selected]
+    maps += [runtime.running_time._seconds, counters._tournament_steps, counters._failed_agents]
+    assert all(set(names) == {"u"} for names in [*maps, counters._stopped_agents])
+    assert (set(counters._agent_steps), set(runtime.step_limits)) == ({"u-a0"}, {("u-a0", 1)})
