@@ -19,8 +19,8 @@ from leaderboard.ranking.retention import TournamentRecord
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest, Part
 from podrace.checkpoint_store.manifest import LARGEST_MANIFEST_BYTES, manifest_from_bytes
 from podrace.checkpoint_store.replay_parts import is_replay
-from podrace.checkpoint_store.store import SHARED, CheckpointStore, Place
-from podrace.errors import DataLoss, NotFound, ResourceExhausted
+from podrace.checkpoint_store.store import SHARED, CheckpointStore, ObjectTooLarge, Place
+from podrace.errors import DataLoss, NotFound
 from podrace.specification.ancestor import tournament_of
 from podrace.specification.resolve import TOURNAMENT_REPLAY_BYTES
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
@@ -232,7 +232,7 @@ class _Reader:
             return _Checkpoint(len(content), Manifest(parts=manifest_from_bytes(content).parts).parts)
         except NotFound:
             self._missing.add(root)
-        except (DataLoss, ResourceExhausted):
+        except (DataLoss, ObjectTooLarge):
             pass
         return None
 

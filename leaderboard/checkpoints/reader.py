@@ -15,7 +15,7 @@ from leaderboard.checkpoints.policy_shape import PolicyShape, read_shape
 from podrace.checkpoint.v1.checkpoint_pb2 import Manifest
 from podrace.checkpoint_store.manifest import LARGEST_MANIFEST_BYTES, manifest_from_bytes
 from podrace.checkpoint_store.publish import advanced
-from podrace.checkpoint_store.store import CheckpointStore
+from podrace.checkpoint_store.store import CheckpointStore, ObjectTooLarge
 from podrace.errors import BAD_CHECKPOINT, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 from podrace.leaderboard.v1.leaderboard_pb2 import SubmitCandidateRequest, SubmitSnapshotRequest
 from podrace.specification.ancestor import tournament_of
@@ -110,5 +110,5 @@ def _bounded(store: CheckpointStore, name: str, largest_bytes: int, what: str) -
     """Returns an object, unless it is larger than any manifest or policy: nothing of it is read then."""
     try:
         return store.get_object(name, largest_bytes)
-    except ResourceExhausted as error:
+    except ObjectTooLarge as error:
         raise InvalidArgument(f"{what} {name}: {error.message}", reason=BAD_CHECKPOINT) from None

@@ -88,7 +88,7 @@ class BackupAccess:
         Raises:
             FailedPrecondition: The store is a folder.
             InvalidArgument: As list_pointers, or an object is too large.
-            ResourceExhausted: An object exists and is larger than the request states.
+            ObjectTooLarge: An object exists and is larger than the request states.
         """
         self._check(request.name, ())
         store = self._store.within(self._place)

@@ -155,7 +155,7 @@ class Bucket:
 
         Raises:
             NotFound: It does not exist.
-            ResourceExhausted: It is larger than `largest_bytes`.
+            ObjectTooLarge: It is larger than `largest_bytes`.
         """
         return self._try(what, lambda: self._read(key, what, largest_bytes))
 

@@ -79,7 +79,7 @@ class Requests:
         """Reads an object, which is not verified.
 
         Raises:
-            ResourceExhausted: It is larger than `largest_bytes`.
+            ObjectTooLarge: It is larger than `largest_bytes`.
             NotFound: There is no such object.
             Unavailable: As for `put`.
             PodraceError: As the store `minio`.

@@ -24,9 +24,9 @@ from podrace.checkpoint_store.manifest import (
     manifest_from_bytes,
 )
 from podrace.checkpoint_store.store import BAD_DIGEST as BAD_DIGEST
-from podrace.checkpoint_store.store import CheckpointStore
+from podrace.checkpoint_store.store import CheckpointStore, ObjectTooLarge
 from podrace.digests import digest
-from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound, ResourceExhausted
+from podrace.errors import Aborted, DataLoss, FailedPrecondition, NotFound
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -179,7 +179,7 @@ def _bounded(store: CheckpointStore, name: str, largest_bytes: int, what: str) -
     """Returns an object, unless it is larger: nothing of it is read then, because a pod may name any object."""
     try:
         return store.get_object(name, largest_bytes)
-    except ResourceExhausted as error:
+    except ObjectTooLarge as error:
         raise DataLoss(f"{what} in {store.uri}: {error.message}", reason=BAD_DIGEST) from None
 
 

@@ -103,7 +103,7 @@ class ObjectStore(Protocol):
             largest_bytes: A larger object is not read; None: an object of any size is.
 
         Raises:
-            ResourceExhausted: The object is larger.
+            ObjectTooLarge: The object is larger.
             DataLoss: The bytes have another digest (BAD_DIGEST), or are truncated.
             NotFound: There is no such object.
             InvalidArgument: The name is not a digest.
@@ -257,14 +257,18 @@ def verified(name: str, arrival: Arrival, uri: str) -> bytes:
     return arrival.data
 
 
+class ObjectTooLarge(ResourceExhausted):
+    """An object is larger than the caller reads. Nothing of it was read."""
+
+
 def check_size(what: str, size_bytes: int, largest_bytes: int | None) -> None:
     """Checks the size of an object before it is read.
 
     Raises:
-        ResourceExhausted: The object is larger.
+        ObjectTooLarge: The object is larger.
     """
     if largest_bytes is not None and size_bytes > largest_bytes:
-        raise ResourceExhausted(f"{what} has {size_bytes} bytes; at most {largest_bytes} are read")
+        raise ObjectTooLarge(f"{what} has {size_bytes} bytes; at most {largest_bytes} are read")
 
 
 def check_digest(name: str) -> None:

@@ -195,7 +195,7 @@ async def test_an_agent_records_how_far_the_tournament_was(mesh: Any, spec: Tour
 
 
 async def test_a_review_names_the_agents_to_stop(mesh: Any, spec: TournamentSpec) -> None:
-    spec.evolution.fresh_until = 0.0
+    spec.evolution.fresh_until, spec.evolution.first_rung = 0.0, 3
     founder = await mesh.generate(spec, 0)
     for step in (1000, 2000):
         await mesh.submit(founder, 100.0, environment_steps=step)
