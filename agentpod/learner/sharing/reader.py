@@ -83,7 +83,7 @@ class ExperienceReader:
     async def read(self, lease_token: str, replay: ReplayBuffer) -> list[ForeignSteps]:
         """Returns the new steps of each agent, or why they are skipped; the agent that published first comes first.
 
-        The newest memories are read first, until the steps fill `replay`. Older memories are skipped.
+        The newest memories are read first, an equal share of `replay` from each; what one lacks, older ones may fill.
 
         Args:
             lease_token: Token of the lease on the agent.
@@ -106,11 +106,11 @@ class ExperienceReader:
     def _read_all(self, sources: Sequence[pb.ExperienceSource], replay: ReplayBuffer) -> list[ForeignSteps]:
         found, budget = [], _Budget(READ_BYTES, replay.capacity)
         self._unread = []
-        for source in sources:
+        for position, source in enumerate(sources):
             if budget.steps <= 0:
                 break
             try:
-                one = self._read_source(source, replay, budget)
+                one = self._read_source(source, replay, budget.shared_by(len(sources) - position))
                 if one.runs or one.left_out:
                     found.append(one)
             except STORAGE_FAULTS as error:
@@ -142,7 +142,7 @@ class ExperienceReader:
         if runs:
             rows = runs[-1].first_row + runs[-1].rows // BLOCK_ROWS * BLOCK_ROWS
             self._read[source.agent_id] = _Read(rows * runs[-1].lanes, unnumbered)
-        budget.steps -= sum(run.rows // BLOCK_ROWS * BLOCK_ROWS * run.lanes for run in runs)
+        budget.use(steps=sum(run.rows // BLOCK_ROWS * BLOCK_ROWS * run.lanes for run in runs))
         return ForeignSteps(source.agent_id, [run.steps for run in runs], left_out, self._age_seconds(manifest))
 
     def _read_pieces(
@@ -169,7 +169,7 @@ class ExperienceReader:
                 break
             try:
                 tensors = self._decode(part)
-                budget.bytes -= part.size_bytes
+                budget.use(size_bytes=part.size_bytes)
                 piece = ReplayPiece.from_file(tensors, replay)
                 window.check(piece)
             except (DataLoss, NotFound) as error:
@@ -205,6 +205,19 @@ class _Budget:
     """Bytes of files."""
     steps: int
     """Environment steps in whole blocks."""
+    whole: "_Budget | None" = None
+    """That of all memories, if this is the share of one of them."""
+
+    def shared_by(self, memories: int) -> "_Budget":
+        """Returns the share of the next memory, with all bytes and an equal part of the steps."""
+        return _Budget(self.bytes, -(-self.steps // memories), self)
+
+    def use(self, *, size_bytes: int = 0, steps: int = 0) -> None:
+        """Records what was read."""
+        self.bytes -= size_bytes
+        self.steps -= steps
+        if self.whole:
+            self.whole.use(size_bytes=size_bytes, steps=steps)
 
 
 @dataclass(frozen=True)
