@@ -52,7 +52,7 @@ class WorkerServiceStub:
     content of the slot is undefined, and the learner opens the worker again before it uses that memory.
     INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL and UNKNOWN fail the agent. After
     UNAVAILABLE and NOT_OPEN the learner opens its worker again. After any other error, or too many of these two in a row,
-    the pod gives the agent back, which fails at the third time without new environment steps. Not
+    the pod gives the agent back, which fails the third time without new environment steps. Not
     idempotent: never retry this call automatically. Deadline: 600 s for a worker that `pod.worker` names. podrace's own
     workers have none: they report their progress, and a worker that makes none is replaced.
     """
@@ -90,7 +90,7 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     content of the slot is undefined, and the learner opens the worker again before it uses that memory.
     INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL and UNKNOWN fail the agent. After
     UNAVAILABLE and NOT_OPEN the learner opens its worker again. After any other error, or too many of these two in a row,
-    the pod gives the agent back, which fails at the third time without new environment steps. Not
+    the pod gives the agent back, which fails the third time without new environment steps. Not
     idempotent: never retry this call automatically. Deadline: 600 s for a worker that `pod.worker` names. podrace's own
     workers have none: they report their progress, and a worker that makes none is replaced.
     """
@@ -137,7 +137,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         content of the slot is undefined, and the learner opens the worker again before it uses that memory.
         INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL and UNKNOWN fail the agent. After
         UNAVAILABLE and NOT_OPEN the learner opens its worker again. After any other error, or too many of these two in a row,
-        the pod gives the agent back, which fails at the third time without new environment steps. Not
+        the pod gives the agent back, which fails the third time without new environment steps. Not
         idempotent: never retry this call automatically. Deadline: 600 s for a worker that `pod.worker` names. podrace's own
         workers have none: they report their progress, and a worker that makes none is replaced.
         """

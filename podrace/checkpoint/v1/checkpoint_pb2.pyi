@@ -503,7 +503,7 @@ class Manifest(_message.Message):
     training_seconds: _builtins.float
     """Wall-clock time that the agent trained, in seconds."""
     core_seconds: _builtins.float
-    """Compute that was reserved for the agent: processor cores times wall-clock seconds."""
+    """Compute that was reserved for the agent: CPU cores times wall-clock seconds."""
     lease_epoch: _builtins.int
     """Lease epoch of the assignment under which it was published."""
     snapshot: _builtins.bool

@@ -204,7 +204,7 @@ class PolicyDescription(_message.Message):
       action       [K] or [K, ...] int64, or [K, ...] float32
                                    action of the environment without exploration
       next_state   [K, H] float32  recurrent state after the step; only if the policy is recurrent
-    The numbers were computed in float32 on a processor by the pod that published the checkpoint. An implementation in
+    The numbers were computed in float32 on a CPU by the pod that published the checkpoint. An implementation in
     float32 gives the same continuous actions up to 1e-5 of the range of the action, and the same discrete actions
     wherever the two largest outputs differ by more than 1e-4, for each element of a multi-discrete action. For an element
     of a multi-binary action, this holds for its output and 0 instead of the two largest outputs.

@@ -388,7 +388,7 @@ class Candidate(_message.Message):
     sequence: _builtins.int
     """Position in the order of arrival at the leaderboard, over all tournaments, from 1."""
     core_seconds: _builtins.float
-    """Compute that was reserved for the agent until then: processor cores times wall-clock seconds."""
+    """Compute that was reserved for the agent until then: CPU cores times wall-clock seconds."""
     agent_number: _builtins.int
     """Number of its agent."""
     depth: _builtins.int
@@ -1130,7 +1130,7 @@ class AgentSummary(_message.Message):
     submission: those of the checkpoint it started from.
     """
     core_seconds: _builtins.float
-    """Compute up to its last submission: processor cores times wall-clock seconds."""
+    """Compute up to its last submission: CPU cores times wall-clock seconds."""
     submissions: _builtins.int
     """Number of its submissions."""
     learning_speed: _builtins.float
@@ -1357,7 +1357,7 @@ class AlgorithmStatistics(_message.Message):
     environment_steps: _builtins.int
     """Environment steps of its agents."""
     core_seconds: _builtins.float
-    """Compute of its agents: processor cores times wall-clock seconds."""
+    """Compute of its agents: CPU cores times wall-clock seconds."""
     best_score_variance: _builtins.float
     """Sample variance of the agents' best scores; 0 for fewer than two."""
     learning_speed: _builtins.float
@@ -1447,9 +1447,11 @@ class ComputeStatistics(_message.Message):
     them. 0 without candidates in the request.
     """
     pod_seconds: _builtins.float
-    """Time that pods worked on agents, up to the last submission of each agent, in seconds."""
+    """Time that pods worked on agents, up to the last submission of each agent, in seconds. A pod with twice `pod.cores`
+    counts twice.
+    """
     evaluation_seconds: _builtins.float
-    """Wall-clock time of the evaluations of all submissions, in seconds. They are part of `pod_seconds`; an evaluator that
+    """Time of the evaluations of all submissions, in the same unit. They are part of `pod_seconds`; an evaluator that
     is a separate process works at the same time as the learner. Absent if a submission does not state its time.
     """
     def __init__(
@@ -1956,7 +1958,9 @@ class ListExperienceResponse(_message.Message):
     """Pass this value in the next request."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExperienceSource]:
-        """The newest memory of each other agent that submitted a candidate after `after_sequence`, newest first, at most 64."""
+        """The newest memory of each other agent that submitted a candidate after `after_sequence` and within the last hour,
+        newest first, at most 64.
+        """
 
     def __init__(
         self,

@@ -533,7 +533,8 @@ class UpdaterServiceServicer:
 
     def ListExperience(self, request, context):
         """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors
-        of the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block.
+        of the agent, whose steps it has inherited, and those that were submitted more than an hour ago. Called by the leader
+        of a pod every few seconds. Does not block.
         NOT_FOUND if the agent is unknown. Deadline: 2 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

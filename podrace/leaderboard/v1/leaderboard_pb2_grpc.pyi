@@ -256,7 +256,8 @@ class UpdaterServiceStub:
     """
     ListExperience: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.ListExperienceRequest, _leaderboard_pb2.ListExperienceResponse]
     """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors
-    of the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block.
+    of the agent, whose steps it has inherited, and those that were submitted more than an hour ago. Called by the leader
+    of a pod every few seconds. Does not block.
     NOT_FOUND if the agent is unknown. Deadline: 2 s.
     """
     SubmitSnapshot: _grpc.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]
@@ -338,7 +339,8 @@ class UpdaterServiceAsyncStub(UpdaterServiceStub):
     """
     ListExperience: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.ListExperienceRequest, _leaderboard_pb2.ListExperienceResponse]  # type: ignore[assignment]
     """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors
-    of the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block.
+    of the agent, whose steps it has inherited, and those that were submitted more than an hour ago. Called by the leader
+    of a pod every few seconds. Does not block.
     NOT_FOUND if the agent is unknown. Deadline: 2 s.
     """
     SubmitSnapshot: _aio.UnaryUnaryMultiCallable[_leaderboard_pb2.SubmitSnapshotRequest, _leaderboard_pb2.SubmitSnapshotResponse]  # type: ignore[assignment]
@@ -435,7 +437,8 @@ class UpdaterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leaderboard_pb2.ListExperienceResponse, _abc.Awaitable[_leaderboard_pb2.ListExperienceResponse]]:
         """Lists the newest stored replay memories of other agents of the tournament (`experience.shared`), except ancestors
-        of the agent, whose steps it has inherited. Called by the leader of a pod every few seconds. Does not block.
+        of the agent, whose steps it has inherited, and those that were submitted more than an hour ago. Called by the leader
+        of a pod every few seconds. Does not block.
         NOT_FOUND if the agent is unknown. Deadline: 2 s.
         """
 

@@ -1831,9 +1831,9 @@ class GpuUse(_message.Message):
     driver does not report it, as for instances of partitioned GPUs.
     """
     memory_used_bytes: _builtins.int
-    """Bytes of its memory that are used; absent if it uses the memory of the host."""
+    """Bytes of its memory that are used; absent if it uses host memory."""
     memory_total_bytes: _builtins.int
-    """Bytes of memory that it has; absent if it uses the memory of the host."""
+    """Bytes of memory that it has; absent if it uses host memory."""
     def __init__(
         self,
         *,
@@ -1879,7 +1879,7 @@ class SharedExperience(_message.Message):
     memory_steps: _builtins.int
     """Environment steps of others that its batches are sampled from now."""
     age_seconds: _builtins.float
-    """Mean time since these were received."""
+    """Mean time since the checkpoints that contain these steps were published."""
     left_out: _builtins.str
     """Why the last replay memory that could not be used was skipped; empty if there was none."""
     def __init__(

@@ -899,7 +899,7 @@ class PodSpec(_message.Message):
     workers: _builtins.int
     """Number of workers of each learner, one with `layout = fused`. Default 1."""
     cores: _builtins.float
-    """Number of processor cores to reserve. Default 1."""
+    """Number of CPU cores to reserve. Default 1."""
     memory_bytes: _builtins.int
     """Memory to reserve, in bytes. Default 1 GiB."""
     gpus: _builtins.int
@@ -915,8 +915,8 @@ class PodSpec(_message.Message):
     """
     plane: _builtins.str
     """Plane: how tensors travel between the processes of the pod.
-    - `shared`: in memory of one host that the processes map. If it is named, simulators step on processors.
-    - `grpc`: in messages, between any two processes. If it is named, simulators step on processors.
+    - `shared`: in memory of one host that the processes map. If it is named, simulators step on the CPU.
+    - `grpc`: in messages, between any two processes. If it is named, simulators step on the CPU.
     - `cuda`: in memory of one GPU, where the simulators step as well. Needs `gpus`.
     - `group`: by NCCL between the GPUs of learners and workers, or by gloo without `gpus`.
     - `auto`: the first of these that passes a self-test when the processes connect: `cuda` (only if a GPU is reserved
