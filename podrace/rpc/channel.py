@@ -19,7 +19,7 @@ from podrace.access.credentials import NoListener, TokenSource
 from podrace.access.sending import TokenChannel, may_send_token
 from podrace.errors import Unavailable
 from podrace.ownership import check_socket
-from podrace.rpc.renewing_channel import Outcome, RenewingChannel
+from podrace.rpc.renewing_channel import CallOutcome, RenewingChannel
 from podrace.rpc.status import from_rpc_error
 
 ENDED_WHILE_SENDING = "Internal error from Core"
@@ -203,7 +203,7 @@ async def call(method: _Unary[Request, Response], request: Request, *, deadline_
     """
     with tracing.calling(request) as carried, _closing_is_unavailable():
         made = await _made(method, request, deadline_seconds, carried)
-        outcome = Outcome(method)
+        outcome = CallOutcome(method)
         try:
             response: Response = await made
         except grpc.aio.AioRpcError as error:

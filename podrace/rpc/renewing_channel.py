@@ -188,11 +188,11 @@ class _RenewingMethod:
         return call
 
 
-class Outcome:
+class CallOutcome:
     """The outcome of the call of a method that was made last; without effect if its channel cannot be renewed.
 
     call = method(request)
-    outcome = Outcome(method)
+    outcome = CallOutcome(method)
     ... await call ...
     outcome.note(deadline_exceeded=False)
     """
