@@ -12,8 +12,9 @@ Each run is one row of FOLDER/tournament.csv (default: docs/results), with a cur
 repeated, so the same command continues after a stop, also on another machine. What is compared runs alternately: seed
 by seed, task by task, contender by contender. A failed run is repeated by the next command.
 
-Final policies of all contenders are evaluated by the same code on the same 512 fresh episodes (`final_return`), which
-were not used for selection. Curves are those of the policy that the contender would have delivered at that time.
+Final policies are evaluated by the same code (`final_return`) on 512 fresh episodes, which were not used for selection
+and are the same for all contenders of a seed. Curves are those of the policy that the contender would have delivered at
+that time.
 
     python benchmarks/tournament.py --plan                       # runs and hours of each regime
     python benchmarks/tournament.py --hours 4                    # what matters most first

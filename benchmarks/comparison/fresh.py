@@ -16,11 +16,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from podrace.seeding import purpose_seed
+
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 3600.0
 MAXIMUM_EPISODE_STEPS = 100_000
 SEED = 20_000_003
-"""Seed of the fresh episodes: no contender selects by them."""
+"""Seed of fresh episodes: no contender selects by them."""
+
+
+def seed_of(run_seed: int) -> int:
+    """Returns the seed of the fresh episodes of all runs of a seed.
+
+    Contenders play the same episodes, so that they can be compared in pairs. Runs of other seeds play others: if all
+    did, easy episodes would make every reported score seem too low.
+    """
+    return purpose_seed(SEED, "fresh episodes", run_seed)
 
 
 @dataclass(frozen=True)

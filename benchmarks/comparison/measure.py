@@ -5,7 +5,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -88,11 +88,16 @@ class Measurement:
         policies = [outcome.policy, *(moment.policy for moment in outcome.moments)]
         curve_episodes = min(self._task.curve_episodes, self._episodes)
         episodes = [self._episodes, *(curve_episodes for _ in outcome.moments)]
-        return self._evaluate(fresh.Request(self._task.id, self._task.evaluation(), policies, episodes))
+        return self._evaluate(self._request(self._task.evaluation(), policies, episodes))
 
     def _backtest(self, policy: Policy) -> float:
         options = {**self._task.evaluation(), "split": "backtest"}
-        return self._evaluate(fresh.Request(self._task.id, options, [policy], [self._episodes]))[0].mean
+        return self._evaluate(self._request(options, [policy], [self._episodes]))[0].mean
+
+    def _request(
+        self, options: Mapping[str, Any], policies: Sequence[Policy], episodes: Sequence[int]
+    ) -> fresh.Request:
+        return fresh.Request(self._task.id, options, policies, episodes, fresh.seed_of(self.run.seed))
 
     def _evaluate(self, request: fresh.Request) -> list[Score]:
         return fresh.evaluate(request, python=sys.executable if isinstance(self._contender, Own) else self._python)

@@ -47,6 +47,14 @@ def test_every_policy_plays_the_same_episodes_from_their_first_to_their_last_ste
     assert returns(0.5) == pytest.approx(expected.numpy())
 
 
+def test_runs_of_each_seed_have_fresh_episodes_of_their_own():
+    seeds = {fresh.seed_of(seed) for seed in range(1, 11)}
+    assert len(seeds) == 10
+    assert fresh.seed_of(3) == fresh.seed_of(3)
+    # Lanes may be seeded by consecutive numbers.
+    assert min(abs(one - other) for one in seeds for other in seeds if one != other) > 1_000_000
+
+
 def test_equal_policies_are_evaluated_once(monkeypatch: pytest.MonkeyPatch):
     played = []
 
