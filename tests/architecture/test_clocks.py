@@ -25,6 +25,7 @@ SHOWN = "a time that people see, or that is recorded for them"
 ONE_MACHINE = "compared with times of the same machine, by a command of a person"
 ALLOWED = {
     "agentpod/learner/publisher.py": SHOWN,
+    "agentpod/learner/sharing/reader.py": SHOWN,
     "agentpod/liveness/stacks.py": "the age of a file on this machine",
     "agentpod/process/forkserver.py": SHOWN,
     "leaderboard/__main__.py": "the clock of the database: times of records, see RECORDED",
@@ -69,6 +70,7 @@ WALL = {
 }
 RECORDED = {
     "leaderboard/generation.py": SHOWN,
+    "leaderboard/queries.py": "memories of the last hour are listed; both times are of this clock",
     "leaderboard/store/records.py": SHOWN,
     "leaderboard/store/refusal_records.py": SHOWN,
     "leaderboard/store/snapshot_records.py": SHOWN,
