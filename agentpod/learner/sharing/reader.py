@@ -9,8 +9,7 @@ read from the parent. Its manifest states how many environment steps are its own
 memory. An agent that was resumed without its memory numbers its segments from 0 again, and is then read from there.
 
 Single pieces of a memory may be missing: the memories of ended agents are reduced to samples
-(`assignment.tournament_replay_bytes`). The other pieces are read, also if a piece is malformed, which is then
-reported.
+(`assignment.tournament_replay_bytes`). The other pieces are read. A malformed piece is left out and reported.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -119,15 +120,14 @@ async def test_records_of_a_failed_transaction_are_not_reported(state: StateData
     assert reported == ["a"]
 
 
-async def test_records_of_a_cancelled_caller_are_reported(state: StateDatabase) -> None:
-    reported: list[str] = []
-    state.on_saved(reported.extend)
+async def cancel_during(state: StateDatabase, change: Callable[[Transaction], object]) -> None:
+    """Cancels the caller of a change while it is made, and waits until the change is saved."""
     began, proceed = threading.Event(), threading.Event()
 
     def slow(transaction: Transaction) -> None:
         began.set()
         proceed.wait(10)
-        save(transaction, "slow")
+        change(transaction)
 
     caller = asyncio.create_task(state.transact(slow))
     await asyncio.to_thread(began.wait, 10)
@@ -136,25 +136,19 @@ async def test_records_of_a_cancelled_caller_are_reported(state: StateDatabase) 
     proceed.set()
     await state.transact(count_events)
     assert caller.cancelled()
+
+
+async def test_records_of_a_cancelled_caller_are_reported(state: StateDatabase) -> None:
+    reported: list[str] = []
+    state.on_saved(reported.extend)
+    await cancel_during(state, lambda transaction: save(transaction, "slow"))
     assert reported == ["slow"]
 
 
 async def test_events_of_a_cancelled_caller_are_logged_and_passed_on(state: StateDatabase) -> None:
     passed: list[str] = []
     state.on_event(lambda kind, message, ids: passed.append(message))
-    began, proceed = threading.Event(), threading.Event()
-
-    def slow(transaction: Transaction) -> None:
-        began.set()
-        proceed.wait(10)
-        record(transaction, "slow")
-
     with capture_logs(processors=[merge_contextvars]) as lines, bound_contextvars(caller="pod"):
-        caller = asyncio.create_task(state.transact(slow))
-        await asyncio.to_thread(began.wait, 10)
-        caller.cancel()
-        await asyncio.wait([caller])
-        proceed.set()
-        await state.transact(count_events)
+        await cancel_during(state, lambda transaction: record(transaction, "slow"))
     assert passed == ["slow"]
     assert [(line["event"], line["caller"]) for line in lines] == [("slow", "pod")]
