@@ -4,8 +4,8 @@ The first candidate of a board has the highest of many noisy scores, which overe
 curse; Smith and Winkler, "The Optimizer's Curse", Management Science 52, 2006). Disjoint sets of new episodes remove
 that bias:
 
-1.  All contenders (see leaderboard.ranking.contenders) play set A, and only these scores choose the best of them. Scores
-    are shrunk for the choice, see fresh_scores.
+1.  All contenders (see leaderboard.ranking.contenders) play set A, and only these scores choose the best of them.
+    Scores are shrunk for the choice, see fresh_scores.
 2.  With `champion.ensemble`, the best contender and an ensemble with it play set E, and the better one is the champion.
     The members were chosen on set A, so a comparison there would favor the best contender.
 3.  The champion alone plays set B. Its mean return there is the reported score. It is unbiased, because these episodes
