@@ -1,15 +1,16 @@
 """Measures what off-policy agents gain from the experience of each other (`experience.shared`).
 
-Tournaments of SAC and TD3 agents with two pods run with and without sharing, alternating, with the same seeds and so
-the same hyperparameters. The strategy is random search: no agent starts from another, so only shared steps connect
-them.
+Tournaments of SAC and TD3 agents run with and without sharing, alternating, with the same seeds and so the same
+hyperparameters. The strategy is random search: no agent starts from another, so only shared steps connect them. With
+`--single`, one SAC agent with all the environment steps of a tournament, and as many updates per step, runs as well.
     steps_to_target  environment steps of all agents together until a score first reaches the target; twice the budget
                      if none does
     mean_score       mean over all scores of all agents: the area under their learning curves
     champion         score of the champion on episodes that were not used for selection
-Differences are paired by seed, with a 95 % interval of Student's t.
+Each line also has the best score so far by environment steps of all agents together (`curve`). Differences are paired
+by seed, with a 95 % interval of Student's t.
 
-    python -m benchmarks.agents.shared_experience [--seeds 5] [--task pendulum] [--folder F]
+    python -m benchmarks.agents.shared_experience [--seeds 5] [--task pendulum] [--pods 2] [--single] [--folder F]
 """
 
 import argparse
@@ -27,6 +28,9 @@ from benchmarks.agents.grown_agent import t_interval
 from podrace.api.records import Candidate
 
 METRICS = ("steps_to_target", "mean_score", "champion")
+WITHOUT, SHARED, SINGLE = "without", "shared", "single"
+CORES = 2
+"""Of all pods of a tournament together."""
 
 
 @dataclass(frozen=True)
@@ -53,45 +57,56 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--task", choices=sorted(TASKS), default="pendulum")
+    parser.add_argument("--pods", type=int, default=2, help="pods that share two cores; default: 2")
+    parser.add_argument("--single", action="store_true", help="also one SAC agent with all environment steps")
     parser.add_argument("--folder", type=Path, help="keeps the homes of the runs; default: a temporary folder")
     options = parser.parse_args()
-    task, found = TASKS[options.task], dict[bool, list[dict[str, float]]]({False: [], True: []})
+    contenders = (WITHOUT, SHARED, SINGLE) if options.single else (WITHOUT, SHARED)
+    task, found = TASKS[options.task], {name: list[dict[str, float]]() for name in contenders}
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         for seed in range(1, options.seeds + 1):
-            for shared in (False, True):
-                result = measure(task, seed, shared=shared, home=folder / f"{options.task}-{seed}-{shared}")
-                found[shared].append(result)
-                print(json.dumps({"task": options.task, "seed": seed, "shared": shared, **result}), flush=True)
+            for name in contenders:
+                home = folder / f"{options.task}-{seed}-{name}"
+                metrics, curve = measure(task, specification(task, seed, name, options.pods), home)
+                found[name].append(metrics)
+                line = {"task": options.task, "seed": seed, "contender": name, **metrics, "curve": curve}
+                print(json.dumps(line), flush=True)
     for metric in METRICS:
-        without, with_others = ([one[metric] for one in found[shared]] for shared in (False, True))
-        print(json.dumps({"metric": metric, **comparison(without, with_others)}), flush=True)
+        for name in contenders[1:]:
+            values, others = ([one[metric] for one in found[each]] for each in (WITHOUT, name))
+            print(json.dumps({"metric": metric, "contender": name, **comparison(values, others)}), flush=True)
 
 
-def measure(task: Task, seed: int, *, shared: bool, home: Path) -> dict[str, float]:
-    """Runs one tournament; returns METRICS."""
+def measure(task: Task, spec: dict[str, Any], home: Path) -> tuple[dict[str, float], list[tuple[int, float]]]:
+    """Runs one tournament; returns METRICS, and the best score so far by environment steps of all agents together."""
     with podrace.open_home(home) as mesh:
-        tournament = mesh.train(specification(task, seed, shared=shared))
+        tournament = mesh.train(spec)
         tournament.wait(progress=False)
         scores = sorted(tournament.candidates(all_submissions=True), key=lambda one: one.submit_time)
         champion = tournament.champion()
-    return {
-        "steps_to_target": steps_to(task, scores),
+    curve = curve_of(scores)
+    metrics = {
+        "steps_to_target": next((steps for steps, best in curve if best >= task.target), 2 * task.budget_steps),
         "mean_score": round(statistics.fmean(one.score for one in scores), 1),
         "champion": round(champion.score, 1),
     }
+    return metrics, curve
 
 
-def specification(task: Task, seed: int, *, shared: bool) -> dict[str, Any]:
-    """Returns the specification of a tournament, as nested values."""
+def specification(task: Task, seed: int, contender: str, pods: int) -> dict[str, Any]:
+    """Returns the specification of a contender, as nested values."""
     values = {"hidden_sizes": list(task.hidden), "learning_rate": 1e-3}
+    single = contender == SINGLE
+    pods, agents = (1, 1) if single else (pods, task.agents)
     return {
         "seed": seed,
         "environment": {"id": task.environment, "count": 4},
-        "algorithms": {name: {"hyperparameters": values} for name in ("sac", "td3")},
+        "algorithms": {name: {"hyperparameters": values} for name in (("sac",) if single else ("sac", "td3"))},
         "objective": {"environment_steps": task.budget_steps},
-        "pool": {"minimum_pods": 2, "maximum_pods": 2},
-        "assignment": {"environment_steps": task.budget_steps // task.agents},
+        "pool": {"minimum_pods": pods, "maximum_pods": pods},
+        "pod": {"cores": 1.0 if single else CORES / pods},
+        "assignment": {"environment_steps": task.budget_steps // agents},
         "evaluation": {
             "every_environment_steps": task.every_steps,
             "episodes": 16,
@@ -99,27 +114,28 @@ def specification(task: Task, seed: int, *, shared: bool) -> dict[str, Any]:
             "share": 1.0,
         },
         "evolution": {"strategy": "random-search"},
-        "experience": {"shared": shared},
+        "experience": {"shared": contender == SHARED},
     }
 
 
-def steps_to(task: Task, scores: Sequence[Candidate]) -> int:
-    """Returns the steps of all agents, as far as scored, when the first score reached the target."""
+def curve_of(scores: Sequence[Candidate]) -> list[tuple[int, float]]:
+    """Returns the scored steps of all agents together and the best score so far, after each score that is the best."""
     trained: dict[str, int] = {}
+    curve: list[tuple[int, float]] = []
     for one in scores:
         trained[one.agent_id] = one.agent_environment_steps
-        if one.score >= task.target:
-            return sum(trained.values())
-    return 2 * task.budget_steps
+        if not curve or one.score > curve[-1][1]:
+            curve.append((sum(trained.values()), round(one.score, 1)))
+    return curve
 
 
-def comparison(without: Sequence[float], with_others: Sequence[float]) -> dict[str, Any]:
-    """Returns both means and the paired difference with its interval."""
-    differences = [shared - own for own, shared in zip(without, with_others, strict=True)]
+def comparison(without: Sequence[float], others: Sequence[float]) -> dict[str, Any]:
+    """Returns the mean of a contender and of tournaments without sharing, and the paired difference."""
+    differences = [one - own for own, one in zip(without, others, strict=True)]
     low, high = t_interval(differences) if len(differences) > 1 else (-math.inf, math.inf)
     return {
         "without": round(statistics.fmean(without), 1),
-        "shared": round(statistics.fmean(with_others), 1),
+        "mean": round(statistics.fmean(others), 1),
         "difference": round(statistics.fmean(differences), 1),
         "interval": [round(low, 1), round(high, 1)],
     }
