@@ -43,11 +43,37 @@ class SharedTraining:
         self._changes = ChangeSignal()
         self._ended = False
         self._followers: set[int] = set()
+        self._ready: set[int] = set()
 
     def share(self, training: pb.GetTrainingResponse, rendezvous: LeaderRendezvous) -> None:
         """Shares a training with the followers."""
         self.training, self._rendezvous = training, rendezvous
         self._changes.notify_all()
+
+    def prepare(self, training: pb.GetTrainingResponse) -> None:
+        """Shares a training that has not begun: the followers open their roles for it, and then try to join."""
+        self._ready.clear()
+        self.training, self._rendezvous = training, None
+        self._changes.notify_all()
+
+    async def all_ready(self) -> bool:
+        """Waits until every follower is ready for the training that is prepared; False if that was withdrawn."""
+        session = self.training.session
+        while self.training.session == session and len(self._ready) < self._learners - 1:
+            await self._changes.next_change().wait()
+        return self.training.session == session
+
+    async def join(self, request: pb.JoinFusionRequest) -> pb.JoinFusionResponse:
+        """See JoinFusion; a follower that calls it before the training has begun is ready for it.
+
+        Raises:
+            FailedPrecondition: The training has not begun, or nothing is shared (NOT_OPEN).
+        """
+        prepared = self._rendezvous is None and request.session == self.training.session
+        if prepared and 0 < request.learner_index < self._learners:
+            self._ready.add(request.learner_index)
+            self._changes.notify_all()
+        return await self.rendezvous.join(request)
 
     def withdraw(self) -> None:
         """Stops sharing."""

@@ -37,6 +37,7 @@ from podrace.errors import NOT_OPEN, DeadlineExceeded, PodraceError, Unavailable
 from podrace.limits.file_options import with_paths
 from podrace.orchestrator.v1.orchestrator_pb2 import ROLE_PHASE_WAITING, StuckRole
 from podrace.specification.environment_search import algorithm_values, training_environment
+from podrace.specification.pods.sizes import batch_of_a_learner, environments_of_a_worker
 from podrace.tasks import ChangeSignal, cancel_all, finish_unless_stopped
 from podrace.tensor_transport import shared
 from podrace.tensor_transport.plane import Plane
@@ -194,6 +195,7 @@ class Follower:
     async def _train(self, training: pb.GetTrainingResponse, stop: "asyncio.Future[str]") -> None:
         agent, seed = training.agent, derive_seed(training.agent.seed, "learner", self._index)
         values = algorithm_values(json_format.MessageToDict(agent.hyperparameters))
+        values = batch_of_a_learner(values, training.spec.pod, self._config.learners)
         hyperparameters = with_paths(agent.algorithm, values, self._config.allow)
         needs = await self._compute.run(requirements, agent.algorithm, hyperparameters)
         session = self._session_spec(training, needs, seed)
@@ -228,7 +230,9 @@ class Follower:
 
     def _session_spec(self, training: pb.GetTrainingResponse, needs: Requirements, seed: int) -> SessionSpec:
         values = json_format.MessageToDict(training.agent.hyperparameters)
-        environment = training_environment(training.spec.environment, values)
+        environment, config = training_environment(training.spec.environment, values), self._config
+        count = environments_of_a_worker(environment.count, training.spec.pod, config.learners, config.workers)
+        environment.count = count
         return SessionSpec(
             assignment=f"{training.session.rpartition('-')[2]}.{_mark(self._index)}",
             environment=environment,

@@ -113,7 +113,7 @@ class Leader:
         self.lease: Lease | None = None
         self.training: AgentTraining | None = None
         self._given_back, self._evaluation_time = 0, EvaluationTime()
-        self._preparation = Preparation(self.roles, compute, config, self._check, device=device)
+        self._preparation = Preparation(self.roles, compute, config, self.shared_training, self._check, device=device)
 
     async def run(self, stop: "asyncio.Future[str]") -> int:
         """Works on assignments until the pod is drained, stopped or orphaned; returns the exit code of the pod."""
@@ -390,7 +390,7 @@ class LearnerServicer(pb_grpc.LearnerServiceServicer):
         self, request: pb.JoinFusionRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.JoinFusionResponse:
         """Joins a fusion round; see the contract."""
-        return await self._leader.shared_training.rendezvous.join(request)
+        return await self._leader.shared_training.join(request)
 
     async def CommitFusion(
         self, request: pb.CommitFusionRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -15,6 +15,7 @@ from agentpod.algorithms.requirements import Requirements, requirements
 from agentpod.compute_thread import ComputeThread
 from agentpod.config import FUSED, PodConfig
 from agentpod.experience.mixed_replay import MixedReplay
+from agentpod.fusion.shared_training import SharedTraining
 from agentpod.learner.agent_training import AgentTraining, TrainingContext
 from agentpod.learner.checkpoint_files import Counters, StartingState, restore
 from agentpod.learner.collect_update_loop import CollectUpdateLoop, open_roles
@@ -27,6 +28,7 @@ from agentpod.roles.objectives import measure_of
 from agentpod.roles.user_evaluator import user_evaluator_settings
 from agentpod.session.role_client import SessionSpec
 from agentpod.session.session import Roles
+from podrace.agentpod.v1 import agentpod_pb2 as pb_pod
 from podrace.config import unknown
 from podrace.errors import UNSUITABLE_SPACE, DataLoss, InvalidArgument, PodraceError
 from podrace.limits.file_options import with_paths
@@ -41,7 +43,7 @@ from podrace.specification.environment_search import (
 from podrace.specification.evaluation_episodes import evaluation_lanes
 from podrace.specification.known.opponents import BUILT_IN
 from podrace.specification.messages import bad_spec
-from podrace.tournament.v1.tournament_pb2 import PodSpec
+from podrace.specification.pods.sizes import batch_of_a_learner, environments_of_a_worker
 from simulators import Space
 from simulators.messages import with_options
 
@@ -86,7 +88,7 @@ class TrainingSetup:
         start = await context.checkpoints.start()
         hyperparameters = hyperparameters_of(assignment, context.config)
         needs = await context.compute.run(requirements, agent.algorithm, hyperparameters)
-        session = session_of(assignment, needs, start.counters, context.config.workers)
+        session = session_of(assignment, needs, start.counters, context.config)
         with _naming_algorithm(agent.algorithm):
             spaces = await open_roles(context.roles, session, context.lease.stop)
         if spaces is None:
@@ -204,6 +206,7 @@ class Preparation:
         roles: Roles,
         compute: ComputeThread,
         config: PodConfig,
+        shared_training: SharedTraining,
         check: Callable[[pb.Assignment], None],
         *,
         device: str = "cpu",
@@ -214,11 +217,12 @@ class Preparation:
             roles: Roles of the leader.
             compute: Its compute thread.
             config: Configuration of the pod.
+            shared_training: Where the followers ask what to train.
             check: Refuses an assignment that this pod must not work on, by an InvalidArgument.
             device: Device that the leader computes on.
         """
         self._roles, self._compute, self._config, self._device = roles, compute, config, device
-        self._check = check
+        self._shared_training, self._check = shared_training, check
         self._opening: asyncio.Task[None] | None = None
         self._opening_for = self.agent_id = ""
 
@@ -229,9 +233,11 @@ class Preparation:
             self._opening = asyncio.create_task(self._open(assignment))
 
     async def end(self) -> None:
-        """Waits until the roles are no longer being opened."""
+        """Waits until the roles of the leader are no longer being opened."""
         opening, self._opening, self.agent_id = self._opening, None, ""
         if opening is not None:
+            if self._config.learners > 1:
+                self._shared_training.withdraw()
             await asyncio.wait([opening])
 
     async def _open(self, assignment: pb.Assignment) -> None:
@@ -240,7 +246,7 @@ class Preparation:
             self._check(assignment)
             values = hyperparameters_of(assignment, self._config)
             needs = await self._compute.run(requirements, agent.algorithm, values)
-            spaces = await self._roles.open(session_of(assignment, needs, Counters(), self._config.workers))
+            spaces = await self._roles.open(session_of(assignment, needs, Counters(), self._config))
             await self._compute.run(
                 algorithms.make, agent.algorithm, *spaces, values, seed=agent.seed, device=self._device
             )
@@ -248,8 +254,19 @@ class Preparation:
             # The orchestrator stops a pod that is not ready in time, and the other pod continues.
             _log.error("could not prepare for an agent", agent_id=agent.agent_id, error=error.message)
             return
+        if self._config.learners > 1 and not await self._open_followers(assignment):
+            return
         self.agent_id = agent.agent_id
         _log.info("ready to take an agent over", agent_id=agent.agent_id)
+
+    async def _open_followers(self, assignment: pb.Assignment) -> bool:
+        """Lets the followers open their roles as well; returns False if the preparation was ended before they had."""
+        if self._opening is None:
+            return False
+        agent = assignment.train
+        session = f"{agent.agent_id}-prepared"
+        self._shared_training.prepare(pb_pod.GetTrainingResponse(session=session, agent=agent, spec=assignment.spec))
+        return await self._shared_training.all_ready()
 
 
 def hyperparameters_of(assignment: pb.Assignment, config: PodConfig) -> dict[str, Any]:
@@ -266,32 +283,17 @@ def hyperparameters_of(assignment: pb.Assignment, config: PodConfig) -> dict[str
     for key in LEARNER_CODE:
         if not names_code(spec, key, address := str(values.get(key, ""))):
             raise InvalidArgument(unnamed_code(key, address))
-    return with_paths(agent.algorithm, values, config.allow)
+    return with_paths(agent.algorithm, batch_of_a_learner(values, spec.pod, config.learners), config.allow)
 
 
-def environments_of_a_worker(environments: int, pod: PodSpec, workers: int) -> int:
-    """Returns the number of environments of each worker.
-
-    In a pod that has grown and got further workers, they divide the environments among themselves, so that the batch of
-    an update is the same at every size. Otherwise each worker has the number of the specification.
-
-    Args:
-        environments: Environments that the agent has for each worker of the specification.
-        pod: Pod of the specification.
-        workers: Workers that the pod has.
-    """
-    grows = pod.HasField("maximum_cores") and pod.maximum_cores > pod.cores
-    return environments // workers if grows and environments % workers == 0 else environments
-
-
-def session_of(assignment: pb.Assignment, needs: Requirements, counters: Counters, workers: int) -> SessionSpec:
+def session_of(assignment: pb.Assignment, needs: Requirements, counters: Counters, config: PodConfig) -> SessionSpec:
     """Returns the session that the roles are opened for.
 
     Args:
         assignment: A training assignment.
         needs: What the algorithm requires of the roles.
         counters: Progress of the agent.
-        workers: Workers of each learner of this pod.
+        config: Configuration of the pod.
 
     Raises:
         InvalidArgument: The algorithm's network is a class that the specification does not name.
@@ -302,7 +304,7 @@ def session_of(assignment: pb.Assignment, needs: Requirements, counters: Counter
     values = json_format.MessageToDict(agent.hyperparameters)
     scored_in = with_options(spec.environment, evaluation.options, evaluation_lanes(spec))
     trained_in = training_environment(spec.environment, values)
-    trained_in.count = environments_of_a_worker(trained_in.count, spec.pod, workers)
+    trained_in.count = environments_of_a_worker(trained_in.count, spec.pod, config.learners, config.workers)
     return SessionSpec(
         assignment=f"{agent.number}.{assignment.lease_epoch}",
         environment=trained_in,

@@ -40,7 +40,7 @@ from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from podrace.ownership import make_private_folder
 from podrace.processes import lifeline
-from podrace.specification.pod_exchange import REPLAYED
+from podrace.specification.pods.exchange import REPLAYED
 from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec
 

@@ -31,6 +31,7 @@ from podrace.errors import BAD_CHECKPOINT, BAD_DIGEST, NON_FINITE, DataLoss, Inv
 from podrace.leaderboard.v1.leaderboard_pb2 import Agent
 from podrace.specification import catalog
 from podrace.specification.environment_search import COUNT
+from podrace.specification.pods.sizes import grows_by_learners
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 MAXIMUM_STEPS = 10**15
@@ -171,7 +172,10 @@ def most_steps(agent: Agent, spec: TournamentSpec) -> int:
     lanes = values[COUNT].number_value if COUNT in values else spec.environment.count
     rollout = values["horizon"].number_value if "horizon" in values else 1
     together = max(1, lanes) * max(1, spec.pod.workers) * max(1, spec.pod.learners) * max(1, rollout)
-    return int(budget + max(budget, ROLLOUTS_BEYOND_BUDGET * together))
+    # Learners that train together end with a fusion round.
+    fuses = spec.pod.learners > 1 or grows_by_learners(spec.pod)
+    rollouts = max(ROLLOUTS_BEYOND_BUDGET, spec.fusion.every_updates if fuses else 0)
+    return int(budget + max(budget, rollouts * together))
 
 
 def _finite(manifest: Manifest) -> Iterator[Problem]:

@@ -34,7 +34,7 @@ def leading_trial(transaction: Transaction, tournament: TournamentRecord, incumb
         tournament: The tournament.
         incumbent_id: What the leaderboard reported last as the newest agent of the trial; empty: nothing.
     """
-    if limits_of(tournament.spec.pod) is None:
+    if limits_of(tournament.spec) is None:
         return None
     if not tournament.next_agent and has_one_founder(tournament.spec):
         return LeadingTrial(0, PausedIncumbent(_free_seat(transaction, tournament, ())))

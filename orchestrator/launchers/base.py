@@ -31,9 +31,10 @@ class NewPod:
     user_code: bool = False
     """Whether the specification of the tournament names user code that workers or the evaluator import."""
     replaces: str = ""
-    """The pod that it replaces when it is ready, whose processors it may share until then; empty: none."""
+    """The pod that it replaces when it is ready, whose processors and GPUs it may share until then; empty: none."""
     retired: tuple[str, ...] = ()
-    """Pods that were asked to stop to make room for it, whose processors it may share until they have stopped."""
+    """Pods that were asked to stop to make room for it, whose processors and GPUs it may share until they have
+    stopped."""
 
 
 @dataclass(frozen=True)

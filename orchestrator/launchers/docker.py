@@ -27,6 +27,7 @@ from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
 from orchestrator.launchers.engine_client import SharedClient
 from orchestrator.launchers.engine_containers import last_log_line, listed_pod
 from orchestrator.launchers.engine_errors import is_full, missing_image, one_line, remedy
+from orchestrator.launchers.gpu_choice import choose_gpus
 from orchestrator.launchers.gpu_names import NO_GPUS, check_gpu_names, names_in_container
 from orchestrator.launchers.options import DockerOptions
 from orchestrator.launchers.pod_settings import (
@@ -382,19 +383,16 @@ class DockerLauncher:
         return {f"podrace.{key}": value for key, value in labels.items()}
 
     def _reserve_gpus(self, pod: NewPod) -> Sequence[str]:
-        """Chooses GPUs that no other pod has, and reserves them until its leader has them or its start failed."""
+        """Chooses GPUs of a pod, and reserves them until its leader has them or its start failed."""
         if not pod.spec.gpus:
             return ()
         with self._choosing_gpus:
             # Before the leaders are listed: a pod that leaves the reservations has a leader by then.
-            reserved = [*self._starting.values()]
-            labels = [leader.labels["podrace.gpus"].split(",") for leader in self._containers(role=LEADER)]
-            taken = {gpu for gpus in (*reserved, *labels) for gpu in gpus}
-            free = [gpu for gpu in self._options.gpus if gpu not in taken]
-            if len(free) < pod.spec.gpus:
-                raise Unavailable(f"a pod needs {pod.spec.gpus} GPUs, {len(free)} are free")
-            self._starting[pod.pod_id] = free[: pod.spec.gpus]
-            return free[: pod.spec.gpus]
+            held: dict[str, Sequence[str]] = {**self._starting}
+            for leader in self._containers(role=LEADER):
+                held[leader.labels["podrace.pod"]] = leader.labels["podrace.gpus"].split(",")
+            chosen = self._starting[pod.pod_id] = choose_gpus(pod, self._options.gpus, held)
+            return chosen
 
     def _name(self, pod_id: str, role: str) -> str:
         return f"{self._options.scope}-{pod_id}-{role}"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.decisions.pod_sizes.changes import resized
+from orchestrator.decisions.pod_sizes.resized_pods import resized
 from orchestrator.decisions.pool_size import KillPod, StartPod, Stop
 from orchestrator.decisions.resources import Resources
 from orchestrator.launchers.base import ListedPod, NewPod

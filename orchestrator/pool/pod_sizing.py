@@ -55,7 +55,7 @@ class PodSizing:
     async def observe(self, observed: Observation) -> None:
         """Reads the resizes of the tournaments in training whose pods may have several sizes."""
         specs = {one.tournament_id: one.spec for one in observed.tournaments if one.tournament_id in observed.training}
-        found = {name: limits_of(spec.pod, verified=spec.evaluation.verify > 0) for name, spec in specs.items()}
+        found = {name: limits_of(spec) for name, spec in specs.items()}
         self._limits = {name: limits for name, limits in found.items() if limits is not None}
         self._resizes = {name: await self._state.transact(resizes.abandon_failed, name) for name in self._limits}
         self._new_units.clear()

@@ -11,7 +11,8 @@ agent at its last checkpoint. Every step is one transaction, so an orchestrator 
 
 from dataclasses import replace
 
-from orchestrator.decisions.pod_sizes.changes import Resize, resized
+from orchestrator.decisions.pod_sizes.changes import Resize
+from orchestrator.decisions.pod_sizes.resized_pods import resized
 from orchestrator.launchers.base import NewPod
 from orchestrator.pool import pod_lifecycle
 from orchestrator.state import records, resize_records

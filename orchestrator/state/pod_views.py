@@ -71,5 +71,5 @@ class PodViews:
     def _units(self, pod: PodRecord) -> int:
         """Returns how many pods of the specification's size a pod counts as."""
         tournament = self._runtime.cache.tournaments.get(pod.tournament_id)
-        limits = limits_of(tournament.spec.pod) if tournament else None
+        limits = limits_of(tournament.spec) if tournament else None
         return max(1, round(pod.cores / limits.cores)) if limits else 1

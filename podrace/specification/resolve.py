@@ -24,12 +24,12 @@ from podrace.specification import (
     evolution_settings,
     objectives,
     plugin_settings,
-    pod_exchange,
     presets,
     snapshot_schedule,
 )
 from podrace.specification.hyperparameters import resolve_algorithms, starts_problem
 from podrace.specification.messages import Problems, bad_spec, check_values, fill
+from podrace.specification.pods import exchange, sizes
 from podrace.tournament.v1 import tournament_pb2 as pb
 
 REPLAY_BYTES = 1 << 30
@@ -69,10 +69,6 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "champion": {"reevaluate_top": 4, "reevaluate_episodes": 64, "ensemble": 0},
 }
 """Defaults of optional fields by section, as documented in the protos."""
-
-IMPROVING_SHARE = 0.7
-STALLED_SHARE = 0.1
-"""Defaults of `pod.improving_share` and `pod.stalled_share`, if the pod of the incumbent may grow."""
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     f"{section.name}.{name}": pair
@@ -153,6 +149,7 @@ def _fill_defaults(spec: pb.TournamentSpec) -> None:
     snapshot_schedule.fill_assignment(spec.assignment)
     if spec.pod.HasField("worker"):
         plugin_settings.fill_worker(spec)
+    mode_given = spec.fusion.HasField("mode")
     for section, defaults in DEFAULTS.items():
         message = getattr(spec, section)
         message.SetInParent()
@@ -165,9 +162,9 @@ def _fill_defaults(spec: pb.TournamentSpec) -> None:
     spec.search = spec.search or presets.DECLARED
     if spec.pod.layout == pb.LAYOUT_UNSPECIFIED:
         spec.pod.layout = _default_layout(spec.pod, steps_on_gpu=catalog.steps_on_gpu(spec.environment.id))
-    _fill_sizes(spec.pod)
-    pod_exchange.fill_experience(spec)
-    pod_exchange.fill_opponents(spec)
+    sizes.fill_sizes(spec, mode_given=mode_given)
+    exchange.fill_experience(spec)
+    exchange.fill_opponents(spec)
     if not spec.evaluation.HasField("every_environment_steps"):
         spec.evaluation.every_environment_steps = max(1, spec.assignment.environment_steps // 4)
     if not spec.evaluation.HasField("racing"):
@@ -205,40 +202,6 @@ def _default_layout(pod: pb.PodSpec, *, steps_on_gpu: bool) -> "pb.Layout.ValueT
         one_each = pod.gpus == pod.learners and pod.workers == 1 and pod.plane == "auto"
         return pb.LAYOUT_FUSED if one_each else pb.LAYOUT_SEPARATE
     return pb.LAYOUT_SEPARATE if pod.cores >= 2 else pb.LAYOUT_FUSED
-
-
-def _fill_sizes(pod: pb.PodSpec) -> None:
-    """Fills in what decides about the size of the incumbent's pod, if it may differ from the others."""
-    if not pod.HasField("maximum_cores"):
-        return
-    if not pod.HasField("minimum_cores"):
-        pod.minimum_cores = pod.cores
-    if not pod.HasField("improving_share"):
-        pod.improving_share = IMPROVING_SHARE
-    if not pod.HasField("stalled_share"):
-        pod.stalled_share = STALLED_SHARE
-
-
-def _size_problems(spec: pb.TournamentSpec) -> Iterator[str]:
-    pod = spec.pod
-    if not pod.HasField("maximum_cores"):
-        return
-    for name in ("minimum_cores", "maximum_cores"):
-        pods = getattr(pod, name) / pod.cores
-        if pods < 1 or abs(pods - round(pods)) > 1e-6:
-            yield f"pod.{name} = {getattr(pod, name):g}: expected a multiple of pod.cores = {pod.cores:g}"
-    if pod.minimum_cores > pod.maximum_cores:
-        yield f"pod.minimum_cores = {pod.minimum_cores:g}: more than pod.maximum_cores = {pod.maximum_cores:g}"
-    if pod.maximum_cores <= pod.cores:
-        return
-    where = f"pod.maximum_cores = {pod.maximum_cores:g}"
-    if spec.evolution.strategy != "incumbent":
-        yield f"{where}: only the strategy 'incumbent' has an agent whose pod grows; leave it out"
-    if spec.synchronous:
-        yield f"{where}: when a pod grows depends on the speed of the machine; leave it out when synchronous = true"
-    for name, most in (("gpus", 0), ("learners", 1), ("workers", 1), ("hosts", 1)):
-        if getattr(pod, name) > most:
-            yield f"{where}: only cores can be added to a pod; leave it out, or set pod.{name} to {most}"
 
 
 def _layout_problems(pod: pb.PodSpec) -> Iterator[str]:
@@ -324,11 +287,11 @@ def _problems_together(spec: pb.TournamentSpec) -> Iterator[str]:
             " reproducible; leave it out when synchronous = true"
         )
     yield _champion_problem(spec.champion)
-    yield pod_exchange.verification_problem(spec)
-    yield from pod_exchange.experience_problems(spec)
-    yield from pod_exchange.opponent_problems(spec)
+    yield exchange.verification_problem(spec)
+    yield from exchange.experience_problems(spec)
+    yield from exchange.opponent_problems(spec)
     yield plugin_settings.evaluation_problem(spec.evaluation)
-    yield from _size_problems(spec)
+    yield from sizes.size_problems(spec)
     yield snapshot_schedule.too_short(spec.evaluation)
     yield snapshot_schedule.checkpoints_too_often(spec.assignment)
     yield data_leakage.leak(spec)

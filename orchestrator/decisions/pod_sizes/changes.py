@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from orchestrator.decisions.resources import FreeResources, Resources
-from podrace.tournament.v1 import tournament_pb2
-from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
+from podrace.specification.pods.sizes import divisible_environments, grows, grows_by_learners
+from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 SCORES_BETWEEN_CHANGES = 4
 """Scores of the incumbent between two changes; a score is due once in each quantum."""
@@ -35,8 +35,6 @@ LARGEST_COST_SHARE = 0.02
 """Share of the running time of a tournament that the interruptions of all its changes may take."""
 UNMEASURED_SECONDS = 1.0
 """Interruption that is assumed for a change that was not measured."""
-SEPARATE_FROM_CORES = 2.0
-"""Cores from which a pod has separate processes, as by default."""
 _TOLERANCE = 1e-6
 
 
@@ -56,6 +54,17 @@ class SizeLimits:
     """Memory of a pod of `cores`."""
     other_cores: float = 0.0
     """Cores that other pods keep, because they verify the incumbent's scores."""
+    gpus: int = 0
+    """GPUs of a pod of `cores`."""
+    divided: int = 0
+    """What the number of pods of `cores` that a larger one replaces must divide: the environments that its learners
+    divide; 0: nothing."""
+
+    def sizes(self, least: float, most: float) -> list[float]:
+        """Returns the possible sizes of a pod between two numbers of cores, the largest first."""
+        smallest, largest = math.ceil(least / self.cores - _TOLERANCE), math.floor(most / self.cores + _TOLERANCE)
+        counts = range(largest, max(1, smallest) - 1, -1)
+        return [self.cores * count for count in counts if self.divided % count == 0]
 
     def memory_of(self, cores: float) -> int:
         """Returns the memory of a pod of some cores."""
@@ -66,8 +75,8 @@ class SizeLimits:
         return self.cores * memory_bytes / self.memory_bytes if self.memory_bytes else 0.0
 
     def reserved_by(self, cores: float) -> Resources:
-        """Returns what a pod of some cores reserves. Pods that grow have no GPU and one host."""
-        return Resources(cores, self.memory_of(cores), 0)
+        """Returns what a pod of some cores reserves. Pods that grow have one host."""
+        return Resources(cores, self.memory_of(cores), self.gpus * round(cores / self.cores))
 
 
 @dataclass(frozen=True)
@@ -157,14 +166,10 @@ class Resize:
     """The agent for whose trial the pod grows; empty if it shrinks, whatever it trains then."""
 
 
-def limits_of(pod: PodSpec, *, verified: bool = False) -> SizeLimits | None:
-    """Returns the limits of a resolved specification; None if all pods have the same size.
-
-    Args:
-        pod: Its pods.
-        verified: Whether another pod verifies what the incumbent's pod states, so that one must remain.
-    """
-    if not pod.HasField("maximum_cores") or pod.maximum_cores <= pod.cores:
+def limits_of(spec: TournamentSpec) -> SizeLimits | None:
+    """Returns the limits of a resolved specification; None if all pods have the same size."""
+    pod = spec.pod
+    if not grows(pod):
         return None
     return SizeLimits(
         pod.cores,
@@ -173,46 +178,11 @@ def limits_of(pod: PodSpec, *, verified: bool = False) -> SizeLimits | None:
         pod.improving_share,
         pod.stalled_share,
         pod.memory_bytes,
-        pod.cores if verified else 0.0,
+        # Another pod verifies what the incumbent's pod states, so one must remain.
+        other_cores=pod.cores if spec.evaluation.verify > 0 else 0.0,
+        gpus=pod.gpus,
+        divided=divisible_environments(spec) if grows_by_learners(pod) else 0,
     )
-
-
-def resized(spec: TournamentSpec, cores: float) -> PodSpec:
-    """Returns the specification of a pod with another number of cores.
-
-    What an update depends on is that of the specification at every size:
-    - Batch size: the pod has as many environments as before. Several workers divide them among themselves equally.
-    - Learning rate: unchanged, because the batch is.
-    - Ratio of updates to data: unchanged, because each update still follows from the same number of steps.
-
-    From two cores on the roles are separate processes, so rollouts are collected with a policy that is one update old.
-
-    Args:
-        spec: Resolved specification of the tournament.
-        cores: Cores of the pod.
-    """
-    changed, pod = PodSpec(), spec.pod
-    changed.CopyFrom(pod)
-    if abs(cores - pod.cores) > _TOLERANCE:
-        changed.cores = cores
-        changed.memory_bytes = int(pod.memory_bytes * cores / pod.cores)
-        separate = cores >= SEPARATE_FROM_CORES
-        changed.layout = tournament_pb2.LAYOUT_SEPARATE if separate else tournament_pb2.LAYOUT_FUSED
-        if separate and not pod.worker:
-            changed.workers = workers_for(cores, divisible_environments(spec))
-    return changed
-
-
-def divisible_environments(spec: TournamentSpec) -> int:
-    """Returns how many environments of an agent several workers may divide; 1 if agents have different numbers."""
-    searched = any("environment.count" in algorithm.hyperparameters for algorithm in spec.algorithms.values())
-    return 1 if searched else spec.environment.count
-
-
-def workers_for(cores: float, environments: int) -> int:
-    """Returns the workers of a pod: as many as have a core besides that of the learner, and divide the environments."""
-    most = min(environments, int(cores + _TOLERANCE) - 1)
-    return max((count for count in range(1, most + 1) if environments % count == 0), default=1)
 
 
 def wanted_cores(promise: Promise, total: float, limits: SizeLimits) -> float:
@@ -222,7 +192,7 @@ def wanted_cores(promise: Promise, total: float, limits: SizeLimits) -> float:
     units = math.ceil(units - _TOLERANCE) if promise.improving else math.floor(units + 0.5)
     within = min(max(units * limits.cores, limits.minimum_cores), limits.maximum_cores)
     available = math.floor((total - limits.other_cores) / limits.cores + _TOLERANCE) * limits.cores
-    return max(limits.cores, min(within, available))
+    return max(limits.sizes(limits.cores, min(within, available)), default=limits.cores)
 
 
 def decide(
@@ -309,13 +279,10 @@ def _affordable(
     own: SizedPod, wanted: float, others: Sequence[SizedPod], room: Room, limits: SizeLimits
 ) -> tuple[float, tuple[str, ...]]:
     """Returns the largest size up to the wanted one that there is room for, and the pods that stop for it."""
-    smallest = min(wanted, own.cores + limits.cores)
-    cores = wanted
-    while cores >= smallest - _TOLERANCE and abs(cores - own.cores) > _TOLERANCE:
+    for cores in limits.sizes(min(wanted, own.cores + limits.cores), wanted):
         retired = _retired_for(cores, own, others, room, limits)
-        if retired is not None:
+        if retired is not None and abs(cores - own.cores) > _TOLERANCE:
             return cores, retired
-        cores -= limits.cores
     return own.cores, ()
 
 

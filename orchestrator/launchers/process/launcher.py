@@ -24,6 +24,7 @@ import structlog
 
 from orchestrator.decisions.resources import Capacity
 from orchestrator.launchers.base import ListedPod, NewPod, PodEnvironment
+from orchestrator.launchers.gpu_choice import choose_gpus
 from orchestrator.launchers.host_capacity import sense
 from orchestrator.launchers.log_tail import last_line
 from orchestrator.launchers.options import ProcessOptions
@@ -239,13 +240,10 @@ class ProcessLauncher:
         taken = (file.cpus for pod_id, file in pods.living.items() if pod_id not in yielding)
         promised = (reserved.cpus for reserved in pods.starting.values())
         cpus = choose_cpus(spec.cores, allowed_cpus(), [*taken, *promised])
-        held = pods.held_gpus
-        gpus = [gpu for gpu in self._gpus.usable(held) if gpu not in held] if spec.gpus else []
-        if len(gpus) < spec.gpus:
-            raise Unavailable(f"a pod needs {spec.gpus} GPUs, {len(gpus)} are free")
+        gpus = choose_gpus(pod, self._gpus.usable(pods.held_gpus), pods.gpus_by_pod) if spec.gpus else ()
         apart = is_isolated(pod, self._pod_environment)
         uid = self._user_ids.choose({self._inspecting_uid, *pods.uids}) if apart else 0
-        return Reservation(cpus, tuple(gpus[: spec.gpus]), uid)
+        return Reservation(cpus, gpus, uid)
 
     def _log_path(self, pod_id: str) -> Path:
         return self._pod_environment.log_folder / f"{pod_id}.log"

@@ -61,10 +61,15 @@ class PodsPresent:
     """Pods that are being started; they may have a file already."""
 
     @property
-    def held_gpus(self) -> set[str]:
+    def gpus_by_pod(self) -> dict[str, tuple[str, ...]]:
         """UUIDs of the GPUs of pods that run or are being started."""
-        running = {gpu for file in self.living.values() for gpu in file.gpus}
-        return running | {gpu for reserved in self.starting.values() for gpu in reserved.gpus}
+        living = {pod_id: file.gpus for pod_id, file in self.living.items()}
+        return living | {pod_id: reserved.gpus for pod_id, reserved in self.starting.items()}
+
+    @property
+    def held_gpus(self) -> set[str]:
+        """The same of all these pods together."""
+        return {gpu for gpus in self.gpus_by_pod.values() for gpu in gpus}
 
     @property
     def uids(self) -> set[int]:

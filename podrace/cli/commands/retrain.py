@@ -29,6 +29,7 @@ from podrace.leaderboard.v1.leaderboard_pb2 import Candidate
 from podrace.mesh import store_choice
 from podrace.mesh.home import Folders
 from podrace.processes import lifeline
+from podrace.specification.pods.sizes import grows
 from podrace.tournament.v1.tournament_pb2 import TournamentSpec
 
 SHORT = 12
@@ -116,6 +117,8 @@ def reservations(target: Manifest, versions: dict[str, str], spec: TournamentSpe
         yield "assignment.duration: the number of steps of an agent depends on the speed of its pod"
     if spec.pod.learners > 1:
         yield "pod.learners: which learners take part in a fusion round depends on their speed"
+    if grows(spec.pod):
+        yield "pod.maximum_cores: when a pod grows depends on the speed of the machine"
     if not spec.synchronous:
         yield "synchronous = false: identical files are guaranteed only for synchronous tournaments"
 

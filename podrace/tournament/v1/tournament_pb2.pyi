@@ -940,10 +940,13 @@ class PodSpec(_message.Message):
     """
     maximum_cores: _builtins.float
     """Most cores of the pod of the incumbent; a multiple of `cores`. The pod grows while the incumbent improves: the cores
-    come from pods of challengers, whose agents continue later. It shrinks when the incumbent stalls. A pod of two cores
-    or more is `separate`, its memory grows with its cores, and from three cores on it may have several workers, which
-    divide the environments. Above `cores` it needs `evolution.strategy = "incumbent"`, and is refused with `gpus`,
-    several `learners`, `workers` or `hosts`, and when `synchronous`. Default `cores`: all pods have the same size.
+    come from pods of challengers, whose agents continue later. It shrinks when the incumbent stalls. Its memory grows
+    with its cores. A pod of two cores or more is `separate`, and from three cores on it may have several workers, which
+    divide the environments. A pod with `gpus` or several `learners` gets proportionally more of them instead, which
+    divide the environments and each minibatch; this needs `fusion.mode = "allreduce"` and algorithms without a replay
+    memory. Above `cores` it needs `evolution.strategy = "incumbent"`, and is refused with several `hosts`, when
+    `synchronous`, and with several `workers` unless it has `gpus` or several `learners`. Default `cores`: all pods have
+    the same size.
     """
     improving_share: _builtins.float
     """Share of the cores of the tournament's pods that the incumbent gets while it improves by more than two standard
@@ -1066,7 +1069,8 @@ class FusionSpec(_message.Message):
     mode: _builtins.str
     """`average`: every `every_updates` updates, the mean of parameters and optimizer moments. `allreduce`: at every
     gradient step, the mean of the gradients. `diloco`: every `every_updates` updates, an outer step with Nesterov
-    momentum along the mean change of the parameters. Default `average`.
+    momentum along the mean change of the parameters. Default `average`, or `allreduce` if pods with GPUs or several
+    learners may grow (`pod.maximum_cores`).
     """
     every_updates: _builtins.int
     """Number of updates of a learner between two fusion rounds. Default 8."""

@@ -1,8 +1,12 @@
 """What an update depends on is the same in a pod that has grown and got further workers."""
 
+import asyncio
+
 import pytest
 from scripted import run, store_of, until
 
+from agentpod.process.wiring import run_follower
+from agentpod.roles import worker
 from podrace.checkpoint_store.publish import fetch_latest
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 from podrace.tensor_transport.codec import decode
@@ -61,3 +65,41 @@ async def test_batch_learning_rate_and_ratio_are_the_same_before_and_after_growi
         owed = UPDATES_PER_STEP * 2 * HORIZON * ENVIRONMENTS
         assert trained[1] - trained[0] == pytest.approx(UPDATES_PER_STEP * steps, abs=owed)
         assert grown.replay_steps == grown.environment_steps, "it continues with the memory that it had"
+
+
+async def test_further_learners_divide_the_environments_and_the_minibatches(
+    mesh, make_spec, make_assignment, monkeypatch
+):
+    algorithms = {"ppo": {"hyperparameters": SETTINGS["ppo"] | {"epochs": 3}}}
+    pod = {"cores": 1.0, "maximum_cores": 2.0, "gpus": 1}
+    spec = make_spec(steps=8192, algorithms=algorithms, pod=pod, fusion={"mode": "allreduce", "every_updates": 2})
+    mesh.orchestrator.directive, mesh.orchestrator.after_steps = pb.DIRECTIVE_DRAIN, 2048
+    assert await run(mesh, make_assignment(spec)) == 0
+    small, before = latest_of(mesh)
+    mesh.orchestrator.directive, made, make = pb.DIRECTIVE_CONTINUE, [], worker.make_simulator
+    mesh.orchestrator.completed.clear()
+
+    def record(environment, *rest):
+        made.append(environment.count)
+        return make(environment, *rest)
+
+    monkeypatch.setattr(worker, "make_simulator", record)
+    prepare = make_assignment(spec)
+    prepare.assignment_id, prepare.lease_epoch = "", 0
+    mesh.orchestrator.preparation = prepare
+    folder = mesh.folder / "grown"
+    follower = asyncio.create_task(run_follower(mesh.pod_config("fused", learners=2, folder=folder), "learner-1"))
+    assert await run(mesh, make_assignment(spec, epoch=2), learners=2, folder=folder) == 0
+    assert await asyncio.wait_for(follower, 30) == 0
+    assert mesh.orchestrator.completed[0].outcome == pb.OUTCOME_FINISHED
+    grown, after = latest_of(mesh)
+
+    assert made == [ENVIRONMENTS // 2] * 2, "both learners made their environments once, before they took over"
+    assert 0 < small.environment_steps < grown.environment_steps
+    for manifest in (small, grown):
+        assert manifest.environment_steps == manifest.rollouts * HORIZON * ENVIRONMENTS
+        assert manifest.policy_version == manifest.rollouts
+    # Two minibatches in each of three epochs, in one learner and divided among two.
+    for manifest, state in ((small, before), (grown, after)):
+        assert int(state["optimizer.step"]) == 2 * 3 * manifest.policy_version
+    assert grown.hyperparameters == small.hyperparameters

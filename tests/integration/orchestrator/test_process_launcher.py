@@ -437,3 +437,6 @@ async def test_pods_get_gpus_of_their_own_by_uuid(short_folder: Path) -> None:
         assert [listed.reserved.gpus for listed in await launcher.list()] == [1, 1]
         with pytest.raises(Unavailable, match="a pod needs 1 GPUs, 0 are free"):
             await launcher.start(pod("race-aaaaaa-p2", gpus=1))
+        grown = replace(pod("race-aaaaaa-p3", gpus=2), replaces="race-aaaaaa-p0", retired=("race-aaaaaa-p1",))
+        await launcher.start(grown)
+        assert harness.file("race-aaaaaa-p3")["order"]["gpus"] == ["GPU-a", "GPU-c"]

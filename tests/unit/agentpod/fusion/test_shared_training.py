@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from agentpod.fusion.shared_training import SharedTraining
-from podrace.errors import InvalidArgument
+from podrace.agentpod.v1 import agentpod_pb2 as pb
+from podrace.errors import FailedPrecondition, InvalidArgument
 from podrace.tasks import cancel_all
 
 LONG = 60.0
@@ -51,3 +52,32 @@ async def test_a_follower_that_the_pod_does_not_have_is_refused_and_never_waited
         await shared.wait_for_change("old", LONG, learner)
     shared.end()
     assert await shared.all_notified(0.0)
+
+
+def joining(session: str, learner: int) -> pb.JoinFusionRequest:
+    return pb.JoinFusionRequest(session=session, learner_index=learner)
+
+
+async def test_a_prepared_training_is_ready_when_every_follower_has_tried_to_join_it() -> None:
+    shared = SharedTraining(3, 3, LONG)
+    asking = await waiting(shared, 1)
+    shared.prepare(pb.GetTrainingResponse(session="prepared"))
+    assert (await asking).session == "prepared"
+    ready = asyncio.create_task(shared.all_ready())
+    for session, learner in (("old", 2), ("prepared", 1), ("prepared", 1), ("prepared", 7)):
+        with pytest.raises(FailedPrecondition):
+            await shared.join(joining(session, learner))
+    await asyncio.sleep(0)
+    assert not ready.done()
+    with pytest.raises(FailedPrecondition):
+        await shared.join(joining("prepared", 2))
+    assert await ready
+
+
+async def test_a_withdrawn_preparation_is_not_waited_for() -> None:
+    shared = SharedTraining(2, 2, LONG)
+    shared.prepare(pb.GetTrainingResponse(session="prepared"))
+    ready = asyncio.create_task(shared.all_ready())
+    await asyncio.sleep(0)
+    shared.withdraw()
+    assert not await ready

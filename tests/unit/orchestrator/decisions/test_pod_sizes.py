@@ -1,7 +1,6 @@
 import itertools
 import random
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -15,12 +14,9 @@ from orchestrator.decisions.pod_sizes.changes import (
     SizeLimits,
     decide,
     limits_of,
-    resized,
     wanted_cores,
-    workers_for,
 )
 from orchestrator.decisions.resources import FreeResources, Resources
-from podrace.tournament.v1 import tournament_pb2
 from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
 
 GIB = 1 << 30
@@ -343,52 +339,42 @@ def test_cores_are_only_moved_and_sizes_stay_within_the_limits() -> None:
     assert changes > 200
 
 
-def specification(*, environments: int = 16, **pod: Any) -> TournamentSpec:
-    fields = {"cores": 1.0, "memory_bytes": GIB, "workers": 1, "learners": 1, "plane": "auto"} | pod
-    made = TournamentSpec(pod=PodSpec(layout=tournament_pb2.LAYOUT_FUSED, **fields))
-    made.environment.count = environments
-    made.algorithms["ppo"].SetInParent()
-    return made
-
-
-def test_a_resized_pod_keeps_what_the_updates_depend_on() -> None:
-    spec = specification()
-    grown = resized(spec, 2.0)
-    assert (grown.cores, grown.memory_bytes, grown.layout) == (2.0, 2 * GIB, tournament_pb2.LAYOUT_SEPARATE)
-    assert (grown.workers, grown.learners, grown.plane) == (1, 1, "auto")
-    assert resized(spec, 1.0) == spec.pod
-
-
-@pytest.mark.parametrize(
-    ("cores", "environments", "workers"),
-    [(2.0, 16, 1), (2.5, 16, 1), (3.0, 16, 2), (4.0, 16, 2), (5.0, 16, 4), (9.0, 16, 8), (64.0, 6, 6), (3.0, 7, 1)],
-)
-def test_each_further_core_may_get_a_worker_if_the_workers_divide_the_environments(
-    cores: float, environments: int, workers: int
-) -> None:
-    assert resized(specification(environments=environments), cores).workers == workers
-
-
-def test_workers_always_divide_the_environments_and_leave_a_core_for_the_learner() -> None:
-    for environments in range(1, 65):
-        for cores in range(2, 20):
-            workers = workers_for(float(cores), environments)
-            assert environments % workers == 0
-            assert 1 <= workers <= max(1, cores - 1)
-
-
-def test_no_workers_are_added_if_agents_differ_in_their_environments_or_the_worker_is_a_third_partys() -> None:
-    searched = specification()
-    searched.algorithms["ppo"].hyperparameters["environment.count"].SetInParent()
-    assert resized(searched, 5.0).workers == 1
-    assert resized(specification(worker="grpc://unix:/w.sock"), 5.0).workers == 1
-
-
 def test_all_pods_have_one_size_by_default() -> None:
-    assert limits_of(PodSpec(cores=1.0)) is None
-    assert limits_of(PodSpec(cores=1.0, maximum_cores=1.0)) is None
-    grows = PodSpec(cores=1.0, minimum_cores=1.0, maximum_cores=2.0, improving_share=0.7, stalled_share=0.1)
+    assert limits_of(TournamentSpec(pod=PodSpec(cores=1.0))) is None
+    assert limits_of(TournamentSpec(pod=PodSpec(cores=1.0, maximum_cores=1.0))) is None
+    pod = PodSpec(cores=1.0, minimum_cores=1.0, maximum_cores=2.0, improving_share=0.7, stalled_share=0.1)
+    grows = TournamentSpec(pod=pod)
     assert limits_of(grows) == SizeLimits(1.0, 1.0, 2.0, pytest.approx(0.7), pytest.approx(0.1), 0)
-    verified = limits_of(grows, verified=True)
+    grows.evaluation.verify = 8
+    verified = limits_of(grows)
     assert verified is not None
     assert verified.other_cores == 1.0
+
+
+def test_learners_divide_the_environments_so_only_some_sizes_are_possible() -> None:
+    pod = PodSpec(cores=4.0, gpus=1, learners=1, maximum_cores=64.0, memory_bytes=GIB)
+    spec = TournamentSpec(pod=pod)
+    spec.environment.count = 4096
+    limits = limits_of(spec)
+    assert limits is not None
+    assert limits.sizes(4.0, 64.0) == [64.0, 32.0, 16.0, 8.0, 4.0]
+    assert limits.sizes(8.0, 15.0) == [8.0]
+    assert limits.sizes(12.0, 15.0) == []
+    assert limits.reserved_by(16.0) == Resources(16.0, 4 * GIB, 4)
+    six = replace(limits, improving_share=0.7)
+    assert wanted_cores(IMPROVING, 32.0, six) == 16.0, "0.7 of eight pods are six, which do not divide 4,096"
+
+
+def test_a_pod_with_gpus_grows_on_a_node_whose_other_pods_leave_it_as_many() -> None:
+    limits = replace(ALL_OF_IT, gpus=1, divided=8, maximum_cores=2.0)
+    found = [replace(pod, node=0) for pod in pods(4)]
+
+    def grown(free_gpus: int) -> Resize | None:
+        node = Resources(64.0, 64 * GIB, free_gpus)
+        return change(IMPROVING, found, replace(CLUSTER, free=FreeResources(node, (node,), strict=True)), limits)
+
+    alone, among_others = grown(0), grown(1)
+    assert alone is not None
+    assert alone.retired == ("p1", "p2"), "the new pod has two GPUs while the old one still has its own"
+    assert among_others is not None
+    assert (among_others.cores, among_others.retired) == (2.0, ("p1", "p2")), "cores are moved, and none is spare"

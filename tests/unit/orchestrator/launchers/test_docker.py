@@ -227,6 +227,16 @@ async def test_each_gpu_is_assigned_once(launcher: DockerLauncher) -> None:
         await launcher.start(new_pod("race-p3", gpus=3))
 
 
+async def test_a_pod_that_replaces_another_shares_its_gpus(launcher: DockerLauncher, engine: Engine) -> None:
+    await launcher.start(new_pod("race-p0", gpus=1))
+    await launcher.start(new_pod("race-p1", gpus=1))
+    await launcher.start(replace(new_pod("race-p2", gpus=2), replaces="race-p0", retired=("race-p1",)))
+    of_leaders = {name: one.labels["podrace.gpus"] for name, one in engine.running.items() if name.endswith("-learner")}
+    assert sorted(of_leaders["podrace-race-p2-learner"].split(",")) == sorted(
+        of_leaders[f"podrace-race-{name}-learner"] for name in ("p0", "p1")
+    )
+
+
 async def test_pods_that_start_together_get_different_gpus(
     launcher: DockerLauncher, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

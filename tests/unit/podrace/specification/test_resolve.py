@@ -243,7 +243,7 @@ def test_zero_is_searched_with_a_logarithmic_range_and_one_with_a_reverse_one():
             {"pod": {"maximum_cores": 2}, "synchronous": True, "pool__maximum_pods": 2},
             "when a pod grows depends on the speed of the machine",
         ),
-        ({"pod": {"maximum_cores": 4, "cores": 2, "workers": 2}}, "only cores can be added to a pod"),
+        ({"pod": {"maximum_cores": 4, "cores": 2, "workers": 2}}, "a pod gets further workers when it grows"),
     ],
 )
 def test_an_error_names_the_key_and_what_is_expected(overrides, words):
