@@ -97,6 +97,12 @@ def _learner_problems(spec: TournamentSpec, where: str) -> Iterator[str]:
                 f"{where}: a pod with GPUs or several learners gets further learners when it grows, and those of"
                 f" {name!r} would not share its replay memory; leave it out"
             )
+    most = spec.pod.learners * (1 + spec.pod.workers)
+    if spec.pod.gpus > most:
+        yield (
+            f"{where}: a larger pod has more learners and workers, but one evaluator, so each GPU must belong to a"
+            f" learner or a worker; set pod.gpus to {most} or less"
+        )
     if spec.opponents.training not in ("", BUILT_IN):
         yield f"{where}: a pod with opponents.training = {spec.opponents.training!r} has one learner; leave it out"
     if divisible_environments(spec) < 2:

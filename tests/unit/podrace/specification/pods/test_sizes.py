@@ -53,6 +53,7 @@ def test_the_default_of_the_fusion_mode_is_the_usual_one_for_other_pods(pod: dic
             {"algorithms": {"ppo": {"hyperparameters": {"environment.count": {"low": 8, "high": 64}}}}},
             "learners divide environment.count, which is 64 or searched",
         ),
+        ({"pod": GPU_POD | {"gpus": 3, "layout": "separate"}}, "set pod.gpus to 2 or less"),
         ({"pod": GPU_POD | {"gpus": 2, "learners": 2, "hosts": 2}}, "a pod grows on one host"),
     ],
 )
