@@ -14,7 +14,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,7 @@ from orchestrator.launchers.pod_settings import (
 from orchestrator.launchers.process.forkserver_client import ForkServerClient
 from orchestrator.launchers.process.inspection import inspect
 from orchestrator.launchers.process.local_gpus import LocalGpus
+from orchestrator.launchers.process.pinned_cpus import cpus_of_other_pods
 from orchestrator.launchers.process.pod_files import (
     POD_FILE,
     PodFile,
@@ -80,6 +81,7 @@ class ProcessLauncher:
         shared_memory: Path = SHARED_MEMORY,
         gpus: LocalGpus | None = None,
         options: ProcessOptions | None = None,
+        others_cpus: Callable[[Collection[int]], set[int]] = cpus_of_other_pods,
     ) -> None:
         """Creates the launcher; the fork server is started with the first pod.
 
@@ -89,9 +91,10 @@ class ProcessLauncher:
             shared_memory: Folder where the pods' planes keep their files.
             gpus: GPUs of this machine; None: as the driver reports them.
             options: Options of this launcher; None: their defaults.
+            others_cpus: Returns the processors that pods of other meshes have; see `cpus_of_other_pods`.
         """
         self._pod_environment = pod_environment
-        self._on_death = on_death
+        self._on_death, self._others_cpus = on_death, others_cpus
         self._shared_memory, self._gpus = shared_memory, gpus or LocalGpus()
         self._folder = pod_environment.runtime_folder / "pods"
         self._user_ids = CodeUserIds(options or ProcessOptions(), pod_environment.runtime_folder)
@@ -149,7 +152,8 @@ class ProcessLauncher:
         async with self._pods() as pods:
             if pod.pod_id in pods.living:
                 return
-            reserved = self._starting[pod.pod_id] = self._choose(pod, pods)
+            others = await asyncio.to_thread(self._others_cpus, pods.pids)
+            reserved = self._starting[pod.pod_id] = self._choose(pod, pods, others)
         try:
             answer = await self._forkserver.send_request(self._request(pod, reserved), self._secrets(pod))
         finally:
@@ -234,12 +238,12 @@ class ProcessLauncher:
                 " choose a shorter name or a shorter runtime_folder"
             )
 
-    def _choose(self, pod: NewPod, pods: PodsPresent) -> Reservation:
+    def _choose(self, pod: NewPod, pods: PodsPresent, others_cpus: set[int]) -> Reservation:
         """Chooses processors, GPUs and a user id that no other pod has, except those that make room for this one."""
         spec, yielding = pod.spec, {pod.replaces, *pod.retired}
         taken = (file.cpus for pod_id, file in pods.living.items() if pod_id not in yielding)
         promised = (reserved.cpus for reserved in pods.starting.values())
-        cpus = choose_cpus(spec.cores, allowed_cpus(), [*taken, *promised])
+        cpus = choose_cpus(spec.cores, allowed_cpus(), [others_cpus, *taken, *promised])
         gpus = choose_gpus(pod, self._gpus.usable(pods.held_gpus), pods.gpus_by_pod) if spec.gpus else ()
         apart = is_isolated(pod, self._pod_environment)
         uid = self._user_ids.choose({self._inspecting_uid, *pods.uids}) if apart else 0

@@ -72,6 +72,11 @@ class PodsPresent:
         return {gpu for gpus in self.gpus_by_pod.values() for gpu in gpus}
 
     @property
+    def pids(self) -> set[int]:
+        """Process ids of the roles of pods that run."""
+        return {process.pid for file in self.living.values() for process in file.roles.values()}
+
+    @property
     def uids(self) -> set[int]:
         """User ids of pods that run or are being started."""
         running = {file.user_code_uid for file in self.living.values()}

@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,21 @@ class LauncherHarness:
         store: str = "",
         gpus: LocalGpus | None = None,
         owns_tournament: Callable[[str], bool] = lambda _: True,
+        others_cpus: Collection[int] = (),
     ) -> None:
         self.folder, self.died = folder, asyncio.Event()
         self.shared_memory = folder / "shm"
         self.shared_memory.mkdir(exist_ok=True)
         shared = PodEnvironment("unix:/o", "unix:/l", store, folder, folder, "", 60.0, TelemetryConfig())
         pod_environment = replace(shared, owns_tournament=owns_tournament)
-        self.launcher = ProcessLauncher(pod_environment, self.died.set, shared_memory=self.shared_memory, gpus=gpus)
+        self.launcher = ProcessLauncher(
+            pod_environment,
+            self.died.set,
+            shared_memory=self.shared_memory,
+            gpus=gpus,
+            # Tests that run at the same time have pods, too.
+            others_cpus=lambda _: set(others_cpus),
+        )
 
     def file(self, pod_id: str = "race-aaaaaa-p0") -> dict[str, Any]:
         content: dict[str, Any] = json.loads((self.folder / "pods" / pod_id / "pod.json").read_text())
@@ -178,6 +186,20 @@ async def test_pods_can_be_started_concurrently(harness: LauncherHarness) -> Non
     await asyncio.gather(*(harness.launcher.start(pod(name)) for name in names))
     assert await harness.listed() == names
     assert len(forkservers_of(harness.folder)) == 1
+
+
+async def test_a_pod_is_not_bound_to_a_processor_that_a_pod_of_another_mesh_has(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(launcher_module, "allowed_cpus", lambda: [first])
+    for others, expected in (((), [first]), ((first,), [])):
+        folder = short_folder / str(len(others))
+        folder.mkdir()
+        harness = LauncherHarness(folder, others_cpus=others)
+        async with harness.launcher as launcher:
+            await launcher.start(pod())
+            assert harness.file()["cpus"] == expected
 
 
 async def test_a_pod_that_grows_gets_the_processors_of_the_pods_that_make_room_for_it(
