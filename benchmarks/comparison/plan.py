@@ -67,7 +67,7 @@ BLOCKS: Sequence[Block] = (
         "nothing is known about the hyperparameters",
     ),
     Block(
-        "peers", UNKNOWN_LONG, PEER_TASKS, ("incumbent", "random-long", "ray-pbt", "optuna-median"), 5,
+        "peers", UNKNOWN_LONG, PEER_TASKS, ("asha", "random-long", "ray-pbt", "optuna-median"), 5,
         "other libraries, with a budget that lets them score several trials",
     ),
     Block(
