@@ -244,6 +244,7 @@ class Preparation:
         agent = assignment.train
         try:
             self._check(assignment)
+            self._share(assignment)
             values = hyperparameters_of(assignment, self._config)
             needs = await self._compute.run(requirements, agent.algorithm, values)
             spaces = await self._roles.open(session_of(assignment, needs, Counters(), self._config))
@@ -254,19 +255,19 @@ class Preparation:
             # The orchestrator stops a pod that is not ready in time, and the other pod continues.
             _log.error("could not prepare for an agent", agent_id=agent.agent_id, error=error.message)
             return
-        if self._config.learners > 1 and not await self._open_followers(assignment):
+        if self._config.learners > 1 and not (self._opening and await self._shared_training.all_ready()):
+            # The preparation was ended before the followers had opened their roles.
             return
         self.agent_id = agent.agent_id
         _log.info("ready to take an agent over", agent_id=agent.agent_id)
 
-    async def _open_followers(self, assignment: pb.Assignment) -> bool:
-        """Lets the followers open their roles as well; returns False if the preparation was ended before they had."""
-        if self._opening is None:
-            return False
-        agent = assignment.train
-        session = f"{agent.agent_id}-prepared"
-        self._shared_training.prepare(pb_pod.GetTrainingResponse(session=session, agent=agent, spec=assignment.spec))
-        return await self._shared_training.all_ready()
+    def _share(self, assignment: pb.Assignment) -> None:
+        """Lets the followers open their roles as well, at the same time, unless the preparation was ended."""
+        if self._config.learners > 1 and self._opening is not None:
+            agent = assignment.train
+            session = f"{agent.agent_id}-prepared"
+            training = pb_pod.GetTrainingResponse(session=session, agent=agent, spec=assignment.spec)
+            self._shared_training.prepare(training)
 
 
 def hyperparameters_of(assignment: pb.Assignment, config: PodConfig) -> dict[str, Any]:

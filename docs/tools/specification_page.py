@@ -53,6 +53,7 @@ RANGES: Mapping[str, str] = {
 DEFAULTS: Mapping[str, str] = {
     "pod.layout": "`fused` if each learner has a GPU and the simulator steps there; else `separate` from 2 cores on",
     "environment.id": "required",
+    "fusion.mode": "`average`; `allreduce` if pods with GPUs or several learners may grow (`pod.maximum_cores`)",
     "evolution.strategy": '`incumbent`; with `search = "wide"` and at most two pods `asha`',
 }
 """Defaults that depend on other keys."""

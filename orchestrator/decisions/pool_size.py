@@ -192,7 +192,8 @@ def unreserved(capacity: Capacity, pods: Iterable[PodView]) -> FreeResources:
     remaining = Resources(
         capacity.total.cores - sum([each.cores for each in reserved]),
         capacity.total.memory_bytes - sum([each.memory_bytes for each in reserved]),
-        capacity.total.gpus - sum([each.gpus for each in reserved]),
+        # Pods share GPUs while one replaces the other.
+        max(0, capacity.total.gpus - sum([each.gpus for each in reserved])),
     )
     return FreeResources(remaining, (remaining,))
 

@@ -58,7 +58,6 @@ def grow_first_pods(
 
 def _first_cores(pods: int, limits: SizeLimits, nodes: Sequence[Resources]) -> float:
     """Returns the cores of the first pod of a tournament that starts this many pods."""
-    cores = wanted_cores(FOUNDER, pods * limits.cores, limits)
-    while cores > limits.cores and not any(node.covers(limits.reserved_by(cores - _TOLERANCE)) for node in nodes):
-        cores -= limits.cores
-    return max(cores, limits.cores)
+    sizes = limits.sizes(limits.cores, wanted_cores(FOUNDER, pods * limits.cores, limits))
+    fitting = (cores for cores in sizes if any(node.covers(limits.reserved_by(cores - _TOLERANCE)) for node in nodes))
+    return next(fitting, limits.cores)

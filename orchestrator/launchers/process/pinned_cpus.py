@@ -32,6 +32,7 @@ def cpus_of_other_pods(
         if pid not in own:
             # A process may end at any time, or belong to a user whose processes are hidden.
             with suppress(OSError):
-                cpus = set(affinity(pid)) if COMMAND in (folder / "cmdline").read_bytes() else allowed
-                bound |= cpus if cpus < allowed else set()
+                if COMMAND in (folder / "cmdline").read_bytes():
+                    cpus = allowed & set(affinity(pid))
+                    bound |= cpus if cpus < allowed else set()
     return bound

@@ -73,8 +73,8 @@ class PodsPresent:
 
     @property
     def pids(self) -> set[int]:
-        """Process ids of the roles of pods that run."""
-        return {process.pid for file in self.living.values() for process in file.roles.values()}
+        """Process ids of the roles of all pods that have files, also of those whose leader has just died."""
+        return {process.pid for file in self.files.values() if file for process in file.roles.values()}
 
     @property
     def uids(self) -> set[int]:

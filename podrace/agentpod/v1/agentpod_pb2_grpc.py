@@ -560,7 +560,9 @@ class LearnerServiceServicer:
         """Returns the training session that the learners of this pod share. Called by the followers. Blocks until there is
         another session than the one the follower names, for at most `wait_duration`; after that it answers with the
         current session, or with an empty one if there is none. Call again at once: a follower on another host that has no
-        call in progress for 10 s counts as stuck, and its pod is replaced. Deadline: twice `wait_duration`.
+        call in progress for 10 s counts as stuck, and its pod is replaced. The session may not have begun: the pod prepares
+        to take its agent over, and followers open their roles and call JoinFusion, which tells the leader that they are
+        ready and answers NOT_OPEN. Deadline: twice `wait_duration`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -568,7 +570,7 @@ class LearnerServiceServicer:
 
     def JoinFusion(self, request, context):
         """Joins the next fusion round. Called by the followers. Blocks until the members of the round are known; a repeat
-        while it blocks has no further effect. FAILED_PRECONDITION (NOT_OPEN) if the session has ended. FAILED_PRECONDITION
+        while it blocks has no further effect. FAILED_PRECONDITION (NOT_OPEN) if the session has ended or not begun. FAILED_PRECONDITION
         without a reason if this process computed a different average than the leader although it had started from the
         leader's state; the leader does not admit it again. Deadline: 120 s; repeat the call after that.
         """

@@ -19,12 +19,14 @@ from podrace.specification.declared_algorithms import entry_of
 from podrace.specification.hyperparameters import MINIBATCH_SIZE
 from podrace.specification.known.opponents import BUILT_IN
 from podrace.specification.pods.exchange import REPLAYED
-from podrace.tournament.v1.tournament_pb2 import PodSpec, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, PodSpec, TournamentSpec
 
 IMPROVING_SHARE = 0.7
 STALLED_SHARE = 0.1
 """Defaults of `pod.improving_share` and `pod.stalled_share`, if the pod of the incumbent may grow."""
 ALLREDUCE = "allreduce"
+NOT_DIVISIBLE = ("recurrent_size", "learning_rate_steps", "learning_rate_schedule")
+"""Hyperparameters that depend on the lanes or steps of a single learner."""
 
 
 def grows(pod: PodSpec) -> bool:
@@ -97,6 +99,9 @@ def _learner_problems(spec: TournamentSpec, where: str) -> Iterator[str]:
                 f"{where}: a pod with GPUs or several learners gets further learners when it grows, and those of"
                 f" {name!r} would not share its replay memory; leave it out"
             )
+        for key in NOT_DIVISIBLE:
+            if _is_set(algorithm.hyperparameters.get(key)):
+                yield f"{where}: {key} of {name!r} would differ between sizes of a pod; leave one of them out"
     most = spec.pod.learners * (1 + spec.pod.workers)
     if spec.pod.gpus > most:
         yield (
@@ -105,11 +110,20 @@ def _learner_problems(spec: TournamentSpec, where: str) -> Iterator[str]:
         )
     if spec.opponents.training not in ("", BUILT_IN):
         yield f"{where}: a pod with opponents.training = {spec.opponents.training!r} has one learner; leave it out"
-    if divisible_environments(spec) < 2:
+    count, pods = divisible_environments(spec), round(spec.pod.maximum_cores / spec.pod.cores)
+    least = max(1, round(spec.pod.minimum_cores / spec.pod.cores))
+    if count % least or all(count % larger for larger in range(2, pods + 1)):
         yield (
             f"{where}: learners divide environment.count, which is {spec.environment.count} or searched; give a fixed"
-            " number that the sizes of the pod divide, or leave it out"
+            f" number that is divisible by {least if least > 1 else 'a number from 2 to ' + str(pods)}, or leave it out"
         )
+
+
+def _is_set(given: HyperparameterSpec | None) -> bool:
+    """Whether a hyperparameter that is 0 or empty by default has a value or is searched."""
+    if given is None:
+        return False
+    return bool(given.HasField("low") or given.choices or given.value.number_value or given.value.string_value)
 
 
 def divisible_environments(spec: TournamentSpec) -> int:
@@ -141,12 +155,11 @@ def batch_of_a_learner(values: Mapping[str, Any], pod: PodSpec, learners: int) -
         pod: Pod of the specification.
         learners: Learners that the pod has.
     """
-    times = _times(pod, learners)
-    if times == 1 or not isinstance(size := values.get(MINIBATCH_SIZE), int | float):
+    times, size = _times(pod, learners), values.get(MINIBATCH_SIZE)
+    if times == 1 or not isinstance(size, int | float) or size <= 0:
+        # 0 is the whole rollout, which is divided anyway.
         return dict(values)
-    # A minibatch of a recurrent policy has whole lanes.
-    least = values.get("horizon", 1) if values.get("recurrent_size") else 1
-    return {**values, MINIBATCH_SIZE: int(max(math.ceil(size / times), least))}
+    return {**values, MINIBATCH_SIZE: math.ceil(size / times)}
 
 
 def _times(pod: PodSpec, learners: int) -> int:

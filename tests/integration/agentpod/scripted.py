@@ -48,6 +48,7 @@ class ScriptedOrchestrator(pb_grpc.OrchestratorServiceServicer):
         if self.preparation and not request.prepared_agent_id:
             return pb.AcquireAssignmentResponse(prepare=self.preparation)
         if self.assignments:
+            self.preparation = None
             return pb.AcquireAssignmentResponse(assignment=self.assignments.pop(0))
         self.refused += 1
         return pb.AcquireAssignmentResponse(drain="nothing left")

@@ -48,6 +48,14 @@ def test_the_first_pod_fits_on_a_node_with_its_memory() -> None:
     assert first.cores == 3.0, "six cores would need 6 GiB"
 
 
+@pytest.mark.parametrize(("largest", "cores"), [(7.0, 4.0), (3.0, 2.0), (8.0, 8.0)])
+def test_the_first_pod_divides_the_environments_of_its_learners(largest: float, cores: float) -> None:
+    limits = replace(LIMITS, improving_share=1.0, divided=4096)
+    first, *_ = grow_first_pods(starts(8), {"t": limits}, [node(largest)])
+    assert isinstance(first, StartPod)
+    assert first.cores == cores
+
+
 def test_other_actions_and_tournaments_stay_as_they_are() -> None:
     others = [RetirePod("p", "r"), *starts(3, "other"), PoolShort("t", "s")]
     actions = grow_first_pods([*others, *starts(3)], {"t": LIMITS}, [node(16.0)])

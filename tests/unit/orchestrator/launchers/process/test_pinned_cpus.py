@@ -20,7 +20,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 def test_only_processes_of_pods_that_are_bound_to_some_processors_count(proc: Path) -> None:
-    bound = {0: ALL, 10: {0}, 11: {1, 2}, 12: ALL, 13: {3}, 14: {3}}
+    bound = {0: ALL, 10: {0}, 11: {1, 2, 7}, 12: ALL, 13: {3}, 14: {3}}
     assert cpus_of_other_pods((), proc=proc, affinity=bound.__getitem__) == {0, 1, 2}
     assert cpus_of_other_pods([11], proc=proc, affinity=bound.__getitem__) == {0}
 

@@ -53,6 +53,16 @@ def test_the_default_of_the_fusion_mode_is_the_usual_one_for_other_pods(pod: dic
             {"algorithms": {"ppo": {"hyperparameters": {"environment.count": {"low": 8, "high": 64}}}}},
             "learners divide environment.count, which is 64 or searched",
         ),
+        ({"environment": {"id": "CartPole-v1", "count": 7}}, "divisible by a number from 2 to 4"),
+        ({"pod": GPU_POD | {"minimum_cores": 12}}, "divisible by 3"),
+        *(
+            ({"algorithms": {"ppo": {"hyperparameters": {key: value}}}}, f"{key} of 'ppo' would differ between sizes")
+            for key, value in (
+                ("recurrent_size", 32),
+                ("learning_rate_steps", 10_000),
+                ("recurrent_size", {"low": 8, "high": 9}),
+            )
+        ),
         ({"pod": GPU_POD | {"gpus": 3, "layout": "separate"}}, "set pod.gpus to 2 or less"),
         ({"pod": GPU_POD | {"gpus": 2, "learners": 2, "hosts": 2}}, "a pod grows on one host"),
     ],
@@ -87,8 +97,4 @@ def test_the_minibatches_of_all_learners_are_that_of_the_specification() -> None
         assert unchanged == values
     assert batch_of_a_learner({"horizon": 5}, GPUS, 4) == {"horizon": 5}
     assert batch_of_a_learner({"minibatch_size": 10}, GPUS, 4) == {"minibatch_size": 3}
-
-
-def test_a_minibatch_of_a_recurrent_policy_keeps_a_whole_lane() -> None:
-    values = {"minibatch_size": 256, "horizon": 128, "recurrent_size": 32}
-    assert batch_of_a_learner(values, GPUS, 4)["minibatch_size"] == 128
+    assert batch_of_a_learner({"minibatch_size": 0.0}, GPUS, 4) == {"minibatch_size": 0}, "the whole rollout"
