@@ -326,7 +326,7 @@ class LearnerServiceStub:
     another session than the one the follower names, for at most `wait_duration`; after that it answers with the
     current session, or with an empty one if there is none. Call again at once: a follower on another host that has no
     call in progress for 10 s counts as stuck, and its pod is replaced. The session may not have begun: the pod prepares
-    to take its agent over, and followers open their roles and call JoinFusion, which tells the leader that they are
+    to take its agent over, and followers open their roles and call JoinFusion, which shows the leader that they are
     ready and answers NOT_OPEN. Deadline: twice `wait_duration`.
     """
     JoinFusion: _grpc.UnaryUnaryMultiCallable[_agentpod_pb2.JoinFusionRequest, _agentpod_pb2.JoinFusionResponse]
@@ -359,7 +359,7 @@ class LearnerServiceAsyncStub(LearnerServiceStub):
     another session than the one the follower names, for at most `wait_duration`; after that it answers with the
     current session, or with an empty one if there is none. Call again at once: a follower on another host that has no
     call in progress for 10 s counts as stuck, and its pod is replaced. The session may not have begun: the pod prepares
-    to take its agent over, and followers open their roles and call JoinFusion, which tells the leader that they are
+    to take its agent over, and followers open their roles and call JoinFusion, which shows the leader that they are
     ready and answers NOT_OPEN. Deadline: twice `wait_duration`.
     """
     JoinFusion: _aio.UnaryUnaryMultiCallable[_agentpod_pb2.JoinFusionRequest, _agentpod_pb2.JoinFusionResponse]  # type: ignore[assignment]
@@ -401,7 +401,7 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         another session than the one the follower names, for at most `wait_duration`; after that it answers with the
         current session, or with an empty one if there is none. Call again at once: a follower on another host that has no
         call in progress for 10 s counts as stuck, and its pod is replaced. The session may not have begun: the pod prepares
-        to take its agent over, and followers open their roles and call JoinFusion, which tells the leader that they are
+        to take its agent over, and followers open their roles and call JoinFusion, which shows the leader that they are
         ready and answers NOT_OPEN. Deadline: twice `wait_duration`.
         """
 
