@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-COMMAND = b"agentpod"
-"""Part of the command lines of pods."""
+COMMAND = b"agentpod\0forkserver"
+"""Part of the command lines of the roles of pods, which are forked. Processes that roles start have others."""
 
 
 def cpus_of_other_pods(

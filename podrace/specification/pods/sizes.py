@@ -16,10 +16,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from podrace.specification.declared_algorithms import entry_of
+from podrace.specification.environment_search import COUNT
 from podrace.specification.hyperparameters import MINIBATCH_SIZE
 from podrace.specification.known.opponents import BUILT_IN
 from podrace.specification.pods.exchange import REPLAYED
-from podrace.tournament.v1.tournament_pb2 import HyperparameterSpec, PodSpec, TournamentSpec
+from podrace.tournament.v1.tournament_pb2 import AlgorithmSpec, HyperparameterSpec, PodSpec, TournamentSpec
 
 IMPROVING_SHARE = 0.7
 STALLED_SHARE = 0.1
@@ -92,16 +93,6 @@ def _learner_problems(spec: TournamentSpec, where: str) -> Iterator[str]:
             f"{where}: with fusion.mode = {spec.fusion.mode!r} a pod with more learners would learn from other batches;"
             f" set it to {ALLREDUCE!r}"
         )
-    for name, algorithm in spec.algorithms.items():
-        entry = entry_of(name, algorithm)
-        if entry and REPLAYED in entry.hyperparameters:
-            yield (
-                f"{where}: a pod with GPUs or several learners gets further learners when it grows, and those of"
-                f" {name!r} would not share its replay memory; leave it out"
-            )
-        for key in NOT_DIVISIBLE:
-            if _is_set(algorithm.hyperparameters.get(key)):
-                yield f"{where}: {key} of {name!r} would differ between sizes of a pod; leave one of them out"
     most = spec.pod.learners * (1 + spec.pod.workers)
     if spec.pod.gpus > most:
         yield (
@@ -110,13 +101,22 @@ def _learner_problems(spec: TournamentSpec, where: str) -> Iterator[str]:
         )
     if spec.opponents.training not in ("", BUILT_IN):
         yield f"{where}: a pod with opponents.training = {spec.opponents.training!r} has one learner; leave it out"
-    count, pods = divisible_environments(spec), round(spec.pod.maximum_cores / spec.pod.cores)
-    least = max(1, round(spec.pod.minimum_cores / spec.pod.cores))
-    if count % least or all(count % larger for larger in range(2, pods + 1)):
+    for name in sorted(spec.algorithms):
+        yield from _algorithm_problems(name, spec.algorithms[name], where)
+    yield from _environment_problems(spec, where)
+
+
+def _algorithm_problems(name: str, algorithm: AlgorithmSpec, where: str) -> Iterator[str]:
+    """Yields why several learners could not train an agent as one does."""
+    entry = entry_of(name, algorithm)
+    if entry and REPLAYED in entry.hyperparameters:
         yield (
-            f"{where}: learners divide environment.count, which is {spec.environment.count} or searched; give a fixed"
-            f" number that is divisible by {least if least > 1 else 'a number from 2 to ' + str(pods)}, or leave it out"
+            f"{where}: a pod with GPUs or several learners gets further learners when it grows, and those of {name!r}"
+            " would not share its replay memory; leave it out"
         )
+    for key in NOT_DIVISIBLE:
+        if _is_set(algorithm.hyperparameters.get(key)) or any(key in start.fields for start in algorithm.starts):
+            yield f"{where}: {key} of {name!r} would differ between sizes of a pod; leave one of them out"
 
 
 def _is_set(given: HyperparameterSpec | None) -> bool:
@@ -126,9 +126,22 @@ def _is_set(given: HyperparameterSpec | None) -> bool:
     return bool(given.HasField("low") or given.choices or given.value.number_value or given.value.string_value)
 
 
+def _environment_problems(spec: TournamentSpec, where: str) -> Iterator[str]:
+    """Yields why the learners of a larger pod could not divide the environments."""
+    if COUNT in {key for algorithm in spec.algorithms.values() for key in algorithm.hyperparameters}:
+        yield f"{where}: learners divide {COUNT}, so it cannot be searched; leave one of them out"
+        return
+    key = f"{where}: {COUNT} = {spec.environment.count}"
+    pods, least = (max(1, round(size / spec.pod.cores)) for size in (spec.pod.maximum_cores, spec.pod.minimum_cores))
+    if spec.environment.count % least:
+        yield f"{key} is not divisible by the {least} pods of pod.minimum_cores; choose numbers that are"
+    elif all(spec.environment.count % larger for larger in range(2, pods + 1)):
+        yield f"{key} is not divisible by any number of pods from 2 to {pods}, so no pod could grow; choose another"
+
+
 def divisible_environments(spec: TournamentSpec) -> int:
     """Returns how many environments of an agent a pod may divide; 1 if agents have different numbers."""
-    searched = any("environment.count" in algorithm.hyperparameters for algorithm in spec.algorithms.values())
+    searched = any(COUNT in algorithm.hyperparameters for algorithm in spec.algorithms.values())
     return 1 if searched else spec.environment.count
 
 

@@ -45,16 +45,13 @@ def test_the_default_of_the_fusion_mode_is_the_usual_one_for_other_pods(pod: dic
             "with fusion.mode = 'average' a pod with more learners would learn from",
         ),
         ({"algorithms": {"ppo": {}, "dqn": {}}}, "those of 'dqn' would not share its replay memory"),
-        (
-            {"environment": {"id": "CartPole-v1", "count": 1}},
-            "divide environment.count, which is 1 or searched",
-        ),
+        ({"environment": {"id": "CartPole-v1", "count": 7}}, "not divisible by any number of pods from 2 to 4"),
+        ({"pod": GPU_POD | {"minimum_cores": 12}}, "not divisible by the 3 pods of pod.minimum_cores"),
         (
             {"algorithms": {"ppo": {"hyperparameters": {"environment.count": {"low": 8, "high": 64}}}}},
-            "learners divide environment.count, which is 64 or searched",
+            "learners divide environment.count, so it cannot be searched",
         ),
-        ({"environment": {"id": "CartPole-v1", "count": 7}}, "divisible by a number from 2 to 4"),
-        ({"pod": GPU_POD | {"minimum_cores": 12}}, "divisible by 3"),
+        ({"algorithms": {"ppo": {"starts": [{"recurrent_size": 32}]}}}, "recurrent_size of 'ppo' would differ"),
         *(
             ({"algorithms": {"ppo": {"hyperparameters": {key: value}}}}, f"{key} of 'ppo' would differ between sizes")
             for key, value in (
