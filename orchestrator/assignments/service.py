@@ -280,7 +280,7 @@ class Assignments:
             if dispatch.has_advanced(progress) and lease and not lease.advanced:
                 await self._state.transact(forget_losses, work.work_id)
                 lease.advanced = True
-            await self._gaps.resumed(work, progress, self._clock.monotonic())
+            await self._gaps.resumed(lease, progress, self._clock.monotonic())
             if new_fault:
                 await self._state.transact(record_evaluator_fault, work.tournament_id, work.pod_id, new_fault)
         except PodraceError as error:

@@ -18,7 +18,8 @@ from orchestrator.decisions.dispatch import Holder
 from orchestrator.pool import resizes
 from orchestrator.state import pauses, records, resize_records
 from orchestrator.state.database import StateDatabase, Transaction
-from orchestrator.state.records import AgentRecord, PodPhase, PodRecord, TournamentRecord, WorkPhase, WorkRecord
+from orchestrator.state.leases import Lease
+from orchestrator.state.records import AgentRecord, PodPhase, PodRecord, TournamentRecord, WorkPhase
 from orchestrator.state.resize_records import ResizePhase, ResizeRecord
 from podrace.orchestrator.v1 import orchestrator_pb2 as pb
 
@@ -109,7 +110,7 @@ def _answer_ready(
     if not reason:
         resizes.finish_without_agent(transaction, resize)
         return None
-    resizes.finish(transaction, resize)
+    resizes.hand_over(transaction, resize)
     assigned = transactions.assign(transaction, agent, requester, f"it replaces {resize.predecessor_id}")
     return AssignedWork(tournament, assigned)
 
@@ -118,7 +119,7 @@ class TrainingGaps:
     """Measures for how long nothing trains an agent that changes pods. Pods report ages, so clocks need not agree.
 
     gaps.ended(agent_id, progress, now)               # the last report under a lease
-    await gaps.resumed(agent, progress, now)          # every report under the next one
+    await gaps.resumed(lease, progress, now)          # every report under the next one
     """
 
     def __init__(self, state: StateDatabase) -> None:
@@ -136,13 +137,18 @@ class TrainingGaps:
             while len(self._last_update) > MOST_ENDS:
                 self._last_update.popitem(last=False)
 
-    async def resumed(self, work: WorkRecord, progress: pb.Progress, now: float) -> None:
-        """Records the time until training began again, once, if the agent was handed over."""
-        if not progress.HasField("training_age_seconds") or work.work_id not in self._last_update:
+    async def resumed(self, lease: Lease | None, progress: pb.Progress, now: float) -> None:
+        """Records the first report of training under a lease: if the agent was handed over, the resize is done.
+
+        How long nothing was trained is known if the old pod gave the agent back to this orchestrator.
+        """
+        if lease is None or lease.training_recorded or not progress.HasField("training_age_seconds"):
             return
-        seconds = max(0.0, now - progress.training_age_seconds - self._last_update[work.work_id])
-        recorded = await self._state.transact(resizes.record_gap, work.work_id, work.pod_id, seconds)
+        ended = self._last_update.get(lease.work_id)
+        gap = None if ended is None else max(0.0, now - progress.training_age_seconds - ended)
+        resize = await self._state.transact(resizes.finish, lease.pod_id, lease.work_id, gap)
         # Only now: if it could not be recorded, the next report is used.
-        self._last_update.pop(work.work_id, None)
-        if recorded:
-            RESIZE_GAP.observe(seconds)
+        lease.training_recorded = True
+        self._last_update.pop(lease.work_id, None)
+        if resize and resize.gap_seconds is not None:
+            RESIZE_GAP.observe(resize.gap_seconds)

@@ -162,11 +162,11 @@ class PodSizing:
     def _history(self, tournament_id: str, now: float) -> ChangeHistory:
         found = self._resizes[tournament_id]
         abandoned = takewhile(lambda one: one.phase == ResizePhase.ABANDONED, reversed(found))
-        done = [one for one in found if one.phase == ResizePhase.DONE]
+        handed_over = [one for one in found if one.phase in (ResizePhase.HANDED_OVER, ResizePhase.DONE)]
         return ChangeHistory(
             under_way=any(one.under_way for one in found),
             last_scores=max((one.scores for one in found), default=None),
-            gap_seconds=[one.gap_seconds for one in done],
+            gap_seconds=[one.gap_seconds for one in handed_over],
             running_seconds=self._runtime.running_time.seconds(tournament_id, now),
             abandoned_in_row=sum(1 for _ in abandoned),
         )

@@ -1,9 +1,10 @@
 """Records resizes: a pod of another size that takes an agent over from the pod that trains it.
 
-    WARMING  the new pod starts, and opens its roles; the old one trains
-    READY    the new pod is ready; the old one is asked to publish and stop, and the agent is kept for the new one
-    DONE     the new pod has the agent under a new lease epoch, or the agent had ended; it is a pod like any other
-    ABANDONED  the new pod is gone, or was not ready in time, or the tournament ended
+    WARMING      the new pod starts, and opens its roles; the old one trains
+    READY        the new pod is ready; the old one is asked to publish and stop, and the agent is kept for the new one
+    HANDED_OVER  the new pod has the agent under a new lease epoch
+    DONE         the new pod trains, or got no agent because that had ended; it is a pod like any other
+    ABANDONED    the new pod is gone, or was not ready in time, or the tournament ended
 
 If the new pod dies, the old one continues, or any other pod gets the agent. If the old pod dies, the new one gets the
 agent at its last checkpoint. Every step is one transaction, so an orchestrator that restarts continues with it.
@@ -78,21 +79,49 @@ def abandon_other_trial(transaction: Transaction, resize: ResizeRecord, agent: A
     return True
 
 
-def finish(transaction: Transaction, resize: ResizeRecord) -> None:
-    """Records that the new pod has the agent; the event follows when it is known how long nothing was trained."""
-    resize_records.save(transaction, replace(resize, phase=ResizePhase.DONE))
+def hand_over(transaction: Transaction, resize: ResizeRecord) -> None:
+    """Records that the new pod has the agent; the event follows when it trains."""
+    resize_records.save(transaction, replace(resize, phase=ResizePhase.HANDED_OVER))
 
 
-def finish_without_agent(transaction: Transaction, resize: ResizeRecord) -> None:
-    """Records that the new pod replaces the old one, whose agent has ended or is in another pod."""
-    finish(transaction, resize)
-    pod = records.find(transaction, PodRecord, resize.pod_id)
-    cores = pod.cores if pod else 0.0
+def finish(transaction: Transaction, pod_id: str, agent_id: str, gap_seconds: float | None) -> ResizeRecord | None:
+    """Records that a pod trains; has an effect once for a new pod that was handed an agent.
+
+    Args:
+        transaction: The transaction to write in.
+        pod_id: The pod.
+        agent_id: The agent that it trains.
+        gap_seconds: For how long nothing trained this agent before; None if that is not known.
+
+    Returns:
+        The resize that is done; None if there is none.
+    """
+    resize = resize_records.handed_over_to(transaction, pod_id)
+    if resize is None:
+        return None
+    if resize.agent_id != agent_id:
+        return finish_without_agent(transaction, resize)
+    done = replace(resize, phase=ResizePhase.DONE, gap_seconds=gap_seconds)
+    resize_records.save(transaction, done)
+    gap = "for an unknown time" if gap_seconds is None else f"for {gap_seconds:.2f} s"
     message = (
-        f"{resize.pod_id} with {cores:g} cores replaces {resize.predecessor_id}; {resize.agent_id or 'the agent'} ended"
-        " before, or another pod has it"
+        f"{agent_id} continues in {pod_id} with {_cores(transaction, pod_id):g} cores instead of"
+        f" {resize.predecessor_id}; nothing was trained {gap}"
+    )
+    _record_event(transaction, "pod_resized", pod_id, resize.tournament_id, message, agent_id)
+    return done
+
+
+def finish_without_agent(transaction: Transaction, resize: ResizeRecord) -> ResizeRecord:
+    """Records that the new pod replaces the old one, whose agent has ended or is in another pod."""
+    done = replace(resize, phase=ResizePhase.DONE)
+    resize_records.save(transaction, done)
+    message = (
+        f"{resize.pod_id} with {_cores(transaction, resize.pod_id):g} cores replaces {resize.predecessor_id};"
+        f" {resize.agent_id or 'the agent'} ended before, or another pod has it"
     )
     _record_event(transaction, "pod_resized", resize.pod_id, resize.tournament_id, message)
+    return done
 
 
 def abandon(transaction: Transaction, resize: ResizeRecord, reason: str) -> None:
@@ -120,21 +149,9 @@ def abandon_failed(transaction: Transaction, tournament_id: str) -> list[ResizeR
     return resize_records.of_tournament(transaction, tournament_id)
 
 
-def record_gap(transaction: Transaction, agent_id: str, pod_id: str, seconds: float) -> bool:
-    """Records for how long nothing was trained while an agent was handed over; returns whether it was."""
-    found = resize_records.of_agent(transaction, agent_id, pod_id)
-    for resize in found:
-        if resize.phase == ResizePhase.DONE and resize.gap_seconds is None:
-            resize_records.save(transaction, replace(resize, gap_seconds=seconds))
-            pod = records.find(transaction, PodRecord, pod_id)
-            cores = pod.cores if pod else 0.0
-            message = (
-                f"{agent_id} continues in {pod_id} with {cores:g} cores instead of {resize.predecessor_id}; nothing"
-                f" was trained for {seconds:.2f} s"
-            )
-            _record_event(transaction, "pod_resized", pod_id, resize.tournament_id, message, agent_id)
-            return True
-    return False
+def _cores(transaction: Transaction, pod_id: str) -> float:
+    pod = records.find(transaction, PodRecord, pod_id)
+    return pod.cores if pod else 0.0
 
 
 def _record_event(

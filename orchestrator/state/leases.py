@@ -36,6 +36,8 @@ class Lease:
     """Number of the latest report of a stuck role that was recorded."""
     advanced: bool = False
     """Whether it was recorded that the pod has brought the agent further."""
+    training_recorded: bool = False
+    """Whether it was recorded that the pod trains the agent."""
 
 
 class Leases:

@@ -13,6 +13,7 @@ class ResizePhase(StrEnum):
 
     WARMING = "warming"
     READY = "ready"
+    HANDED_OVER = "handed_over"
     DONE = "done"
     ABANDONED = "abandoned"
 
@@ -79,6 +80,12 @@ def evaluates(transaction: Transaction, tournament_id: str, pod_id: str) -> bool
     return bool(found)
 
 
+def handed_over_to(transaction: Transaction, pod_id: str) -> ResizeRecord | None:
+    """Returns the resize by which a pod has its first agent, until it is recorded that the pod trains."""
+    found = _select(transaction, "pod_id = ? AND phase = ?", pod_id, ResizePhase.HANDED_OVER)
+    return found[0] if found else None
+
+
 def keeper_of(transaction: Transaction, agent_id: str) -> str:
     """Returns the pod that an agent is kept for; empty if any pod may have it."""
     living = "pod_id IN (SELECT pod_id FROM pods WHERE phase != ?)"
@@ -90,11 +97,6 @@ def agent_of(transaction: Transaction, resize: ResizeRecord) -> AgentRecord | No
     """Returns the agent that was assigned to the old pod last and has not been given back."""
     unfinished = records.unfinished(transaction, AgentRecord, resize.tournament_id)
     return next((one for one in unfinished if one.pod_id == resize.predecessor_id), None)
-
-
-def of_agent(transaction: Transaction, agent_id: str, pod_id: str) -> list[ResizeRecord]:
-    """Returns the resizes by which a pod has an agent."""
-    return _select(transaction, "agent_id = ? AND pod_id = ?", agent_id, pod_id)
 
 
 def _select(transaction: Transaction, condition: str, *values: object) -> list[ResizeRecord]:

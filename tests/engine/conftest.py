@@ -78,5 +78,7 @@ async def mesh(namespace: str, data: Path) -> AsyncIterator[Mesh]:
         yield made
     finally:
         await until(made.cancel_all, "the orchestrator to answer")
+        # pytest shows them if the test fails.
+        await made.print_events()
         await until(lambda: not made.names("jobs", "podrace/scope=podrace"), "the Jobs to be gone")
         await channel.close()

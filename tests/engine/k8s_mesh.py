@@ -10,7 +10,7 @@ import tomllib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class Mesh:
     stub: Any
     reports: Path
     """Folder that user code of the tests writes to."""
+    created: list[str] = field(default_factory=list)
+    """Tournaments that this client created."""
 
     def kubectl(self, *arguments: str, check: bool = True) -> str:
         command = [KUBECTL, "-n", self.namespace, *arguments]
@@ -84,6 +86,7 @@ class Mesh:
             "CreateTournament", pb.CreateTournamentRequest(request_id=uuid.uuid4().hex, spec=spec)
         )
         tournament_id: str = response.tournament.tournament_id
+        self.created.append(tournament_id)
         return tournament_id
 
     async def get(self, tournament_id: str) -> Any:
@@ -105,6 +108,13 @@ class Mesh:
     async def events(self, tournament_id: str, kind: str) -> list[str]:
         response = await self.call("ListEvents", pb.ListEventsRequest(tournament_id=tournament_id, page_size=1000))
         return [event.message for event in response.events if event.kind == kind]
+
+    async def print_events(self) -> None:
+        """Prints the events of the tournaments that this client created."""
+        for tournament_id in self.created:
+            request = pb.ListEventsRequest(tournament_id=tournament_id, page_size=1000)
+            for event in (await self.call("ListEvents", request)).events:
+                print(f"{event.time.ToJsonString()} {event.kind}: {event.message}")
 
 
 async def until(condition: Callable[[], Any], what: str, *, seconds: float = WAIT_SECONDS) -> float:

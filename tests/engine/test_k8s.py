@@ -159,8 +159,8 @@ async def test_the_pod_of_the_incumbent_grows_into_another_job(mesh: Mesh, recor
     )
     begun = await until(lambda: mesh.events(tournament, "pod_resize_begun"), "a larger pod", seconds=300.0)
     record("create_tournament_to_resize_begun", begun)
-    # A change is abandoned, and begun again later, if the agent ends before the larger pod is ready.
-    taken_over = await until(lambda: mesh.events(tournament, "pod_resized"), "the larger pod", seconds=300.0)
+    # A change is abandoned, and begun again after twice as many scores, if the larger pod is not ready in time.
+    taken_over = await until(lambda: mesh.events(tournament, "pod_resized"), "the larger pod", seconds=500.0)
     record("larger_pod_takes_over", taken_over)
 
     def cores() -> list[str]:

@@ -95,7 +95,7 @@ class PlayedPod:
 
     async def _train(self, assignment: pb.Assignment) -> None:
         try:
-            answer = await self.world.mesh.renew(assignment)
+            answer = await self.world.mesh.renew(assignment, training_age_seconds=0.5)
             self.publish()
         except FailedPrecondition:
             self._lose()

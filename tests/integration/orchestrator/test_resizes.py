@@ -135,6 +135,29 @@ async def test_the_gap_is_measured_by_ages_and_reported(race: Race) -> None:
     assert (event.pod_id, event.agent_id) == (race.pod(2), third.train.agent_id)
 
 
+async def test_a_resize_is_also_reported_if_the_gap_is_not_known(race: Race) -> None:
+    first, second = await grow(race)
+    await race.leave(1, second)
+    await race.prepared(2)
+    # It had not updated the agent yet, so there is no age of the last update.
+    await race.leave(0, first)
+    third = (await race.acquire(2, first.train.agent_id)).assignment
+    for _ in range(2):
+        await race.mesh.renew(third, environment_steps=900, training_age_seconds=0.9)
+    (event,) = [event for event in await race.mesh.events(race.name) if event.kind == "pod_resized"]
+    assert event.message.endswith("nothing was trained for an unknown time")
+
+
+async def test_a_resize_is_reported_with_the_next_agent_if_the_new_pod_never_trains_the_first(race: Race) -> None:
+    third = await grown(race)
+    await race.mesh.complete(third, pb.OUTCOME_AGENT_FAILED)
+    following = (await race.acquire(2)).assignment
+    assert following.train.agent_id != third.train.agent_id
+    await race.mesh.renew(following, environment_steps=100, training_age_seconds=0.9)
+    (event,) = [event for event in await race.mesh.events(race.name) if event.kind == "pod_resized"]
+    assert event.message.endswith(f"{third.train.agent_id} ended before, or another pod has it")
+
+
 async def test_no_other_pod_gets_the_agent_while_it_changes_pods(race: Race) -> None:
     first, second = await grow(race)
     await race.prepared(2)
