@@ -48,7 +48,7 @@ class Mesh:
     stub: Any
     reports: Path
     """Folder that user code of the tests writes to."""
-    created: list[str] = field(default_factory=list)
+    created: list[str] = field(default_factory=list, init=False)
     """Tournaments that this client created."""
 
     def kubectl(self, *arguments: str, check: bool = True) -> str:
