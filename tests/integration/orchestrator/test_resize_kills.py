@@ -114,6 +114,9 @@ async def test_a_restart_of_the_orchestrator_at_any_step_ends_in_one_pod(
         await world.restart()
         assert (await world.settle()).pod_id == world.new
         world.check_publications()
+        phases = await world.phases()
+        assert set(phases) == {ResizePhase.DONE}
+        assert (await world.mesh.kinds(world.name)).count("pod_resized") == len(phases)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
