@@ -204,7 +204,8 @@ class Stepping:
             self._inbox.finish()
         _check_choices(simulator, self._action)
         self._step += 1
-        return list(self._stepped(_fields(simulator.step(self._action.to(self._device)))))
+        # A copy: an environment may keep its action, and this tensor will hold the next one.
+        return list(self._stepped(_fields(simulator.step(self._action.to(self._device, copy=True)))))
 
     def _stepped(self, tensors: Mapping[str, Tensor]) -> Iterator[Response]:
         step = self._step or 0

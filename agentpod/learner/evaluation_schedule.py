@@ -212,7 +212,8 @@ class Scorer:
         self, held: PolicySlot, epoch: int, candidates: Sequence[Checkpoint], evaluation: Evaluation
     ) -> None:
         """Adds the results of games against other candidates to an evaluation."""
-        published = await self._checkpoints.read_opponents(candidates)
+        # An opponent beyond the number of games that are played at once would have no lane.
+        published = await self._checkpoints.read_opponents(candidates[: evaluation_lanes(self._spec)])
         opponents = opponents_of(published, self._roles.spaces, self._spec)
         if not opponents:
             return

@@ -1,4 +1,4 @@
-"""Checks that no agent is selected on training data, or trained or selected on the data of the report. Pure.
+"""Checks that no agent is trained or selected on the data of the report, and that folds are the same for both. Pure.
 
 Some simulators divide their data into splits (option `split`). The split `backtest` may be used only in `[reports]`.
 """

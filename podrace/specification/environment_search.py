@@ -31,6 +31,8 @@ INTERFACE_WRAPPERS = ("clip_actions", "scale_actions", "normalize_observations",
 """Wrappers that change observations and actions, but not rewards and the ends of episodes."""
 TRAINING_WRAPPERS = ("shape_rewards", "normalize_rewards")
 """Wrappers that are left out of evaluations: they change rewards for training only."""
+TRAINING_OPTIONS = {"stocks": ("staggered",)}
+"""Options of simulators that are left out of evaluations: they shorten first episodes, and an evaluation counts those."""
 LARGEST_COUNT = 1_000_000
 _OPTIONS, _WRAPPERS = "environment.options.", "wrappers"
 _LARGEST_NUMBER = 1e300
@@ -126,11 +128,14 @@ def evaluation_environment(
             wrapper = _wrapper(json_format.MessageToDict(specified.options), path[1])
             if wrapper and wrapper.get("name") in INTERFACE_WRAPPERS:
                 applied[key] = value
-    return _without_training_wrappers(_with(environment, applied))
+    return _without_training_changes(_with(environment, applied))
 
 
-def _without_training_wrappers(environment: pb.EnvironmentSpec) -> pb.EnvironmentSpec:
-    """Removes wrappers that change rewards for training, in place: a score is the return of the environment itself."""
+def _without_training_changes(environment: pb.EnvironmentSpec) -> pb.EnvironmentSpec:
+    """Removes what changes rewards or episodes for training, in place: a score is the return of the environment itself."""
+    for name in TRAINING_OPTIONS.get(environment.id, ()):
+        if name in environment.options:
+            del environment.options[name]
     wrappers = json_format.MessageToDict(environment.options).get(_WRAPPERS, [])
     if not isinstance(wrappers, list):
         return environment

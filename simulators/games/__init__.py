@@ -6,7 +6,8 @@ to move (own stones first), so one policy can play both sides. The opponent is a
 policies that are seated with `seat_opponents` (`simulators.base.AcceptsOpponents`).
 
 * A win returns 1, a loss -1, a draw 0, at the end of a game; all other rewards are 0.
-* The agent begins every other game of a lane. Neighbouring lanes with the same opponent differ in who begins first.
+* The agent begins every other game of a lane. Neighbouring lanes with the same opponent differ in who begins first, and
+  so do an even and an odd seed.
 """
 
 from collections.abc import Mapping

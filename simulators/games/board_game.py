@@ -1,5 +1,6 @@
 """Plays tic-tac-toe and connect four on thousands of boards at once."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ BOARDS: Mapping[str, Rules] = {
 }
 """Rules by id."""
 SCRIPTED, RANDOM = "scripted", "random"
+RESULTS = ("won", "drawn", "lost")
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class BoardGame:
         self._generator = torch.Generator(device)
         self._seats = Seats(count, device)
         self._turn = 0
-        self._results = torch.zeros(3, device=device)
+        self._results = torch.full((len(RESULTS), count), math.nan, device=device)
 
     def seat_opponents(self, opponents: Sequence[Opponent | None]) -> None:
         """See simulators.base.AcceptsOpponents."""
@@ -84,8 +86,8 @@ class BoardGame:
         # Seeds of other processes may have more bits than a generator takes.
         self._generator.manual_seed(seed % 2**63)
         self._turn = 0
-        self._results.zero_()
-        self._starts = self._seats.begins_first()
+        self._results.fill_(math.nan)
+        self._starts = self._seats.begins_first(seed)
         self._begin(torch.ones_like(self._starts), self._noise())
         return self._observe(self._own, self._others)
 
@@ -101,17 +103,16 @@ class BoardGame:
         lost = ~legal | (self._rules.wins(self._others, self._lines) & running)
         ended = won | lost | self._full()
         reward, final = won.float() - lost.float(), self._observe(self._own, self._others)
-        self._results += torch.stack((won, ended & ~won & ~lost, lost)).sum(1)
+        first = ended & self._results[0].isnan()
+        self._results = torch.where(first, torch.stack((won, ended & ~won & ~lost, lost)).float(), self._results)
         self._starts = self._starts ^ ended
         self._begin(ended, noise)
         observation = self._observe(self._own, self._others)
         return Step(observation, reward, ended, torch.zeros_like(ended), final)
 
     def report(self) -> Report:
-        """Returns the shares of games that were won, drawn and lost since the last reset."""
-        games = self._results.sum().clamp(min=1)
-        won, drawn, lost = (self._results / games).tolist()
-        return Report({"won": won, "drawn": drawn, "lost": lost})
+        """Returns for each lane whether its first game since the last reset was won, drawn or lost: 1 or 0."""
+        return Report(episode_metrics=dict(zip(RESULTS, self._results.tolist(), strict=True)))
 
     def close(self) -> None:
         """Has no resources to free: the tensors are freed with the simulator."""

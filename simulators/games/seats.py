@@ -21,9 +21,13 @@ class Seats:
         self._lanes = torch.arange(count, device=device)
         self.has_built_in = None in self._seated
 
-    def begins_first(self) -> Tensor:
-        """Returns in which lanes the agent begins the first game, [N]: half of those of each opponent."""
-        return self._lanes // len(self._seated) % 2 == 0
+    def begins_first(self, seed: int) -> Tensor:
+        """Returns in which lanes the agent begins the first game, [N]: half of all, and half of those of each opponent.
+
+        Which half depends on the seed, because an opponent may have an odd number of lanes, or only one.
+        """
+        rounds, seats = self._lanes // len(self._seated), self._lanes % len(self._seated)
+        return (rounds + seats + seed % 2) % 2 == 0
 
     def moves(self, observation: Tensor, built_in: Tensor, turn: int) -> Tensor:
         """Returns the moves of all opponents, [N].

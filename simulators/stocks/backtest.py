@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.stocks.bars import Array
+from simulators.stocks.bars import Array, Flags
 
 TRADING_DAYS_A_YEAR = 252
 
@@ -47,7 +47,7 @@ def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else 0.0
 
 
-def equal_weight(close: Array, initial_cash: float, cost: float) -> Array:
+def equal_weight(close: Array, initial_cash: float, cost: float, member: Flags | None = None) -> Array:
     """Computes buy and hold of the equal-weight pool: equal amounts of money in every stock at the first close.
 
     It pays the same fee as a trader. Shares are fractional, so the baseline does not depend on the price of a single
@@ -57,10 +57,13 @@ def equal_weight(close: Array, initial_cash: float, cost: float) -> Array:
         close: [days, n].
         initial_cash: Money invested.
         cost: Fee as a fraction of the traded value.
+        member: [n] whether a stock belongs to the pool on the first day; only these are bought, or all if none does.
 
     Returns:
         [days] account value at each close.
     """
+    if member is not None and member.any():
+        close = close[:, member]
     growth = (close / close[0]).mean(axis=1)
     account_value: Array = initial_cash / (1 + cost) * growth
     account_value[0] = initial_cash

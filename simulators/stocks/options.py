@@ -69,7 +69,8 @@ class StockOptions:
     shorter than a day, as many bars as that number of full days has, starting at any bar. 0: every episode is the whole
     split."""
     staggered: bool = False
-    """Lane i of N skips i/N of its first episode, so that the episodes do not all end in the same step."""
+    """Lane i of N skips i/N of its first episode, so that the episodes do not all end in the same step. Evaluations
+    leave it out."""
     captured: bool = False
     """On a CUDA device: steps are replayed from a CUDA graph (simulators.cuda_graph)."""
     initial_cash: float = 1e6

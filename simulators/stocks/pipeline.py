@@ -100,8 +100,15 @@ def _grid(raw: RawBars, frame: pd.DataFrame, options: BuildOptions) -> Grid:
         length = options.bar_seconds or bar_length(frame["symbol"].to_numpy(object), seconds)
     if options.calendar == NO_CALENDAR:
         return data_grid(seconds, options.timezone, length)
-    first, last = (np.datetime64(int(end), "s").astype("datetime64[D]") for end in (seconds.min(), seconds.max()))
+    first, last = _dates(raw, seconds, options)
     return session_grid(options.calendar, first, last, length)
+
+
+def _dates(raw: RawBars, seconds: Seconds, options: BuildOptions) -> list[np.datetime64]:
+    """Returns the first and the last date of the data. An evening in New York has the next date in UTC."""
+    ends = pd.to_datetime([int(seconds.min()), int(seconds.max())], unit="s", utc=True)
+    local = ends if raw.daily else ends.tz_convert(options.timezone)
+    return [np.datetime64(end.date(), "D") for end in local]
 
 
 def _check_grid(raw: RawBars, frame: pd.DataFrame, grid: Grid, on_grid: Flags) -> None:
@@ -187,16 +194,17 @@ def filled_forward(source: str, panel: Panel, options: BuildOptions) -> tuple[Pa
     """
     known = np.isfinite(panel.prices[3])
     first = _first_common_bar(source, panel, known, options)
-    panel, known = _from_row(panel, first), known[first:]
-    _check_gaps(source, panel, known, options)
     last_known = np.maximum.accumulate(np.where(known, np.arange(len(known))[:, None], 0), axis=0)
     before = np.take_along_axis(panel.prices[3], last_known, axis=0)
-    prices = [np.where(known, values, before) for values in panel.prices]
+    # Filled before bars are dropped: a symbol that lacks the first bar that is kept has the close of a dropped one.
+    panel = replace(panel, prices=[np.where(known, values, before) for values in panel.prices])
+    panel, known = _from_row(panel, first), known[first:]
+    _check_gaps(source, panel, known, options)
     notes = [f"the first {first} bars dropped: not every symbol has them"] if first else []
     missing = int((~known).sum())
     if missing:
         notes.append(f"{missing} of {known.size} bars missing: filled forward and marked")
-    return replace(panel, prices=prices, volume=np.where(known, panel.volume, 0.0)), ~known, notes
+    return replace(panel, volume=np.where(known, panel.volume, 0.0)), ~known, notes
 
 
 def _first_common_bar(source: str, panel: Panel, known: Flags, options: BuildOptions) -> int:

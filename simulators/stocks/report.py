@@ -10,7 +10,7 @@ from torch import Tensor
 
 from simulators.base import Report, Step
 from simulators.stocks.backtest import TradingRecord, equal_weight, performance
-from simulators.stocks.bars import Array
+from simulators.stocks.bars import Array, Flags
 from simulators.stocks.market import Market
 from simulators.stocks.options import StockOptions
 
@@ -69,7 +69,7 @@ def make_report(
     ends = market.day_ends
     close = market.close.cpu().numpy()
     account_value = record[ends, 0]
-    baseline = equal_weight(close, options.initial_cash, options.cost)[ends]
+    baseline = equal_weight(close, options.initial_cash, options.cost, _members(market, 0))[ends]
     traces = {"account_value": account_value, "equal_weight_value": baseline}
     metrics = _measures("", account_value) | _measures("equal_weight_", baseline)
     if options.split == "backtest":
@@ -102,7 +102,8 @@ def make_fold_report(market: Market, options: StockOptions, played: Sequence[tup
         ends = market.day_ends
         ends = ends[(ends >= rows.start) & (ends < rows.stop)]
         account_values.append(record[ends - rows.start, 0])
-        baselines.append(equal_weight(close, options.initial_cash, options.cost)[ends - rows.start])
+        bought = equal_weight(close, options.initial_cash, options.cost, _members(market, rows.start))
+        baselines.append(bought[ends - rows.start])
         # The first value of a fold is the last one of the fold before.
         dates += [market.dates[row] for row in (ends[1:] if dates else ends)]
     traces = {"account_value": _chained(account_values), "equal_weight_value": _chained(baselines)}
@@ -111,6 +112,11 @@ def make_fold_report(market: Market, options: StockOptions, played: Sequence[tup
         traces={name: values.tolist() for name, values in traces.items()},
         labels={"date": dates},
     )
+
+
+def _members(market: Market, row: int) -> Flags | None:
+    """Returns which stocks belong to the pool in a row, [n]; None if the data does not say."""
+    return None if market.member is None else market.member[row].cpu().numpy()
 
 
 def _chained(values: Sequence[Array]) -> Array:

@@ -270,8 +270,10 @@ class PettingZooSimulator:
         self._generator = np.random.default_rng(seed)
         for number, own in enumerate(lane_seeds(seed, len(self._environments))):
             self._begin(number, rows[number], own)
-            for offset, name in enumerate(self._silent):
-                self._environments[number].action_space(name).seed(own + offset)
+            # Not the environment's own seed: the first actions would be the numbers that drew its initial state.
+            streams = np.random.SeedSequence(own).spawn(len(self._silent))
+            for stream, name in zip(streams, self._silent, strict=True):
+                self._environments[number].action_space(name).seed(int(stream.generate_state(1)[0]))
         return self._tensor(rows).flatten(0, 1)
 
     def _tensor(self, array: Array) -> Tensor:

@@ -18,7 +18,8 @@ from podrace.tensor.v1.tensor_pb2 import DATA_TYPE_FLOAT32, DATA_TYPE_FLOAT64, D
 from podrace.tensor_transport.plane import Region
 from podrace.tensor_transport.probe import write_probe
 from podrace.tensor_transport.shared import SharedPlane
-from simulators import Space
+from simulators import Simulator, Space, Step, make
+from simulators.base import Report
 from simulators.config import Limits
 from simulators.messages import SHARED_PREFIX, bytes_of, pieces, space_message, space_of, step_specs
 from simulators.stepping import Stepping, check_served, describe
@@ -270,3 +271,42 @@ def test_elements_travel_in_c_order_for_any_strides(dtype: torch.dtype) -> None:
     tensor = torch.arange(6).view(2, 3).to(dtype).t()
     assert bytes_of(tensor) == bytes_of(tensor.contiguous())
     assert torch.equal(torch.frombuffer(bytearray(bytes_of(tensor)), dtype=dtype).view(3, 2), tensor)
+
+
+class Remembering(Simulator):
+    """Keeps the action tensor itself, as an environment with a penalty on changes of the action may."""
+
+    def __init__(self, inner: Simulator) -> None:
+        self._inner, self.kept = inner, list[torch.Tensor]()
+        self.observation_space, self.action_space, self.count = inner.observation_space, inner.action_space, inner.count
+
+    def step(self, action: torch.Tensor) -> Step:
+        self.kept.append(action)
+        return self._inner.step(action)
+
+    def reset(self, seed: int) -> torch.Tensor:
+        return self._inner.reset(seed)
+
+    def report(self) -> Report:
+        return self._inner.report()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def test_an_action_that_an_environment_keeps_is_not_overwritten_by_the_next(
+    stepping: Stepping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Remembering] = []
+
+    def remembering(*arguments: object, **named: object) -> Remembering:
+        opened.append(Remembering(make(*arguments, **named)))  # type: ignore[arg-type]
+        return opened[0]
+
+    monkeypatch.setattr("simulators.stepping.make", remembering)
+    stepping.answer(opening())
+    stepping.answer(Request(reset=Request.Reset(seed=1)))
+    first, second = torch.zeros(COUNT, dtype=torch.int64), torch.ones(COUNT, dtype=torch.int64)
+    for step, action in enumerate((first, second), 1):
+        stepping.answer(act(step, action.numpy().tobytes()))
+    assert [kept.tolist() for kept in opened[0].kept] == [first.tolist(), second.tolist()]

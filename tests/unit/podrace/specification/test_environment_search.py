@@ -163,3 +163,11 @@ def test_evaluations_leave_out_only_the_wrappers_that_change_rewards_for_trainin
     scored = evaluation_environment(environment, {}, environment)
     assert json_format.MessageToDict(scored.options) == {"wrappers": wrappers[:1], "max_episode_steps": 100}
     assert json_format.MessageToDict(training_environment(environment, {}).options)["wrappers"] == wrappers
+
+
+def test_evaluations_of_stocks_play_whole_first_episodes() -> None:
+    environment = pb.EnvironmentSpec(id="stocks")
+    environment.options.update({"staggered": True, "episode_days": 63})
+    scored = evaluation_environment(environment, {}, environment)
+    assert json_format.MessageToDict(scored.options) == {"episode_days": 63}
+    assert json_format.MessageToDict(training_environment(environment, {}).options)["staggered"]

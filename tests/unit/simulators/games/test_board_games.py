@@ -1,5 +1,6 @@
 """Games follow their rules in every lane, the scripted player is as described, and policies can be seated."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -11,6 +12,7 @@ from simulators import Step, make
 from simulators.base import AcceptsOpponents, Simulator
 from simulators.games.board_game import BOARDS
 from simulators.games.rules import Rules
+from simulators.games.seats import Seats
 
 TIC, FOUR = "game:tic-tac-toe", "game:connect-four"
 
@@ -79,7 +81,30 @@ def test_a_full_board_is_a_draw() -> None:
     game.reset(0)
     step = play(game, 0, 2, 7, 5, 6)
     assert (step.reward.tolist(), step.terminated.tolist()) == ([0.0], [True])
-    assert game.report().metrics["drawn"] == 1.0
+    assert game.report().episode_metrics == {"won": [0.0], "drawn": [1.0], "lost": [0.0]}
+
+
+def test_the_report_is_that_of_the_first_game_of_a_lane() -> None:
+    game = opposed(TIC, 1, [Listed(3, 4, 8)], random_moves=0)
+    game.reset(0)
+    play(game, 0, 1)
+    assert all(math.isnan(value) for (value,) in game.report().episode_metrics.values())
+    play(game, 2)
+    assert game.report().episode_metrics == {"won": [1.0], "drawn": [0.0], "lost": [0.0]}
+    # The opponent has begun the second game there, so this loses.
+    assert play(game, 8).reward.tolist() == [-1.0]
+    assert game.report().episode_metrics == {"won": [1.0], "drawn": [0.0], "lost": [0.0]}
+
+
+@pytest.mark.parametrize(("lanes", "opponents"), [(8, 6), (6, 6), (16, 6), (64, 6), (8, 1), (7, 3)])
+def test_the_agent_begins_half_of_the_games_against_each_opponent(lanes: int, opponents: int) -> None:
+    seats = Seats(lanes, "cpu", [Listed(0)] * opponents)
+    even, odd = seats.begins_first(4), seats.begins_first(7)
+    assert bool((even ^ odd).all()), "over even and odd seeds it begins once in every lane"
+    for seat in range(opponents):
+        own = even[seat::opponents]
+        assert abs(int(own.sum()) - int((~own).sum())) <= 1
+    assert abs(int(even.sum()) - int(odd.sum())) <= max(1, lanes % opponents)
 
 
 def test_stones_fall_and_a_full_column_is_masked() -> None:
@@ -101,8 +126,8 @@ def test_a_move_that_is_not_valid_loses() -> None:
 def test_the_agent_begins_half_of_the_first_games_against_each_opponent() -> None:
     game = opposed(TIC, 8, [Listed(4), Listed(5)], random_moves=0)
     first = game.reset(0)
-    assert first[:, 9:18].sum(1).tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
-    assert [row.nonzero().flatten().tolist() for row in first[2:4, 9:18]] == [[4], [5]]
+    assert first[:, 9:18].sum(1).tolist() == [0, 1, 1, 0, 0, 1, 1, 0]
+    assert [row.nonzero().flatten().tolist() for row in first[[2, 1], 9:18]] == [[4], [5]]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,15 @@ def test_the_baseline_buys_equal_value_once_and_pays_the_fee() -> None:
     assert equal_weight(close, 1000.0, 0.25).tolist() == pytest.approx([1000.0, 840.0, 1080.0])
 
 
+def test_the_baseline_buys_only_what_belongs_to_the_pool_on_the_first_day() -> None:
+    close = np.array([[10.0, 20.0], [11.0, 20.0], [12.0, 30.0]])
+    alone = equal_weight(close[:, :1], 1000.0, 0.25)
+    np.testing.assert_allclose(equal_weight(close, 1000.0, 0.25, np.array([True, False])), alone)
+    np.testing.assert_allclose(
+        equal_weight(close, 1000.0, 0.25, np.array([False, False])), equal_weight(close, 1000.0, 0.25)
+    )
+
+
 def test_the_baseline_does_not_depend_on_the_size_of_a_share() -> None:
     close = np.random.default_rng(0).uniform(10, 20, (50, 3))
     np.testing.assert_allclose(equal_weight(close * [1, 1000, 0.01], 1e6, 0.001), equal_weight(close, 1e6, 0.001))

@@ -333,3 +333,24 @@ def test_members_are_marked_from_one_day_until_before_another() -> None:
     assert "members: A: 'soon' is not a date" in refused(
         raw_minutes(), replace(OPTIONS, members=(("A", "soon", ""), ("B", "", ""), ("C", "", "")))
     )
+
+
+def test_bars_of_the_evening_do_not_add_a_session() -> None:
+    """19:30 in New York is the next date in UTC."""
+    raw = raw_minutes(days=2)
+    evening = raw.frame.groupby("symbol").tail(1).assign(seconds=lambda last: last["seconds"] + 9 * HALF_HOUR)
+    bars = build(replace(raw, frame=pd.concat([raw.frame, evening]).sort_values(["symbol", "seconds"])), OPTIONS)
+    assert np.unique(bars.date).astype(str).tolist() == ["2022-03-01", "2022-03-02"]
+    assert not bars.filled.any()
+
+
+def test_a_symbol_without_the_first_common_bar_has_the_close_before_it() -> None:
+    raw = raw_minutes()
+    in_order = {symbol: frame.index for symbol, frame in raw.frame.groupby("symbol")}
+    # B begins with bar 5, in which A has no trade.
+    thin = without(raw, [*in_order["B"][:5], in_order["A"][5]])
+    bars = build(thin, OPTIONS)
+    assert len(bars.close) == 3 * 13 - 5
+    assert bars.filled[0].tolist() == [True, False, False]
+    assert bars.close[0, 0] == bars.open[0, 0] == raw.frame["close"][in_order["A"][4]]
+    assert bars.volume[0, 0] == 0

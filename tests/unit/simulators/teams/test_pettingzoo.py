@@ -199,6 +199,21 @@ def test_what_cannot_be_made_is_reported_in_one_line(id: str, options: dict[str,
     assert message in caught.value.message
 
 
+def test_random_agents_do_not_repeat_the_numbers_that_drew_the_initial_state() -> None:
+    options = {"random_agents": ["agent_0"], "continuous_actions": True}
+    tag = make("pettingzoo:mpe2.simple_tag_v3", 1, options)
+    seen: list[Any] = []
+    (environment,) = tag._environments  # type: ignore[attr-defined]
+    step = environment.step
+    environment.step = lambda actions: seen.append(actions["agent_0"]) or step(actions)
+    tag.reset(1)
+    positions = np.concatenate([agent.state.p_pos for agent in environment.unwrapped.world.agents])
+    tag.step(torch.zeros(tag.count, *tag.action_space.shape))
+    low, high = environment.action_space("agent_0").low, environment.action_space("agent_0").high
+    drawn = (seen[0] - low) / (high - low)
+    assert np.abs(drawn[:, None] - (positions + 1) / 2).min() > 1e-4
+
+
 def test_a_package_that_is_not_installed_is_named() -> None:
     with pytest.raises(Unimplemented, match=r"module 'no_such_team' cannot be imported .*podrace\[pettingzoo\]"):
         make("pettingzoo:no_such_team", 1)
